@@ -7,7 +7,7 @@ from typing import Any
 
 from hindcast import AlgorithmConfig
 from hindcast.errors import UserError
-from hindcast.run.ineffective_fields import ineffective_fields, ineffective_options
+from hindcast.run.ineffective_fields import find_ineffective_fields, find_ineffective_options
 
 _READ_ONLINE = ("algorithm", "config", "environment", "model", "seed", "evaluation", "callbacks")
 
@@ -22,14 +22,14 @@ def effective_options(config: AlgorithmConfig) -> dict[str, Any]:
         if resource is None:
             continue
         spec = resource.spec.model_dump(by_alias=True)
-        for field in ineffective_fields(resource, is_one_machine=True):
+        for field in find_ineffective_fields(resource, is_one_machine=True):
             remove(spec, field)
         if resource is plan.training and plan.is_online:
             spec = {section: spec[section] for section in _READ_ONLINE}
         options[resource.kind] = spec
     if plan.training is None:
         options |= {"config": dict(plan.config), "model": plan.model.model_dump(by_alias=True)}
-        for field in ineffective_options(plan.algorithm, plan.config, plan.model):
+        for field in find_ineffective_options(plan.algorithm, plan.config, plan.model):
             remove(options, field)
     return options
 

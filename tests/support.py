@@ -26,7 +26,7 @@ from hindcast.models.rl_module import build_module
 from hindcast.pipeline.offline_data import Source
 from hindcast.record.environments import make_environment
 from hindcast.report.events import Outcome, Progress
-from hindcast.run.inputs import Input, sources_of
+from hindcast.run.inputs import Input, make_sources
 from hindcast.run.interruption import Interruption
 from hindcast.run.placement import LOCAL, Placement
 from hindcast.run.recording import RecordingRun
@@ -130,7 +130,7 @@ def sources(resource: OfflineTraining) -> list[Source]:
         Reading((str(source.path),), options=ReadOptions(columns=source.columns))
         for source in resource.spec.recorded
     ]
-    return sources_of(
+    return make_sources(
         [
             Input(reading, source.weight, source.top, open_reading(reading))
             for reading, source in zip(readings, resource.spec.recorded, strict=True)

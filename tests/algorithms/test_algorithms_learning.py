@@ -13,7 +13,7 @@ from hindcast.run.expert import iterate_and_evaluate
 from hindcast.run.offline_trainer import make_offline_trainer
 from hindcast.run.online_trainer import make_online_trainer
 from hindcast.run.spaces import environment_spaces
-from hindcast.run.trainer import new_learner
+from hindcast.run.trainer import make_policy_and_learner
 from layers import repeats
 from support import record, recording, train, training
 
@@ -116,7 +116,7 @@ def test_bc_clones_the_expert_from_20_episodes(expert, seed):
     obs = torch.from_numpy(np.concatenate([episode.columns["obs"][:-1] for episode in episodes]))
     actions = torch.from_numpy(np.concatenate([episode.columns["actions"] for episode in episodes]))
     algorithm = build("BC", {"lr": 1e-3})
-    policy, learner = new_learner(
+    policy, learner = make_policy_and_learner(
         algorithm,
         environment_spaces(CARTPOLE),
         ModelSpec(fcnet_hiddens=[64, 64]),

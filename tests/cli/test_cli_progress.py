@@ -9,7 +9,7 @@ from hindcast.cli.screen import Flags, Screen
 from hindcast.report.events import Outcome, Progress
 from hindcast.run import execute as execute_module
 from hindcast.run import progress as run_progress
-from hindcast.run.progress import Pace, amount, describe, numbers
+from hindcast.run.progress import Pace, describe_progress, format_amount, format_metrics
 
 RECORDING = "OfflineRecording/random-data"
 
@@ -37,13 +37,13 @@ def clock(monkeypatch):
 
 def test_amount_and_numbers_are_short():
     progress = make_progress(120, timesteps_per_s=21300.4, **{"return": 487.25, "unknown": 3})
-    assert amount(progress) == "120/500 episodes"
-    assert numbers(progress.metrics, ", ") == "return 487, 21.3k timesteps/s"
+    assert format_amount(progress) == "120/500 episodes"
+    assert format_metrics(progress.metrics, ", ") == "return 487, 21.3k timesteps/s"
 
 
 def test_stage_without_total_shows_amount_done():
-    assert amount(Progress("a/b", "Training", 7, None, "iterations")) == "7 iterations"
-    assert amount(Progress("a/b", "Training", 1, None, "iterations")) == "1 iteration"
+    assert format_amount(Progress("a/b", "Training", 7, None, "iterations")) == "7 iterations"
+    assert format_amount(Progress("a/b", "Training", 1, None, "iterations")) == "1 iteration"
 
 
 def test_time_left_follows_pace_since_stage_start(clock):
@@ -54,7 +54,7 @@ def test_time_left_follows_pace_since_stage_start(clock):
     pace.add(200)
     assert pace.seconds_left(500) == 30
     assert pace.seconds_left(None) is None
-    assert "30.0 s left" in describe(make_progress(200), pace)
+    assert "30.0 s left" in describe_progress(make_progress(200), pace)
 
 
 def test_log_has_line_at_start_end_and_every_ten_seconds(clock, capfd):

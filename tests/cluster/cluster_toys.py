@@ -11,7 +11,14 @@ from hindcast.cluster.channel import SupersededError
 
 
 class RecordingChannel:
-    """A channel that stores reports and returns a settable intent."""
+    """A channel that stores reports.
+
+    Attributes:
+        reports: accepted reports, in order.
+        intent: intent to return.
+        superseded_after: number of reports after which reports are refused; None to accept all.
+        on_report: called with each accepted report.
+    """
 
     def __init__(self) -> None:
         self.reports: list[Report] = []
@@ -27,7 +34,7 @@ class RecordingChannel:
         return self.intent
 
     @property
-    def last(self) -> Report:
+    def last_report(self) -> Report:
         return self.reports[-1]
 
 
@@ -53,7 +60,7 @@ def mount_attempt(
     number: int = 1,
     inputs: dict[str, ResolvedInput] | None = None,
 ) -> Path:
-    """Write a folder with the two documents of an attempt."""
+    """Write the two documents of an attempt to a folder, as the operator mounts them; return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     text = resource.model_dump_json(by_alias=True, exclude_none=True, exclude_unset=True)
     (folder / "resource.yaml").write_text(text)  # JSON is YAML

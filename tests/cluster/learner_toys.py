@@ -13,8 +13,8 @@ from hindcast.pipeline.connectors import BatchConnector, Context
 from hindcast.pipeline.window import Batch
 
 
-class Slowly(BatchConnector):
-    """Sleeps for each batch."""
+class SlowConnector(BatchConnector):
+    """Sleeps before it returns a batch."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -24,21 +24,21 @@ class Slowly(BatchConnector):
         return batch
 
 
-class KillsOnce(BatchConnector):
+class KillsSecondLearnerOnce(BatchConnector):
     """Kills the second learner's process once, at the first batch after a number of timesteps.
 
     Args:
         file: created when the process is killed.
-        after: number of delivered timesteps.
+        after_timesteps: number of delivered timesteps.
     """
 
-    def __init__(self, file: str, after: int) -> None:
+    def __init__(self, file: str, after_timesteps: int) -> None:
         self._file = Path(file)
-        self._after = after
+        self._after_timesteps = after_timesteps
 
     def __call__(self, batch: Batch, context: Context) -> Batch:
         is_second = dist.is_initialized() and dist.get_rank() == 1
-        if is_second and context.position >= self._after and not self._file.exists():
+        if is_second and context.position >= self._after_timesteps and not self._file.exists():
             self._file.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return batch

@@ -29,7 +29,7 @@ REPORT = Report(
 )
 
 
-class Api(ThreadingHTTPServer):
+class FakeApiServer(ThreadingHTTPServer):
     """The part of an API server that a channel uses."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Api(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: Api
+    server: FakeApiServer
 
     def do_PATCH(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -64,8 +64,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def api() -> Iterator[Api]:
-    server = Api()
+def api() -> Iterator[FakeApiServer]:
+    server = FakeApiServer()
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     yield server
@@ -74,7 +74,7 @@ def api() -> Iterator[Api]:
     server.server_close()
 
 
-def test_send_merges_report_and_returns_intent(api: Api) -> None:
+def test_send_merges_report_and_returns_intent(api: FakeApiServer) -> None:
     channel = api.channel()
     assert channel.send(REPORT) == ""
     assert Report.model_validate_json(api.data[REPORT_KEY]) == REPORT
@@ -84,14 +84,14 @@ def test_send_merges_report_and_returns_intent(api: Api) -> None:
 
 
 @pytest.mark.parametrize("status", [403, 404])
-def test_forbidden_report_means_superseded(api: Api, status: int) -> None:
+def test_status_403_or_404_means_superseded(api: FakeApiServer, status: int) -> None:
     api.status = status
     with pytest.raises(SupersededError, match=str(status)):
         api.channel().send(REPORT)
 
 
 @pytest.mark.parametrize("status", [401, 409, 422, 429, 500, 503])
-def test_temporary_status_raises_report_error(api: Api, status: int) -> None:
+def test_temporary_status_raises_report_error(api: FakeApiServer, status: int) -> None:
     api.status = status
     with pytest.raises(ReportError, match=str(status)):
         api.channel().send(REPORT)
@@ -99,15 +99,15 @@ def test_temporary_status_raises_report_error(api: Api, status: int) -> None:
 
 
 def test_unreachable_server_raises_report_error() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as free_socket:
+        port = free_socket.getsockname()[1]
     configuration = client.Configuration(host=f"http://127.0.0.1:{port}")
     configuration.retries = False
     with pytest.raises(ReportError):
         ConfigMapChannel(client.ApiClient(configuration), CONFIG_MAP).send(REPORT)
 
 
-def test_missing_environment_suggests_hindcast_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_environment_variable_suggests_hindcast_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HINDCAST_NAMESPACE", raising=False)
     with pytest.raises(SpecError, match=r"HINDCAST_NAMESPACE is not set: .* use hindcast run FILE"):
         ConfigMapName.from_environment()

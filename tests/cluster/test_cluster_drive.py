@@ -21,7 +21,7 @@ from hindcast.cluster import driver as driver_module
 from hindcast.cluster import reporting, storage_monitor
 from hindcast.cluster.driver import drive
 from hindcast.cluster.mailbox import Mailbox
-from hindcast.cluster.memory import container_memory, inspect_pods
+from hindcast.cluster.memory import inspect_pods, read_container_memory
 from hindcast.datasets.opening import open_dataset
 from hindcast.evaluate.environment import EnvEvaluator
 from hindcast.evaluate.parallel import EvaluationWorkers
@@ -45,8 +45,8 @@ from toy_environments import Walk
 
 pytestmark = pytest.mark.ray
 
-SLOW = {"id": "test_cluster_drive:SlowWalk"}
-SLOW_EPISODES = {"episodes": 256}
+SLOW_ENVIRONMENT = {"id": "test_cluster_drive:SlowWalk"}
+SLOW_DURATION = {"episodes": 256}
 
 
 class SlowWalk(Walk):
@@ -59,7 +59,7 @@ class SlowWalk(Walk):
 
 
 @pytest.fixture(autouse=True)
-def toys(ray_here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def toy_variables(ray_here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Set the variables of toy environments in this process, as in Ray's workers."""
     monkeypatch.setenv("TOY_KILL_ONCE", str(ray_here / "kill"))
     monkeypatch.setenv("TOY_SLOW", str(ray_here / "slow"))
@@ -72,7 +72,7 @@ def kill_once(ray_here: Path) -> Path:
 
 
 @pytest.fixture
-def slow(ray_here: Path) -> Iterator[Path]:
+def slow_file(ray_here: Path) -> Iterator[Path]:
     """A file that slows down environments while it exists."""
     file = ray_here / "slow"
     file.touch()
@@ -99,13 +99,14 @@ def run_attempt(
     number: int = 1,
     inputs: dict[str, ResolvedInput] | None = None,
 ) -> int:
+    """Execute an attempt in this process; return the driver's exit code."""
     mount = mount_attempt(folder / f"attempt-{number}", resource, number, inputs)
     return drive(mount, channel, connect=lambda: None, has_pool_labels=False)
 
 
 def reported_outcome(channel: RecordingChannel) -> AttemptOutcome:
-    assert channel.last.outcome is not None
-    return channel.last.outcome
+    assert channel.last_report.outcome is not None
+    return channel.last_report.outcome
 
 
 def recorded_hashes(folder: Path) -> dict[str, str]:
@@ -117,7 +118,7 @@ class TestMailbox:
         mailbox = Mailbox.open({"num_cpus": 0})
 
         @ray.remote(num_cpus=0)
-        def work(mailbox: Mailbox) -> float:
+        def post_events(mailbox: Mailbox) -> float:
             with mailbox.reporter() as reporter:
                 reporter.note("a/b", "begins")
                 for amount in range(1001):
@@ -129,10 +130,10 @@ class TestMailbox:
                     time.sleep(0.05)
             return time.monotonic() - start_time
 
-        seconds_ref = work.remote(mailbox)
+        seconds_ref = post_events.remote(mailbox)
         notes, progresses = [], []
         while len(notes) < 2 or progresses[-1].done < 1000:
-            mail = mailbox.take(timeout=30)
+            mail = mailbox.take(timeout_seconds=30)
             notes += mail.notes
             progresses += [mail.progress] if mail.progress else []
             time.sleep(0.05)
@@ -145,13 +146,13 @@ class TestMailbox:
         mailbox = Mailbox.open({"num_cpus": 0})
 
         @ray.remote(num_cpus=0)
-        def work(mailbox: Mailbox) -> None:
+        def post_progress(mailbox: Mailbox) -> None:
             with mailbox.reporter() as reporter:
                 for amount in range(7):
                     reporter.progress(Progress("a/b", "Training", amount, 1000, "iterations"))
 
-        ray.get(work.remote(mailbox), timeout=60)
-        mail = mailbox.take(timeout=30)
+        ray.get(post_progress.remote(mailbox), timeout=60)
+        mail = mailbox.take(timeout_seconds=30)
         assert mail.progress is not None
         assert mail.progress.done == 6
 
@@ -161,31 +162,31 @@ class TestMailbox:
             reporter.note("a/b", "resuming at update 7")
         mailbox._actor.__ray_call__.remote(lambda _: time.sleep(2))
         with pytest.raises(ray.exceptions.GetTimeoutError):
-            mailbox.take(timeout=0.1)
-        assert mailbox.take(timeout=30).notes == [("a/b", "resuming at update 7")]
+            mailbox.take(timeout_seconds=0.1)
+        assert mailbox.take(timeout_seconds=30).notes == [("a/b", "resuming at update 7")]
 
 
 def test_inspect_pods_reports_kills() -> None:
     (pod,) = inspect_pods()
     assert pod.pool == "learner"
     assert pod.identifiers[0] == ray.nodes()[0]["NodeID"]
-    assert (pod.memory, pod.num_killed_by_ray) == (container_memory(), 0)
+    assert (pod.memory, pod.num_killed_by_ray) == (read_container_memory(), 0)
 
 
 class TestEvaluation:
     def test_evaluation_report_is_same_after_actor_died(self, kill_once: Path) -> None:
         deadly = EnvironmentSpec(id="toy_environments:Deadly")
-        policy, alone = make_policy(WALK), EnvEvaluator(EnvironmentSpec(**WALK), 13)
+        policy, local_evaluator = make_policy(WALK), EnvEvaluator(EnvironmentSpec(**WALK), 13)
         workers = make_evaluation_workers(EnvEvaluator(deadly, 13), 2)
-        assert workers.gather(workers.submit(policy, 5)) == alone(policy, seed=5)
+        assert workers.gather(workers.submit(policy, 5)) == local_evaluator(policy, seed=5)
         kill_once.touch()
-        assert workers.gather(workers.submit(policy, 6)) == alone(policy, seed=6)
+        assert workers.gather(workers.submit(policy, 6)) == local_evaluator(policy, seed=6)
         assert not kill_once.exists()
         workers.close()
 
-    @pytest.mark.usefixtures("slow")
+    @pytest.mark.usefixtures("slow_file")
     def test_evaluation_that_times_out_is_abandoned(self) -> None:
-        workers = make_evaluation_workers(EnvEvaluator(EnvironmentSpec(**SLOW), 400), 1)
+        workers = make_evaluation_workers(EnvEvaluator(EnvironmentSpec(**SLOW_ENVIRONMENT), 400), 1)
         with pytest.raises(TimeoutError):
             workers.gather(workers.submit(make_policy(WALK), 5), timeout=0.2)
         workers.close()
@@ -200,10 +201,10 @@ class TestRecording:
         self, tmp_path: Path, channel: RecordingChannel
     ) -> None:
         resource = recording(tmp_path / "data", runners={"replicas": 2, "envsPerRunner": 4})
-        record(recording(tmp_path / "alone"))
+        record(recording(tmp_path / "local"))
         assert run_attempt(resource, tmp_path, channel) == 0
-        assert recorded_hashes(tmp_path / "data") == recorded_hashes(tmp_path / "alone")
-        outcome, report = reported_outcome(channel), channel.last
+        assert recorded_hashes(tmp_path / "data") == recorded_hashes(tmp_path / "local")
+        outcome, report = reported_outcome(channel), channel.last_report
         assert (outcome.state, outcome.reason) == ("Succeeded", "Succeeded")
         assert report.stage == "Recording"
         assert report.progress is not None
@@ -226,27 +227,27 @@ class TestRecording:
     ) -> None:
         deadly = {"id": "toy_environments:Deadly"}
         runners = {"replicas": 2, "envsPerRunner": 4}
-        record(recording(tmp_path / "alone", environment=deadly))
+        record(recording(tmp_path / "local", environment=deadly))
         kill_once.touch()
         assert (
             run_attempt(recording(tmp_path / "data", environment=deadly, runners=runners), tmp_path, channel)
             == 0
         )
         assert not kill_once.exists()
-        assert recorded_hashes(tmp_path / "data") == recorded_hashes(tmp_path / "alone")
+        assert recorded_hashes(tmp_path / "data") == recorded_hashes(tmp_path / "local")
 
     @pytest.mark.faults
     def test_killed_task_resumes_recording(
-        self, tmp_path: Path, channel: RecordingChannel, slow: Path
+        self, tmp_path: Path, channel: RecordingChannel, slow_file: Path
     ) -> None:
-        resource = recording(tmp_path / "data", environment=SLOW, duration=SLOW_EPISODES)
+        resource = recording(tmp_path / "data", environment=SLOW_ENVIRONMENT, duration=SLOW_DURATION)
         killed_pids: list[int] = []
 
         def kill(report: Report) -> None:
             if not killed_pids and list((tmp_path / "data/_hindcast/commits").glob("*.json")):
                 killed_pids.append(find_process("ray::OfflineRecording/test"))
                 os.kill(killed_pids[0], signal.SIGKILL)
-                slow.unlink()
+                slow_file.unlink()
 
         channel.on_report = kill
         assert run_attempt(resource, tmp_path, channel) == 0
@@ -255,10 +256,10 @@ class TestRecording:
         assert len(recorded_hashes(tmp_path / "data")) == 256
 
     def test_suspended_recording_resumes_in_next_attempt(
-        self, tmp_path: Path, channel: RecordingChannel, slow: Path
+        self, tmp_path: Path, channel: RecordingChannel, slow_file: Path
     ) -> None:
         resource = recording(
-            tmp_path / "data", environment=SLOW, duration=SLOW_EPISODES, runners={"replicas": 2}
+            tmp_path / "data", environment=SLOW_ENVIRONMENT, duration=SLOW_DURATION, runners={"replicas": 2}
         )
         commits = tmp_path / "data/_hindcast/commits"
 
@@ -271,19 +272,21 @@ class TestRecording:
         assert (outcome.state, outcome.reason) == ("Suspended", "Suspended")
         first_commits = {file.name: file.read_bytes() for file in commits.glob("*.json")}
         assert 0 < len(first_commits) < 16
-        slow.unlink()
+        slow_file.unlink()
         second_channel = RecordingChannel()
         assert run_attempt(resource, tmp_path, second_channel, number=2) == 0
         assert reported_outcome(second_channel).reason == "Succeeded"
         assert (
             first_commits.items() <= {file.name: file.read_bytes() for file in commits.glob("*.json")}.items()
         )
-        record(recording(tmp_path / "alone", duration=SLOW_EPISODES, environment=SLOW, runners={}))
-        assert recorded_hashes(tmp_path / "data") == recorded_hashes(tmp_path / "alone")
+        record(
+            recording(tmp_path / "local", duration=SLOW_DURATION, environment=SLOW_ENVIRONMENT, runners={})
+        )
+        assert recorded_hashes(tmp_path / "data") == recorded_hashes(tmp_path / "local")
 
     def test_environment_error_is_reported(self, tmp_path: Path, channel: RecordingChannel) -> None:
-        wrong = {"id": "toy_environments:Wrong", "kwargs": {"what": "step"}}
-        resource = recording(tmp_path / "data", environment=wrong, runners={"replicas": 2})
+        wrong_environment = {"id": "toy_environments:Wrong", "kwargs": {"what": "step"}}
+        resource = recording(tmp_path / "data", environment=wrong_environment, runners={"replicas": 2})
         assert run_attempt(resource, tmp_path, channel) == 6
         outcome = reported_outcome(channel)
         assert (outcome.state, outcome.reason) == ("Failed", "UserCodeFailed")
@@ -301,9 +304,9 @@ class TestRecording:
         assert (outcome.state, outcome.reason) == ("Lost", "WorkerLost")
         assert "runners died before they finished a range of episodes" in outcome.message
 
-    @pytest.mark.usefixtures("slow")
+    @pytest.mark.usefixtures("slow_file")
     def test_superseded_attempt_ends_without_outcome(self, tmp_path: Path, channel: RecordingChannel) -> None:
-        resource = recording(tmp_path / "data", environment=SLOW, duration=SLOW_EPISODES)
+        resource = recording(tmp_path / "data", environment=SLOW_ENVIRONMENT, duration=SLOW_DURATION)
 
         def supersede(report: Report) -> None:
             if report.stage == "Recording":
@@ -311,7 +314,7 @@ class TestRecording:
 
         channel.on_report = supersede
         assert run_attempt(resource, tmp_path, channel) == driver_module.SUPERSEDED_EXIT_CODE
-        assert channel.last.outcome is None
+        assert channel.last_report.outcome is None
         deadline = time.monotonic() + 20
         while (
             find_processes("ray::OfflineRecording/test", "ray::_WorkerActor") and time.monotonic() < deadline
@@ -320,12 +323,12 @@ class TestRecording:
         assert not find_processes("ray::OfflineRecording/test", "ray::_WorkerActor")
         assert not (tmp_path / "data/_hindcast/manifest.json").exists()
 
-    @pytest.mark.usefixtures("slow")
+    @pytest.mark.usefixtures("slow_file")
     def test_later_attempt_in_folder_ends_attempt(self, tmp_path: Path, channel: RecordingChannel) -> None:
         """Storage shows which attempt is later, even if the API server does not answer."""
         from hindcast.cluster.lease import acquire_lease
 
-        resource = recording(tmp_path / "data", environment=SLOW, duration=SLOW_EPISODES)
+        resource = recording(tmp_path / "data", environment=SLOW_ENVIRONMENT, duration=SLOW_DURATION)
         leases: list[object] = []
 
         def take_over(report: Report) -> None:
@@ -337,12 +340,12 @@ class TestRecording:
         run_attempt(resource, tmp_path, channel)
         assert leases
         leases[0].check()
-        assert channel.last.outcome is None or channel.last.outcome.reason == "OutputConflict"
+        assert channel.last_report.outcome is None or channel.last_report.outcome.reason == "OutputConflict"
         assert not (tmp_path / "data/_hindcast/manifest.json").exists()
 
-    @pytest.mark.usefixtures("slow")
+    @pytest.mark.usefixtures("slow_file")
     def test_terminated_driver_reports_outcome(self, tmp_path: Path, channel: RecordingChannel) -> None:
-        resource = recording(tmp_path / "data", environment=SLOW, duration=SLOW_EPISODES)
+        resource = recording(tmp_path / "data", environment=SLOW_ENVIRONMENT, duration=SLOW_DURATION)
 
         def terminate(report: Report) -> None:
             if report.stage == "Recording" and report.outcome is None:
@@ -382,7 +385,7 @@ class TestTraining:
         inputs = {"OfflineRecording/walks": ResolvedInput(path=str(walks))}
         assert run_attempt(resource, tmp_path, channel, inputs=inputs) == 0
         assert reported_outcome(channel).reason == "Succeeded"
-        report = channel.last
+        report = channel.last_report
         assert report.checkpoint is not None
         assert report.checkpoint.path.startswith(str(tmp_path / "runs/test/r1/checkpoints/checkpoint-"))
         assert report.checkpoint.best_episode_return_mean is not None
@@ -442,7 +445,7 @@ def find_process(name: str) -> int:
 
 def test_interruption_without_request_does_not_stop() -> None:
     mailbox = Mailbox.open({"num_cpus": 0})
-    mailbox.take(timeout=60)  # the actor is running now, so no later call takes long
+    mailbox.take(timeout_seconds=60)  # the actor is running now, so no later call takes long
     with mailbox.interruption() as interruption:
         assert isinstance(interruption, Interruption)
         time.sleep(1.5)

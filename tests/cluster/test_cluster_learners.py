@@ -37,27 +37,27 @@ class LearnerGroupRunner:
         self.mailbox = Mailbox.open({"num_cpus": 0})
         self.notes: list[str] = []
 
-    def train(self, resource: OfflineTraining, labelled: bool = False) -> Outcome:
+    def train(self, resource: OfflineTraining, has_pool_labels: bool = False) -> Outcome:
         from hindcast.cluster.learners import train as train_in_group
 
         attempt = Attempt(
             revision=1, number=1, ray_job_name="test-t1-1", namespace="tests", uid="4f1c", spec_hash="-"
         )
         try:
-            return train_in_group(resource, sources(resource), self.mailbox, Pools(attempt, labelled))
+            return train_in_group(resource, sources(resource), self.mailbox, Pools(attempt, has_pool_labels))
         finally:
             self.notes = [note for _, note in self.mailbox.take(30).notes]
 
     def stop_after(self, seconds: float) -> None:
         """Request a stop `seconds` after the first progress report."""
 
-        def ask() -> None:
+        def request_stop() -> None:
             while self.mailbox.take(30).progress is None:
                 time.sleep(0.1)
             time.sleep(seconds)
             self.mailbox.request_stop()
 
-        threading.Thread(target=ask, daemon=True).start()
+        threading.Thread(target=request_stop, daemon=True).start()
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def group() -> LearnerGroupRunner:
 
 
 def make_training(folder: Path, data: Path, replicas: int, **spec: Any) -> OfflineTraining:
-    """A training of 24 updates, on batches of 64 timesteps if two learners started it."""
+    """Make a training of 24 updates, on batches of 64 timesteps if two learners start it."""
     pipeline = {
         "dataWorkers": {"replicas": 1, "cpus": 0.5},
         "datasetNumItersPerLearner": 4,
@@ -97,15 +97,15 @@ def training_losses(folder: Path) -> list[float]:
 
 def assert_same_training(folder: Path, expected: Path) -> None:
     assert training_losses(folder) == pytest.approx(training_losses(expected), rel=1e-4)
-    tensors, expected_weights = (
+    weights, expected_weights = (
         safetensors.numpy.load_file(
             path / f"test/r1/checkpoints/checkpoint-{UPDATES:09d}/module/weights.safetensors"
         )
         for path in (folder, expected)
     )
-    assert tensors.keys() == expected_weights.keys()
+    assert weights.keys() == expected_weights.keys()
     for name, tensor in expected_weights.items():
-        np.testing.assert_allclose(tensors[name], tensor, rtol=1e-3, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(weights[name], tensor, rtol=1e-3, atol=1e-5, err_msg=name)
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def test_stopped_group_resumes_with_other_number_of_learners(
     tmp_path: Path, walks: Path, reference_run: Path, group: LearnerGroupRunner
 ) -> None:
     """The global batch stays the same; a batch connector slows the group down so that it can be stopped."""
-    pipeline = {"connectors": [{"name": "learner_toys:Slowly", "kwargs": {"seconds": 0.3}}]}
+    pipeline = {"connectors": [{"name": "learner_toys:SlowConnector", "kwargs": {"seconds": 0.3}}]}
     group.stop_after(0)
     with pytest.raises(Interrupted, match=r"was interrupted at update \d+; run") as error_info:
         group.train(make_training(tmp_path, walks, 2, pipeline=pipeline))
@@ -135,7 +135,7 @@ def test_stopped_group_resumes_with_other_number_of_learners(
 def test_two_learners_resume_with_batches_of_one(
     tmp_path: Path, walks: Path, group: LearnerGroupRunner
 ) -> None:
-    train(make_training(tmp_path / "whole", walks, 1))
+    train(make_training(tmp_path / "uninterrupted", walks, 1))
     with pytest.raises(Interrupted):
         train(make_training(tmp_path, walks, 1), StopAfter(10))
     assert group.train(make_training(tmp_path, walks, 2)).metrics["timesteps"] == UPDATES * 32
@@ -143,16 +143,19 @@ def test_two_learners_resume_with_batches_of_one(
         "2 learners share the batch of 32 timesteps; its size was fixed when the run started with 1"
         in group.notes
     )
-    assert_same_training(tmp_path, tmp_path / "whole")
+    assert_same_training(tmp_path, tmp_path / "uninterrupted")
 
 
 def test_two_learners_equal_one_after_loss_of_learner(
     tmp_path: Path, walks: Path, reference_run: Path, group: LearnerGroupRunner
 ) -> None:
     """Ray is told of GPUs that do not exist; `device: cpu` still trains on the CPU."""
-    once = {"name": "learner_toys:KillsOnce", "kwargs": {"file": str(tmp_path / "killed"), "after": 14 * 64}}
+    kill_connector = {
+        "name": "learner_toys:KillsSecondLearnerOnce",
+        "kwargs": {"file": str(tmp_path / "killed"), "after_timesteps": 14 * 64},
+    }
     learners = {"gpus": 1, "cpus": 1}
-    resource = make_training(tmp_path, walks, 2, pipeline={"connectors": [once]}, learners=learners)
+    resource = make_training(tmp_path, walks, 2, pipeline={"connectors": [kill_connector]}, learners=learners)
     assert group.train(resource).metrics["timesteps"] == UPDATES * 64
     assert (tmp_path / "killed").exists()
     assert "a learner was lost; the learners restart from the last checkpoint" in group.notes
@@ -161,7 +164,7 @@ def test_two_learners_equal_one_after_loss_of_learner(
 
 
 def test_two_learners_play_same_episodes(tmp_path: Path, walks: Path, group: LearnerGroupRunner) -> None:
-    """Next to recorded data, of which the first learner holds some out and evaluates on them."""
+    """The training also uses recorded data; the first learner holds episodes out and evaluates on them."""
     sampler = {"warmupTimesteps": 20, "timestepsPerUpdate": 2}
     spec: dict[str, Any] = {
         "algorithm": "DQN",
@@ -173,9 +176,9 @@ def test_two_learners_play_same_episodes(tmp_path: Path, walks: Path, group: Lea
     train(make_training(tmp_path / "one", walks, 2, **spec))
     group.train(make_training(tmp_path / "two", walks, 2, **spec))
     assert_same_training(tmp_path / "two", tmp_path / "one")
-    one, two = validation_losses(tmp_path / "one"), validation_losses(tmp_path / "two")
-    assert list(one) == list(two) == [3, 6]
-    assert two == pytest.approx(one, rel=1e-2)
+    losses_of_one, losses_of_two = validation_losses(tmp_path / "one"), validation_losses(tmp_path / "two")
+    assert list(losses_of_one) == list(losses_of_two) == [3, 6]
+    assert losses_of_two == pytest.approx(losses_of_one, rel=1e-2)
 
 
 def test_user_error_is_raised_once(tmp_path: Path, walks: Path, group: LearnerGroupRunner) -> None:
@@ -187,5 +190,5 @@ def test_user_error_is_raised_once(tmp_path: Path, walks: Path, group: LearnerGr
 def test_learner_without_its_gpu_is_refused(tmp_path: Path, walks: Path, group: LearnerGroupRunner) -> None:
     with pytest.raises(NoCudaDevice, match=r"spec\.learners\.gpus is 1, but torch finds no CUDA device"):
         learners = {"gpus": 1, "cpus": 1, "device": "Auto"}
-        group.train(make_training(tmp_path, walks, 1, learners=learners), labelled=True)
+        group.train(make_training(tmp_path, walks, 1, learners=learners), has_pool_labels=True)
     assert not (tmp_path / "test").exists()

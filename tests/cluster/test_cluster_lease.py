@@ -9,7 +9,7 @@ import pytest
 from cluster_toys import make_attempt
 
 from hindcast.api.attempt import Attempt
-from hindcast.cluster.lease import acquire_lease, lease_holder
+from hindcast.cluster.lease import acquire_lease, read_lease_holder
 from hindcast.cluster.pools import Pools
 from hindcast.datasets.opening import open_dataset
 from hindcast.errors import OutputConflict
@@ -26,41 +26,41 @@ def state(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
     return resolve(tmp_path if request.param == "local" else request.getfixturevalue("memory_path"))
 
 
-def make_numbered_attempt(count: int, **fields: object) -> Attempt:
-    return make_attempt(recording("data"), count).model_copy(update=fields)
+def make_numbered_attempt(number: int, **fields: object) -> Attempt:
+    return make_attempt(recording("data"), number).model_copy(update=fields)
 
 
 class TestLease:
     def test_lease_is_held_until_later_attempt_starts(self, state: Location) -> None:
-        first = acquire_lease(state, make_numbered_attempt(1))
-        first.check()
-        second = acquire_lease(state, make_numbered_attempt(2))
+        first_lease = acquire_lease(state, make_numbered_attempt(1))
+        first_lease.check()
+        second_lease = acquire_lease(state, make_numbered_attempt(2))
         with pytest.raises(OutputConflict, match="taken over by the attempt test-r1-2, which started later"):
-            first.check()
-        second.check()
-        mark = lease_holder(state)
+            first_lease.check()
+        second_lease.check()
+        mark = read_lease_holder(state)
         assert mark is not None
         assert mark["child"] == "test-r1-2"
 
     def test_earlier_attempt_does_not_acquire_lease(self, state: Location) -> None:
-        second = acquire_lease(state, make_numbered_attempt(2))
+        second_lease = acquire_lease(state, make_numbered_attempt(2))
         with pytest.raises(OutputConflict, match="test-r1-2"):
             acquire_lease(state, make_numbered_attempt(1))
-        second.check()
+        second_lease.check()
 
     def test_restarted_attempt_acquires_lease(self, state: Location) -> None:
-        first = acquire_lease(state, make_numbered_attempt(1))
-        second = acquire_lease(state, make_numbered_attempt(1))
+        first_lease = acquire_lease(state, make_numbered_attempt(1))
+        second_lease = acquire_lease(state, make_numbered_attempt(1))
         with pytest.raises(OutputConflict):
-            first.check()
-        second.check()
+            first_lease.check()
+        second_lease.check()
 
     def test_recreated_resource_acquires_lease_with_attempt_1(self, state: Location) -> None:
-        old = acquire_lease(state, make_numbered_attempt(4))
-        new = acquire_lease(state, make_numbered_attempt(1, uid="another"))
+        old_lease = acquire_lease(state, make_numbered_attempt(4))
+        new_lease = acquire_lease(state, make_numbered_attempt(1, uid="another"))
         with pytest.raises(OutputConflict):
-            old.check()
-        new.check()
+            old_lease.check()
+        new_lease.check()
 
     def test_overwritten_mark_loses_lease(self, memory_path: str) -> None:
         """Without exclusive creation two attempts may write the same number; the later content stays."""
@@ -90,47 +90,51 @@ def read_files(folder: Path) -> dict[str, bytes]:
 
 
 class TakeOverAfter(StopAfter):
-    """Starts a later attempt at the n-th check, and continues as if it did not know."""
+    """Acquires the lease for a later attempt after a number of checks, and never stops the run."""
 
-    def __init__(self, looks: int, state: Path, later: Attempt) -> None:
-        super().__init__(looks)
+    def __init__(self, num_checks: int, state: Path, later_attempt: Attempt) -> None:
+        super().__init__(num_checks)
         self._state = state
-        self._later = later
-        self.before: dict[str, bytes] = {}
+        self._later_attempt = later_attempt
+        self.files_before: dict[str, bytes] = {}
 
     def check(self) -> None:
         if self._left == 0:
-            acquire_lease(resolve(self._state), self._later)
-            self.before = read_files(self._state.parent)
+            acquire_lease(resolve(self._state), self._later_attempt)
+            self.files_before = read_files(self._state.parent)
         self._left -= 1
 
 
 class TestRuns:
-    """The older attempt works in this process; its lease does not depend on where it works."""
+    """Attempts work in this process; a lease does not depend on where its holder works."""
 
-    @pytest.mark.parametrize("looks", [1, 17, 39])
-    def test_superseded_recording_stops_writing(self, tmp_path: Path, looks: int) -> None:
+    @pytest.mark.parametrize("num_checks", [1, 17, 39])
+    def test_superseded_recording_stops_writing(self, tmp_path: Path, num_checks: int) -> None:
         resource = recording(tmp_path / "data", output={"maxRowsPerFile": 8})
-        take_over = TakeOverAfter(looks, tmp_path / "data/_hindcast", make_attempt(resource, 2))
+        take_over = TakeOverAfter(num_checks, tmp_path / "data/_hindcast", make_attempt(resource, 2))
         run = RecordingRun(
             resource, MemoryReporter(), take_over, placement=LocalPools(make_attempt(resource, 1))
         )
         with pytest.raises(OutputConflict, match="taken over by the attempt test-r1-2"):
             run.execute()
-        after = read_files(tmp_path / "data")
-        other_files = {name: content for name, content in after.items() if not name.endswith(".parquet")}
-        assert other_files.items() <= take_over.before.items()
-        later = LocalPools(make_attempt(resource, 3))
-        RecordingRun(resource, MemoryReporter(), StopAfter(10**9), placement=later).execute()
+        files_after = read_files(tmp_path / "data")
+        other_files = {
+            name: content for name, content in files_after.items() if not name.endswith(".parquet")
+        }
+        assert other_files.items() <= take_over.files_before.items()
+        later_pools = LocalPools(make_attempt(resource, 3))
+        RecordingRun(resource, MemoryReporter(), StopAfter(10**9), placement=later_pools).execute()
         RecordingRun(
-            recording(tmp_path / "alone", output={"maxRowsPerFile": 8}), MemoryReporter(), StopAfter(10**9)
+            recording(tmp_path / "local", output={"maxRowsPerFile": 8}), MemoryReporter(), StopAfter(10**9)
         ).execute()
-        assert episode_hashes(read_all(tmp_path / "data")) == episode_hashes(read_all(tmp_path / "alone"))
+        assert episode_hashes(read_all(tmp_path / "data")) == episode_hashes(read_all(tmp_path / "local"))
         assert leftovers(tmp_path / "data") == []
 
     def test_superseded_training_stops_writing(self, tmp_path: Path, walks: Path) -> None:
-        here = {"dataWorkers": {"replicas": 0}}
-        resource = training(tmp_path, walks, stop={"iterations": 30}, checkpoint={"every": 1}, pipeline=here)
+        pipeline = {"dataWorkers": {"replicas": 0}}
+        resource = training(
+            tmp_path, walks, stop={"iterations": 30}, checkpoint={"every": 1}, pipeline=pipeline
+        )
         folder = tmp_path / "test/r1"
         take_over = TakeOverAfter(3, folder, make_attempt(resource, 2))
         pools = LocalPools(make_attempt(resource, 1))
@@ -142,7 +146,7 @@ class TestRuns:
                 take_over,
                 placement=pools,
             ).execute()
-        assert read_files(folder.parent) == take_over.before
+        assert read_files(folder.parent) == take_over.files_before
         outcome = TrainingRun(
             resource,
             [Source(str(walks), open_dataset(walks))],
@@ -153,25 +157,31 @@ class TestRuns:
         assert outcome.state == "Succeeded"
 
     def test_folder_of_other_run_is_not_taken_over(self, tmp_path: Path) -> None:
-        first, second = recording(tmp_path), recording(tmp_path, seed=7)
+        first_resource, second_resource = recording(tmp_path), recording(tmp_path, seed=7)
         RecordingRun(
-            first, MemoryReporter(), StopAfter(10**9), placement=LocalPools(make_attempt(first))
+            first_resource,
+            MemoryReporter(),
+            StopAfter(10**9),
+            placement=LocalPools(make_attempt(first_resource)),
         ).execute()
         files_before = read_files(tmp_path)
         with pytest.raises(OutputConflict, match=r"another output\.path"):
             RecordingRun(
-                second, MemoryReporter(), StopAfter(10**9), placement=LocalPools(make_attempt(second))
+                second_resource,
+                MemoryReporter(),
+                StopAfter(10**9),
+                placement=LocalPools(make_attempt(second_resource)),
             ).execute()
         assert read_files(tmp_path) == files_before
 
     def test_replacing_recording_keeps_lease(self, tmp_path: Path) -> None:
-        old = recording(tmp_path)
+        old_resource = recording(tmp_path)
         RecordingRun(
-            old, MemoryReporter(), StopAfter(10**9), placement=LocalPools(make_attempt(old))
+            old_resource, MemoryReporter(), StopAfter(10**9), placement=LocalPools(make_attempt(old_resource))
         ).execute()
-        new = recording(tmp_path, seed=7, output={"onExisting": "Replace"})
+        new_resource = recording(tmp_path, seed=7, output={"onExisting": "Replace"})
         outcome = RecordingRun(
-            new, MemoryReporter(), StopAfter(10**9), placement=LocalPools(make_attempt(new))
+            new_resource, MemoryReporter(), StopAfter(10**9), placement=LocalPools(make_attempt(new_resource))
         ).execute()
         assert outcome.state == "Succeeded"
 

@@ -62,7 +62,7 @@ def test_unchanged_log_is_not_uploaded_again(log: DriverLog, tmp_path: Path) -> 
     assert file.read_bytes() == b"one\ntwo\n"
 
 
-def test_upload_to_memory_store(log: DriverLog, memory_path: str) -> None:
+def test_log_is_uploaded_to_memory_store(log: DriverLog, memory_path: str) -> None:
     log.write("one\n")
     log.upload(resolve(memory_path).child("logs/a.log"))
     assert resolve(memory_path).child("logs/a.log").read_bytes() == b"one\n"

@@ -52,9 +52,9 @@ def test_error_has_state_reason_and_exit_code(error: Exception, state: str, reas
 
 def test_wrapped_user_error_is_classified() -> None:
     user_error = errors.UserCodeError("environment 'a:B' in step() raised KeyError at /code/a.py:7: 'x'")
-    in_task = ray_errors.RayTaskError("carry_out", "Traceback …", user_error)
+    task_error = ray_errors.RayTaskError("execute", "Traceback …", user_error)
     try:
-        raise RuntimeError("the group ended") from in_task
+        raise RuntimeError("the group ended") from task_error
     except RuntimeError as error:
         outcome = classify(error)
     assert (outcome.reason, outcome.message) == ("UserCodeFailed", str(user_error))
@@ -64,17 +64,17 @@ def test_bug_names_its_location() -> None:
     def defect() -> None:
         raise KeyError("lost")
 
-    with pytest.raises(KeyError) as caught:
+    with pytest.raises(KeyError) as error_info:
         defect()
-    message = classify(caught.value).message
+    message = classify(error_info.value).message
     line = defect.__code__.co_firstlineno + 1
     assert f"KeyError at {__file__}:{line}: 'lost'" in message
-    remote = (
+    remote_traceback = (
         'Traceback\n  File "/lib/a.py", line 3, in f\n  File "/lib/hindcast/b.py", line 9, in g\nKeyError: 1'
     )
     assert (
         "KeyError at /lib/hindcast/b.py:9"
-        in classify(ray_errors.RayTaskError("f", remote, KeyError(1))).message
+        in classify(ray_errors.RayTaskError("f", remote_traceback, KeyError(1))).message
     )
 
 
@@ -85,18 +85,18 @@ def test_docs_list_each_reason_with_its_state() -> None:
     )
     states = {name: state for names, state in rows.items() for name in re.findall(r"\w+", names)}
     assert states.keys() == set(get_args(AttemptReason)) == EXIT_CODES.keys()
-    for kind in (
+    for error_class in (
         errors.SpecError,
         errors.DataError,
         errors.StorageError,
         errors.OutOfMemory,
         errors.UserCodeError,
     ):
-        outcome = classify(kind("x"))
+        outcome = classify(error_class("x"))
         assert states[outcome.reason] == outcome.state
 
 
-def test_message_is_one_line_of_500_characters() -> None:
+def test_long_message_is_cut_to_one_line_of_500_characters() -> None:
     message = classify(errors.DataError("first\n  second " + "long " * 200)).message
     assert message.startswith("first second long")
     assert len(message) == 500
@@ -126,7 +126,7 @@ class TestRedaction:
         assert self.redact(text, **environment) == text
 
     @pytest.mark.parametrize(
-        ("text", "shown"),
+        ("text", "redacted"),
         [
             ("cannot read s3://key:pass@host/data", "cannot read s3://***@host/data"),
             ("Authorization: Bearer abc.def-123456", "Authorization: Bearer ***"),
@@ -136,8 +136,8 @@ class TestRedaction:
             ("s3://bucket/data/a@b.parquet", "s3://bucket/data/a@b.parquet"),
         ],
     )
-    def test_text_like_credentials_is_hidden(self, text: str, shown: str) -> None:
-        assert self.redact(text) == shown
+    def test_text_like_credentials_is_hidden(self, text: str, redacted: str) -> None:
+        assert self.redact(text) == redacted
 
     def test_outcome_message_is_redacted(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MY_PASSWORD", "open sesame")
@@ -150,11 +150,11 @@ CGROUPS = Path("/sys/fs/cgroup/memory")
 MEMORY_PROGRAM = """
 import subprocess, sys
 sys.path[:0] = {path}
-from hindcast.cluster.memory import container_memory
-print(*container_memory())
-eat = "open('/proc/self/oom_score_adj', 'w').write('1000'); x = bytearray(b'x') * (400 << 20)"
-print(subprocess.run([sys.executable, "-c", eat]).returncode)
-print(*container_memory())
+from hindcast.cluster.memory import read_container_memory
+print(*read_container_memory())
+allocate = "open('/proc/self/oom_score_adj', 'w').write('1000'); x = bytearray(b'x') * (400 << 20)"
+print(subprocess.run([sys.executable, "-c", allocate]).returncode)
+print(*read_container_memory())
 """
 
 
@@ -165,7 +165,7 @@ def container() -> Iterator[list[str]]:
     try:
         group.mkdir()
     except OSError as error:
-        pytest.skip(f"making a memory cgroup (v1) takes root and the file system: {error}")
+        pytest.skip(f"creating a memory cgroup (v1) requires root and its file system: {error}")
     (group / "memory.limit_in_bytes").write_text(str(256 << 20))
     enter = f'echo $$ > {group}/cgroup.procs && mount --bind {group} {CGROUPS} && exec "$@"'
     yield ["unshare", "--mount", "sh", "-c", enter, "sh"]
@@ -228,7 +228,7 @@ class TestMemory:
         )
         assert (outcome.reason, outcome.pool) == ("OutOfMemory", "data")
 
-    def test_message_that_names_field_stays(self) -> None:
+    def test_outcome_that_names_memory_field_stays_unchanged(self) -> None:
         outcome = classify(
             errors.OutOfMemory("a data worker was killed: raise spec.cluster.resources.dataWorker.memory")
         )

@@ -15,7 +15,7 @@ from hindcast.cluster.reporting import (
     REFUSAL_GRACE_SECONDS,
     ReportSender,
     heartbeat,
-    progress_status,
+    make_progress_status,
     send_outcome,
 )
 from hindcast.report.events import Progress
@@ -24,8 +24,8 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 OUTCOME = AttemptOutcome(state="Succeeded", reason="Succeeded", message="done")
 
 
-class FakeTime:
-    """A clock that the test advances, calling the sender as often as its thread would."""
+class FakeClock:
+    """A clock that tests advance; it calls `sender` as often as the thread of `heartbeat` would."""
 
     def __init__(self, channel: RecordingChannel) -> None:
         self.now = 0.0
@@ -45,8 +45,8 @@ def channel() -> RecordingChannel:
 
 
 @pytest.fixture
-def time(channel: RecordingChannel) -> FakeTime:
-    return FakeTime(channel)
+def clock(channel: RecordingChannel) -> FakeClock:
+    return FakeClock(channel)
 
 
 def make_progress(done: float, **metrics: float) -> Progress:
@@ -57,163 +57,172 @@ def seconds_since_start(report: Report) -> float:
     return (datetime.fromisoformat(report.report_time) - START).total_seconds()
 
 
-def test_first_report_is_sent_immediately(channel: RecordingChannel, time: FakeTime) -> None:
-    time.advance(0.1)
-    assert (channel.last.number, channel.last.stage) == (1, "Starting")
+def test_first_report_is_sent_immediately(channel: RecordingChannel, clock: FakeClock) -> None:
+    clock.advance(0.1)
+    assert (channel.last_report.number, channel.last_report.stage) == (1, "Starting")
 
 
-def test_changes_are_sent_at_most_every_ten_seconds(channel: RecordingChannel, time: FakeTime) -> None:
+def test_changes_are_sent_at_most_every_ten_seconds(channel: RecordingChannel, clock: FakeClock) -> None:
     for step in range(100):
-        time.sender.progress(make_progress(step))
-        time.advance(0.5)
-    at = [seconds_since_start(report) for report in channel.reports]
-    gaps = [later - earlier for earlier, later in itertools.pairwise(at)]
+        clock.sender.set_progress(make_progress(step))
+        clock.advance(0.5)
+    report_times = [seconds_since_start(report) for report in channel.reports]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(report_times)]
     assert min(gaps) >= 10
     assert max(gaps) < 11
-    assert channel.last.progress is not None
-    assert (channel.last.stage, channel.last.progress.summary) == ("Recording", "99/500 episodes")
+    assert channel.last_report.progress is not None
+    assert (channel.last_report.stage, channel.last_report.progress.summary) == (
+        "Recording",
+        "99/500 episodes",
+    )
 
 
-def test_heartbeat_is_sent_at_least_every_thirty_seconds(channel: RecordingChannel, time: FakeTime) -> None:
-    time.advance(200)
-    at = [seconds_since_start(report) for report in channel.reports]
-    assert max(later - earlier for earlier, later in itertools.pairwise(at)) <= 30
-    assert len(at) <= 9
-    assert [report.number for report in channel.reports] == list(range(1, len(at) + 1))
+def test_heartbeat_is_sent_at_least_every_thirty_seconds(channel: RecordingChannel, clock: FakeClock) -> None:
+    clock.advance(200)
+    report_times = [seconds_since_start(report) for report in channel.reports]
+    assert max(later - earlier for earlier, later in itertools.pairwise(report_times)) <= 30
+    assert len(report_times) <= 9
+    assert [report.number for report in channel.reports] == list(range(1, len(report_times) + 1))
 
 
-def test_heartbeat_without_progress_keeps_time_of_progress(channel: RecordingChannel, time: FakeTime) -> None:
-    time.advance(5)
-    time.sender.progress(make_progress(1))
-    time.advance(100)
-    assert seconds_since_start(channel.last) > 80
-    assert channel.last.last_progress_time == "2026-01-01T00:00:05.000Z"
-    time.sender.progress(make_progress(1))  # reported again, without progress
-    time.advance(50)
-    assert channel.last.last_progress_time == "2026-01-01T00:00:05.000Z"
-    time.sender.mark_progress()
-    time.advance(50)
-    assert channel.last.last_progress_time == "2026-01-01T00:02:35.000Z"
+def test_heartbeat_without_progress_keeps_time_of_progress(
+    channel: RecordingChannel, clock: FakeClock
+) -> None:
+    clock.advance(5)
+    clock.sender.set_progress(make_progress(1))
+    clock.advance(100)
+    assert seconds_since_start(channel.last_report) > 80
+    assert channel.last_report.last_progress_time == "2026-01-01T00:00:05.000Z"
+    clock.sender.set_progress(make_progress(1))  # reported again, without progress
+    clock.advance(50)
+    assert channel.last_report.last_progress_time == "2026-01-01T00:00:05.000Z"
+    clock.sender.mark_progress()
+    clock.advance(50)
+    assert channel.last_report.last_progress_time == "2026-01-01T00:02:35.000Z"
 
 
-def test_outcome_is_sent_immediately_and_last(channel: RecordingChannel, time: FakeTime) -> None:
-    time.advance(1)
-    time.sender.progress(make_progress(500))
-    time.sender.outcome(OUTCOME)
-    time.advance(0.1)
-    assert channel.last.outcome == OUTCOME
-    assert time.sender.is_outcome_delivered
+def test_outcome_is_sent_immediately_and_last(channel: RecordingChannel, clock: FakeClock) -> None:
+    clock.advance(1)
+    clock.sender.set_progress(make_progress(500))
+    clock.sender.set_outcome(OUTCOME)
+    clock.advance(0.1)
+    assert channel.last_report.outcome == OUTCOME
+    assert clock.sender.is_outcome_delivered
     count = len(channel.reports)
-    time.advance(120)
+    clock.advance(120)
     assert len(channel.reports) == count
 
 
-def test_intent_of_answer_requests_checkpoint(channel: RecordingChannel, time: FakeTime) -> None:
-    time.advance(1)
-    assert not time.sender.is_checkpoint_requested
+def test_intent_of_answer_requests_checkpoint(channel: RecordingChannel, clock: FakeClock) -> None:
+    clock.advance(1)
+    assert not clock.sender.is_checkpoint_requested
     channel.intent = CHECKPOINT
-    time.advance(30)
-    assert time.sender.is_checkpoint_requested
+    clock.advance(30)
+    assert clock.sender.is_checkpoint_requested
 
 
-def test_failed_report_is_retried_with_backoff(channel: RecordingChannel, time: FakeTime) -> None:
+def test_failed_report_is_retried_with_backoff(channel: RecordingChannel, clock: FakeClock) -> None:
     tries: list[float] = []
 
     def fail(report: Report) -> None:
-        tries.append(time.now)
-        if time.now < 60:
+        tries.append(clock.now)
+        if clock.now < 60:
             raise ReportError("503")
 
     channel.on_report = fail
-    time.sender.progress(make_progress(7))
-    time.advance(100)
+    clock.sender.set_progress(make_progress(7))
+    clock.advance(100)
     pauses = [later - earlier for earlier, later in itertools.pairwise(tries) if later < 60]
     assert pauses[0] <= 1
     assert 5 < max(pauses) <= 15
-    assert channel.last.progress is not None
-    assert channel.last.progress.episodes == 7
-    assert channel.last.number < 5  # rejected reports do not count
+    assert channel.last_report.progress is not None
+    assert channel.last_report.progress.episodes == 7
+    assert channel.last_report.number < 5  # rejected reports do not count
 
 
-def test_outcome_is_delivered_after_outage(channel: RecordingChannel, time: FakeTime) -> None:
+def test_outcome_is_delivered_after_outage(channel: RecordingChannel, clock: FakeClock) -> None:
     def fail(report: Report) -> None:
-        if time.now < 100:
+        if clock.now < 100:
             raise ReportError("connection refused")
 
     channel.on_report = fail
-    time.sender.outcome(OUTCOME)
-    time.advance(99)
-    assert not time.sender.is_outcome_delivered
-    time.advance(20)
-    assert time.sender.is_outcome_delivered
+    clock.sender.set_outcome(OUTCOME)
+    clock.advance(99)
+    assert not clock.sender.is_outcome_delivered
+    clock.advance(20)
+    assert clock.sender.is_outcome_delivered
 
 
-def test_refusal_after_first_report_supersedes_immediately(channel: RecordingChannel, time: FakeTime) -> None:
+def test_refusal_after_first_report_supersedes_immediately(
+    channel: RecordingChannel, clock: FakeClock
+) -> None:
     channel.superseded_after = 1
-    time.advance(26)
-    assert time.sender.is_superseded
-    time.advance(100)
+    clock.advance(26)
+    assert clock.sender.is_superseded
+    clock.advance(100)
     assert len(channel.reports) == 1
 
 
-def test_refusals_of_first_report_are_tolerated(channel: RecordingChannel, time: FakeTime) -> None:
+def test_refusals_of_first_report_are_tolerated(channel: RecordingChannel, clock: FakeClock) -> None:
     def refuse(report: Report) -> None:
-        if time.now < 10:
+        if clock.now < 10:
             raise SupersededError("403")
 
     channel.on_report = refuse
-    time.advance(20)
-    assert not time.sender.is_superseded
-    assert channel.last.number == 1
+    clock.advance(20)
+    assert not clock.sender.is_superseded
+    assert channel.last_report.number == 1
 
 
-def test_lasting_refusal_of_first_report_supersedes(channel: RecordingChannel, time: FakeTime) -> None:
+def test_lasting_refusal_of_first_report_supersedes(channel: RecordingChannel, clock: FakeClock) -> None:
     channel.superseded_after = 0
-    time.advance(REFUSAL_GRACE_SECONDS + 16)
-    assert time.sender.is_superseded
+    clock.advance(REFUSAL_GRACE_SECONDS + 16)
+    assert clock.sender.is_superseded
 
 
-def test_only_new_checkpoint_is_reported(channel: RecordingChannel, time: FakeTime) -> None:
-    time.advance(12)
+def test_only_new_checkpoint_is_reported(channel: RecordingChannel, clock: FakeClock) -> None:
+    clock.advance(12)
     for _ in range(2):
-        time.sender.checkpoint(CheckpointStatus(path="runs/a/r1/checkpoints/checkpoint-000000010"))
-        time.advance(12)
+        clock.sender.set_checkpoint(CheckpointStatus(path="runs/a/r1/checkpoints/checkpoint-000000010"))
+        clock.advance(12)
     assert len(channel.reports) == 2
 
 
 def test_heartbeat_reports_until_block_ends(channel: RecordingChannel) -> None:
-    with heartbeat(ReportSender(channel)) as reporting:
-        assert send_outcome(reporting, OUTCOME, timeout_seconds=10)
-    assert channel.last.outcome == OUTCOME
+    with heartbeat(ReportSender(channel)) as sender:
+        assert send_outcome(sender, OUTCOME, timeout_seconds=10)
+    assert channel.last_report.outcome == OUTCOME
 
 
 class TestProgress:
-    def test_status_of_recording(self) -> None:
-        at = "2026-01-01T00:00:00Z"
-        status = progress_status(make_progress(120, timesteps_per_s=2000.0, **{"return": 487.25}), 12.7, at)
+    def test_status_of_recording_has_counts_metrics_and_summary(self) -> None:
+        report_time = "2026-01-01T00:00:00Z"
+        status = make_progress_status(
+            make_progress(120, timesteps_per_s=2000.0, **{"return": 487.25}), 12.7, report_time
+        )
         assert (status.episodes, status.percentage, status.estimated_remaining_seconds) == (120, 24.0, 12)
         assert status.metrics == {"timestepsPerSecond": 2000.0, "episodeReturnMean": 487.25}
         assert (status.summary, status.episode_return) == ("120/500 episodes", "487.2")
 
-    def test_status_of_training_with_verdict(self) -> None:
+    def test_status_of_training_has_metrics_and_verdict(self) -> None:
         metrics = {"estimated_return": 8.5, "validation_loss": 0.25}
         progress = Progress(
             "a/b", "Training", 8, 9, "iterations", metrics, "probably better than the recorded policy (97 %)"
         )
-        status = progress_status(progress, None, "")
+        status = make_progress_status(progress, None, "")
         assert status.metrics == {"estimatedReturn": 8.5, "validationLoss": 0.25}
         assert status.verdict == "probably better than the recorded policy (97 %)"
 
     def test_status_omits_metrics_that_are_nan(self) -> None:
         metrics = {"loss": float("nan"), "data_wait_share": 0.1, "timesteps": 4096.0}
-        status = progress_status(Progress("a/b", "Training", 8, None, "iterations", metrics), None, "")
+        status = make_progress_status(Progress("a/b", "Training", 8, None, "iterations", metrics), None, "")
         assert (status.iteration, status.timesteps, status.percentage) == (8, 4096, None)
         assert status.metrics == {"dataWaitShare": 0.1}
         assert status.summary == "8 iterations"
 
-    def test_status_of_expert_with_return_goal(self) -> None:
+    def test_status_of_expert_with_return_goal_shows_iteration(self) -> None:
         metrics = {"return": 80.0, "iteration": 3.0}
-        status = progress_status(
+        status = make_progress_status(
             Progress("a/b", "Training the expert", 80, None, "return", metrics), None, ""
         )
         assert (status.summary, status.episode_return, status.iteration) == ("iteration 3", "80", 3)

@@ -23,15 +23,15 @@ RENDEZVOUS_ERROR = ray.exceptions.RayTaskError("run", "Traceback …", DEATH_ERR
 
 @pytest.fixture
 def dying_groups(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`dying_groups(updates)` lets each group die after a number of updates; it returns `is_restart` of each group."""
+    """`dying_groups(n)` makes each group die after n updates; it returns a list with `is_restart` of each group."""
 
     def die_after(updates: int, error: Exception = DEATH_ERROR) -> list[bool]:
         is_restart_of_groups: list[bool] = []
 
-        def run_group(work: learners.Assignment) -> Outcome:
-            is_restart_of_groups.append(work.is_restart)
+        def run_group(assignment: learners.Assignment) -> Outcome:
+            is_restart_of_groups.append(assignment.is_restart)
             with contextlib.suppress(Interrupted):
-                return train(work.resource, StopAfter(updates))
+                return train(assignment.resource, StopAfter(updates))
             raise error
 
         monkeypatch.setattr(learners, "_run_group", run_group)

@@ -20,7 +20,7 @@ from hindcast.errors import DataError
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.spec import DataSpec
 from hindcast.run.execute import FileReferences
-from hindcast.run.inputs import inputs_of, open_inputs
+from hindcast.run.inputs import open_inputs, resolve_inputs
 from hindcast.run.planning import plan
 from hindcast.storage.location import resolve
 from support import record, recording, train, training
@@ -126,7 +126,7 @@ class TestTraining:
 
     def test_training_reads_only_requested_columns(self, tmp_path: Path, data: Path) -> None:
         resource = self.make_resource(tmp_path, data, "obs", "actions")
-        (open_input,) = open_inputs(resource, inputs_of(resource, FileReferences({})))
+        (open_input,) = open_inputs(resource, resolve_inputs(resource, FileReferences({})))
         assert open_input.path == str(data)
         assert open_input.opened_data is not None
         assert list(open_input.opened_data.dataset.spec.leaves) == ["obs", "actions"]

@@ -17,7 +17,7 @@ from hindcast.errors import DataError, SpecError, UserCodeError
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.registry import FORMATS
 from hindcast.run.execute import FileReferences
-from hindcast.run.inputs import inputs_of, open_inputs, sources_of
+from hindcast.run.inputs import make_sources, open_inputs, resolve_inputs
 from hindcast.run.interruption import Interruption
 from hindcast.run.training import TrainingRun
 from hindcast.storage.location import resolve
@@ -82,8 +82,10 @@ def test_training_reads_text(tmp_path: Path, sentences: Path) -> None:
         actionSpace={"type": "Discrete", "n": num_words, "start": 1},
     )
     reporter = MemoryReporter()
-    inputs = open_inputs(resource, inputs_of(resource, FileReferences({})), reporter)
-    assert TrainingRun(resource, sources_of(inputs), reporter, Interruption()).execute().state == "Succeeded"
+    inputs = open_inputs(resource, resolve_inputs(resource, FileReferences({})), reporter)
+    assert (
+        TrainingRun(resource, make_sources(inputs), reporter, Interruption()).execute().state == "Succeeded"
+    )
     assert any("Text" in note for note in reporter.notes)
 
 

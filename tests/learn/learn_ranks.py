@@ -143,7 +143,7 @@ def train_and_resume(group, toy, folder, data):
     def make_trainer():
         return run_together(
             lambda: make_offline_trainer(
-                resource, [Source(str(data), open_dataset(data))], group=group, first_learners=1
+                resource, [Source(str(data), open_dataset(data))], group=group, initial_num_learners=1
             )
         )
 
@@ -173,7 +173,7 @@ def train_with_stops(group, resource, data, stops):
 
     def make_trainer():
         return make_offline_trainer(
-            resource, [Source(str(data), open_dataset(data))], group=group, first_learners=2
+            resource, [Source(str(data), open_dataset(data))], group=group, initial_num_learners=2
         )
 
     trainer = run_together(make_trainer)
@@ -253,7 +253,7 @@ def train_in_float64(group, resource, data, num_updates):
     if group and not group.is_leader:
         group.receive()
     trainer = make_offline_trainer(
-        resource, [Source(str(data), open_dataset(data))], group=group, first_learners=1
+        resource, [Source(str(data), open_dataset(data))], group=group, initial_num_learners=1
     )
     learner, experience = trainer.learner, trainer.experience
     learner.nets.double()

@@ -19,7 +19,7 @@ from hindcast.models.preprocessing import Preprocessing
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData, Source, offline_data_class
 from hindcast.pipeline.targets import Targets
-from hindcast.run.inputs import Input, sources_of
+from hindcast.run.inputs import Input, make_sources
 
 UNITS = [[5, 1, 7], [20], [3, 3, 3, 3], [11, 9], [2], [30, 1]]
 STEPS = sum(map(sum, UNITS))
@@ -483,24 +483,24 @@ def open_folder(folder):
 def test_inputs_without_weights_are_one_dataset(make_dataset, tmp_path):
     make_dataset([[3], [4]], "a"), make_dataset([[5]], "b")
     a, b = open_folder(tmp_path / "a"), open_folder(tmp_path / "b")
-    (source,) = sources_of([a, b])
+    (source,) = make_sources([a, b])
     assert source.dataset.num_steps == 12
     assert source.dataset.digest == open_dataset([a.path, b.path]).digest
-    weighted_data = sources_of([a._replace(weight=1.0), b._replace(weight=3.0)])
+    weighted_data = make_sources([a._replace(weight=1.0), b._replace(weight=3.0)])
     assert [(source.name, source.weight) for source in weighted_data] == [(a.path, 1.0), (b.path, 3.0)]
     with pytest.raises(SpecError, match="set a weight for all of them, or for none"):
-        sources_of([a._replace(weight=1.0), b])
+        make_sources([a._replace(weight=1.0), b])
 
 
 def test_input_top_selects_best_episodes(make_dataset, tmp_path):
     """Rewards increase from step to step, so the last episode is the best."""
     make_dataset([[3, 2], [4]], "a"), make_dataset([[5, 6]], "b")
     best_input, whole_input = open_folder(tmp_path / "a")._replace(top=0.3), open_folder(tmp_path / "b")
-    (source,) = sources_of([best_input, whole_input])
+    (source,) = make_sources([best_input, whole_input])
     assert source.dataset.num_steps == 4 + 11
-    sources = sources_of([best_input._replace(weight=1.0), whole_input._replace(weight=1.0)])
+    sources = make_sources([best_input._replace(weight=1.0), whole_input._replace(weight=1.0)])
     assert [source.dataset.num_steps for source in sources] == [4, 11]
-    (source,) = sources_of([best_input])
+    (source,) = make_sources([best_input])
     assert source.dataset.num_steps == 4
 
 

@@ -20,16 +20,16 @@ RECALL = "toy_environments:Recall"
 def recall_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Episodes of an expert that remembers the cue."""
     folder = tmp_path_factory.mktemp("recall_data")
-    blocks = Block.concat([expert_episode(number) for number in range(200)])
-    spec = DataSpec.from_block(blocks, Recall.observation_space, Recall.action_space, RECALL)
+    block = Block.concat([expert_episode(seed) for seed in range(200)])
+    spec = DataSpec.from_block(block, Recall.observation_space, Recall.action_space, RECALL)
     with BlockWriter(resolve(folder), spec, "all") as writer:
-        writer.write(blocks)
+        writer.write(block)
     return folder
 
 
-def expert_episode(number: int) -> Block:
+def expert_episode(seed: int) -> Block:
     env, actions, rewards = Recall(), [], []
-    observations = [env.reset(seed=number)[0]]
+    observations = [env.reset(seed=seed)[0]]
     is_done = False
     while not is_done:
         actions.append(env.right_action())
@@ -41,7 +41,7 @@ def expert_episode(number: int) -> Block:
     return Block(
         columns=columns,
         length=np.array([len(actions)]),
-        eps_id=np.array([f"e{number}"], dtype=object),
+        eps_id=np.array([f"e{seed}"], dtype=object),
         t_started=np.zeros(1, dtype=np.int64),
         terminated=np.ones(1, dtype=np.bool_),
         truncated=np.zeros(1, dtype=np.bool_),

@@ -1,4 +1,4 @@
-"""All algorithms, those of the package and those in files outside it, in one harness for whole trainings."""
+"""Trainings by each algorithm, of the package and in files outside it: streaming, resuming, compiling, learners."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from support import MemoryReporter, StopAfter, record, recording, train, trainin
 
 ALGORITHM_FILES = Path(__file__).parents[1] / "learn"
 BATCH_SIZE = 24
-ITERATIONS, UPDATES = 3, 9
-SHARED_UPDATES = repeats(60, soak=200)
+NUM_ITERATIONS, UPDATES_PER_ITERATION = 3, 9
+NUM_COMPARED_UPDATES = repeats(60, soak=200)
 SAMPLER = {"timestepsPerUpdate": 2, "warmupTimesteps": 20, "capacity": 60}
 
 
@@ -44,11 +44,11 @@ class Case(NamedTuple):
         path: name or import path.
         options: options of the algorithm, by YAML name.
         model: options of its model, by YAML name.
-        model_config: the same for Python.
+        model_config: the same options by their Python names.
         data: name of the data that it learns from.
-        streams: data can be streamed; False for algorithms that draw from all data.
+        can_stream: data can be streamed; False for algorithms that draw from all data.
         has_noise: losses draw noise, so several learners differ from one.
-        plays: environment that gives half of the batches.
+        live_environment: environment in which the policy plays half of the batches; None for recorded data only.
     """
 
     path: str
@@ -56,45 +56,59 @@ class Case(NamedTuple):
     model: dict[str, Any] = {}
     model_config: dict[str, Any] = {}
     data: str = "walks"
-    streams: bool = True
+    can_stream: bool = True
     has_noise: bool = False
-    plays: str | None = None
+    live_environment: str | None = None
 
 
 OUTSIDE_CASES = {
-    "own MARWIL": Case("learn_marwil:MARWIL", {"targetsEvery": 4}),
-    "own IQL": Case("learn_iql:IQL", {"gamma": 0.95}),
-    "own DQN": Case("learn_dqn:DQN", {"nStep": 3, "prioritized": False}),
-    "own DQN with priorities": Case("learn_dqn:DQN", {"nStep": 3}, streams=False),
-    "own LSTM BC": Case(
+    "custom MARWIL": Case("learn_marwil:MARWIL", {"targetsEvery": 4}),
+    "custom IQL": Case("learn_iql:IQL", {"gamma": 0.95}),
+    "custom DQN": Case("learn_dqn:DQN", {"nStep": 3, "prioritized": False}),
+    "custom DQN with priorities": Case("learn_dqn:DQN", {"nStep": 3}, can_stream=False),
+    "custom LSTM BC": Case(
         "learn_lstm_bc:LSTMBC", {}, {"cellSize": 8, "maxSeqLen": 4}, {"lstm_cell_size": 8, "max_seq_len": 4}
     ),
 }
-SMALL = {"contextLength": 4, "embedSize": 8, "numHeads": 2, "numLayers": 1, "returnScale": 10.0, "lr": 1e-2}
-PRIORITIES = {"prioritizedReplay": True, "nStep": 3, "numQuantiles": 4}
+SMALL_TRANSFORMER = {
+    "contextLength": 4,
+    "embedSize": 8,
+    "numHeads": 2,
+    "numLayers": 1,
+    "returnScale": 10.0,
+    "lr": 1e-2,
+}
+PRIORITY_OPTIONS = {"prioritizedReplay": True, "nStep": 3, "numQuantiles": 4}
 CASES = {
     **OUTSIDE_CASES,
     "BC": Case("BC", {"lr": 1e-3}),
     "MARWIL": Case("MARWIL", {"lr": 1e-3, "targetsEvery": 4}),
     "IQL": Case("IQL", {}),
     "DQN": Case("DQN", {}),
-    "DQN with priorities": Case("DQN", PRIORITIES, streams=False),
+    "DQN with priorities": Case("DQN", PRIORITY_OPTIONS, can_stream=False),
     "DiscreteCQL": Case("DiscreteCQL", {"lr": 1e-3}),
     "CQL": Case("CQL", {"numActions": 2, "lagrangian": True, "bcIters": 11}, data="steered", has_noise=True),
     "SAC": Case("SAC", {}, data="steered", has_noise=True),
-    "SAC that plays": Case("SAC", {}, data="steered", has_noise=True, plays="toy_environments:SteeredWalk"),
+    "SAC that plays": Case(
+        "SAC", {}, data="steered", has_noise=True, live_environment="toy_environments:SteeredWalk"
+    ),
     "DQN that plays": Case(
-        "DQN", {**PRIORITIES, "epsilon": [[0, 1], [90, 0.1]]}, streams=False, plays="toy_environments:Walk"
+        "DQN",
+        {**PRIORITY_OPTIONS, "epsilon": [[0, 1], [90, 0.1]]},
+        can_stream=False,
+        live_environment="toy_environments:Walk",
     ),
     "TD3BC": Case("TD3BC", {}, data="steered", has_noise=True),
     "ReBRAC": Case("ReBRAC", {}, data="steered", has_noise=True),
-    "DecisionTransformer": Case("DecisionTransformer", {"dropout": 0.0, **SMALL}),
-    "DecisionTransformer with dropout": Case("DecisionTransformer", SMALL, data="steered", has_noise=True),
+    "DecisionTransformer": Case("DecisionTransformer", {"dropout": 0.0, **SMALL_TRANSFORMER}),
+    "DecisionTransformer with dropout": Case(
+        "DecisionTransformer", SMALL_TRANSFORMER, data="steered", has_noise=True
+    ),
     "FQL": Case("FQL", {"flowSteps": 3}, data="steered", has_noise=True),
     "FQL with chunks": Case("FQL", {"flowSteps": 3, "actionChunk": 3}, data="steered", has_noise=True),
 }
-algorithms = pytest.mark.parametrize("name", CASES)
-STREAMING_CASES = [name for name, case in CASES.items() if case.streams]
+each_case = pytest.mark.parametrize("name", CASES)
+STREAMING_CASES = [name for name, case in CASES.items() if case.can_stream]
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +120,7 @@ def data(walks: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pat
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _on_the_path() -> Any:
+def _algorithm_files_on_path() -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ALGORITHM_FILES)
         yield
@@ -129,15 +143,15 @@ def make_spec(name: str, **pipeline: Any) -> dict[str, Any]:
             **case.options,
         },
         "model": {"fcnetHiddens": [16], **case.model},
-        "stop": {"iterations": ITERATIONS},
-        "pipeline": {"windowSteps": 60, "datasetNumItersPerLearner": UPDATES, **pipeline},
-        **({"environment": {"id": case.plays}} if case.plays else {}),
+        "stop": {"iterations": NUM_ITERATIONS},
+        "pipeline": {"windowSteps": 60, "datasetNumItersPerLearner": UPDATES_PER_ITERATION, **pipeline},
+        **({"environment": {"id": case.live_environment}} if case.live_environment else {}),
     }
 
 
 def make_inputs(name: str, data: dict[str, Path]) -> list[dict[str, Any]]:
     recorded_input = {"path": str(data[CASES[name].data])}
-    if CASES[name].plays is None:
+    if CASES[name].live_environment is None:
         return [recorded_input]
     return [{**recorded_input, "weight": 0.5}, {"sampler": SAMPLER, "weight": 0.5}]
 
@@ -164,14 +178,18 @@ def without_times(result: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def resident(data: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Fit]:
+def resident_fits(data: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Fit]:
     """Case -> fit of an uninterrupted training on resident data."""
     return {name: fit(name, tmp_path_factory.mktemp("resident"), data) for name in CASES}
 
 
 def test_cases_cover_every_algorithm() -> None:
-    offline = {name for name, kind in REGISTRY.items() if "OfflineTraining" in kind.kinds}
-    assert offline == {case.path for case in CASES.values()} - {case.path for case in OUTSIDE_CASES.values()}
+    offline_names = {
+        name for name, algorithm_class in REGISTRY.items() if "OfflineTraining" in algorithm_class.kinds
+    }
+    assert offline_names == {case.path for case in CASES.values()} - {
+        case.path for case in OUTSIDE_CASES.values()
+    }
 
 
 @pytest.mark.parametrize("name", OUTSIDE_CASES)
@@ -180,15 +198,17 @@ def test_algorithm_outside_package_is_short(name: str) -> None:
     assert len(file.read_text().splitlines()) < 150
 
 
-@algorithms
-def test_training_lowers_loss(name: str, resident: dict[str, Fit]) -> None:
-    first, *_, last = (result["learners"]["default_policy"] for result in resident[name].results)
-    assert last["total_loss"] < first["total_loss"]
+@each_case
+def test_training_lowers_loss(name: str, resident_fits: dict[str, Fit]) -> None:
+    first_metrics, *_, last_metrics = (
+        result["learners"]["default_policy"] for result in resident_fits[name].results
+    )
+    assert last_metrics["total_loss"] < first_metrics["total_loss"]
 
 
 def test_lstm_recalls_cue(recall_data: Path, tmp_path: Path) -> None:
     """BC without memory stays at chance, see test_run_recurrent.py."""
-    spec = make_spec("own LSTM BC") | {
+    spec = make_spec("custom LSTM BC") | {
         "customConfig": {"trainBatchSizePerLearner": 280},
         "model": {"fcnetHiddens": [16], "cellSize": 16, "maxSeqLen": 7},
         "pipeline": {"datasetNumItersPerLearner": 25},
@@ -203,9 +223,9 @@ def test_lstm_recalls_cue(recall_data: Path, tmp_path: Path) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", STREAMING_CASES)
 def test_streaming_equals_resident(
-    name: str, resident: dict[str, Fit], data: dict[str, Path], tmp_path: Path
+    name: str, resident_fits: dict[str, Fit], data: dict[str, Path], tmp_path: Path
 ) -> None:
-    assert fit(name, tmp_path, data, residentBudget="1Ki") == resident[name]
+    assert fit(name, tmp_path, data, residentBudget="1Ki") == resident_fits[name]
 
 
 @pytest.mark.gpu
@@ -213,12 +233,12 @@ def test_streaming_equals_resident(
     ("name", "budget"), [*((name, None) for name in CASES), *((name, "1Ki") for name in STREAMING_CASES)]
 )
 def test_resume_is_bit_exact(
-    name: str, budget: str | None, resident: dict[str, Fit], data: dict[str, Path], tmp_path: Path
+    name: str, budget: str | None, resident_fits: dict[str, Fit], data: dict[str, Path], tmp_path: Path
 ) -> None:
     for updates in (13, 5):  # within an iteration and a window, and once more after resuming
         with pytest.raises(Interrupted):
             fit(name, tmp_path, data, StopAfter(updates), residentBudget=budget)
-    assert fit(name, tmp_path, data, residentBudget=budget) == resident[name]
+    assert fit(name, tmp_path, data, residentBudget=budget) == resident_fits[name]
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name not in OUTSIDE_CASES])
@@ -238,9 +258,9 @@ def test_update_reads_nothing_from_device(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", [name for name in CASES if name not in OUTSIDE_CASES])
-def test_recorded_updates_equal_plain_updates(
+def test_captured_updates_equal_eager_updates(
     name: str,
-    resident: dict[str, Fit],
+    resident_fits: dict[str, Fit],
     data: dict[str, Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -260,23 +280,23 @@ def test_recorded_updates_equal_plain_updates(
                 return call()
 
         def launch(self) -> None:
-            if num_launches[self._tape]:  # recording has run it once
+            if num_launches[self._tape]:  # the recording has already executed it once
                 self._tape.replay()
             num_launches[self._tape] += 1
 
-    if torch.cuda.is_available():  # `resident` has recorded updates
+    if torch.cuda.is_available():  # `resident_fits` has captured updates
         monkeypatch.delitem(GRAPHS, "cuda")
-        assert fit(name, tmp_path, data) == resident[name]
+        assert fit(name, tmp_path, data) == resident_fits[name]
         return
     monkeypatch.setitem(GRAPHS, "cpu", TapeGraph)
-    assert fit(name, tmp_path, data) == resident[name]
-    assert num_launches.total() >= ITERATIONS * UPDATES - 3 * len(num_launches) > 0
+    assert fit(name, tmp_path, data) == resident_fits[name]
+    assert num_launches.total() >= NUM_ITERATIONS * UPDATES_PER_ITERATION - 3 * len(num_launches) > 0
 
 
 @pytest.mark.parametrize("name", ["BC", "IQL", "CQL"])
 def test_resume_with_compiled_losses_is_bit_exact(
     name: str,
-    resident: dict[str, Fit],
+    resident_fits: dict[str, Fit],
     data: dict[str, Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -287,13 +307,13 @@ def test_resume_with_compiled_losses_is_bit_exact(
     with pytest.raises(Interrupted):
         train(training(tmp_path, "", **spec), StopAfter(13))
     train(training(tmp_path, "", **spec))
-    assert read_fit(tmp_path) == resident[name]
+    assert read_fit(tmp_path) == resident_fits[name]
 
 
 @pytest.mark.slow
-@algorithms
+@each_case
 def test_training_from_yaml_equals_resident(
-    name: str, resident: dict[str, Fit], data: dict[str, Path], tmp_path: Path
+    name: str, resident_fits: dict[str, Fit], data: dict[str, Path], tmp_path: Path
 ) -> None:
     document = {
         "apiVersion": "hindcast.dev/v1alpha1",
@@ -309,12 +329,12 @@ def test_training_from_yaml_equals_resident(
         del document["spec"]["config"]
     (tmp_path / "training.yaml").write_text(yaml.safe_dump(document))
     execute(load_resources(tmp_path / "training.yaml"), MemoryReporter())
-    assert read_fit(tmp_path / "runs") == resident[name]
+    assert read_fit(tmp_path / "runs") == resident_fits[name]
 
 
-@algorithms
+@each_case
 def test_training_in_python_equals_resident(
-    name: str, resident: dict[str, Fit], data: dict[str, Path], tmp_path: Path
+    name: str, resident_fits: dict[str, Fit], data: dict[str, Path], tmp_path: Path
 ) -> None:
     case = CASES[name]
     options = {to_snake_case(key): value for key, value in case.options.items()}
@@ -322,10 +342,12 @@ def test_training_in_python_equals_resident(
         AlgorithmConfig(case.path)
         .training(train_batch_size_per_learner=BATCH_SIZE, **options)
         .rl_module(model_config={"fcnet_hiddens": [16], **case.model_config})
-        .offline_data(input_=str(data[case.data]), window_steps=60, dataset_num_iters_per_learner=UPDATES)
+        .offline_data(
+            input_=str(data[case.data]), window_steps=60, dataset_num_iters_per_learner=UPDATES_PER_ITERATION
+        )
     )
-    if case.plays:
-        config.environment(case.plays).training(sampler=SAMPLER)
+    if case.live_environment:
+        config.environment(case.live_environment).training(sampler=SAMPLER)
         config.offline_data(input_={str(data[case.data]): 0.5, "sampler": 0.5})
     with config.build_algo() as algo:
         results = [algo.train() for _ in range(2)]
@@ -334,7 +356,7 @@ def test_training_in_python_equals_resident(
         algo.restore_from_path(checkpoint)
         results.append(algo.train())
         weights = algo.get_policy().to_files()[WEIGHTS]
-    assert Fit([without_times(result) for result in results], weights) == resident[name]
+    assert Fit([without_times(result) for result in results], weights) == resident_fits[name]
 
 
 def to_snake_case(name: str) -> str:
@@ -353,11 +375,11 @@ def test_two_learners_compute_losses_of_one(data: dict[str, Path], tmp_path: Pat
         for name in paths
     }
     arguments = {
-        name: (train_in_float64, resource, paths[name], SHARED_UPDATES) for name, resource in jobs.items()
+        name: (train_in_float64, resource, paths[name], NUM_COMPARED_UPDATES) for name, resource in jobs.items()
     }
     losses_of_two = run_in_ranks(2, **arguments)
     for name, resource in jobs.items():
-        losses_of_one = train_in_float64(None, resource, paths[name], SHARED_UPDATES)
+        losses_of_one = train_in_float64(None, resource, paths[name], NUM_COMPARED_UPDATES)
         for losses in losses_of_two[name]:
             np.testing.assert_allclose(losses, losses_of_one, rtol=1e-6, err_msg=name)
 
@@ -366,11 +388,11 @@ def test_two_learners_compute_losses_of_one(data: dict[str, Path], tmp_path: Pat
 def test_two_learners_with_noise_and_dropout_resume_bit_exactly(
     data: dict[str, Path], tmp_path: Path
 ) -> None:
-    """Both learners have equal weights, interrupted or not."""
+    """Both learners end with equal weights, with and without interruptions."""
     from learn_ranks import run_in_ranks, train_with_stops
 
     stops = {"never": (), "twice": (2, 1)}
-    noisy = [name for name, case in CASES.items() if case.has_noise and case.plays is None]
+    noisy_names = [name for name, case in CASES.items() if case.has_noise and case.live_environment is None]
     jobs = {
         f"{name} {stop}": (
             train_with_stops,
@@ -378,16 +400,16 @@ def test_two_learners_with_noise_and_dropout_resume_bit_exactly(
                 tmp_path / name / stop, "", input=make_inputs(name, data), **make_spec_with_dropout(name)
             ),
             data[CASES[name].data],
-            looks,
+            num_checks,
         )
-        for name in noisy
-        for stop, looks in stops.items()
+        for name in noisy_names
+        for stop, num_checks in stops.items()
     }
     weights = run_in_ranks(2, **jobs)
-    for name in noisy:
-        first, *other_weights = [*weights[f"{name} never"], *weights[f"{name} twice"]]
+    for name in noisy_names:
+        reference_weights, *other_weights = [*weights[f"{name} never"], *weights[f"{name} twice"]]
         for tensors in other_weights:
-            for leaf, expected in first.items():
+            for leaf, expected in reference_weights.items():
                 np.testing.assert_array_equal(tensors[leaf], expected, err_msg=f"{name}: {leaf}")
 
 

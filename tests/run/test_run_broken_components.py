@@ -13,24 +13,26 @@ from hindcast.cluster.outcome import classify
 from hindcast.errors import UserError
 from support import train, training
 
-NOISE = "returned two different columns '{}' for the same data: draw random numbers only from context.rng"
-LOSS = "returned a loss of optimiser 'critic' that "
-KEEPS = "changes self.{} from update to update, and checkpoints do not save it: make it a buffer"
+NOISE_MESSAGE = (
+    "returned two different columns '{}' for the same data: draw random numbers only from context.rng"
+)
+LOSS_MESSAGE = "returned a loss of optimiser 'critic' that "
+STATE_MESSAGE = "changes self.{} from update to update, and checkpoints do not save it: make it a buffer"
 
 ALGORITHMS = {
     "NaNLoss": (
         "the loss of optimiser 'critic' became NaN in update 5 in algorithm NaNLoss at",
         "def losses",
     ),
-    "WrongShape": (LOSS + "has shape [32]: a loss is a scalar", "def losses"),
-    "LossWithoutParameters": (LOSS + "depends on no parameter", "def losses"),
-    "LossOfOtherNetwork": (LOSS + "depends on none of its parameters", "def losses"),
+    "WrongShape": (LOSS_MESSAGE + "has shape [32]: a loss is a scalar", "def losses"),
+    "LossWithoutParameters": (LOSS_MESSAGE + "depends on no parameter", "def losses"),
+    "LossOfOtherNetwork": (LOSS_MESSAGE + "depends on none of its parameters", "def losses"),
     "LossOfUnknownOptimiser": (
         "returned a loss of optimiser 'critics'; its optimisers are ['critic', 'policy']",
         "def losses",
     ),
     "ReturnsDict": ("returned dict instead of Losses: return Losses", "def losses"),
-    "NumberAsLoss": (LOSS + "is a float", "def losses"),
+    "NumberAsLoss": (LOSS_MESSAGE + "is a float", "def losses"),
     "WideMetric": ("returned a metric 'value' of shape [32]: a metric is a scalar tensor", "def losses"),
     "WidePriorities": ("returned priorities of shape [32, 4] for a batch of 32 items", "def losses"),
     "NumberAsPriority": ("returned priorities as a float", "def losses"),
@@ -45,9 +47,9 @@ ALGORITHMS = {
     "RaisesAfterUpdate": ("algorithm RaisesAfterUpdate raised KeyError at", 'nets["target"]'),
     "ModifiesGraphInPlace": ("modified by an inplace operation", "def losses"),
     "AlgorithmWithoutLosses": ("raised TypeError at", "class AlgorithmWithoutLosses"),
-    "CountsUpdates": (KEEPS.format("calls"), "class CountsUpdates"),
-    "UnsavedGenerator": (KEEPS.format("rng"), "class UnsavedGenerator"),
-    "MovingMean": (KEEPS.format("mean"), "class MovingMean"),
+    "CountsUpdates": (STATE_MESSAGE.format("calls"), "class CountsUpdates"),
+    "UnsavedGenerator": (STATE_MESSAGE.format("rng"), "class UnsavedGenerator"),
+    "MovingMean": (STATE_MESSAGE.format("mean"), "class MovingMean"),
     "RaisesInLoss": ("RaisesInLoss.compute_loss_for_module raised KeyError at", 'batch["rewards"]'),
     "WideLoss": ("returned a loss of shape [32]: a loss is a scalar tensor", "def compute_loss_for_module"),
     "NumpyNoiseInLoss": (
@@ -55,7 +57,7 @@ ALGORITHMS = {
         "class NumpyNoiseInLoss",
     ),
     "ChangesBatch": ("changes the batch's 'obs' in place", "class ChangesBatch"),
-    "LearnerThatCountsUpdates": (KEEPS.format("calls"), "class LearnerThatCountsUpdates"),
+    "LearnerThatCountsUpdates": (STATE_MESSAGE.format("calls"), "class LearnerThatCountsUpdates"),
     "ShortTargets": ("returned 'values' of shape", "def targets"),
     "NumpyTargets": ("returned 'values' as a ndarray for a window of", "def targets"),
     "TensorTargets": ("returned a Tensor; it must return a dictionary", "def targets"),
@@ -69,35 +71,36 @@ CONNECTORS = {
         "returned 'obs' of shape [3], but it had shape [4]: the network expects the",
         "def __call__",
     ),
-    "NumpyNoise": (NOISE.format("obs"), "def __call__"),
-    "GlobalNumpyNoise": (NOISE.format("obs"), "def __call__"),
-    "PythonNoise": (NOISE.format("obs"), "def __call__"),
-    "TorchNoise": (NOISE.format("obs"), "def __call__"),
-    "CountingConnector": (NOISE.format("obs"), "def __call__"),
+    "NumpyNoise": (NOISE_MESSAGE.format("obs"), "def __call__"),
+    "GlobalNumpyNoise": (NOISE_MESSAGE.format("obs"), "def __call__"),
+    "PythonNoise": (NOISE_MESSAGE.format("obs"), "def __call__"),
+    "TorchNoise": (NOISE_MESSAGE.format("obs"), "def __call__"),
+    "CountingConnector": (NOISE_MESSAGE.format("obs"), "def __call__"),
     "ShortColumn": ("returned 1 items in column 'extra' of the batch; expected", "def __call__"),
     "RaisingEpisodeConnector": (
         "connector RaisingEpisodeConnector raised AttributeError at",
         "no_such_thing",
     ),
-    "NoisyEpisodes": (NOISE.format("rewards"), "def __call__"),
+    "NoisyEpisodes": (NOISE_MESSAGE.format("rewards"), "def __call__"),
     "ReturnsNothing": ("returned a NoneType; it must return the batch, a dictionary", "def __call__"),
     "ChangesEnds": ("changed 'terminateds'; the ends of episodes must stay as recorded", "def __call__"),
     "noisy_pipeline": ("connector NoisyRewards at", "def __call__"),
     "HalfBatch": ("returned 'actions' of shape [16]; the batch has 32 items", "def __call__"),
     "ReturnsList": ("returned a list; it must return the batch", "def __call__"),
     "NumpyBatch": ("returned 'actions' as a ndarray; a batch holds tensors", "def __call__"),
-    "NoisyBatch": (NOISE.format("obs"), "def __call__"),
+    "NoisyBatch": (NOISE_MESSAGE.format("obs"), "def __call__"),
     "StatefulBatch": ("keep no state between calls except what state() returns and load()", "def __call__"),
     "RaisingBatch": ("connector RaisingBatch raised KeyError at", 'batch["observations"]'),
 }
 PIPELINES = {
     "RaisingPreLearner": ("RaisingPreLearner._map_to_episodes raised LookupError at", "raise LookupError"),
     "ShorterPreLearner": ("their number and lengths must stay as recorded", "def _map_to_episodes"),
-    "NoisyPreLearner": (NOISE.format("rewards"), "def _map_to_episodes"),
-    "NoisyPreLearnerCall": (NOISE.format("obs"), "def __call__"),
+    "NoisyPreLearner": (NOISE_MESSAGE.format("rewards"), "def _map_to_episodes"),
+    "NoisyPreLearnerCall": (NOISE_MESSAGE.format("obs"), "def __call__"),
     "HalfSample": ("returned 'actions' of shape [16]; the batch has 32 items", "def sample"),
 }
 COMPONENTS = {**ALGORITHMS, **CONNECTORS, **PIPELINES}
+"""Name in `broken_components` -> (part of the message, part of the line that the message names)."""
 
 
 def algorithm_spec(path: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from hindcast.report.results import read_results
 from hindcast.storage.location import resolve
 from support import WALK, StopAfter, read_all, record, recording, train, training
 
-HERE = "test_run_callbacks"
+THIS_MODULE = "test_run_callbacks"
 
 
 class CallLog(Callbacks):
@@ -22,49 +22,49 @@ class CallLog(Callbacks):
 
     events: ClassVar[list[str]] = []
 
-    def _note(self, event: str, algorithm: Any) -> None:
+    def _log_event(self, event: str, algorithm: Any) -> None:
         assert algorithm.get_policy().module is algorithm.get_module()
         self.events.append(f"{event} {algorithm.iteration}")
 
     def on_algorithm_init(self, *, algorithm: Any, **kwargs: Any) -> None:
-        self._note("init", algorithm)
+        self._log_event("init", algorithm)
 
     def on_checkpoint_loaded(self, *, algorithm: Any, **kwargs: Any) -> None:
-        self._note("loaded", algorithm)
+        self._log_event("loaded", algorithm)
 
     def on_train_result(self, *, algorithm: Any, result: dict[str, Any], **kwargs: Any) -> None:
-        self._note("result", algorithm)
+        self._log_event("result", algorithm)
         result["doubled"] = 2 * result["training_iteration"]
 
     def on_evaluate_start(self, *, algorithm: Any, **kwargs: Any) -> None:
-        self._note("start", algorithm)
+        self._log_event("start", algorithm)
 
     def on_evaluate_end(self, *, algorithm: Any, evaluation_metrics: dict[str, Any], **kwargs: Any) -> None:
         assert evaluation_metrics["env_runners"]["num_episodes"] == 2
-        self._note(f"end of {evaluation_metrics['training_iteration']}", algorithm)
+        self._log_event(f"end of {evaluation_metrics['training_iteration']}", algorithm)
 
 
-class Raising(Callbacks):
+class RaisingCallbacks(Callbacks):
     def on_train_result(self, **kwargs: Any) -> None:
         raise KeyError("no such thing")
 
 
-class Unwritable(Callbacks):
+class UnwritableResult(Callbacks):
     def on_train_result(self, *, result: dict[str, Any], **kwargs: Any) -> None:
         result["object"] = object()
 
 
-class Clearing(Callbacks):
+class ClearsResult(Callbacks):
     def on_train_result(self, *, result: dict[str, Any], **kwargs: Any) -> None:
         result.clear()
 
 
-class OverridesUncalled(Callbacks):
+class OverridesUnsupportedMethod(Callbacks):
     def on_learn_on_batch(self, **kwargs: Any) -> None:
         pass
 
 
-class OfEpisodes(Callbacks):
+class EpisodeCallLog(Callbacks):
     """Checks and logs the calls of episode methods."""
 
     def on_environment_created(self, *, env: Any, env_context: dict[str, Any], **kwargs: Any) -> None:
@@ -91,7 +91,7 @@ class OfEpisodes(Callbacks):
         self.steps = 0
 
 
-class RaisesInAnEpisode(Callbacks):
+class RaisesAtEpisodeEnd(Callbacks):
     def on_episode_end(self, **kwargs: Any) -> None:
         raise LookupError("no such episode")
 
@@ -107,13 +107,13 @@ def events() -> list[str]:
     return CallLog.events
 
 
-def spec(*names: str, **more: Any) -> dict[str, Any]:
-    return {"callbacks": [f"{HERE}:{name}" for name in names], **more}
+def make_spec(*names: str, **fields: Any) -> dict[str, Any]:
+    return {"callbacks": [f"{THIS_MODULE}:{name}" for name in names], **fields}
 
 
 def test_training_calls_callbacks(walks: Path, tmp_path: Path, events: list[str]) -> None:
     evaluation_spec = {"environment": WALK, "evaluation": {"interval": 2, "duration": 2}}
-    resource = training(tmp_path, walks, **spec("CallLog", **evaluation_spec))
+    resource = training(tmp_path, walks, **make_spec("CallLog", **evaluation_spec))
     with pytest.raises(Interrupted):
         train(resource, StopAfter(20))
     train(resource)
@@ -132,7 +132,7 @@ def test_parallel_evaluation_calls_callbacks_at_launch_and_collection(
     walks: Path, tmp_path: Path, events: list[str]
 ) -> None:
     evaluation = {"interval": 1, "duration": 2, "parallelToTraining": True}
-    train(training(tmp_path, walks, **spec("CallLog", environment=WALK, evaluation=evaluation)))
+    train(training(tmp_path, walks, **make_spec("CallLog", environment=WALK, evaluation=evaluation)))
     assert events == [
         *("init 0", "result 1", "start 1"),
         *("end of 1 2", "result 2", "start 2"),
@@ -152,39 +152,49 @@ def test_algorithm_in_python_calls_callbacks(walks: Path, tmp_path: Path, events
         assert [algo.train()["doubled"] for _ in range(2)] == [2, 4]
         algo.restore_from_path(algo.save_to_path(tmp_path / "saved"))
     assert events == ["init 0", "result 1", "start 2", "end of 2 2", "result 2", "loaded 2"]
-    assert config.to_resource().spec.callbacks == [f"{HERE}:CallLog"]
+    assert config.to_resource().spec.callbacks == [f"{THIS_MODULE}:CallLog"]
 
 
 @pytest.mark.parametrize(
-    ("name", "error", "sentence"),
+    ("name", "error", "message"),
     [
-        ("Raising", UserCodeError, r"Raising.on_train_result raised KeyError at .*test_run_callbacks.py:\d+"),
-        ("Unwritable", UserCodeError, "Unwritable.on_train_result raised TypeError"),
         (
-            "Clearing",
+            "RaisingCallbacks",
             UserCodeError,
-            r"Clearing.on_train_result at .*\.py:\d+ removed or replaced '\w+' of the result",
+            r"RaisingCallbacks.on_train_result raised KeyError at .*test_run_callbacks.py:\d+",
+        ),
+        ("UnwritableResult", UserCodeError, "UnwritableResult.on_train_result raised TypeError"),
+        (
+            "ClearsResult",
+            UserCodeError,
+            r"ClearsResult.on_train_result at .*\.py:\d+ removed or replaced '\w+' of the result",
         ),
         (
-            "OverridesUncalled",
+            "OverridesUnsupportedMethod",
             SpecError,
-            "OverridesUncalled overrides on_learn_on_batch, which is never called: a connector of",
+            "OverridesUnsupportedMethod overrides on_learn_on_batch, which is never called: a connector of",
         ),
-        ("Missing", SpecError, f"spec.callbacks is '{HERE}:Missing': the module '{HERE}' has no 'Missing'"),
+        (
+            "Missing",
+            SpecError,
+            f"spec.callbacks is '{THIS_MODULE}:Missing': the module '{THIS_MODULE}' has no 'Missing'",
+        ),
         ("WALK", SpecError, "which is not a subclass of Callbacks"),
     ],
 )
 def test_invalid_callbacks_are_reported(
-    name: str, error: type[Exception], sentence: str, walks: Path, tmp_path: Path
+    name: str, error: type[Exception], message: str, walks: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(error, match=sentence):
-        train(training(tmp_path, walks, **spec(name)))
+    with pytest.raises(error, match=message):
+        train(training(tmp_path, walks, **make_spec(name)))
 
 
-@pytest.mark.parametrize("parallel", [False, True])
-def test_evaluation_calls_episode_callbacks(walks: Path, tmp_path: Path, parallel: bool) -> None:
-    evaluation = {"interval": 1, "duration": 5, "parallelToTraining": parallel}
-    resource = training(tmp_path, walks, **spec("OfEpisodes", environment=WALK, evaluation=evaluation))
+@pytest.mark.parametrize("is_parallel", [False, True])
+def test_evaluation_calls_episode_callbacks(walks: Path, tmp_path: Path, is_parallel: bool) -> None:
+    evaluation = {"interval": 1, "duration": 5, "parallelToTraining": is_parallel}
+    resource = training(
+        tmp_path, walks, **make_spec("EpisodeCallLog", environment=WALK, evaluation=evaluation)
+    )
     train(resource)
     result = read_results(resolve(tmp_path / "test" / "r1"))[1]["evaluation"]["env_runners"]
     assert result["num_episodes"] == 5
@@ -194,16 +204,18 @@ def test_evaluation_calls_episode_callbacks(walks: Path, tmp_path: Path, paralle
 
 
 def test_recording_calls_episode_callbacks_and_stays_equal(tmp_path: Path) -> None:
-    record(recording(tmp_path / "watched", environment=WALK, **spec("OfEpisodes")))
-    record(recording(tmp_path / "unwatched", environment=WALK))
-    with_callbacks, without_callbacks = (read_all(tmp_path / name) for name in ("watched", "unwatched"))
+    record(recording(tmp_path / "with_callbacks", environment=WALK, **make_spec("EpisodeCallLog")))
+    record(recording(tmp_path / "without_callbacks", environment=WALK))
+    with_callbacks, without_callbacks = (
+        read_all(tmp_path / name) for name in ("with_callbacks", "without_callbacks")
+    )
     assert {leaf: column.tolist() for leaf, column in with_callbacks.columns.items()} == {
         leaf: column.tolist() for leaf, column in without_callbacks.columns.items()
     }
     with pytest.raises(
-        UserCodeError, match=r"RaisesInAnEpisode.on_episode_end raised LookupError at .*\.py:\d+"
+        UserCodeError, match=r"RaisesAtEpisodeEnd.on_episode_end raised LookupError at .*\.py:\d+"
     ):
-        record(recording(tmp_path / "raising", environment=WALK, **spec("RaisesInAnEpisode")))
+        record(recording(tmp_path / "raising", environment=WALK, **make_spec("RaisesAtEpisodeEnd")))
 
 
 def test_rollout_calls_episode_callbacks() -> None:
@@ -212,13 +224,13 @@ def test_rollout_calls_episode_callbacks() -> None:
         .environment("toy_environments:Walk")
         .training(train_batch_size_per_learner=64, minibatch_size=32, num_epochs=1)
     )
-    config.env_runners(num_envs_per_env_runner=2).callbacks(OfEpisodes)
+    config.env_runners(num_envs_per_env_runner=2).callbacks(EpisodeCallLog)
     with config.build_algo() as algo:
         result = algo.train()
     assert result["env_runners"]["sampled"] == 64
 
 
-def test_functions_are_callbacks(walks: Path) -> None:
+def test_functions_are_accepted_as_callbacks(walks: Path) -> None:
     def local_function(*, algorithm: Any, **kwargs: Any) -> None:
         iterations.append(algorithm.iteration)
 
@@ -230,7 +242,7 @@ def test_functions_are_callbacks(walks: Path) -> None:
         .callbacks(on_train_result=log_twice)
     )
     assert config.to_resource().spec.callbacks == [
-        f"hindcast.rllib.callbacks:on_train_result.{HERE}.log_twice"
+        f"hindcast.rllib.callbacks:on_train_result.{THIS_MODULE}.log_twice"
     ]
     config.callbacks(on_algorithm_init=[local_function, local_function])
     with config.build_algo() as algo:

@@ -28,7 +28,7 @@ from support import (
     training,
 )
 
-NET = {"moduleClass": "module_toys:Net", "moduleOptions": {"units": 6, "dropout": 0.3}}
+NET_MODEL = {"moduleClass": "module_toys:Net", "moduleOptions": {"units": 6, "dropout": 0.3}}
 
 
 def fit(
@@ -39,7 +39,12 @@ def fit(
     **spec: Any,
 ) -> Policy:
     """Clone the data and return the final policy; the run folder is `folder/test/r1`."""
-    fields = {"model": NET, "stop": {"updates": 9}, "pipeline": {"datasetNumItersPerLearner": 3}, **spec}
+    fields = {
+        "model": NET_MODEL,
+        "stop": {"updates": 9},
+        "pipeline": {"datasetNumItersPerLearner": 3},
+        **spec,
+    }
     return Policy.load(train(training(folder, data, **fields), interruption, reporter).metrics["checkpoint"])
 
 
@@ -53,11 +58,11 @@ def trained_run(walks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_interrupted_training_equals_uninterrupted_training(walks: Path, tmp_path: Path) -> None:
-    reference = fit(tmp_path / "whole", walks)
+    reference = fit(tmp_path / "uninterrupted", walks)
     for updates in (4, 3):
         with pytest.raises(Interrupted):
-            fit(tmp_path / "parted", walks, StopAfter(updates))
-    resumed_policy = fit(tmp_path / "parted", walks)
+            fit(tmp_path / "interrupted", walks, StopAfter(updates))
+    resumed_policy = fit(tmp_path / "interrupted", walks)
     assert resumed_policy.digest == reference.digest
     assert isinstance(resumed_policy.module, Net)
     assert resumed_policy.module.calls == 9
@@ -67,21 +72,21 @@ def test_interrupted_training_equals_uninterrupted_training(walks: Path, tmp_pat
 def test_dropout_resumes_exactly(walks: Path, tmp_path: Path) -> None:
     spec = {"model": {"fcnetHiddens": [16], "dropout": 0.4, "layerNorm": True}, "environment": WALK}
     spec["evaluation"] = {"interval": 1, "duration": 3}
-    reference = fit(tmp_path / "whole", walks, **spec)
+    reference = fit(tmp_path / "uninterrupted", walks, **spec)
     with pytest.raises(Interrupted):
-        fit(tmp_path / "parted", walks, StopAfter(5), **spec)
-    assert fit(tmp_path / "parted", walks, **spec).digest == reference.digest
-    assert fit(tmp_path / "alone", walks, **{**spec, "evaluation": None}).digest == reference.digest
+        fit(tmp_path / "interrupted", walks, StopAfter(5), **spec)
+    assert fit(tmp_path / "interrupted", walks, **spec).digest == reference.digest
+    assert fit(tmp_path / "unevaluated", walks, **{**spec, "evaluation": None}).digest == reference.digest
 
 
 @pytest.mark.parametrize("name", ["Net", "SumOfObservations"])
 def test_evaluation_does_not_change_training(name: str, walks: Path, tmp_path: Path) -> None:
     model = {"moduleClass": f"module_toys:{name}", "maxSeqLen": 4}
-    alone = fit(tmp_path / "alone", walks, model=model)
+    reference = fit(tmp_path / "reference", walks, model=model)
     evaluation = {"interval": 1, "duration": 4}
     assert (
-        fit(tmp_path / "both", walks, model=model, environment=WALK, evaluation=evaluation).digest
-        == alone.digest
+        fit(tmp_path / "evaluated", walks, model=model, environment=WALK, evaluation=evaluation).digest
+        == reference.digest
     )
 
 
@@ -118,12 +123,12 @@ def test_custom_policy_is_recorded_and_evaluated(trained_run: Path, tmp_path: Pa
 
 
 def test_warm_start_requires_same_class_and_options(trained_run: Path, walks: Path, tmp_path: Path) -> None:
-    start = {"initialCheckpoint": str(trained_run), "stop": {"updates": 1}}
-    assert fit(tmp_path / "same", walks, **start).module.calls == 10
-    with pytest.raises(SpecError, match=r"has model\.moduleOptions .* this one has"):
-        fit(tmp_path / "other", walks, **start, model={**NET, "moduleOptions": {"units": 7}})
-    with pytest.raises(SpecError, match=r"has model\.moduleClass module_toys:Net, this one has None"):
-        fit(tmp_path / "default", walks, **start, model={})
+    start_fields = {"initialCheckpoint": str(trained_run), "stop": {"updates": 1}}
+    assert fit(tmp_path / "same", walks, **start_fields).module.calls == 10
+    with pytest.raises(SpecError, match=r"has model\.moduleOptions .* this training has"):
+        fit(tmp_path / "other", walks, **start_fields, model={**NET_MODEL, "moduleOptions": {"units": 7}})
+    with pytest.raises(SpecError, match=r"has model\.moduleClass module_toys:Net, this training has None"):
+        fit(tmp_path / "default", walks, **start_fields, model={})
 
 
 def test_expert_with_custom_module_is_checked_and_trained(tmp_path: Path) -> None:
@@ -166,9 +171,12 @@ def test_algorithm_that_ignores_module_class_is_refused(walks: Path, tmp_path: P
 
 
 def test_missing_module_is_reported_before_run(tmp_path: Path) -> None:
-    missing = {"moduleClass": "nowhere:Net"}
-    expert = {"train": {"model": missing, "stop": {"iterations": 1}}}
-    for resource in (training(tmp_path, "data", model=missing), recording(tmp_path / "out", policy=expert)):
+    missing_model = {"moduleClass": "nowhere:Net"}
+    expert = {"train": {"model": missing_model, "stop": {"iterations": 1}}}
+    for resource in (
+        training(tmp_path, "data", model=missing_model),
+        recording(tmp_path / "out", policy=expert),
+    ):
         with pytest.raises(SpecError, match="there is no module 'nowhere'"):
             check_early(resource, FileReferences({}))
 

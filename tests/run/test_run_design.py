@@ -1,4 +1,4 @@
-"""docs/design.md matches the code: its walks, its modules, and unique class names."""
+"""docs/design.md matches the code: walks, packages, and unique class names."""
 
 from __future__ import annotations
 
@@ -59,17 +59,17 @@ def test_walk_follows_imports(walk):
     count, files = read_walk(walk)
     assert count == len(files) == len(set(files)) <= max_files
     assert [file for file in files if not (PACKAGES[package] / file).is_file()] == []
-    for number, file in enumerate(files[1:], 1):
-        known_as = INTERFACES.get(file, file)
+    for index, file in enumerate(files[1:], 1):
+        interface = INTERFACES.get(file, file)
         imports = imported_files(package, file)
-        assert known_as == file or known_as in imports or file in imported_files(package, known_as)
+        assert interface == file or interface in imports or file in imported_files(package, interface)
         assert any(
-            known_as in imported_files(package, earlier) or earlier in imports for earlier in files[:number]
+            interface in imported_files(package, earlier) or earlier in imports for earlier in files[:index]
         ), file
 
 
 def test_class_names_are_unique():
-    """Except those of generated modules, which have RLlib's names of algorithms."""
+    """Generated modules are left out, because their classes have RLlib's names of algorithms."""
     files = [file for root in PACKAGES.values() for file in root.rglob("*.py")]
     counts = Counter(
         node.name
@@ -84,13 +84,13 @@ def test_class_names_are_unique():
 def test_training_calls_files_of_first_walk(tmp_path, walks):
     root, called_files = str(PACKAGES["hindcast"]) + "/", set()
 
-    def note(frame, event, _):
+    def record_call(frame, event, _):
         if event == "call" and frame.f_code.co_filename.startswith(root):
             called_files.add(frame.f_code.co_filename.removeprefix(root))
 
     resource = training(tmp_path, walks, pipeline={"residency": "Streaming"}, stop={"iterations": 1})
-    threading.setprofile(note)
-    sys.setprofile(note)
+    threading.setprofile(record_call)
+    sys.setprofile(record_call)
     try:
         train(resource)
     finally:

@@ -43,6 +43,6 @@ def test_interrupted_recording_completes_with_same_episodes(earlier_files):
     assert any("resum" in note for note in reporter.notes)
     assert episode_hashes(read_all("walk")) == EXPECTED["walk"]
     commits = read_commits(resolve("walk"))
-    assert {number: commits[number] for number in first_commits} == first_commits
+    assert {range_index: commits[range_index] for range_index in first_commits} == first_commits
     assert len(commits) > 2
     assert not leftovers("walk")

@@ -15,7 +15,7 @@ from hindcast.run.training_evaluation import EvaluationFunction
 from hindcast.user_code import register_object
 from support import make_policy
 
-HERE = Path(__file__)
+THIS_FILE = Path(__file__)
 CARTPOLE = {"id": "CartPole-v1"}
 
 
@@ -106,7 +106,7 @@ def test_parameters_select_hindcast_or_rllib_signature() -> None:
 def test_invalid_function_is_reported_with_line(function: Any, error: type[UserError], message: str) -> None:
     with pytest.raises(error) as error_info:
         call_evaluation_function(function)
-    pattern = re.escape(message).replace(r"\{file\}", rf"{re.escape(str(HERE))}:\d+")
+    pattern = re.escape(message).replace(r"\{file\}", rf"{re.escape(str(THIS_FILE))}:\d+")
     assert re.search(
         rf"^spec\.evaluation\.customFunction '__main__:{function.__name__}' .*{pattern}",
         str(error_info.value),

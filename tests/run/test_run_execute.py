@@ -1,4 +1,4 @@
-"""Execution of files of resources, each after those that it refers to."""
+"""Execution of the resources in a file, each after the resources that it refers to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hindcast.api import load_resources
 from hindcast.api.loading import LoadedResource
 from hindcast.errors import DataError, Interrupted, SpecError
 from hindcast.run.execute import FileReferences, execute, execute_training
-from hindcast.run.inputs import inputs_of
+from hindcast.run.inputs import resolve_inputs
 from hindcast.run.interruption import Interruption, catch_signals
 from hindcast.run.placement import LOCAL
 from hindcast.run.planning import plan
@@ -53,18 +53,18 @@ Load = Callable[..., list[LoadedResource]]
 
 @pytest.fixture
 def load(tmp_path: Path) -> Load:
-    """`load(("recording", "a", "{random: {}}"), ("training", "b", "recordingRef: {name: a}"))`."""
+    """A function that loads resources: `load(("recording", "a", "{random: {}}"), ("training", "b", "path: data"))`."""
 
-    def load_parts(*parts: tuple[str, str, str]) -> list[LoadedResource]:
+    def load_definitions(*definitions: tuple[str, str, str]) -> list[LoadedResource]:
         text = ""
-        for kind, name, reference in parts:
+        for kind, name, reference in definitions:
             template = RECORDING if kind == "recording" else TRAINING
             text += template.replace("POLICY", reference).replace("INPUT", reference).replace("NAME", name)
         file = tmp_path / "file.yaml"
         file.write_text(text.replace("FOLDER", str(tmp_path)))
         return load_resources(file)
 
-    return load_parts
+    return load_definitions
 
 
 CHAIN = (
@@ -116,7 +116,7 @@ class TestOrder:
             assert Path(outcome.report).exists()
 
     @pytest.mark.slow
-    def test_second_run_finds_all_finished(self, load: Load, reporter: MemoryReporter) -> None:
+    def test_second_run_reports_all_as_already_finished(self, load: Load, reporter: MemoryReporter) -> None:
         execute(load(*CHAIN), reporter)
         stages = len(reporter.stages)
         outcomes = execute(load(*CHAIN), reporter)
@@ -148,37 +148,39 @@ class TestOrder:
 class TestInterruption:
     @pytest.mark.slow
     def test_ctrl_c_stops_at_safe_point_and_same_command_resumes(self, load: Load, tmp_path: Path) -> None:
-        class Stopping(MemoryReporter):
+        class InterruptingReporter(MemoryReporter):
             def progress(self, progress: Any) -> None:
                 if progress.done == 10:
                     os.kill(os.getpid(), signal.SIGINT)
 
-        before = signal.getsignal(signal.SIGINT)
+        handler_before = signal.getsignal(signal.SIGINT)
         with pytest.raises(Interrupted, match="run the same command again"):
-            execute(load(*CHAIN), Stopping())
-        assert signal.getsignal(signal.SIGINT) is before
+            execute(load(*CHAIN), InterruptingReporter())
+        assert signal.getsignal(signal.SIGINT) is handler_before
         assert all(outcome.state == "Succeeded" for outcome in execute(load(*CHAIN), MemoryReporter()))
 
-    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-    def test_first_signal_requests_stop_and_second_has_usual_effect(self, number: signal.Signals) -> None:
+    @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+    def test_first_signal_requests_stop_and_second_has_usual_effect(
+        self, signal_number: signal.Signals
+    ) -> None:
         class UsualError(Exception):
             pass
 
-        def usual(*_: object) -> None:
+        def usual_handler(*_: object) -> None:
             raise UsualError
 
-        before = signal.signal(number, usual)
+        handler_before = signal.signal(signal_number, usual_handler)
         try:
             with catch_signals() as interruption:
                 interruption.check()
-                os.kill(os.getpid(), number)
+                os.kill(os.getpid(), signal_number)
                 with pytest.raises(Interrupted):
                     interruption.check()
                 with pytest.raises(UsualError):
-                    os.kill(os.getpid(), number)
-            assert signal.getsignal(number) is usual
+                    os.kill(os.getpid(), signal_number)
+            assert signal.getsignal(signal_number) is usual_handler
         finally:
-            signal.signal(number, before)
+            signal.signal(signal_number, handler_before)
 
 
 class TestPlan:
@@ -187,10 +189,10 @@ class TestPlan:
     ) -> None:
         resources = load(*CHAIN)
         execute([item for item in resources if item.resource.metadata.name == "first"], reporter)
-        before = sorted(tmp_path.rglob("*"))
+        files_before = sorted(tmp_path.rglob("*"))
         all_resources = [item.resource for item in resources]
         document = plan(all_resources[1], all_resources)  # type: ignore[arg-type]
-        assert sorted(tmp_path.rglob("*")) == before
+        assert sorted(tmp_path.rglob("*")) == files_before
         assert document["algorithm"] == "BC"
         assert document["inputs"] == [str(tmp_path / "first")]
         assert document["runFolder"] == str(tmp_path / "runs/clone/r1")
@@ -211,20 +213,20 @@ def test_replicas_are_clamped_to_machine_with_note() -> None:
 def test_dqn_on_sample_batches_reports_mean_q(tmp_path: Path) -> None:
     """RLlib's example of 2019: only JSON lines, without Hindcast's own files."""
     record(recording(tmp_path / "written", output={"format": "SampleBatch"}))
-    old = tmp_path / "old"
-    old.mkdir()
+    batches_folder = tmp_path / "batches"
+    batches_folder.mkdir()
     for file in (tmp_path / "written").glob("*.json"):
-        shutil.copy(file, old)
+        shutil.copy(file, batches_folder)
     resource = training(
         tmp_path / "runs",
-        old,
+        batches_folder,
         environment=WALK,
         algorithm="DQN",
         config={"trainBatchSizePerLearner": 32},
         pipeline={"datasetNumItersPerLearner": 5},
     )
     outcome = execute_training(
-        resource, inputs_of(resource, FileReferences({})), MemoryReporter(), Interruption()
+        resource, resolve_inputs(resource, FileReferences({})), MemoryReporter(), Interruption()
     )
     assert (tmp_path / "runs/test/r1/plots/value.png").exists()
     assert outcome.report is not None

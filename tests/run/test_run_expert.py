@@ -17,7 +17,7 @@ from support import add_position_dependence, recording, train, training
 
 
 def test_resumed_expert_equals_uninterrupted_expert(tmp_path: Path) -> None:
-    """Also if kernels round by position, because one process completes each iteration."""
+    """This holds even if kernels round by position, because one process completes each iteration."""
     expert = {
         "config": {"trainBatchSizePerLearner": 64, "minibatchSize": 32, "numEpochs": 1},
         "model": {"fcnetHiddens": [8]},

@@ -24,7 +24,7 @@ OBSERVATION, ACTION = gym.spaces.Box(-2, 2, (3,), np.float32), gym.spaces.Discre
 
 
 @pytest.fixture(scope="module")
-def module(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def policy_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a saved policy."""
     folder = tmp_path_factory.mktemp("policy") / "saved"
     model = ModelSpec.model_validate({"fcnetHiddens": [4]})
@@ -35,15 +35,15 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def contents(folder: Path) -> dict[str, bytes]:
+def read_files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def assert_refused(module: Path, folder: Path, form: Format, match: str) -> None:
-    before = contents(folder)
+def assert_refused(policy_folder: Path, folder: Path, form: Format, match: str) -> None:
+    files_before = read_files(folder)
     with pytest.raises(OutputConflict, match=match):
-        export_policy(module, folder, form)
-    assert contents(folder) == before
+        export_policy(policy_folder, folder, form)
+    assert read_files(folder) == files_before
 
 
 @pytest.mark.parametrize(
@@ -58,92 +58,98 @@ def assert_refused(module: Path, folder: Path, form: Format, match: str) -> None
         ("safetensors", "notes.txt"),
     ],
 )
-def test_user_files_are_refused(tmp_path: Path, module: Path, form: Format, name: str) -> None:
+def test_user_files_are_refused(tmp_path: Path, policy_folder: Path, form: Format, name: str) -> None:
     (tmp_path / name).write_text('{"formatVersion": 1}')
     assert_refused(
-        module, tmp_path, form, f"holds {name}, which hindcast export did not write: choose a new or an empty"
+        policy_folder,
+        tmp_path,
+        form,
+        f"holds {name}, which hindcast export did not write: choose a new or an empty",
     )
 
 
-def test_message_counts_further_files(tmp_path: Path, module: Path) -> None:
+def test_message_counts_further_files(tmp_path: Path, policy_folder: Path) -> None:
     for number in range(5):
         (tmp_path / f"{number}.txt").touch()
-    assert_refused(module, tmp_path, "torch", r"holds 0\.txt, 1\.txt, 2\.txt and 2 more, which")
+    assert_refused(policy_folder, tmp_path, "torch", r"holds 0\.txt, 1\.txt, 2\.txt and 2 more, which")
 
 
-def test_dataset_folder_is_refused(tmp_path: Path, module: Path) -> None:
+def test_dataset_folder_is_refused(tmp_path: Path, policy_folder: Path) -> None:
     record(recording(tmp_path, duration={"episodes": 2}))
-    assert_refused(module, tmp_path, "torch", "which hindcast export did not write")
+    assert_refused(policy_folder, tmp_path, "torch", "which hindcast export did not write")
 
 
 @pytest.mark.parametrize(
     "pattern", ["test/r1", "test/r1/module", "test/r1/checkpoints", "test/r1/*/*/module"]
 )
 @pytest.mark.parametrize("form", ["torch", "safetensors"])
-def test_run_folder_is_refused(tmp_path: Path, module: Path, pattern: str, form: Format) -> None:
+def test_run_folder_is_refused(tmp_path: Path, policy_folder: Path, pattern: str, form: Format) -> None:
     record(recording(tmp_path / "data", duration={"episodes": 4}))
     train(training(tmp_path, tmp_path / "data", stop={"updates": 1}))
     (folder,) = tmp_path.glob(pattern)
-    assert_refused(module, folder, form, "choose a new or an empty folder")
+    assert_refused(policy_folder, folder, form, "choose a new or an empty folder")
 
 
-def test_policy_of_recording_is_refused(tmp_path: Path, module: Path) -> None:
+def test_policy_of_recording_is_refused(tmp_path: Path, policy_folder: Path) -> None:
     (tmp_path / "_hindcast").mkdir()
     (tmp_path / "_hindcast/spec.json").write_text("{}")
     assert_refused(
-        module, tmp_path / "_hindcast/policy/module", "safetensors", "the policy of a run, a recording or a"
+        policy_folder,
+        tmp_path / "_hindcast/policy/module",
+        "safetensors",
+        "the policy of a run, a recording or a",
     )
 
 
-def test_new_folder_named_module_is_accepted(tmp_path: Path, module: Path) -> None:
-    export_policy(module, tmp_path / "mine/module", "safetensors")
-    export_policy(module, tmp_path / "mine/module", "safetensors")
+def test_new_folder_named_module_is_accepted(tmp_path: Path, policy_folder: Path) -> None:
+    export_policy(policy_folder, tmp_path / "mine/module", "safetensors")
+    export_policy(policy_folder, tmp_path / "mine/module", "safetensors")
 
 
-def test_repeated_export_and_other_form_keep_user_files(tmp_path: Path, module: Path) -> None:
-    first = export_policy(module, tmp_path, "torch")
-    export_policy(module, tmp_path, "safetensors")
+def test_repeated_export_and_other_form_keep_user_files(tmp_path: Path, policy_folder: Path) -> None:
+    first_result = export_policy(policy_folder, tmp_path, "torch")
+    export_policy(policy_folder, tmp_path, "safetensors")
     (tmp_path / "act.py").write_text("mine")
-    assert export_policy(module, tmp_path, "torch") == first
+    assert export_policy(policy_folder, tmp_path, "torch") == first_result
     assert (tmp_path / "act.py").read_text() == "mine"
     assert {path.name for path in tmp_path.iterdir()} == {
         *("act.py", "policy.json", "policy.pt2"),
-        *(path.name for path in module.iterdir()),
+        *(path.name for path in policy_folder.iterdir()),
     }
 
 
 @pytest.mark.slow
-def test_repeated_onnx_export_refuses_user_loader(tmp_path: Path, module: Path) -> None:
-    export_policy(module, tmp_path)
+def test_repeated_onnx_export_refuses_user_loader(tmp_path: Path, policy_folder: Path) -> None:
+    export_policy(policy_folder, tmp_path)
     (tmp_path / "__pycache__").mkdir()
-    export_policy(module, tmp_path, "torch")
-    export_policy(module, tmp_path)
+    export_policy(policy_folder, tmp_path, "torch")
+    export_policy(policy_folder, tmp_path)
     (tmp_path / "policy.py").write_text("mine = 1")
-    assert_refused(module, tmp_path, "onnx", r"holds policy\.py, which")
+    assert_refused(policy_folder, tmp_path, "onnx", r"holds policy\.py, which")
 
 
-def test_export_after_killed_export_succeeds(tmp_path: Path, module: Path) -> None:
-    export_policy(module, tmp_path, "torch")
+def test_export_after_killed_export_succeeds(tmp_path: Path, policy_folder: Path) -> None:
+    export_policy(policy_folder, tmp_path, "torch")
     (tmp_path / "policy.pt2").unlink()
     (tmp_path / ".policy.pt2.0123abcd.tmp").touch()
-    export_policy(module, tmp_path, "torch")
+    export_policy(policy_folder, tmp_path, "torch")
     (tmp_path / "fresh").mkdir()
     (tmp_path / "fresh/.policy.json.0123abcd.tmp").touch()
-    export_policy(module, tmp_path / "fresh", "torch")
+    export_policy(policy_folder, tmp_path / "fresh", "torch")
 
 
-def test_export_to_memory_store(module: Path) -> None:
+def test_export_to_memory_store_refuses_user_files(policy_folder: Path) -> None:
     folder = resolve("memory://export-folder/out")
     refuse_foreign_files(folder, ["policy.json"])
-    export_policy(module, str(folder), "safetensors")
-    export_policy(module, str(folder), "safetensors")
+    export_policy(policy_folder, str(folder), "safetensors")
+    export_policy(policy_folder, str(folder), "safetensors")
     folder.child("policy.json").write_bytes(b"mine")
     with pytest.raises(OutputConflict, match=r"holds policy\.json, which"):
-        export_policy(module, str(folder), "torch")
+        export_policy(policy_folder, str(folder), "torch")
     assert folder.child("policy.json").read_bytes() == b"mine"
 
 
-def test_copy_of_policy_is_overwritten(tmp_path: Path, module: Path) -> None:
+def test_copy_of_policy_is_overwritten(tmp_path: Path, policy_folder: Path) -> None:
     """A copy has the same files as an export, so the two cannot be distinguished."""
-    shutil.copytree(module, tmp_path / "copy")
-    export_policy(module, tmp_path / "copy", "safetensors")
+    shutil.copytree(policy_folder, tmp_path / "copy")
+    export_policy(policy_folder, tmp_path / "copy", "safetensors")

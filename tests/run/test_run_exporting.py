@@ -29,38 +29,44 @@ from hindcast.run.exporting import export_policy
 from support import record, recording, train, training
 from toy_environments import Homing, Recall
 
-VECTOR = gym.spaces.Box(-2, 2, (3,), np.float32)
-BOX = gym.spaces.Box(-3, 3, (2,), np.float32)
+VECTOR_OBSERVATIONS = gym.spaces.Box(-2, 2, (3,), np.float32)
+BOX_ACTIONS = gym.spaces.Box(-3, 3, (2,), np.float32)
 IMAGE = gym.spaces.Box(0, 255, (12, 12, 3), np.uint8)
 HOMING = {"id": "toy_environments:Homing"}
 EXPORT_PAGE = Path(__file__).parents[2] / "docs" / "export.md"
 CONVOLUTION = {"convFilters": [[4, 3, 2]], "fcnetHiddens": [8]}
 POLICIES: dict[str, tuple[gym.Space, gym.Space, dict[str, Any]]] = {
-    "categorical": (VECTOR, gym.spaces.Discrete(3, start=2), {}),
+    "categorical": (VECTOR_OBSERVATIONS, gym.spaces.Discrete(3, start=2), {}),
     "gaussian": (
-        VECTOR,
+        VECTOR_OBSERVATIONS,
         gym.spaces.Box(np.float32([-1, 0]), np.float32([3, 5])),
         {"observationFilter": "MeanStd"},
     ),
-    "beyond its bounds": (VECTOR, gym.spaces.Box(-1, 1, (8,)), {"headFcnetHiddens": [64]}),
+    "beyond its bounds": (VECTOR_OBSERVATIONS, gym.spaces.Box(-1, 1, (8,)), {"headFcnetHiddens": [64]}),
     "bounded": (
-        VECTOR,
+        VECTOR_OBSERVATIONS,
         gym.spaces.Box(-2, 2, (2, 2)),
         {"distribution": "BoundedGaussian", "logStdMin": -5, "logStdMax": 2, "freeLogStd": True},
     ),
-    "squashed": (VECTOR, gym.spaces.Box(-2, 2, (2, 2)), {"distribution": "SquashedGaussian"}),
-    "deterministic": (VECTOR, gym.spaces.Box(-2, 2, (1,), np.float64), {"distribution": "Deterministic"}),
+    "squashed": (VECTOR_OBSERVATIONS, gym.spaces.Box(-2, 2, (2, 2)), {"distribution": "SquashedGaussian"}),
+    "deterministic": (
+        VECTOR_OBSERVATIONS,
+        gym.spaces.Box(-2, 2, (1,), np.float64),
+        {"distribution": "Deterministic"},
+    ),
     "float64": (
         gym.spaces.Box(-2, 2, (3,), np.float64),
         gym.spaces.MultiBinary(3),
         {"observationFilter": "MeanStd"},
     ),
-    "stacked": (VECTOR, gym.spaces.MultiDiscrete([2, 3]), {"frameStack": 3}),
+    "stacked": (VECTOR_OBSERVATIONS, gym.spaces.MultiDiscrete([2, 3]), {"frameStack": 3}),
     "image": (IMAGE, gym.spaces.Discrete(2), CONVOLUTION),
-    "lstm": (VECTOR, gym.spaces.Discrete(2), {"recurrent": "LSTM", "cellSize": 8}),
-    "gru": (VECTOR, gym.spaces.Box(-1, 1, (1,)), {"recurrent": "GRU", "cellSize": 8}),
+    "lstm": (VECTOR_OBSERVATIONS, gym.spaces.Discrete(2), {"recurrent": "LSTM", "cellSize": 8}),
+    "gru": (VECTOR_OBSERVATIONS, gym.spaces.Box(-1, 1, (1,)), {"recurrent": "GRU", "cellSize": 8}),
     "composite": (
-        gym.spaces.Dict({"a": VECTOR, "b": gym.spaces.Tuple((gym.spaces.Discrete(3), VECTOR))}),
+        gym.spaces.Dict(
+            {"a": VECTOR_OBSERVATIONS, "b": gym.spaces.Tuple((gym.spaces.Discrete(3), VECTOR_OBSERVATIONS))}
+        ),
         gym.spaces.Dict({"grip": gym.spaces.Discrete(2), "move": gym.spaces.Box(-3, 3, (2,))}),
         {},
     ),
@@ -115,30 +121,32 @@ def assert_close(action: Any, expected: Any) -> None:
 
 TRANSFORMER = {"contextLength": 4, "embedSize": 8, "numLayers": 1}
 ALGORITHMS: dict[str, tuple[gym.Space, dict[str, Any]]] = {
-    "BC": (BOX, {}),
-    "CQL": (BOX, {}),
+    "BC": (BOX_ACTIONS, {}),
+    "CQL": (BOX_ACTIONS, {}),
     "DQN": (gym.spaces.Discrete(3, start=1), {"numQuantiles": 3, "dueling": True}),
-    "DecisionTransformer": (BOX, {**TRANSFORMER, "targetReturn": 5.0}),
+    "DecisionTransformer": (BOX_ACTIONS, {**TRANSFORMER, "targetReturn": 5.0}),
     "DiscreteCQL": (gym.spaces.Discrete(3), {}),
-    "FQL": (BOX, {"actionChunk": 3}),
-    "IQL": (BOX, {}),
+    "FQL": (BOX_ACTIONS, {"actionChunk": 3}),
+    "IQL": (BOX_ACTIONS, {}),
     "MARWIL": (gym.spaces.Discrete(2), {}),
-    "PPO": (BOX, {}),
-    "ReBRAC": (BOX, {}),
-    "SAC": (BOX, {}),
-    "TD3BC": (BOX, {}),
+    "PPO": (BOX_ACTIONS, {}),
+    "ReBRAC": (BOX_ACTIONS, {}),
+    "SAC": (BOX_ACTIONS, {}),
+    "TD3BC": (BOX_ACTIONS, {}),
 }
-OTHER_CASES: list[tuple[str, gym.Space, dict[str, Any]]] = [
+ADDITIONAL_CASES: list[tuple[str, gym.Space, dict[str, Any]]] = [
     ("DecisionTransformer", gym.spaces.Discrete(3, start=1), TRANSFORMER),
 ]
 
 
 def make_algorithm_policy(algorithm: str, space: gym.Space, config: dict[str, Any]) -> Policy:
     model = ModelSpec.model_validate({"fcnetHiddens": [8]})
-    preprocessing = Preprocessing.from_specs(VECTOR, space, model, EnvironmentSpec(id="None-v0"))
+    preprocessing = Preprocessing.from_specs(VECTOR_OBSERVATIONS, space, model, EnvironmentSpec(id="None-v0"))
     torch.manual_seed(1)
     inputs = ModelInputs(preprocessing.observation_space, preprocessing.action_space, model)
-    return Policy(build(algorithm, config).networks(inputs)["policy"].eval(), preprocessing, VECTOR, space)
+    return Policy(
+        build(algorithm, config).networks(inputs)["policy"].eval(), preprocessing, VECTOR_OBSERVATIONS, space
+    )
 
 
 def test_cases_cover_every_algorithm() -> None:
@@ -147,7 +155,8 @@ def test_cases_cover_every_algorithm() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("algorithm", "space", "config"), [*((name, *case) for name, case in ALGORITHMS.items()), *OTHER_CASES]
+    ("algorithm", "space", "config"),
+    [*((name, *case) for name, case in ALGORITHMS.items()), *ADDITIONAL_CASES],
 )
 def test_exported_policies_of_algorithms_act_the_same(
     tmp_path: Path, algorithm: str, space: gym.Space, config: dict[str, Any]
@@ -156,19 +165,19 @@ def test_exported_policies_of_algorithms_act_the_same(
     policy.save(tmp_path / "module")
     assert (export_policy(tmp_path / "module", tmp_path / "out").max_difference or 0.0) <= 1e-5
     onnx_policy = OnnxPolicy(tmp_path / "out")
-    VECTOR.seed(1)
+    VECTOR_OBSERVATIONS.seed(1)
     for step in range(7):
-        obs = VECTOR.sample()
+        obs = VECTOR_OBSERVATIONS.sample()
         assert_close(onnx_policy(obs, reward=0.5), policy(obs, reward=0.5 if step else None))
 
 
 def test_custom_recurrent_module_acts_the_same(tmp_path: Path) -> None:
     model = ModelSpec.model_validate({"moduleClass": "module_toys:SumOfObservations"})
     space = gym.spaces.Box(-2, 2, (4,))
-    preprocessing = Preprocessing.from_specs(space, BOX, model, EnvironmentSpec(id="None-v0"))
+    preprocessing = Preprocessing.from_specs(space, BOX_ACTIONS, model, EnvironmentSpec(id="None-v0"))
     spaces = preprocessing.observation_space, preprocessing.action_space
     torch.manual_seed(0)
-    policy = Policy(build_module(*spaces, model, value=False).eval(), preprocessing, space, BOX)
+    policy = Policy(build_module(*spaces, model, value=False).eval(), preprocessing, space, BOX_ACTIONS)
     policy.save(tmp_path / "module")
     export_policy(tmp_path / "module", tmp_path / "out", module_class="module_toys:SumOfObservations")
     onnx_policy = OnnxPolicy(tmp_path / "out")
@@ -184,7 +193,8 @@ def test_custom_recurrent_module_acts_the_same(tmp_path: Path) -> None:
             obs = space.sample()
             assert_close(onnx_policy(obs), policy(obs))
     assert_close(*first_actions)
-    assert np.abs(np.asarray(onnx_policy(first_obs)) - first_actions[0]).max() > 1e-3  # the state is carried
+    # The same observation gives another action later, so the policy has a state.
+    assert np.abs(np.asarray(onnx_policy(first_obs)) - first_actions[0]).max() > 1e-3
 
 
 @pytest.mark.slow
@@ -194,7 +204,7 @@ def test_export_of_run_acts_the_same_over_whole_episodes(
 ) -> None:
     """Exports from the run folder; a wrong or lost state would change the actions after the cue."""
     environment: gym.Env = Recall()
-    changes: dict[str, Any] = {
+    spec_fields: dict[str, Any] = {
         "model": {"fcnetHiddens": [16], "recurrent": "GRU", "cellSize": 16, "maxSeqLen": 7}
     }
     data = recall_data
@@ -202,8 +212,8 @@ def test_export_of_run_acts_the_same_over_whole_episodes(
         data, environment = tmp_path / "data", Homing()
         record(recording(tmp_path, environment=HOMING, duration={"episodes": 6}, output={"path": str(data)}))
         sizes = {**TRANSFORMER, "numLayers": 2} if algorithm == "DecisionTransformer" else {}
-        changes = {"algorithm": algorithm, "config": {"trainBatchSizePerLearner": 60, **sizes}}
-    train(training(tmp_path, data, environment=None, stop={"updates": 5}, **changes))
+        spec_fields = {"algorithm": algorithm, "config": {"trainBatchSizePerLearner": 60, **sizes}}
+    train(training(tmp_path, data, environment=None, stop={"updates": 5}, **spec_fields))
     policy = Policy.load(tmp_path / "test" / "r1")
     export_policy(tmp_path / "test" / "r1", tmp_path / "out")
     onnx_policy = OnnxPolicy(tmp_path / "out")
@@ -228,17 +238,17 @@ def test_torch_export_writes_description_and_program(tmp_path: Path, name: str) 
 
 
 def test_torch_export_of_flow_policy_is_compared(tmp_path: Path) -> None:
-    make_algorithm_policy("FQL", BOX, {"actionChunk": 3}).save(tmp_path / "module")
+    make_algorithm_policy("FQL", BOX_ACTIONS, {"actionChunk": 3}).save(tmp_path / "module")
     assert export_policy(tmp_path / "module", tmp_path / "out", "torch").max_difference is not None
 
 
 def test_safetensors_export_loads_as_same_policy(tmp_path: Path) -> None:
     make_policy_case("lstm").save(tmp_path / "module")
-    export_policy(tmp_path / "module", tmp_path / "own", "safetensors")
-    assert Policy.load(tmp_path / "own").digest == make_policy_case("lstm").digest
+    export_policy(tmp_path / "module", tmp_path / "out", "safetensors")
+    assert Policy.load(tmp_path / "out").digest == make_policy_case("lstm").digest
 
 
-COMPOSITE_ACTS = """
+COMPOSITE_PROGRAM = """
 import json
 import sys
 for name in ("torch", "gymnasium", "ray", "hindcast", "pydantic"):
@@ -253,8 +263,8 @@ print(json.dumps({"grip": int(action["grip"]), "move": action["move"].tolist()})
 
 
 @pytest.fixture(scope="module")
-def composite(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    """The folder of an exported policy, and its action in the program above."""
+def exported_composite(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """The folder of an exported policy, and the original policy's action in `COMPOSITE_PROGRAM`."""
     folder, policy = tmp_path_factory.mktemp("composite"), make_policy_case("composite")
     policy.save(folder / "module")
     export_policy(folder / "module", folder / "out")
@@ -263,30 +273,32 @@ def composite(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 
 def run_composite(python: str | Path, folder: Path) -> Any:
     completed = subprocess.run(
-        [python, "-I", "-c", COMPOSITE_ACTS, folder], capture_output=True, text=True, check=False
+        [python, "-I", "-c", COMPOSITE_PROGRAM, folder], capture_output=True, text=True, check=False
     )
     assert completed.returncode == 0, completed.stderr
     return json.loads(completed.stdout)
 
 
-def test_onnx_export_imports_numpy_and_onnxruntime_only(composite: tuple[Path, Any]) -> None:
-    folder, expected = composite
+def test_onnx_export_imports_numpy_and_onnxruntime_only(exported_composite: tuple[Path, Any]) -> None:
+    folder, expected = exported_composite
     action = run_composite(sys.executable, folder)
     assert action["grip"] == expected["grip"]
     assert action["move"] == pytest.approx(expected["move"], abs=1e-5)
 
 
 @pytest.mark.slow
-def test_onnx_export_runs_in_fresh_environment_of_60_mb(tmp_path: Path, composite: tuple[Path, Any]) -> None:
+def test_onnx_export_runs_in_fresh_environment_of_60_mb(
+    tmp_path: Path, exported_composite: tuple[Path, Any]
+) -> None:
     """Installs the packages that docs/export.md names."""
-    folder, expected = composite
-    venv.create(tmp_path / "fresh", with_pip=True)
-    python = tmp_path / "fresh" / "bin" / "python"
+    folder, expected = exported_composite
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = tmp_path / "venv" / "bin" / "python"
     pip_install(python, "numpy")
-    bytes_before = folder_bytes(tmp_path / "fresh")
+    bytes_before = folder_bytes(tmp_path / "venv")
     (command,) = re.findall(r"^pip install --no-compile numpy '(.+)'$", EXPORT_PAGE.read_text(), re.MULTILINE)
     pip_install(python, "--no-compile", "numpy", command)
-    assert folder_bytes(tmp_path / "fresh") - bytes_before < 60e6
+    assert folder_bytes(tmp_path / "venv") - bytes_before < 60e6
     action = run_composite(python, folder)
     assert action["grip"] == expected["grip"]
     assert action["move"] == pytest.approx(expected["move"], abs=1e-5)

@@ -13,35 +13,37 @@ from hindcast.datasets.inspection.inspecting import inspect_data
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.report import writing
 from hindcast.run.execute import FileReferences, execute_training
-from hindcast.run.inputs import inputs_of
+from hindcast.run.inputs import resolve_inputs
 from hindcast.run.interruption import Interruption
 from hindcast.storage.location import Location
 from support import WALK, MemoryReporter, record, recording, training
 
 
 @pytest.fixture
-def recorded_folder(tmp_path: Path) -> Path:
+def folder_with_manifest(tmp_path: Path) -> Path:
     """Ten files with a manifest."""
-    record(recording(tmp_path / "recorded_folder", output={"maxRowsPerFile": 4}))
-    return tmp_path / "recorded_folder"
+    record(recording(tmp_path / "folder_with_manifest", output={"maxRowsPerFile": 4}))
+    return tmp_path / "folder_with_manifest"
 
 
 @pytest.fixture
-def plain_folder(tmp_path: Path) -> Path:
+def folder_without_manifest(tmp_path: Path) -> Path:
     """Ten files without a manifest."""
-    record(recording(tmp_path / "plain_folder", output={"maxRowsPerFile": 4}))
-    (tmp_path / "plain_folder/_hindcast").rename(tmp_path / "elsewhere")
-    return tmp_path / "plain_folder"
+    record(recording(tmp_path / "folder_without_manifest", output={"maxRowsPerFile": 4}))
+    (tmp_path / "folder_without_manifest/_hindcast").rename(tmp_path / "elsewhere")
+    return tmp_path / "folder_without_manifest"
 
 
 @pytest.fixture
-def access_counts(recorded_folder: Path, plain_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+def access_counts(
+    folder_with_manifest: Path, folder_without_manifest: Path, monkeypatch: pytest.MonkeyPatch
+) -> Counter[str]:
     """Number of times that each folder was listed and each footer read; reads of units do not count."""
     counts: Counter[str] = Counter()
 
     def count_calls(function: Any) -> Any:
         def call(location: Location, *args: Any, **options: Any) -> Any:
-            if location.path.startswith((str(recorded_folder), str(plain_folder))):
+            if location.path.startswith((str(folder_with_manifest), str(folder_without_manifest))):
                 counts[location.path] += 1
             return function(location, *args, **options)
 
@@ -60,31 +62,32 @@ def expected_counts(folder: Path, *, with_files: bool) -> Counter[str]:
 
 def test_training_and_report_open_each_file_once(
     tmp_path: Path,
-    recorded_folder: Path,
-    plain_folder: Path,
+    folder_with_manifest: Path,
+    folder_without_manifest: Path,
     access_counts: Counter[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pages: list[Any] = []
     monkeypatch.setattr(writing, "write_page", lambda _, page: pages.append(page))  # drawing takes seconds
-    inputs_spec = [{"path": str(recorded_folder)}, {"path": str(plain_folder)}]
-    resource = training(tmp_path / "runs", recorded_folder, environment=WALK, input=inputs_spec)
-    inputs = inputs_of(resource, FileReferences({}))
+    inputs_spec = [{"path": str(folder_with_manifest)}, {"path": str(folder_without_manifest)}]
+    resource = training(tmp_path / "runs", folder_with_manifest, environment=WALK, input=inputs_spec)
+    inputs = resolve_inputs(resource, FileReferences({}))
     execute_training(resource, inputs, MemoryReporter(), Interruption())
     assert [section.title for section in pages[0].sections][1:] == [
-        f"The data: {recorded_folder}",
-        f"The data: {plain_folder}",
+        f"The data: {folder_with_manifest}",
+        f"The data: {folder_without_manifest}",
     ]
     assert not pages[0].problems
-    assert access_counts == expected_counts(recorded_folder, with_files=False) + expected_counts(
-        plain_folder, with_files=True
+    assert access_counts == expected_counts(folder_with_manifest, with_files=False) + expected_counts(
+        folder_without_manifest, with_files=True
     )
 
 
 def test_inspect_opens_each_file_once(
-    recorded_folder: Path, plain_folder: Path, access_counts: Counter[str]
+    folder_with_manifest: Path, folder_without_manifest: Path, access_counts: Counter[str]
 ) -> None:
-    for folder in (recorded_folder, plain_folder):  # inspection compares a manifest with the files
+    # Inspection compares a manifest with the files, so it opens them in both folders.
+    for folder in (folder_with_manifest, folder_without_manifest):
         assert inspect_data(Reading((str(folder),))).episodes == 40
         assert access_counts == expected_counts(folder, with_files=True)
         access_counts.clear()

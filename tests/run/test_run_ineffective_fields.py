@@ -47,14 +47,15 @@ def test_defaults_are_not_noted() -> None:
 
 def test_data_options_require_recorded_data() -> None:
     playing = {"algorithm": "DQN", "config": {}, "environment": {"id": "a"}, "stop": {"updates": 1}}
-    idle = {"windowSteps": 5, "residency": "Resident", "validateData": False}
-    fields = {**playing, "pipeline": {**idle, "datasetNumItersPerLearner": 5}}
-    alone = training("runs", "", input=[{"sampler": {}}], **fields)
-    expected_notes = [f"spec.pipeline.{field} has no effect without recorded data" for field in idle]
-    assert notes_on_ineffective_fields(alone, is_one_machine=True) == expected_notes
-    beside = [{"path": "data", "weight": 1}, {"sampler": {}, "weight": 1}]
+    data_options = {"windowSteps": 5, "residency": "Resident", "validateData": False}
+    fields = {**playing, "pipeline": {**data_options, "datasetNumItersPerLearner": 5}}
+    sampler_only = training("runs", "", input=[{"sampler": {}}], **fields)
+    expected_notes = [f"spec.pipeline.{field} has no effect without recorded data" for field in data_options]
+    assert notes_on_ineffective_fields(sampler_only, is_one_machine=True) == expected_notes
+    mixed_inputs = [{"path": "data", "weight": 1}, {"sampler": {}, "weight": 1}]
     assert (
-        notes_on_ineffective_fields(training("runs", "", input=beside, **fields), is_one_machine=True) == []
+        notes_on_ineffective_fields(training("runs", "", input=mixed_inputs, **fields), is_one_machine=True)
+        == []
     )
 
 
@@ -76,12 +77,16 @@ def test_evaluation_options_require_environment_or_estimates() -> None:
 
 
 def test_recurrent_options_require_recurrent_layer() -> None:
-    idle = {"cellSize": 8, "maxSeqLen": 9, "burnIn": 1, "initialState": "Recorded"}
-    notes = notes_on_ineffective_fields(training("runs", "data", model=idle), is_one_machine=True)
-    assert notes == [f"spec.model.{option} has no effect without spec.model.recurrent" for option in idle]
+    recurrent_options = {"cellSize": 8, "maxSeqLen": 9, "burnIn": 1, "initialState": "Recorded"}
+    notes = notes_on_ineffective_fields(
+        training("runs", "data", model=recurrent_options), is_one_machine=True
+    )
+    assert notes == [
+        f"spec.model.{option} has no effect without spec.model.recurrent" for option in recurrent_options
+    ]
     assert (
         notes_on_ineffective_fields(
-            training("runs", "data", model={**idle, "recurrent": "GRU"}), is_one_machine=True
+            training("runs", "data", model={**recurrent_options, "recurrent": "GRU"}), is_one_machine=True
         )
         == []
     )
@@ -119,12 +124,16 @@ def test_option_that_lacks_required_option_is_noted(algorithm: str, name: str) -
     option = options_of(algorithm)[name]
     required_option = options_of(algorithm)[option["x-only-with"]]
     is_switch = required_option.get("type") == "boolean"
-    off, on = (False, True) if is_switch else (None if "anyOf" in required_option else 0.0, 1.0)
-    for at, notes in collect_notes(algorithm, {name: other_value(option), option["x-only-with"]: off}):
-        assert notes == [f"spec.{at}.{name} has no effect without spec.{at}.{option['x-only-with']}"]
-    for _, notes in collect_notes(algorithm, {name: other_value(option), option["x-only-with"]: on}):
+    off_value, on_value = (False, True) if is_switch else (None if "anyOf" in required_option else 0.0, 1.0)
+    for options_path, notes in collect_notes(
+        algorithm, {name: other_value(option), option["x-only-with"]: off_value}
+    ):
+        assert notes == [
+            f"spec.{options_path}.{name} has no effect without spec.{options_path}.{option['x-only-with']}"
+        ]
+    for _, notes in collect_notes(algorithm, {name: other_value(option), option["x-only-with"]: on_value}):
         assert notes == []
-    for _, notes in collect_notes(algorithm, {name: option["default"], option["x-only-with"]: off}):
+    for _, notes in collect_notes(algorithm, {name: option["default"], option["x-only-with"]: off_value}):
         assert notes == []
 
 

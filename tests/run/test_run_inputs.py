@@ -11,7 +11,7 @@ from hindcast import OfflineData, OfflinePreLearner
 from hindcast.datasets.opening import open_dataset
 from hindcast.rllib.training_config import TrainingConfig
 from hindcast.run.execute import FileReferences, train_locally
-from hindcast.run.inputs import inputs_of, open_inputs, sources_of
+from hindcast.run.inputs import make_sources, open_inputs, resolve_inputs
 from hindcast.run.interruption import Interruption
 from support import WALK, MemoryReporter, make_policy, record, recording, training
 
@@ -34,23 +34,23 @@ def test_columns_of_only_some_inputs_are_dropped(
     resource = training(tmp_path / "runs", "", environment=WALK, input=inputs_spec)
     reporter = MemoryReporter()
     outcome, inputs = train_locally(
-        resource, inputs_of(resource, FileReferences({})), reporter, Interruption()
+        resource, resolve_inputs(resource, FileReferences({})), reporter, Interruption()
     )
     assert outcome.state == "Succeeded"
     assert "columns action_dist_inputs are left out, because not all inputs have them" in reporter.notes
-    (source,) = sources_of(inputs)
+    (source,) = make_sources(inputs)
     assert source.dataset.spec.required_leaves == {"obs", "actions", "rewards", "action_logp"}
 
 
 def test_top_of_one_input_uses_rewards_that_another_lacks(
     expert_and_random: list[Path], tmp_path: Path
 ) -> None:
-    expert, random = map(str, expert_and_random)
-    inputs_spec = [{"path": expert, "top": 0.5}, {"path": random, "columns": ["obs", "actions"]}]
+    expert_path, random_path = map(str, expert_and_random)
+    inputs_spec = [{"path": expert_path, "top": 0.5}, {"path": random_path, "columns": ["obs", "actions"]}]
     resource = training(tmp_path / "runs", "", environment=WALK, input=inputs_spec)
-    (source,) = sources_of(open_inputs(resource, inputs_of(resource, FileReferences({}))))
+    (source,) = make_sources(open_inputs(resource, resolve_inputs(resource, FileReferences({}))))
     assert source.dataset.spec.required_leaves == {"obs", "actions"}
-    assert source.dataset.num_episodes == 1.5 * open_dataset(random).num_episodes
+    assert source.dataset.num_episodes == 1.5 * open_dataset(random_path).num_episodes
     assert "rewards" not in source.dataset.read(source.dataset.units[0]).columns
 
 
@@ -62,7 +62,7 @@ def test_weighted_inputs_keep_their_columns(
     resource = training(tmp_path / "runs", "", environment=WALK, input=inputs_spec, evaluation=evaluation)
     reporter = MemoryReporter()
     outcome, inputs = train_locally(
-        resource, inputs_of(resource, FileReferences({})), reporter, Interruption()
+        resource, resolve_inputs(resource, FileReferences({})), reporter, Interruption()
     )
     assert outcome.state == "Succeeded"
     assert "action_dist_inputs" in inputs[0].dataset.spec.leaves
@@ -82,12 +82,12 @@ class RowMappingPreLearner(OfflinePreLearner):
 
 def test_offline_data_class_receives_options_of_pre_learner(tmp_path: Path) -> None:
     configs = {}
-    for field, kind in (("offlineData", CustomOfflineData), ("preLearner", RowMappingPreLearner)):
-        pipeline = {field: f"{__name__}:{kind.__name__}", "datasetNumItersPerLearner": 3}
+    for field, component_class in (("offlineData", CustomOfflineData), ("preLearner", RowMappingPreLearner)):
+        pipeline = {field: f"{__name__}:{component_class.__name__}", "datasetNumItersPerLearner": 3}
         config = {"lr": 0.5, "trainBatchSizePerLearner": 16}
         resource = training(tmp_path, "rows", environment=WALK, pipeline=pipeline, config=config, seed=7)
         configs[field] = TrainingConfig(
-            inputs_of(resource, FileReferences({}))[0].reading.options.mapper_training
+            resolve_inputs(resource, FileReferences({}))[0].reading.options.mapper_training
         )
     for training_config in configs.values():
         assert (training_config.seed, training_config.lr, training_config.train_batch_size_per_learner) == (

@@ -56,7 +56,7 @@ def run(tmp_path: Path) -> Callable[..., None]:
     return execute_training
 
 
-def write_changed(walks: Path, folder: Path, change: Callable[[dict[str, np.ndarray]], None]) -> Path:
+def write_changed_copy(walks: Path, folder: Path, change: Callable[[dict[str, np.ndarray]], None]) -> Path:
     """Write a copy of the recording with changed columns."""
     dataset = open_dataset(str(walks))
     block = Block.concat([dataset.read(unit) for unit in dataset.units])
@@ -151,7 +151,7 @@ class TestData:
         def narrow(columns: dict[str, np.ndarray]) -> None:
             columns["obs"] = columns["obs"][:, :3]
 
-        folder = write_changed(walks, tmp_path / "data", narrow)
+        folder = write_changed_copy(walks, tmp_path / "data", narrow)
         with pytest.raises(DataError) as error:
             run(folder)
         message = message_of(error)
@@ -168,7 +168,7 @@ class TestData:
         def break_value(columns: dict[str, np.ndarray]) -> None:
             columns["obs"][row, 1] = value
 
-        folder = write_changed(walks, tmp_path / "data", break_value)
+        folder = write_changed_copy(walks, tmp_path / "data", break_value)
         with pytest.raises(DataError) as error:
             run(folder)
         message = message_of(error)
@@ -182,7 +182,7 @@ class TestData:
         def set_invalid_action(columns: dict[str, np.ndarray]) -> None:
             columns["actions"][0] = 7
 
-        folder = write_changed(walks, tmp_path / "data", set_invalid_action)
+        folder = write_changed_copy(walks, tmp_path / "data", set_invalid_action)
         with pytest.raises(DataError) as error:
             run(folder)
         message = message_of(error)
@@ -206,7 +206,7 @@ class TestData:
     def test_damaged_file_is_named(
         self, run: Callable[..., None], walks: Path, tmp_path: Path, damage: str, has_manifest: bool
     ) -> None:
-        folder = write_changed(walks, tmp_path / "data", lambda columns: None)
+        folder = write_changed_copy(walks, tmp_path / "data", lambda columns: None)
         file = folder / "000000-a-002.parquet"
         content = file.read_bytes()
         middle = len(content) // 2
@@ -235,13 +235,13 @@ class TestData:
         def convert_to_float(columns: dict[str, np.ndarray]) -> None:
             columns["actions"] = columns["actions"].astype(np.float32)
 
-        folder = write_changed(walks, tmp_path / "data", convert_to_float)
+        folder = write_changed_copy(walks, tmp_path / "data", convert_to_float)
         with pytest.raises(DataError) as error:
             run(folder)
         assert re.search(r"'actions' is float32", message_of(error))
 
     def test_missing_actions_are_named(self, run: Callable[..., None], walks: Path, tmp_path: Path) -> None:
-        folder = write_changed(walks, tmp_path / "data", lambda columns: columns.pop("actions"))
+        folder = write_changed_copy(walks, tmp_path / "data", lambda columns: columns.pop("actions"))
         with pytest.raises(DataError) as error:
             run(folder)
         assert "'actions'" in message_of(error)

@@ -110,8 +110,10 @@ def test_age_of_targets_is_reported(walks: Path, tmp_path: Path) -> None:
 
 def test_timesteps_of_sequences_include_padding(walks: Path, tmp_path: Path) -> None:
     fit("CausalMean", tmp_path, walks)
-    last = orjson.loads((tmp_path / "test" / "r1" / "results.jsonl").read_text().splitlines()[-1])
-    assert last["num_env_steps_trained_lifetime"] == last["num_updates_lifetime"] * (16 // 5) * 5
+    last_result = orjson.loads((tmp_path / "test" / "r1" / "results.jsonl").read_text().splitlines()[-1])
+    assert (
+        last_result["num_env_steps_trained_lifetime"] == last_result["num_updates_lifetime"] * (16 // 5) * 5
+    )
 
 
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
@@ -144,5 +146,5 @@ def test_invalid_algorithm_is_reported(
         fit(toy, tmp_path, walks)
 
 
-def test_needs_follow_from_options() -> None:
+def test_n_step_option_sets_needs() -> None:
     assert build("algorithm_toys:NStepQ", {"nStep": 7}).needs().n_step == 7

@@ -19,7 +19,7 @@ from hindcast.pipeline.executors import Local
 from hindcast.pipeline.offline_data import Source
 from hindcast.pipeline.shard import Shard
 from hindcast.run.offline_trainer import make_offline_trainer
-from hindcast.run.placement import LOCAL, learner_device
+from hindcast.run.placement import LOCAL, choose_learner_device
 from hindcast.run.trainer import Trainer
 from support import MemoryReporter, StopAfter, train, training
 
@@ -38,7 +38,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 class TestDevice:
     @pytest.mark.parametrize(
-        ("learners", "devices", "expected"),
+        ("learners", "num_devices", "expected"),
         [
             ({}, 0, "cpu"),
             ({}, 2, "cuda:1"),
@@ -50,21 +50,21 @@ class TestDevice:
     )
     @pytest.mark.parametrize("is_one_machine", [True, False])
     def test_device_follows_spec(
-        self, cuda: Any, learners: dict[str, Any], devices: int, expected: str, is_one_machine: bool
+        self, cuda: Any, learners: dict[str, Any], num_devices: int, expected: str, is_one_machine: bool
     ) -> None:
-        cuda(devices)
-        assert learner_device(LearnersSpec.model_validate(learners), is_one_machine) == (
+        cuda(num_devices)
+        assert choose_learner_device(LearnersSpec.model_validate(learners), is_one_machine) == (
             torch.device(expected),
             None,
         )
 
     def test_gpus_are_clamped_to_machine_with_note(self, cuda: Any) -> None:
         cuda(0)
-        device, note = learner_device(LearnersSpec(gpus=2), is_one_machine=True)
+        device, note = choose_learner_device(LearnersSpec(gpus=2), is_one_machine=True)
         assert device == torch.device("cpu")
         assert note == "learners.gpus 2 clamped to 0: torch finds no CUDA device here"
         cuda(1)
-        device, note = learner_device(LearnersSpec(gpus=2), is_one_machine=True)
+        device, note = choose_learner_device(LearnersSpec(gpus=2), is_one_machine=True)
         assert device == torch.device("cuda:0")
         assert note == "learners.gpus 2 clamped to 1: this machine has no more"
 
@@ -73,13 +73,13 @@ class TestDevice:
         with pytest.raises(
             NoCudaDevice, match=r"learners\.gpus is 1, but torch finds no CUDA device in the le"
         ):
-            learner_device(LearnersSpec(gpus=1), is_one_machine=False)
+            choose_learner_device(LearnersSpec(gpus=1), is_one_machine=False)
 
     @pytest.mark.parametrize("is_one_machine", [True, False])
     def test_missing_cuda_device_is_refused(self, cuda: Any, is_one_machine: bool) -> None:
         cuda(0)
         with pytest.raises(NoCudaDevice, match=r"spec\.learners\.device: cuda was requested"):
-            learner_device(LearnersSpec(device="cuda"), is_one_machine)
+            choose_learner_device(LearnersSpec(device="cuda"), is_one_machine)
 
     def test_clamp_is_reported_by_run(
         self, tmp_path: Path, walks: Path, reporter: MemoryReporter, cuda: Any
@@ -120,16 +120,16 @@ class TestGlobalBatch:
             train(training(tmp_path, walks, learners={"replicas": 5}, stop=stop), StopAfter(3))
         outcome = train(training(tmp_path, walks, stop=stop))
         assert outcome.metrics["timesteps"] == 12 * 64
-        reference = train(training(tmp_path / "whole", walks, learners={"replicas": 2}, stop=stop))
+        reference = train(training(tmp_path / "uninterrupted", walks, learners={"replicas": 2}, stop=stop))
         assert outcome.metrics["loss"] == reference.metrics["loss"]
 
     def test_global_batch_of_run_folder_takes_precedence(self, tmp_path: Path, walks: Path) -> None:
-        """Recreated with two learners: the status of the new resource does not know the first number."""
+        """The resource is recreated with two learners, and its new status lacks the initial number."""
         spec: dict[str, Any] = {"stop": {"iterations": 4}, "pipeline": {"dataWorkers": {"replicas": 0}}}
         with pytest.raises(Interrupted):
             train(training(tmp_path, walks, **spec), StopAfter(20))
         outcome = train(training(tmp_path, walks, learners={"replicas": 2}, **spec), placement=make_pools())
-        reference = train(training(tmp_path / "whole", walks, **spec))
+        reference = train(training(tmp_path / "uninterrupted", walks, **spec))
         assert outcome.metrics["updates"] == reference.metrics["updates"]
         assert outcome.metrics["timesteps"] == reference.metrics["timesteps"]
         assert outcome.metrics["loss"] == reference.metrics["loss"]
@@ -149,21 +149,21 @@ class TestGlobalBatch:
 
     def test_new_revision_has_new_global_batch(self, tmp_path: Path, walks: Path) -> None:
         train(training(tmp_path, walks, learners={"replicas": 2}, stop={"updates": 1}))
-        second = training(tmp_path, walks, revision=2, stop={"updates": 1})
-        assert train(second).metrics["timesteps"] == 32
+        second_revision = training(tmp_path, walks, revision=2, stop={"updates": 1})
+        assert train(second_revision).metrics["timesteps"] == 32
 
     def test_uneven_shards_are_noted(self, tmp_path: Path, walks: Path) -> None:
-        trainer = make_trainer_of_rank(training(tmp_path, walks), walks, Shard(0, 3), first_learners=2)
+        trainer = make_trainer_of_rank(training(tmp_path, walks), walks, Shard(0, 3), initial_num_learners=2)
         assert trainer.notes == [
             "3 learners share the batch of 64 timesteps; its size was fixed when the run started with 2",
-            "64 timesteps over 3 learners: shards differ by one and are weighted by size",
+            "a batch of 64 timesteps is divided among 3 learners: shards differ by one and are weighted by size",
         ]
         assert trainer.experience.batch_size == 64
         assert len(trainer.experience.next()["obs"]) == 21
 
     def test_batch_smaller_than_number_of_learners_is_refused(self, tmp_path: Path, walks: Path) -> None:
         with pytest.raises(SpecError, match=r"spec\.learners\.replicas is 40, but a batch has 32 timesteps"):
-            make_trainer_of_rank(training(tmp_path, walks), walks, Shard(0, 40), first_learners=1)
+            make_trainer_of_rank(training(tmp_path, walks), walks, Shard(0, 40), initial_num_learners=1)
 
 
 def make_pools() -> Pools:
@@ -171,11 +171,14 @@ def make_pools() -> Pools:
     return Pools(attempt)
 
 
-def make_trainer_of_rank(resource: Any, data: Path, share: Shard, first_learners: int) -> Trainer:
+def make_trainer_of_rank(resource: Any, data: Path, shard: Shard, initial_num_learners: int) -> Trainer:
     from hindcast.learn.group import Group
 
     group = Group()
-    group.shard = share
+    group.shard = shard
     return make_offline_trainer(
-        resource, [Source(str(data), open_dataset(data))], group=group, first_learners=first_learners
+        resource,
+        [Source(str(data), open_dataset(data))],
+        group=group,
+        initial_num_learners=initial_num_learners,
     )

@@ -1,4 +1,4 @@
-"""Trainings on episodes of their own policy; test_run_algorithms.py has those with files and resumed ones."""
+"""Trainings on episodes that their policy plays; test_run_algorithms.py adds recorded data and interruptions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SAMPLER = {"timestepsPerUpdate": 3, "warmupTimesteps": 30}
 
 
 def make_playing_training(folder: Path, **spec: Any) -> OfflineTraining:
-    """DQN on its own episodes only, for two iterations of 8 updates."""
+    """Make a training of DQN only on episodes that it plays, for two iterations of 8 updates."""
     defaults = {
         "algorithm": "DQN",
         "config": {"trainBatchSizePerLearner": 16, "epsilon": [[0, 1.0], [40, 0.25]]},
@@ -43,16 +43,20 @@ def test_sampler_alone_trains_in_environment(tmp_path: Path) -> None:
     outcome = train(make_playing_training(tmp_path, evaluation={"duration": 2}))
     assert outcome.metrics["updates"] == 16
     lines = (tmp_path / "test" / "r1" / "results.jsonl").read_text().splitlines()
-    first, second = (orjson.loads(line) for line in lines[:2])
-    assert 30 + 7 * 3 <= first["num_env_steps_sampled_lifetime"] < second["num_env_steps_sampled_lifetime"]
-    assert first["env_runners"]["num_episodes"] > second["env_runners"]["num_episodes"] > 0
-    assert isinstance(first["env_runners"]["episode_return_mean"], float)
-    assert "epoch" not in first
-    assert second["num_env_steps_trained_lifetime"] == 16 * 16
+    first_result, second_result = (orjson.loads(line) for line in lines[:2])
+    assert (
+        30 + 7 * 3
+        <= first_result["num_env_steps_sampled_lifetime"]
+        < second_result["num_env_steps_sampled_lifetime"]
+    )
+    assert first_result["env_runners"]["num_episodes"] > second_result["env_runners"]["num_episodes"] > 0
+    assert isinstance(first_result["env_runners"]["episode_return_mean"], float)
+    assert "epoch" not in first_result
+    assert second_result["num_env_steps_trained_lifetime"] == 16 * 16
 
 
 def test_iteration_cut_short_counts_episodes_once(tmp_path: Path) -> None:
-    for folder, ends in (("whole", [16]), ("parts", [3, 11, 16])):
+    for folder, ends in (("uninterrupted", [16]), ("interrupted", [3, 11, 16])):
         for end in ends:
             train(make_playing_training(tmp_path / folder, stop={"updates": end}))
     reference_lines, resumed_lines = (
@@ -60,7 +64,7 @@ def test_iteration_cut_short_counts_episodes_once(tmp_path: Path) -> None:
             (line["env_runners"], line["learners"], line["num_env_steps_sampled_lifetime"])
             for line in map(orjson.loads, (tmp_path / run / "test/r1/results.jsonl").read_text().splitlines())
         ]
-        for run in ("whole", "parts")
+        for run in ("uninterrupted", "interrupted")
     )
     assert resumed_lines == reference_lines
 
@@ -81,7 +85,7 @@ def test_more_timesteps_per_update_play_more_episodes(tmp_path: Path) -> None:
 def test_epsilon_decays_while_playing_and_is_saved_with_policy(tmp_path: Path) -> None:
     trainer = start_trainer(make_playing_training(tmp_path))
     module = trainer.policy.module
-    assert module.epsilon == 0.25  # the last value, until it plays
+    assert module.epsilon == 0.25  # the final value, while the policy does not play
     epsilons = []
     for _ in range(6):
         trainer.learner.update(trainer.experience.next(), 16)
@@ -118,18 +122,20 @@ def test_interrupted_expert_records_same_episodes(tmp_path: Path, algorithm: str
         policy = {"train": train_policy}
         return recording(folder, environment={"id": environment}, policy=policy, duration={"episodes": 3})
 
-    record(make_recording(tmp_path / "whole"))
+    record(make_recording(tmp_path / "uninterrupted"))
     with pytest.raises(Interrupted):
-        record(make_recording(tmp_path / "parted"), StopAfter(1))
-    record(make_recording(tmp_path / "parted"))
-    assert episode_hashes(read_all(tmp_path / "whole")) == episode_hashes(read_all(tmp_path / "parted"))
-    log = (tmp_path / "whole/_hindcast/policy/results.jsonl").read_text().splitlines()
+        record(make_recording(tmp_path / "interrupted"), StopAfter(1))
+    record(make_recording(tmp_path / "interrupted"))
+    assert episode_hashes(read_all(tmp_path / "uninterrupted")) == episode_hashes(
+        read_all(tmp_path / "interrupted")
+    )
+    log = (tmp_path / "uninterrupted/_hindcast/policy/results.jsonl").read_text().splitlines()
     lines = [orjson.loads(line) for line in log]
     assert [line["num_updates_lifetime"] for line in lines] == [1000, 2000]
     assert 220 <= lines[-1]["num_env_steps_sampled_lifetime"] < 240
 
 
-def test_custom_algorithm_without_live_is_refused(tmp_path: Path) -> None:
+def test_custom_algorithm_that_cannot_train_online_is_refused(tmp_path: Path) -> None:
     spec = {"algorithm": "algorithm_toys:NStepQ", "config": {}, "customConfig": {}}
     with pytest.raises(
         SpecError, match=r"NStepQ learns from recorded data only: .* set can_train_online = True"

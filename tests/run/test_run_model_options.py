@@ -24,7 +24,7 @@ from support import training
 
 VECTOR = gym.spaces.Box(-1, 1, (3,))
 IMAGE = gym.spaces.Box(0, 255, (5, 5, 1), np.uint8)
-ACTIONS = (gym.spaces.Discrete(2), gym.spaces.Box(-1, 1, (2,)))
+ACTION_SPACES = (gym.spaces.Discrete(2), gym.spaces.Box(-1, 1, (2,)))
 INITIALIZER = {"name": "constant", "kwargs": {"val": 0.3}}
 OPTION_VALUES: dict[str, Any] = {
     "fcnetHiddens": [5],
@@ -56,7 +56,9 @@ OPTION_VALUES: dict[str, Any] = {
     },
 }
 """Option -> value that is neither its default nor in a case."""
-SMALL = {"DecisionTransformer": {"embedSize": 4, "numLayers": 1, "contextLength": 2, "targetReturn": 1.0}}
+SMALL_CONFIGS = {
+    "DecisionTransformer": {"embedSize": 4, "numLayers": 1, "contextLength": 2, "targetReturn": 1.0}
+}
 
 
 class Case(NamedTuple):
@@ -67,18 +69,20 @@ class Case(NamedTuple):
     prefixes: tuple[str, ...] = ("",)
 
 
-DEEP = {"fcnetHiddens": [4]}
-LAYERS = ("fcnet", "headFcnet", "layerNorm", "dropout")
+HIDDEN_LAYER = {"fcnetHiddens": [4]}
+LAYER_OPTIONS = ("fcnet", "headFcnet", "layerNorm", "dropout")
 CASES = {
-    "dense layers": Case(VECTOR, DEEP),
-    "no dense layers": Case(VECTOR, {"fcnetHiddens": []}, LAYERS),
-    "dense layers of heads alone": Case(VECTOR, {"fcnetHiddens": [], "headFcnetHiddens": [4]}, LAYERS),
-    "images": Case(IMAGE, {**DEEP, "convFilters": [[2, 2, 2]]}, ("conv", "observationFilter", "frameStack")),
-    "numbers": Case(gym.spaces.Discrete(3), DEEP, ("conv", "observationFilter", "frameStack")),
-    "a state": Case(VECTOR, {**DEEP, "recurrent": "LSTM", "cellSize": 4}),
-    "a Gaussian": Case(VECTOR, {**DEEP, "distribution": "Gaussian"}, ("freeLogStd", "logStd")),
-    "no deviation": Case(VECTOR, {**DEEP, "distribution": "Deterministic"}, ("freeLogStd", "logStd")),
-    "both ends": Case(VECTOR, {**DEEP, "logStdMin": -3.0, "logStdMax": 1.0}, ("logStd",)),
+    "dense layers": Case(VECTOR, HIDDEN_LAYER),
+    "no dense layers": Case(VECTOR, {"fcnetHiddens": []}, LAYER_OPTIONS),
+    "dense layers of heads alone": Case(VECTOR, {"fcnetHiddens": [], "headFcnetHiddens": [4]}, LAYER_OPTIONS),
+    "images": Case(
+        IMAGE, {**HIDDEN_LAYER, "convFilters": [[2, 2, 2]]}, ("conv", "observationFilter", "frameStack")
+    ),
+    "numbers": Case(gym.spaces.Discrete(3), HIDDEN_LAYER, ("conv", "observationFilter", "frameStack")),
+    "a state": Case(VECTOR, {**HIDDEN_LAYER, "recurrent": "LSTM", "cellSize": 4}),
+    "a Gaussian": Case(VECTOR, {**HIDDEN_LAYER, "distribution": "Gaussian"}, ("freeLogStd", "logStd")),
+    "no deviation": Case(VECTOR, {**HIDDEN_LAYER, "distribution": "Deterministic"}, ("freeLogStd", "logStd")),
+    "both ends": Case(VECTOR, {**HIDDEN_LAYER, "logStdMin": -3.0, "logStdMax": 1.0}, ("logStd",)),
 }
 
 
@@ -100,7 +104,10 @@ def build_case(
     name: str, case: Case, actions: gym.Space[Any], options: Mapping[str, Any]
 ) -> BuiltPolicy | None:
     """Build a policy, or return None if the algorithm refuses these options."""
-    algorithm, model = build(name, SMALL.get(name, {})), ModelSpec.model_validate({**case.model, **options})
+    algorithm, model = (
+        build(name, SMALL_CONFIGS.get(name, {})),
+        ModelSpec.model_validate({**case.model, **options}),
+    )
     try:
         preprocessing = Preprocessing.from_specs(case.space, actions, model)
         inputs = ModelInputs(preprocessing.observation_space, preprocessing.action_space, model)
@@ -115,20 +122,24 @@ def build_case(
 
 
 def find_wrong_options(name: str, case: Case, actions: gym.Space[Any]) -> Iterator[str]:
-    """Yield options without an effect and a note, and options with both."""
-    before = build_case(name, case, actions, {})
-    for option, value in OPTION_VALUES.items() if before else ():
-        after = build_case(name, case, actions, {option: value}) if option.startswith(case.prefixes) else None
-        if before and after:
+    """Yield options that have neither an effect nor a note, or both."""
+    default_policy = build_case(name, case, actions, {})
+    for option, value in OPTION_VALUES.items() if default_policy else ():
+        changed_policy = (
+            build_case(name, case, actions, {option: value}) if option.startswith(case.prefixes) else None
+        )
+        if default_policy and changed_policy:
             resource = training("runs", "data", model={**case.model, option: value})
             notes = notes_on_ineffective_fields(resource, is_one_machine=True)
-            notes += notes_on_policy(after.policy, resource.spec.model)
-            if (f"spec.model.{option}" in [note.split()[0] for note in notes]) != after.equals(before):
+            notes += notes_on_policy(changed_policy.policy, resource.spec.model)
+            if (f"spec.model.{option}" in [note.split()[0] for note in notes]) != changed_policy.equals(
+                default_policy
+            ):
                 yield option
 
 
 def test_values_cover_every_option() -> None:
-    """Except for the class, which replaces the network."""
+    """`moduleClass` is left out, because it replaces the network."""
     assert OPTION_VALUES.keys() == {field.alias for field in ModelSpec.model_fields.values()} - {
         "moduleClass"
     }
@@ -137,4 +148,4 @@ def test_values_cover_every_option() -> None:
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", REGISTRY)
 def test_option_has_effect_or_note(name: str, case: str) -> None:
-    assert [list(find_wrong_options(name, CASES[case], actions)) for actions in ACTIONS] == [[], []]
+    assert [list(find_wrong_options(name, CASES[case], actions)) for actions in ACTION_SPACES] == [[], []]

@@ -31,14 +31,14 @@ from hindcast.record import environments
 from hindcast.run.execute import FileReferences, execute_training
 from hindcast.run.exporting import export_policy
 from hindcast.run.held_out_evaluation import open_evaluation_data
-from hindcast.run.inputs import inputs_of
+from hindcast.run.inputs import resolve_inputs
 from hindcast.run.interruption import Interruption
 from hindcast.storage.location import resolve
 from support import MemoryReporter, StopAfter, read_all, record, recording, train, training
 from toy_pipeline import ObservationLog
 
 CONFIG = {"lr": 0.01, "trainBatchSizePerLearner": 32}
-SHORT = {"datasetNumItersPerLearner": 5}
+SHORT_PIPELINE = {"datasetNumItersPerLearner": 5}
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def unknown_environment_data(walks: Path, tmp_path_factory: pytest.TempPathFacto
 def make_evaluated_training(
     folder: object, data: object, stop: dict[str, Any] | None = None, **fields: Any
 ) -> Any:
-    """A training of three short iterations, with an evaluation after each."""
+    """Make a training of three short iterations, with an evaluation after each."""
     algorithm, config = fields.pop("algorithm", "BC"), fields.pop("config", CONFIG)
     evaluation = {"heldOut": 0.4, "interval": 1, **fields}
     return training(
@@ -65,7 +65,7 @@ def make_evaluated_training(
         data,
         algorithm=algorithm,
         config=config,
-        pipeline=SHORT,
+        pipeline=SHORT_PIPELINE,
         evaluation={"offline": {name: value for name, value in evaluation.items() if value is not None}},
         stop=stop or {"iterations": 3},
     )
@@ -96,7 +96,9 @@ def test_training_without_environment_succeeds(
         explore=True,
         modelUpdates=5,
     )
-    outcome = execute_training(resource, inputs_of(resource, FileReferences({})), reporter, Interruption())
+    outcome = execute_training(
+        resource, resolve_inputs(resource, FileReferences({})), reporter, Interruption()
+    )
     (evaluation,) = read_evaluations(tmp_path)
     assert evaluation["estimated_return"] == evaluation["estimates"]["wis"]["value"]
     low, high = evaluation["estimates"]["wis"]["interval"]
@@ -113,7 +115,7 @@ def test_training_without_environment_succeeds(
     assert Policy.load(str(tmp_path / "out")).digest == Policy.load(outcome.metrics["best"]["path"]).digest
 
 
-def test_held_out_episodes_are_those_of_split_and_never_trained_on(tmp_path: Path, walks: Path) -> None:
+def test_held_out_episodes_follow_split_and_are_never_trained_on(tmp_path: Path, walks: Path) -> None:
     ObservationLog.seen.clear()
     pipeline = {"offlineData": "toy_pipeline:ObservationLog", "datasetNumItersPerLearner": None}
     evaluation = {"offline": {"heldOut": 0.25, "heldOutSeed": 3}}
@@ -132,12 +134,12 @@ def test_validation_loss_covers_all_held_out_timesteps(tmp_path: Path, walks: Pa
     (evaluation,) = read_evaluations(tmp_path)
     policy = Policy.load(str(tmp_path / "test/r1/module"))
     _, held_out = open_dataset(walks).split(0.4)
-    block = [held_out.read(unit) for unit in held_out.units]
+    blocks = [held_out.read(unit) for unit in held_out.units]
     losses = []
-    for part in block:
-        for episode in range(part.num_episodes):
-            obs = part.columns["obs"][part.rows_of("obs", episode)][:-1]
-            actions = part.columns["actions"][part.rows_of("actions", episode)]
+    for block in blocks:
+        for episode in range(block.num_episodes):
+            obs = block.columns["obs"][block.rows_of("obs", episode)][:-1]
+            actions = block.columns["actions"][block.rows_of("actions", episode)]
             inputs = policy.module.forward_train({"obs": torch.from_numpy(obs)})["action_dist_inputs"]
             losses.append(-policy.module.distribution(inputs).logp(torch.from_numpy(actions)).detach())
     assert evaluation["validation_loss"] == pytest.approx(float(torch.cat(losses).mean()), rel=1e-5)
@@ -145,7 +147,7 @@ def test_validation_loss_covers_all_held_out_timesteps(tmp_path: Path, walks: Pa
     assert "verdict" not in evaluation
 
 
-def test_signals_contain_values_of_own_critics(tmp_path: Path, walks: Path) -> None:
+def test_signals_contain_values_of_algorithm_critics(tmp_path: Path, walks: Path) -> None:
     """DQN's policy contains its critics, and takes the best action."""
     train(make_evaluated_training(tmp_path, walks, algorithm="DQN", stop={"iterations": 1}))
     (evaluation,) = read_evaluations(tmp_path)
@@ -176,11 +178,11 @@ def test_policy_without_density_is_evaluated_by_model(tmp_path: Path) -> None:
 def test_evaluation_runs_when_due_and_does_not_change_training(
     tmp_path: Path, walks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as once:
-        report_calls = Mock(wraps=offline.OfflineEvaluator.evaluate)
-        once.setattr(offline.OfflineEvaluator, "evaluate", lambda *given: report_calls(*given))  # noqa: PLW0108
+    with monkeypatch.context() as patch:
+        evaluate_calls = Mock(wraps=offline.OfflineEvaluator.evaluate)
+        patch.setattr(offline.OfflineEvaluator, "evaluate", lambda *args: evaluate_calls(*args))  # noqa: PLW0108
         train(make_evaluated_training(tmp_path / "often", walks, interval=2, stop={"iterations": 5}))
-    assert report_calls.call_count == 2
+    assert evaluate_calls.call_count == 2
     assert ["evaluation" in line for line in read_results(tmp_path / "often")] == [
         False,
         True,
@@ -190,27 +192,27 @@ def test_evaluation_runs_when_due_and_does_not_change_training(
     ]
     train(make_evaluated_training(tmp_path / "once", walks, interval=None, stop={"iterations": 5}))
     assert [line["training_iteration"] for line in read_evaluations(tmp_path / "once")] == [5]
-    often, once_weights = read_weights(tmp_path / "often"), read_weights(tmp_path / "once")
-    assert all(torch.equal(value, once_weights[name]) for name, value in often.items())
+    often_weights, once_weights = read_weights(tmp_path / "often"), read_weights(tmp_path / "once")
+    assert all(torch.equal(value, once_weights[name]) for name, value in often_weights.items())
 
 
-@pytest.mark.parametrize("looks", [[7], [5, 1, 6]], ids=str)
-def test_interruptions_do_not_change_evaluations(tmp_path: Path, walks: Path, looks: list[int]) -> None:
+@pytest.mark.parametrize("num_checks", [[7], [5, 1, 6]], ids=str)
+def test_interruptions_do_not_change_evaluations(tmp_path: Path, walks: Path, num_checks: list[int]) -> None:
     spec = {"estimates": ["wis", "dm"], "explore": True, "modelUpdates": 5, "stop": {"iterations": 4}}
-    train(make_evaluated_training(tmp_path / "whole", walks, **spec))
-    for number in looks:
+    train(make_evaluated_training(tmp_path / "uninterrupted", walks, **spec))
+    for count in num_checks:
         with pytest.raises(Interrupted):
-            train(make_evaluated_training(tmp_path / "parts", walks, **spec), StopAfter(number))
-    train(make_evaluated_training(tmp_path / "parts", walks, **spec))
-    assert read_evaluations(tmp_path / "parts") == read_evaluations(tmp_path / "whole")
-    best = [
-        CheckpointStore(resolve(tmp_path / which / "test/r1/checkpoints")).best_score("wis")
-        for which in ("whole", "parts")
+            train(make_evaluated_training(tmp_path / "interrupted", walks, **spec), StopAfter(count))
+    train(make_evaluated_training(tmp_path / "interrupted", walks, **spec))
+    assert read_evaluations(tmp_path / "interrupted") == read_evaluations(tmp_path / "uninterrupted")
+    best_scores = [
+        CheckpointStore(resolve(tmp_path / run / "test/r1/checkpoints")).best_score("wis")
+        for run in ("uninterrupted", "interrupted")
     ]
     assert (
-        best[0]
-        == best[1]
-        == max(evaluation["estimated_return"] for evaluation in read_evaluations(tmp_path / "whole"))
+        best_scores[0]
+        == best_scores[1]
+        == max(evaluation["estimated_return"] for evaluation in read_evaluations(tmp_path / "uninterrupted"))
     )
 
 
@@ -218,19 +220,19 @@ def test_kill_during_evaluation_does_not_change_evaluations(
     tmp_path: Path, walks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = {"estimates": ["wis"], "explore": True, "stop": {"iterations": 4}}
-    train(make_evaluated_training(tmp_path / "whole", walks, **spec))
-    report, calls = offline.OfflineEvaluator.evaluate, iter(range(99))
+    train(make_evaluated_training(tmp_path / "uninterrupted", walks, **spec))
+    evaluate, calls = offline.OfflineEvaluator.evaluate, iter(range(99))
 
-    def kill_in_third_call(*given: Any) -> Any:
+    def kill_in_third_call(*args: Any) -> Any:
         if next(calls) == 2:
             raise KeyboardInterrupt
-        return report(*given)
+        return evaluate(*args)
 
     with monkeypatch.context() as kills, pytest.raises(KeyboardInterrupt):
         kills.setattr(offline.OfflineEvaluator, "evaluate", kill_in_third_call)
         train(make_evaluated_training(tmp_path / "killed", walks, **spec))
     train(make_evaluated_training(tmp_path / "killed", walks, **spec))
-    assert read_evaluations(tmp_path / "killed") == read_evaluations(tmp_path / "whole")
+    assert read_evaluations(tmp_path / "killed") == read_evaluations(tmp_path / "uninterrupted")
 
 
 def test_recorded_policy_is_cloned_once_without_log_probabilities(
@@ -299,7 +301,7 @@ def test_low_validation_loss_stops_training(tmp_path: Path, walks: Path) -> None
     assert outcome.metrics["iterations"] == 1
 
 
-def test_resume_with_other_estimates_selects_best_by_those(tmp_path: Path, walks: Path) -> None:
+def test_resume_with_other_estimates_selects_best_by_new_estimates(tmp_path: Path, walks: Path) -> None:
     train(make_evaluated_training(tmp_path, walks, estimates=["pdis"], explore=True))
     train(make_evaluated_training(tmp_path, walks, estimates=["wis"], explore=True, stop={"iterations": 5}))
     later_evaluations = [
@@ -340,9 +342,9 @@ def test_evaluation_input_that_overlaps_training_data_is_refused(
     walks: Path, columns: tuple[str, ...] | None
 ) -> None:
     reading = Reading((str(walks),), options=ReadOptions(columns=columns))
-    best = Source("best", open_data(reading).filter(top=0.2))
+    best_source = Source("best", open_data(reading).filter(top=0.2))
     with pytest.raises(SpecError, match=r"episode .* is also in the training data"):
-        open_evaluation_data(OfflineEvaluationSpec(input=[str(walks)]), [best])
+        open_evaluation_data(OfflineEvaluationSpec(input=[str(walks)]), [best_source])
 
 
 @pytest.mark.parametrize(
@@ -376,7 +378,7 @@ def test_no_overlap_is_reported_and_selects_no_checkpoint(
     resource = make_evaluated_training(
         tmp_path, walks, estimates=["wis"], stop={"estimatedReturn": -1e9, "iterations": 2}
     )
-    outcome = train(resource, reporter=reporter)  # a greedy policy leaves hardly any effective episode
+    outcome = train(resource, reporter=reporter)  # the greedy policy has hardly any effective episodes
     assert outcome.metrics["iterations"] == 2
     for evaluation in read_evaluations(tmp_path):
         assert evaluation["estimated_return"] is None

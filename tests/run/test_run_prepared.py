@@ -1,4 +1,4 @@
-"""Trainings on data that must be prepared: not whole episodes in order."""
+"""Trainings on data that must be prepared, because they are not whole episodes in order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from hindcast import BCConfig
 from hindcast.errors import DataError, OutputConflict, SpecError
 from hindcast.run.execute import FileReferences, train_locally
-from hindcast.run.inputs import inputs_of, open_inputs
+from hindcast.run.inputs import open_inputs, resolve_inputs
 from hindcast.run.interruption import Interruption
 from hindcast.run.planning import plan
 from support import WALK, MemoryReporter, record, recording, training
@@ -29,6 +29,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def scrambled_folder(tmp_path: Path) -> Path:
+    """Tables of recorded timesteps, with the rows of each file in random order."""
     record(recording(tmp_path / "ordered", output={"format": "Columns"}))
     (tmp_path / "scrambled_folder").mkdir()
     for file in sorted((tmp_path / "ordered").glob("*.parquet")):
@@ -39,7 +40,9 @@ def scrambled_folder(tmp_path: Path) -> Path:
 
 
 def train(resource: Any, reporter: MemoryReporter) -> Any:
-    outcome, _ = train_locally(resource, inputs_of(resource, FileReferences({})), reporter, Interruption())
+    outcome, _ = train_locally(
+        resource, resolve_inputs(resource, FileReferences({})), reporter, Interruption()
+    )
     return outcome
 
 
@@ -58,7 +61,7 @@ def test_action_units_are_noted_only_for_float_actions(tmp_path: Path, is_discre
     }
     resource = training(tmp_path / "run", tmp_path / "a.jsonl", **spaces)
     reporter = MemoryReporter()
-    open_inputs(resource, inputs_of(resource, FileReferences({})), reporter)
+    open_inputs(resource, resolve_inputs(resource, FileReferences({})), reporter)
     assert (
         any("actions are read in the environment's units" in note for note in reporter.notes) != is_discrete
     )
@@ -96,7 +99,7 @@ def test_table_without_rewards_trains_with_selected_columns(tmp_path: Path, scra
     )
 
 
-def test_filter_is_applied(tmp_path: Path) -> None:
+def test_filter_of_input_selects_timesteps(tmp_path: Path) -> None:
     record(recording(tmp_path / "data"))
     source = {"path": str(tmp_path / "data"), "filter": [{"column": "t", "op": "<", "value": 2}]}
     document = plan(training(tmp_path / "run", tmp_path / "data", input=[source]), [])
@@ -114,13 +117,13 @@ def test_finished_training_does_not_prepare_data(tmp_path: Path, scrambled_folde
 
 def test_finished_training_continues_with_higher_stop(tmp_path: Path, scrambled_folder: Path) -> None:
     train(training(tmp_path / "run", scrambled_folder), MemoryReporter())
-    longer = training(tmp_path / "run", scrambled_folder, stop={"iterations": 4})
-    assert train(longer, MemoryReporter()).state == "Succeeded"
+    longer_training = training(tmp_path / "run", scrambled_folder, stop={"iterations": 4})
+    assert train(longer_training, MemoryReporter()).state == "Succeeded"
 
 
 @pytest.mark.parametrize("is_mixed", [False, True])
 def test_replaced_data_are_named(tmp_path: Path, scrambled_folder: Path, is_mixed: bool) -> None:
-    """The message names the path of the input, not that of the prepared copy."""
+    """The message names the path of the input, not the path of the prepared copy."""
     record(recording(tmp_path / "other"))
     weighted_inputs = [
         {"path": str(scrambled_folder), "weight": 1.0},
@@ -150,9 +153,9 @@ def test_other_spec_is_refused_before_data_are_prepared(
 
 def test_finished_training_can_be_planned(tmp_path: Path, scrambled_folder: Path) -> None:
     resource = training(tmp_path / "run", scrambled_folder)
-    before = plan(resource, [])
+    plan_before = plan(resource, [])
     train(resource, MemoryReporter())
-    assert plan(resource, []) == before
+    assert plan(resource, []) == plan_before
 
 
 def test_builder_ignores_run_folder_of_same_name(
@@ -170,7 +173,7 @@ def test_mapped_format_without_class_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         SpecError, match=r"spec.input\[0\].format is Images: set spec.pipeline.preLearner to the class"
     ):
-        inputs_of(resource, FileReferences({}))
+        resolve_inputs(resource, FileReferences({}))
 
 
 def test_unknown_spaces_are_reported_before_data_are_prepared(

@@ -1,4 +1,4 @@
-"""With another Ray on the machine, a process starts its own Ray, and a job joins its cluster."""
+"""If another Ray runs on the machine, a process starts its own Ray, and a job joins its cluster."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ def address():
     return ray.get_runtime_context().gcs_address
 
 
-own = {}
+own_addresses = {}
 with ray_connection(num_cpus=1):
-    own["process"] = address()
-    own["task"] = ray.get(ray.remote(address).remote())
+    own_addresses["process"] = address()
+    own_addresses["task"] = ray.get(ray.remote(address).remote())
 is_left_running = ray.is_initialized()
 
-others = {}
+joined_addresses = {}
 del os.environ["RAY_ADDRESS"]
 os.environ["RAY_JOB_CONFIG_JSON_ENV_VAR"] = "{}"
 connect()
-others["job"] = address()
+joined_addresses["job"] = address()
 with ray_connection(num_cpus=1):
-    others["connected already"] = address()
-others["connected still"] = address()
+    joined_addresses["connected already"] = address()
+joined_addresses["connected still"] = address()
 ray.shutdown()
 connect_to_ray()
-others["driver"] = address()
-print(json.dumps([own, others, is_left_running]))
+joined_addresses["driver"] = address()
+print(json.dumps([own_addresses, joined_addresses, is_left_running]))
 """
 
 
@@ -54,10 +54,10 @@ def other_ray() -> Iterator[str]:
     import ray
 
     address: str = ray.get_runtime_context().gcs_address
-    note = Path(os.environ["RAY_TMPDIR"]) / "ray/ray_current_cluster"
-    note.write_text(address)
+    address_file = Path(os.environ["RAY_TMPDIR"]) / "ray/ray_current_cluster"
+    address_file.write_text(address)
     yield address
-    note.unlink()
+    address_file.unlink()
 
 
 def test_process_starts_own_ray_and_job_joins_cluster(other_ray: str) -> None:

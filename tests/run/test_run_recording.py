@@ -44,7 +44,7 @@ from support import (
 from toy_environments import Walk
 
 COMPOSITE = {"id": "toy_environments:Composite"}
-TRAIN = {
+EXPERT = {
     "config": {"trainBatchSizePerLearner": 64, "minibatchSize": 32, "numEpochs": 1},
     "model": {"fcnetHiddens": [8]},
     "stop": {"iterations": 3},
@@ -63,7 +63,7 @@ def read_files(path: Path) -> dict[str, bytes]:
 
 
 class TestDataset:
-    def test_holds_every_episode_once_and_in_order(self, walks: Path) -> None:
+    def test_dataset_contains_every_episode_once_and_in_order(self, walks: Path) -> None:
         assert episode_indices(walks) == list(range(40))
 
     def test_max_rows_per_file_is_respected(self, walks: Path) -> None:
@@ -78,7 +78,7 @@ class TestDataset:
         assert max(sizes) <= 24 << 10
         assert episode_indices(tmp_path) == list(range(400))
 
-    def test_leaves_nothing_behind(self, walks: Path) -> None:
+    def test_finished_recording_leaves_no_other_files(self, walks: Path) -> None:
         assert leftovers(walks) == []
 
     def test_manifest_describes_recording(self, tmp_path: Path) -> None:
@@ -154,33 +154,36 @@ class TestDataset:
 
 
 class TestTimesteps:
-    LENGTHS_TOTAL = 300
+    MIN_STEPS = 300
 
     def record_lengths(self, path: Path, **spec: Any) -> list[int]:
-        record(recording(path, duration={"timesteps": self.LENGTHS_TOTAL}, **spec))
+        """Record at least `MIN_STEPS` timesteps; return the lengths of the episodes."""
+        record(recording(path, duration={"timesteps": self.MIN_STEPS}, **spec))
         return read_all(path).length.tolist()
 
-    def test_keeps_the_shortest_prefix(self, tmp_path: Path) -> None:
+    def test_duration_in_timesteps_keeps_shortest_prefix(self, tmp_path: Path) -> None:
         lengths = self.record_lengths(tmp_path)
-        assert sum(lengths) >= self.LENGTHS_TOTAL > sum(lengths[:-1])
+        assert sum(lengths) >= self.MIN_STEPS > sum(lengths[:-1])
         assert episode_indices(tmp_path) == list(range(len(lengths)))
         assert leftovers(tmp_path) == []
 
-    def test_is_a_prefix_of_the_recording_by_episodes(self, tmp_path: Path, walks: Path) -> None:
+    def test_recording_by_timesteps_is_prefix_of_recording_by_episodes(
+        self, tmp_path: Path, walks: Path
+    ) -> None:
         lengths = self.record_lengths(tmp_path)
         assert lengths == read_all(walks).length.tolist()[: len(lengths)]
 
-    @pytest.mark.parametrize("total", [1, 5000])
-    def test_any_total_keeps_shortest_prefix(self, tmp_path: Path, total: int) -> None:
-        record(recording(tmp_path, duration={"timesteps": total}))
+    @pytest.mark.parametrize("min_steps", [1, 5000])
+    def test_extreme_durations_keep_shortest_prefix(self, tmp_path: Path, min_steps: int) -> None:
+        record(recording(tmp_path, duration={"timesteps": min_steps}))
         lengths = read_all(tmp_path).length.tolist()
-        assert sum(lengths) >= total > sum(lengths[:-1])
+        assert sum(lengths) >= min_steps > sum(lengths[:-1])
 
     @pytest.mark.parametrize("step", ["_shorten", "write_range", "keep_prefix", "remove_orphans"])
     def test_kill_while_trimming_is_recovered(
         self, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        self.record_lengths(tmp_path / "whole")
+        self.record_lengths(tmp_path / "uninterrupted")
 
         class KilledError(BaseException):
             pass
@@ -188,18 +191,18 @@ class TestTimesteps:
         def kill(*_: object, **__: object) -> None:
             raise KilledError
 
-        resource = recording(tmp_path / "data", duration={"timesteps": self.LENGTHS_TOTAL})
+        resource = recording(tmp_path / "data", duration={"timesteps": self.MIN_STEPS})
         module = recording_module if hasattr(recording_module, step) else recording_prefix
 
-        def kill_before_commit(*given: Any) -> None:
-            with monkeypatch.context() as inner:
-                inner.setattr(recorder, "write_commit", kill)
-                recorder.write_range(*given)
+        def kill_before_commit(*args: Any) -> None:
+            with monkeypatch.context() as commit_patch:
+                commit_patch.setattr(recorder, "write_commit", kill)
+                recorder.write_range(*args)
 
         calls = iter([recording_module.remove_orphans])  # the first call, before recording, succeeds
 
-        def kill_in_second_call(*given: Any, **named: Any) -> Any:
-            return next(calls, kill)(*given, **named)
+        def kill_in_second_call(*args: Any, **kwargs: Any) -> Any:
+            return next(calls, kill)(*args, **kwargs)
 
         with monkeypatch.context() as patch:
             replacements = {"remove_orphans": kill_in_second_call, "write_range": kill_before_commit}
@@ -208,7 +211,7 @@ class TestTimesteps:
                 record(resource)
         assert read_manifest(resolve(tmp_path / "data")) is None
         record(resource)
-        reference, block = read_all(tmp_path / "whole"), read_all(tmp_path / "data")
+        reference, block = read_all(tmp_path / "uninterrupted"), read_all(tmp_path / "data")
         assert list(episode_hashes(block).values()) == list(episode_hashes(reference).values())
         assert leftovers(tmp_path / "data") == []
 
@@ -230,18 +233,20 @@ class TestResuming:
         resource = recording(tmp_path)
         with pytest.raises(Interrupted):
             record(resource, StopAfter(20))
-        before = {name: data for name, data in read_files(tmp_path).items() if name.endswith(".parquet")}
+        files_before = {
+            name: data for name, data in read_files(tmp_path).items() if name.endswith(".parquet")
+        }
         record(resource)
-        after = read_files(tmp_path)
-        assert before
-        assert all(after[name] == data for name, data in before.items())
+        files_after = read_files(tmp_path)
+        assert files_before
+        assert all(files_after[name] == data for name, data in files_before.items())
 
     def test_finished_recording_stays_unchanged(self, walks: Path, reporter: MemoryReporter) -> None:
-        before = read_files(walks)
+        files_before = read_files(walks)
         outcome = record(recording(walks, output={"maxRowsPerFile": 8}), reporter=reporter)
         assert outcome.state == "AlreadyFinished"
         assert outcome.metrics["episodes"] == 40
-        assert read_files(walks) == before
+        assert read_files(walks) == files_before
         assert reporter.stages == []
 
     def test_progress_includes_committed_episodes(self, tmp_path: Path, reporter: MemoryReporter) -> None:
@@ -256,13 +261,13 @@ class TestResuming:
 
     def test_other_spec_is_refused(self, tmp_path: Path) -> None:
         record(recording(tmp_path))
-        before = read_files(tmp_path)
+        files_before = read_files(tmp_path)
         with pytest.raises(
             OutputConflict,
             match=r"holds OfflineRecording/test as it was before the spec changed \(spec\.seed: 0 → 1\): revert the",
         ):
             record(recording(tmp_path, seed=1))
-        assert read_files(tmp_path) == before
+        assert read_files(tmp_path) == files_before
 
     def test_other_name_is_refused(self, tmp_path: Path) -> None:
         record(recording(tmp_path))
@@ -277,10 +282,12 @@ class TestResuming:
 
     def test_unreadable_spec_is_refused(self, tmp_path: Path) -> None:
         record(recording(tmp_path))
-        mark = tmp_path / "_hindcast/spec.json"
-        mark.write_text(mark.read_text().replace('"seed"', '"ofALaterVersion"'))
-        old, new = spec_hash(recording(tmp_path)), spec_hash(recording(tmp_path, seed=1))
-        with pytest.raises(OutputConflict, match=rf"the spec changed \(its hash was {old} and is {new}\)"):
+        owner_file = tmp_path / "_hindcast/spec.json"
+        owner_file.write_text(owner_file.read_text().replace('"seed"', '"ofALaterVersion"'))
+        old_hash, new_hash = spec_hash(recording(tmp_path)), spec_hash(recording(tmp_path, seed=1))
+        with pytest.raises(
+            OutputConflict, match=rf"the spec changed \(its hash was {old_hash} and is {new_hash}\)"
+        ):
             record(recording(tmp_path, seed=1))
 
     def test_other_spec_of_unfinished_recording_is_refused(self, tmp_path: Path) -> None:
@@ -290,9 +297,9 @@ class TestResuming:
             record(recording(tmp_path, seed=1))
 
     def test_corrected_spec_replaces_failed_one(self, tmp_path: Path) -> None:
-        wrong = {"id": "toy_environments:Wrong", "kwargs": {"what": "reset"}}
+        wrong_environment = {"id": "toy_environments:Wrong", "kwargs": {"what": "reset"}}
         with pytest.raises(UserCodeError):
-            record(recording(tmp_path, environment=wrong))
+            record(recording(tmp_path, environment=wrong_environment))
         assert record(recording(tmp_path)).state == "Succeeded"
 
     def test_checkpoint_of_other_spaces_can_be_replaced(self, tmp_path: Path) -> None:
@@ -303,9 +310,11 @@ class TestResuming:
             record(recording(tmp_path / "data", policy={"checkpoint": {"path": str(tmp_path / "wrong")}}))
         right = {"checkpoint": {"path": str(tmp_path / "right")}}
         record(recording(tmp_path / "data", policy=right))
-        record(recording(tmp_path / "whole", policy=right))
+        record(recording(tmp_path / "uninterrupted", policy=right))
         assert episode_indices(tmp_path / "data") == list(range(40))
-        assert episode_hashes(read_all(tmp_path / "data")) == episode_hashes(read_all(tmp_path / "whole"))
+        assert episode_hashes(read_all(tmp_path / "data")) == episode_hashes(
+            read_all(tmp_path / "uninterrupted")
+        )
         with pytest.raises(OutputConflict, match="the spec changed"):
             record(recording(tmp_path / "data", policy=right, seed=1))
 
@@ -313,12 +322,12 @@ class TestResuming:
     def test_kill_while_corrected_spec_takes_over_is_recovered(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: str
     ) -> None:
-        """Afterwards each spec records with its own policy."""
+        """After the kill, each of the two specs can record, and does so with its own policy."""
         specs = []
         for seed, name in enumerate(("first", "second")):
             make_policy(WALK, seed=seed).save(tmp_path / name)
             specs.append({"policy": {"checkpoint": {"path": str(tmp_path / name)}}})
-            record(recording(tmp_path / f"{name}-whole", **specs[-1]))
+            record(recording(tmp_path / f"{name}-uninterrupted", **specs[-1]))
         for spec, name in zip(specs, ("first", "second"), strict=True):
             data = tmp_path / f"{name}-data"
             with pytest.raises(Interrupted):
@@ -328,21 +337,21 @@ class TestResuming:
                 with pytest.raises(KeyboardInterrupt):
                     record(recording(data, **specs[1]))
             record(recording(data, **spec))
-            expected = episode_hashes(read_all(tmp_path / f"{name}-whole"))
+            expected = episode_hashes(read_all(tmp_path / f"{name}-uninterrupted"))
             assert episode_hashes(read_all(data)) == expected
 
     def test_late_commit_of_failed_spec_keeps_folder(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The commit belongs to the earlier spec, whose data must then be kept."""
+        """The late commit belongs to the earlier spec, so the folder must not be given to the corrected one."""
         make_policy(WALK).save(tmp_path / "policy")
         spec = {"policy": {"checkpoint": {"path": str(tmp_path / "policy")}}}
-        for name, looks in (("data", 0), ("late", 20)):
+        for name, num_checks in (("data", 0), ("late", 20)):
             with pytest.raises(Interrupted):
-                record(recording(tmp_path / name, **spec), StopAfter(looks))
-        before = read_files(tmp_path / "data")
+                record(recording(tmp_path / name, **spec), StopAfter(num_checks))
+        files_before = read_files(tmp_path / "data")
         late_files = {
-            name: data for name, data in read_files(tmp_path / "late").items() if name not in before
+            name: data for name, data in read_files(tmp_path / "late").items() if name not in files_before
         }
         assert len(late_files) == 2  # a range and its commit
 
@@ -353,11 +362,11 @@ class TestResuming:
         monkeypatch.setattr(recording_module, "wait_for_runners", commit_late_files)
         with pytest.raises(OutputConflict, match="the spec changed"):
             record(recording(tmp_path / "data", seed=1, **spec))
-        assert read_files(tmp_path / "data") == {**before, **late_files}
+        assert read_files(tmp_path / "data") == {**files_before, **late_files}
 
     def test_expert_without_checkpoint_keeps_folder(self, tmp_path: Path) -> None:
-        """Its training took time, unlike copying a policy."""
-        expert = {**TRAIN, "checkpointEvery": 5}
+        """The folder keeps an expert that was trained; it would not keep a policy that was only copied."""
+        expert = {**EXPERT, "checkpointEvery": 5}
         with pytest.raises(SpecError, match="no recurrent state"):
             record(recording(tmp_path, policy={"train": expert}, output={"recurrentStates": True}))
         with pytest.raises(OutputConflict, match="the spec changed"):
@@ -384,17 +393,17 @@ class TestOnExisting:
         record(recording(tmp_path, seed=1))
         (tmp_path / "notes.txt").write_text("mine")
         (tmp_path / "mine.parquet").write_text("mine")
-        old = {name for name in read_files(tmp_path) if name.startswith("00")}
+        old_files = {name for name in read_files(tmp_path) if name.startswith("00")}
         reporter = MemoryReporter()
         record(recording(tmp_path, output={"onExisting": "Replace"}), reporter=reporter)
         assert any("replaces" in note for note in reporter.notes)
-        assert not old & read_files(tmp_path).keys()
+        assert not old_files & read_files(tmp_path).keys()
         assert (tmp_path / "notes.txt").read_text() == (tmp_path / "mine.parquet").read_text() == "mine"
         manifest = read_manifest(resolve(tmp_path))
         assert manifest is not None
         assert manifest.seed == 0
 
-    def test_replace_of_unfinished_recording(self, tmp_path: Path, walks: Path) -> None:
+    def test_replace_discards_unfinished_recording(self, tmp_path: Path, walks: Path) -> None:
         with pytest.raises(Interrupted):
             record(recording(tmp_path, seed=1), StopAfter(20))
         record(recording(tmp_path, output={"onExisting": "Replace", "maxRowsPerFile": 8}))
@@ -426,10 +435,10 @@ class TestOnExisting:
         resource = recording(tmp_path, output={"onExisting": "Replace"})
         with pytest.raises(Interrupted):
             record(resource, StopAfter(20))
-        before = set(read_commits(resolve(tmp_path)))
+        ranges_before = set(read_commits(resolve(tmp_path)))
         reporter = MemoryReporter()
         record(resource, reporter=reporter)
-        assert before == {0}
+        assert ranges_before == {0}
         assert any("resum" in note for note in reporter.notes)
 
 
@@ -489,12 +498,12 @@ class TestPolicy:
     def test_policy_is_copied_once_and_reused_after_interruption(self, tmp_path: Path) -> None:
         make_policy(WALK).save(tmp_path / "policy")
         spec = {"policy": {"checkpoint": {"path": str(tmp_path / "policy")}}}
-        record(recording(tmp_path / "whole", **spec))
+        record(recording(tmp_path / "uninterrupted", **spec))
         with pytest.raises(Interrupted):
             record(recording(tmp_path / "data", **spec), StopAfter(20))
         shutil.rmtree(tmp_path / "policy")
         record(recording(tmp_path / "data", **spec))
-        hashes = episode_hashes(read_all(tmp_path / "whole"))
+        hashes = episode_hashes(read_all(tmp_path / "uninterrupted"))
         assert episode_hashes(read_all(tmp_path / "data")) == hashes
 
     def test_policy_of_other_spaces_is_refused(self, tmp_path: Path) -> None:
@@ -521,7 +530,7 @@ class TestPolicy:
         np.testing.assert_array_equal(inputs.argmax(-1), actions)
 
     def test_expert_is_trained_before_recording(self, tmp_path: Path, reporter: MemoryReporter) -> None:
-        record(recording(tmp_path, policy={"train": TRAIN}), reporter=reporter)
+        record(recording(tmp_path, policy={"train": EXPERT}), reporter=reporter)
         assert {stage.stage for stage in reporter.stages} == {"Training the expert", "Recording"}
         lines = (tmp_path / "_hindcast/policy/results.jsonl").read_text().splitlines()
         assert [json.loads(line)["training_iteration"] for line in lines] == [1, 2, 3]
@@ -529,56 +538,56 @@ class TestPolicy:
         assert leftovers(tmp_path) == []
 
     def test_expert_starts_from_offline_checkpoint(self, tmp_path: Path, walks: Path) -> None:
-        checkpoint = train(training(tmp_path / "runs", walks, model=TRAIN["model"])).metrics["checkpoint"]
-        expert = {**TRAIN, "config": {**TRAIN["config"], "lr": 1e-30}, "initialCheckpoint": checkpoint}
+        checkpoint = train(training(tmp_path / "runs", walks, model=EXPERT["model"])).metrics["checkpoint"]
+        expert = {**EXPERT, "config": {**EXPERT["config"], "lr": 1e-30}, "initialCheckpoint": checkpoint}
         record(recording(tmp_path / "data", policy={"train": expert}))
         module = Policy.load(tmp_path / "data/_hindcast/policy/module").module
         for name, weights in Policy.load(checkpoint).module.named_parameters():
             assert torch.equal(dict(module.named_parameters())[name], weights), name
 
     def test_expert_with_missing_initial_checkpoint_is_refused(self, tmp_path: Path) -> None:
-        expert = {**TRAIN, "initialCheckpoint": "nowhere"}
+        expert = {**EXPERT, "initialCheckpoint": "nowhere"}
         with pytest.raises(DataError, match=r"spec\.policy\.train\.initialCheckpoint: .*nowhere"):
             record(recording(tmp_path / "data", policy={"train": expert}))
 
 
 class TestLeftovers:
     def test_leftovers_of_killed_expert_are_removed(self, tmp_path: Path) -> None:
-        resource = recording(tmp_path, policy={"train": TRAIN})
+        resource = recording(tmp_path, policy={"train": EXPERT})
         with pytest.raises(Interrupted):
             record(resource, StopAfter(2))
-        policy = tmp_path / "_hindcast/policy"
+        policy_folder = tmp_path / "_hindcast/policy"
         for subfolder in ("", "module", "checkpoints", "checkpoints/checkpoint-000000002/module"):
-            (policy / subfolder).mkdir(parents=True, exist_ok=True)
-            (policy / subfolder / ".weights.safetensors.0a1b2c3d.tmp").write_text("half")
-        (policy / "checkpoints/checkpoint-000009999").mkdir()
-        (policy / "checkpoints/checkpoint-000009999/learner.safetensors").write_text("half")
+            (policy_folder / subfolder).mkdir(parents=True, exist_ok=True)
+            (policy_folder / subfolder / ".weights.safetensors.0a1b2c3d.tmp").write_text("half")
+        (policy_folder / "checkpoints/checkpoint-000009999").mkdir()
+        (policy_folder / "checkpoints/checkpoint-000009999/learner.safetensors").write_text("half")
         record(resource)
         assert leftovers(tmp_path) == []
-        assert not (policy / "checkpoints/checkpoint-000009999").exists()
+        assert not (policy_folder / "checkpoints/checkpoint-000009999").exists()
 
     def test_leftovers_of_dead_runners_are_removed(self, tmp_path: Path) -> None:
-        class Dying(MemoryReporter):
+        class FileLeavingReporter(MemoryReporter):
             def progress(self, progress: Any) -> None:
                 (tmp_path / "000001-dead0000-000.parquet").write_text("complete, never committed")
                 (tmp_path / ".000001-dead0000-001.parquet.0a1b2c3d.tmp").write_text("half")
 
-        record(recording(tmp_path), reporter=Dying())
+        record(recording(tmp_path), reporter=FileLeavingReporter())
         assert leftovers(tmp_path) == []
 
 
 class TestFailure:
     def test_environment_error_keeps_committed_ranges(self, tmp_path: Path) -> None:
-        """It fails in the second range: the first is kept, without half-written files."""
+        """The environment fails in the second range; the first one is kept, without half-written files."""
         environment = {"id": "test_run_recording:FailsAfterResets"}
-        FailsAfterResets.patience = 20
+        FailsAfterResets.num_remaining_resets = 20
         with pytest.raises(UserCodeError, match=r"test_run_recording\.py:\d+: enough"):
             record(recording(tmp_path, environment=environment))
         assert set(read_commits(resolve(tmp_path))) == {0}
         assert leftovers(tmp_path) == []
         with pytest.raises(UserCodeError):
             record(recording(tmp_path, environment=environment))
-        FailsAfterResets.patience = 10**9
+        FailsAfterResets.num_remaining_resets = 10**9
         record(recording(tmp_path, environment=environment))
         assert episode_indices(tmp_path) == list(range(40))
 
@@ -593,19 +602,19 @@ class TestFailure:
 
 
 class FailsAfterResets(Walk):
-    """Raises an exception after `patience` resets."""
+    """Raises an exception after `num_remaining_resets` resets."""
 
-    patience = 10**9
+    num_remaining_resets = 10**9
 
     def reset(self, **options: Any) -> Any:
-        if FailsAfterResets.patience == 0:
+        if FailsAfterResets.num_remaining_resets == 0:
             raise RuntimeError("enough")
-        FailsAfterResets.patience -= 1
+        FailsAfterResets.num_remaining_resets -= 1
         return super().reset(**options)
 
 
 def test_recording_in_memory_store_resumes(memory_path: str, walks: Path) -> None:
-    spec: dict[str, Any] = {"policy": {"train": TRAIN}}
+    spec: dict[str, Any] = {"policy": {"train": EXPERT}}
     with pytest.raises(Interrupted):
         record(recording(memory_path, **spec), StopAfter(22))
     record(recording(memory_path, **spec))

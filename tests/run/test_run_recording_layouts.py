@@ -57,7 +57,7 @@ class TestLayouts:
         hashes, expected = (set(episode_hashes(read_all(path)).values()) for path in (tmp_path, walks))
         assert hashes == expected
 
-    def test_timesteps_keep_the_shortest_prefix(
+    def test_duration_in_timesteps_keeps_shortest_prefix(
         self, tmp_path: Path, output: dict[str, Any], layout: str
     ) -> None:
         record(recording(tmp_path, output=output, duration={"timesteps": 300}))
@@ -70,13 +70,13 @@ class TestLayouts:
     def test_training_equals_training_on_arrow(
         self, tmp_path: Path, output: dict[str, Any], layout: str
     ) -> None:
-        record(recording(tmp_path / "this", output=output))
+        record(recording(tmp_path / "layout", output=output))
         record(recording(tmp_path / "arrow"))
-        results = [
+        outcomes = [
             train(training(tmp_path / f"run-{name}", opened_path(tmp_path / name)))
-            for name in ("this", "arrow")
+            for name in ("layout", "arrow")
         ]
-        assert results[0].metrics["loss"] == results[1].metrics["loss"]
+        assert outcomes[0].metrics["loss"] == outcomes[1].metrics["loss"]
 
 
 def opened_path(folder: Path) -> str:
@@ -89,7 +89,7 @@ def opened_path(folder: Path) -> str:
 def test_files_of_other_tools_train_like_recording(
     tmp_path: Path, output: dict[str, Any], layout: str
 ) -> None:
-    """Without manifest and metadata, and with each episode twice, training equals that on the recording, with notes."""
+    """Files without manifest and metadata that contain each episode twice train like the recording, with notes."""
     record(recording(tmp_path / "data", output=output))
     table = pa.concat_tables(pq.read_table(path) for path in sorted((tmp_path / "data").glob("*.parquet")))
     (tmp_path / "others").mkdir()

@@ -66,8 +66,8 @@ class TestFormats:
         with pytest.raises(Interrupted):
             record(recording(data, output={"format": form}), StopAfter(25))
         assert read_manifest(resolve(data)) is None
-        (first, *_) = (commit.files[0].path for commit in read_commits(resolve(data)).values())
-        (data / f"000009-abcd-000{Path(first).suffix}").write_bytes((data / first).read_bytes())
+        (first_file, *_) = (commit.files[0].path for commit in read_commits(resolve(data)).values())
+        (data / f"000009-abcd-000{Path(first_file).suffix}").write_bytes((data / first_file).read_bytes())
         block, complete_block = read_prepared(data, tmp_path / "cache"), read_all(walks)
         num_committed = sum(commit.episodes for commit in read_commits(resolve(data)).values())
         assert 0 < block.num_episodes == num_committed < complete_block.num_episodes
@@ -76,7 +76,7 @@ class TestFormats:
         spec = open_data(data, cache=tmp_path / "cache").spec
         assert spec.observation_space == open_dataset(walks).spec.observation_space
 
-    def test_timesteps_keep_the_shortest_prefix(self, tmp_path: Path, form: str) -> None:
+    def test_duration_in_timesteps_keeps_shortest_prefix(self, tmp_path: Path, form: str) -> None:
         for name, output in (("text", {"format": form}), ("arrow", {})):
             record(recording(tmp_path / name, output=output, duration={"timesteps": 300}))
         text_hashes = episode_hash_list(read_prepared(tmp_path / "text", tmp_path / "cache"))
@@ -92,11 +92,11 @@ class TestFormats:
 
     def test_replace_deletes_files_of_other_format(self, tmp_path: Path, form: str) -> None:
         record(recording(tmp_path, output={"format": form}))
-        first = set(tmp_path.glob("0*"))
+        first_files = set(tmp_path.glob("0*"))
         with pytest.raises(OutputConflict):
             record(recording(tmp_path, output={"format": form}, seed=1))
         record(recording(tmp_path, output={"format": "Columns", "onExisting": "Replace"}, seed=1))
-        assert not first & set(tmp_path.glob("0*"))
+        assert not first_files & set(tmp_path.glob("0*"))
         assert read_all(tmp_path).num_episodes == 40
 
 

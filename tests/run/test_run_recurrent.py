@@ -19,13 +19,13 @@ from hindcast.run.interruption import Interruption
 from support import StopAfter, episode_hashes, leftovers, read_all, record, recording, train, training
 
 RECALL = {"id": "toy_environments:Recall"}
-KINDS = pytest.mark.parametrize("kind", ["lstm", "gru"])
+each_cell = pytest.mark.parametrize("cell", ["lstm", "gru"])
 
 
 def fit(
     folder: Path, data: Path, interruption: Interruption | None = None, updates: int = 75, **model: Any
 ) -> Policy:
-    """Clone the data and return the policy; the run folder is `folder/test/r1`."""
+    """Clone the expert in the data and return the policy; the run folder is `folder/test/r1`."""
     resource = training(
         folder,
         data,
@@ -51,30 +51,33 @@ def mean_return(policy: Policy, num_envs: int = 8) -> float:
     )
 
 
-@KINDS
-def test_recurrent_policy_learns_to_recall(kind: str, recall_data: Path, tmp_path: Path) -> None:
-    policy = fit(tmp_path, recall_data, recurrent=kind)
+@each_cell
+def test_recurrent_policy_learns_to_recall(cell: str, recall_data: Path, tmp_path: Path) -> None:
+    policy = fit(tmp_path, recall_data, recurrent=cell)
     assert mean_return(policy) == mean_return(policy, num_envs=3) == 1
-    last = last_result(tmp_path)
-    assert last["evaluation"]["env_runners"]["episode_return_mean"] == 1
-    assert last["learners"]["default_policy"]["action_accuracy"] > 0.99
+    result = last_result(tmp_path)
+    assert result["evaluation"]["env_runners"]["episode_return_mean"] == 1
+    assert result["learners"]["default_policy"]["action_accuracy"] > 0.99
 
 
 def test_policy_without_memory_stays_at_chance(recall_data: Path, tmp_path: Path) -> None:
     assert 0.25 < mean_return(fit(tmp_path, recall_data)) < 0.75
 
 
-@KINDS
+@each_cell
 def test_interrupted_training_equals_uninterrupted_training(
-    kind: str, recall_data: Path, tmp_path: Path
+    cell: str, recall_data: Path, tmp_path: Path
 ) -> None:
-    model = {"recurrent": kind, "maxSeqLen": 5, "burnIn": 2}
-    reference = fit(tmp_path / "whole", recall_data, **model)
+    model = {"recurrent": cell, "maxSeqLen": 5, "burnIn": 2}
+    reference = fit(tmp_path / "uninterrupted", recall_data, **model)
     for updates in (40, 20):
         with pytest.raises(Interrupted):
-            fit(tmp_path / "parted", recall_data, StopAfter(updates), **model)
-    assert fit(tmp_path / "parted", recall_data, **model).digest == reference.digest
-    counters = [last_result(tmp_path / run)["num_env_steps_trained_lifetime"] for run in ("whole", "parted")]
+            fit(tmp_path / "interrupted", recall_data, StopAfter(updates), **model)
+    assert fit(tmp_path / "interrupted", recall_data, **model).digest == reference.digest
+    counters = [
+        last_result(tmp_path / run)["num_env_steps_trained_lifetime"]
+        for run in ("uninterrupted", "interrupted")
+    ]
     assert counters[0] == counters[1] == 75 * (280 // 5) * 5
 
 
@@ -106,16 +109,16 @@ def record_block(
 def test_interrupted_recording_equals_uninterrupted_recording(
     encoding: str, checkpoint: Path, tmp_path: Path
 ) -> None:
-    reference = record_block(tmp_path / "whole", checkpoint, encoding=encoding)
+    reference = record_block(tmp_path / "uninterrupted", checkpoint, encoding=encoding)
     for episodes in (5, 15, 3):
         with pytest.raises(Interrupted):
-            record_block(tmp_path / "parted", checkpoint, StopAfter(episodes), encoding=encoding)
-    assert episode_hashes(record_block(tmp_path / "parted", checkpoint, encoding=encoding)) == episode_hashes(
-        reference
-    )
+            record_block(tmp_path / "interrupted", checkpoint, StopAfter(episodes), encoding=encoding)
+    assert episode_hashes(
+        record_block(tmp_path / "interrupted", checkpoint, encoding=encoding)
+    ) == episode_hashes(reference)
 
 
-def test_recorded_states_are_those_after_steps(checkpoint: Path, tmp_path: Path) -> None:
+def test_recorded_state_is_state_after_step(checkpoint: Path, tmp_path: Path) -> None:
     block = record_block(tmp_path, checkpoint)
     policy = Policy.load(checkpoint)
     assert block.columns["state_out/h"].shape == block.columns["state_out/c"].shape == (block.num_steps, 16)
@@ -135,7 +138,7 @@ def test_recording_has_no_states_by_default(checkpoint: Path, tmp_path: Path) ->
 
 
 def test_sequences_start_from_recorded_states(checkpoint: Path, tmp_path: Path) -> None:
-    """On sequences too short for the cue, a policy only learns from the recorded policy's states."""
+    """Sequences are too short to contain the cue, so a policy can only learn it from recorded states."""
     record_block(tmp_path / "data", checkpoint)
     model = {"recurrent": "LSTM", "maxSeqLen": 3}
     zero_state_policy = fit(tmp_path / "zero", tmp_path / "data", **model)

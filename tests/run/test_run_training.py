@@ -26,7 +26,7 @@ from hindcast.learn.checkpoint import CheckpointStore, find_checkpoint
 from hindcast.models.policy import Policy
 from hindcast.pipeline.offline_data import Source
 from hindcast.report.results import ResultsLog
-from hindcast.run.claim import claim, claimed_hashes, first_learners
+from hindcast.run.claim import claim, claimed_hashes, initial_num_learners
 from hindcast.run.offline_trainer import make_offline_trainer
 from hindcast.run.stop_criteria import measurement_hash
 from hindcast.run.trainer import Trainer
@@ -35,7 +35,7 @@ from hindcast.storage.location import resolve
 from support import WALK, MemoryReporter, StopAfter, make_policy, record, recording, train, training
 from toy_pipeline import ObservationLog
 
-STEPS = 1000
+NUM_STEPS = 1000
 
 
 @pytest.fixture(scope="module")
@@ -44,24 +44,24 @@ def numbered_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from gymnasium.spaces import Box, Discrete
 
     folder = resolve(tmp_path_factory.mktemp("data") / "numbered_data")
-    lengths = np.random.default_rng(0).multinomial(STEPS - 60, [1 / 60] * 60) + 1
+    lengths = np.random.default_rng(0).multinomial(NUM_STEPS - 60, [1 / 60] * 60) + 1
     ends = np.cumsum(lengths)
-    obs = np.full((STEPS + 60, 2), -1, dtype=np.float32)
-    obs[np.arange(STEPS) + np.repeat(np.arange(60), lengths), 0] = np.arange(STEPS)
+    obs = np.full((NUM_STEPS + 60, 2), -1, dtype=np.float32)
+    obs[np.arange(NUM_STEPS) + np.repeat(np.arange(60), lengths), 0] = np.arange(NUM_STEPS)
     block = Block(
-        columns={"obs": obs, "actions": np.arange(STEPS) % 2, "rewards": np.ones(STEPS)},
+        columns={"obs": obs, "actions": np.arange(NUM_STEPS) % 2, "rewards": np.ones(NUM_STEPS)},
         length=lengths,
         eps_id=np.array([f"e{i}" for i in range(60)], dtype=object),
         t_started=np.zeros(60, dtype=np.int64),
         terminated=np.ones(60, dtype=np.bool_),
         truncated=np.zeros(60, dtype=np.bool_),
     )
-    assert ends[-1] == STEPS
+    assert ends[-1] == NUM_STEPS
     spec = DataSpec.from_block(block, Box(-np.inf, np.inf, (2,)), Discrete(2))
     writer = BlockWriter(folder, spec, make_file_stem(0, "a"), max_rows_per_file=7)
     writer.write(block)
     files = writer.close()
-    write_commit(folder, Commit(range=0, files=files, episodes=60, timesteps=STEPS, first=0))
+    write_commit(folder, Commit(range=0, files=files, episodes=60, timesteps=NUM_STEPS, first=0))
     write_manifest(folder, Manifest(spec=spec.to_json(), files=files))
     return Path(folder.path)
 
@@ -82,29 +82,30 @@ def list_checkpoints(folder: Path) -> list[int]:
 
 
 def read_weights(folder: Path | str) -> dict[str, np.ndarray]:
-    """Return the weights of a checkpoint, or of the last one of a run."""
+    """Return the weights of a checkpoint, or of the last checkpoint of a run."""
     path = Path(folder)
     if (path / "test").exists():
         path = path / f"test/r1/checkpoints/checkpoint-{list_checkpoints(path)[-1]:09d}"
     return safetensors.numpy.load_file(path / "module/weights.safetensors")
 
 
-def assert_same_weights(one: Path | str, other: Path | str) -> None:
-    weights_of_one, weights_of_other = read_weights(one), read_weights(other)
-    assert weights_of_one.keys() == weights_of_other.keys()
-    for name, value in weights_of_one.items():
-        np.testing.assert_array_equal(value, weights_of_other[name])
+def assert_same_weights(path: Path | str, other_path: Path | str) -> None:
+    weights, other_weights = read_weights(path), read_weights(other_path)
+    assert weights.keys() == other_weights.keys()
+    for name, value in weights.items():
+        np.testing.assert_array_equal(value, other_weights[name])
 
 
 @pytest.fixture
 def delivered_batches() -> Iterator[list[torch.Tensor]]:
-    """Batches that `toy_pipeline` recorded."""
+    """First observation values of each batch, as `ObservationLog` records them."""
     ObservationLog.seen.clear()
     yield ObservationLog.seen
     ObservationLog.seen.clear()
 
 
 def make_recording_pipeline(**pipeline: Any) -> dict[str, Any]:
+    """Return a pipeline section that records batches in `delivered_batches`."""
     return {"offlineData": "toy_pipeline:ObservationLog", **pipeline}
 
 
@@ -122,12 +123,12 @@ class TestCoverage:
         pipeline = make_recording_pipeline(residency=residency, windowSteps=window_steps)
         train(training(tmp_path, numbered_data, pipeline=pipeline, stop={"epochs": 3}))
         stream = torch.cat(delivered_batches).numpy()
-        assert len(stream) >= 3 * STEPS
-        epochs = [stream[epoch * STEPS : (epoch + 1) * STEPS] for epoch in range(3)]
+        assert len(stream) >= 3 * NUM_STEPS
+        epochs = [stream[epoch * NUM_STEPS : (epoch + 1) * NUM_STEPS] for epoch in range(3)]
         for epoch in epochs:
-            np.testing.assert_array_equal(np.sort(epoch), np.arange(STEPS))
+            np.testing.assert_array_equal(np.sort(epoch), np.arange(NUM_STEPS))
         assert not np.array_equal(epochs[0], epochs[1])
-        assert not np.array_equal(epochs[0], np.arange(STEPS))
+        assert not np.array_equal(epochs[0], np.arange(NUM_STEPS))
 
     def test_coverage_is_reported(self, tmp_path: Path, numbered_data: Path) -> None:
         pipeline = {"datasetNumItersPerLearner": 10}
@@ -184,7 +185,7 @@ class TestBatchesLargerThanTheData:
                 pipeline=make_recording_pipeline(),
             )
         )
-        counts = np.bincount(delivered_batches[0].long().numpy(), minlength=STEPS)
+        counts = np.bincount(delivered_batches[0].long().numpy(), minlength=NUM_STEPS)
         assert set(counts) == {2, 3}
 
     def test_batch_larger_than_memory_is_refused(self, tmp_path: Path, numbered_data: Path) -> None:
@@ -197,27 +198,29 @@ class TestBatchesLargerThanTheData:
 
 
 class TestStop:
-    def last(self, folder: Path, data: Path, stop: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    def train_and_read_last(
+        self, folder: Path, data: Path, stop: dict[str, Any], **spec: Any
+    ) -> dict[str, Any]:
         train(training(folder, data, stop=stop, **spec))
         return read_results(folder)[-1]
 
     def test_stops_after_iterations(self, tmp_path: Path, numbered_data: Path) -> None:
-        last = self.last(tmp_path, numbered_data, {"iterations": 2})
-        assert last["training_iteration"] == 2
-        assert last["num_updates_lifetime"] == 2 * 32  # batches of 32 in 1000 steps, rounded up
+        last_result = self.train_and_read_last(tmp_path, numbered_data, {"iterations": 2})
+        assert last_result["training_iteration"] == 2
+        assert last_result["num_updates_lifetime"] == 2 * 32  # batches of 32 in 1000 steps, rounded up
 
     def test_stops_after_updates(self, tmp_path: Path, numbered_data: Path) -> None:
-        last = self.last(tmp_path, numbered_data, {"updates": 50})
-        assert last["num_updates_lifetime"] == 50
-        assert last["training_iteration"] == 2
+        last_result = self.train_and_read_last(tmp_path, numbered_data, {"updates": 50})
+        assert last_result["num_updates_lifetime"] == 50
+        assert last_result["training_iteration"] == 2
 
     def test_stops_after_timesteps(self, tmp_path: Path, numbered_data: Path) -> None:
-        last = self.last(tmp_path, numbered_data, {"timesteps": 1500})
-        assert last["num_env_steps_trained_lifetime"] == 1504  # 47 batches of 32
+        last_result = self.train_and_read_last(tmp_path, numbered_data, {"timesteps": 1500})
+        assert last_result["num_env_steps_trained_lifetime"] == 1504  # 47 batches of 32
 
     def test_stops_after_epochs(self, tmp_path: Path, numbered_data: Path) -> None:
-        last = self.last(tmp_path, numbered_data, {"epochs": 1.5})
-        assert last["epoch"] == 1.504
+        last_result = self.train_and_read_last(tmp_path, numbered_data, {"epochs": 1.5})
+        assert last_result["epoch"] == 1.504
 
     def test_stops_at_return(self, tmp_path: Path, numbered_data: Path, walks: Path) -> None:
         train(
@@ -246,8 +249,10 @@ class TestStop:
         assert trainer.iteration == 1
 
     def test_stops_at_first_criterion(self, tmp_path: Path, numbered_data: Path) -> None:
-        last = self.last(tmp_path, numbered_data, {"updates": 500, "epochs": 30, "iterations": 1})
-        assert last["training_iteration"] == 1
+        last_result = self.train_and_read_last(
+            tmp_path, numbered_data, {"updates": 500, "epochs": 30, "iterations": 1}
+        )
+        assert last_result["training_iteration"] == 1
 
 
 class TestCheckpoints:
@@ -280,11 +285,11 @@ class TestCheckpoints:
             )
         )
         scores = [line["evaluation"]["env_runners"]["episode_return_mean"] for line in read_results(tmp_path)]
-        best = int(np.argmax(scores)) + 1
-        assert best < 12, "the seed was chosen so that the last is not the best"
-        assert list_checkpoints(tmp_path) == [2 * best, 24]
+        best_iteration = int(np.argmax(scores)) + 1
+        assert best_iteration < 12, "the seed was chosen so that the last policy is not the best"
+        assert list_checkpoints(tmp_path) == [2 * best_iteration, 24]
         assert outcome.metrics["best"]["score"] == max(scores)
-        assert outcome.metrics["best"]["path"].endswith(f"checkpoint-{2 * best:09d}")
+        assert outcome.metrics["best"]["path"].endswith(f"checkpoint-{2 * best_iteration:09d}")
         assert_same_weights(outcome.metrics["best"]["path"], tmp_path / "test/r1")
 
     def test_best_checkpoint_is_marked_after_kill(
@@ -324,7 +329,7 @@ class TestCheckpoints:
         assert f"return {outcome.metrics['best']['score']:.1f}" in outcome.message
         assert outcome.metrics["best"]["path"] in outcome.message
 
-    def test_trained_policy_acts(self, tmp_path: Path, walks: Path) -> None:
+    def test_trained_policy_acts_and_equals_module_of_run(self, tmp_path: Path, walks: Path) -> None:
         outcome = train(training(tmp_path, walks, environment=WALK))
         policy = Policy.load(outcome.metrics["checkpoint"])
         assert policy.action_space.contains(policy(np.zeros(4, np.float32)))
@@ -353,44 +358,48 @@ def test_finished_training_without_loss_is_reported(tmp_path: Path, numbered_dat
 
 
 class TestInterruption:
-    """100 updates equal 50, a checkpoint and 50 more; test_faults_training does so in new processes."""
+    """100 updates equal 50, a checkpoint and 50 more; test_faults_training checks this in new processes."""
 
     pipeline = {"datasetNumItersPerLearner": 30}
 
-    def train_with_interruptions(self, folder: Path, data: Path, looks: list[int], **spec: Any) -> None:
+    def train_with_interruptions(self, folder: Path, data: Path, num_checks: list[int], **spec: Any) -> None:
         resource = training(folder, data, pipeline=self.pipeline, stop={"updates": 100}, **spec)
-        for number in looks:
+        for count in num_checks:
             with pytest.raises(Interrupted, match=r"interrupted at update \d+; run the same command again"):
-                train(resource, StopAfter(number))
+                train(resource, StopAfter(count))
         assert train(resource).state == "Succeeded"
 
-    @pytest.mark.parametrize("looks", [[50], [0], [30], [60, 30], [1, 1, 1]], ids=str)
+    @pytest.mark.parametrize("num_checks", [[50], [0], [30], [60, 30], [1, 1, 1]], ids=str)
     def test_interruption_does_not_change_results(
-        self, tmp_path: Path, numbered_data: Path, looks: list[int]
+        self, tmp_path: Path, numbered_data: Path, num_checks: list[int]
     ) -> None:
         config = {"lr": [[0, 1e-3], [3200, 1e-5]], "trainBatchSizePerLearner": 32, "gradClip": 0.5}
         train(
             training(
-                tmp_path / "whole",
+                tmp_path / "uninterrupted",
                 numbered_data,
                 pipeline=self.pipeline,
                 config=config,
                 stop={"updates": 100},
             )
         )
-        self.train_with_interruptions(tmp_path / "parts", numbered_data, looks, config=config)
-        assert_same_weights(tmp_path / "whole", tmp_path / "parts")
-        assert without_times(read_results(tmp_path / "whole")) == without_times(
-            read_results(tmp_path / "parts")
+        self.train_with_interruptions(tmp_path / "interrupted", numbered_data, num_checks, config=config)
+        assert_same_weights(tmp_path / "uninterrupted", tmp_path / "interrupted")
+        assert without_times(read_results(tmp_path / "uninterrupted")) == without_times(
+            read_results(tmp_path / "interrupted")
         )
 
     def test_interruption_with_filters_and_stacks_does_not_change_results(
         self, tmp_path: Path, walks: Path
     ) -> None:
         model = {"fcnetHiddens": [16], "observationFilter": "MeanStd", "frameStack": 3}
-        train(training(tmp_path / "whole", walks, pipeline=self.pipeline, model=model, stop={"updates": 100}))
-        self.train_with_interruptions(tmp_path / "parts", walks, [45], model=model)
-        assert_same_weights(tmp_path / "whole", tmp_path / "parts")
+        train(
+            training(
+                tmp_path / "uninterrupted", walks, pipeline=self.pipeline, model=model, stop={"updates": 100}
+            )
+        )
+        self.train_with_interruptions(tmp_path / "interrupted", walks, [45], model=model)
+        assert_same_weights(tmp_path / "uninterrupted", tmp_path / "interrupted")
 
     def test_interruption_of_finished_training_has_no_effect(
         self, tmp_path: Path, numbered_data: Path
@@ -399,8 +408,8 @@ class TestInterruption:
         assert train(training(tmp_path, numbered_data), StopAfter(0)).state == "AlreadyFinished"
 
 
-class TestGoingOn:
-    """A longer training makes the same updates as a shorter one first."""
+class TestContinuation:
+    """A training that is continued makes the same updates as one that was longer from the start."""
 
     pipeline = {"datasetNumItersPerLearner": 30}
 
@@ -413,14 +422,14 @@ class TestGoingOn:
                 training(tmp_path / folder, numbered_data, pipeline=self.pipeline, config=config, stop=stop)
             ).state
 
-        assert train_to("whole", 100) == "Succeeded"
-        # 40 and 75 end in mid-iteration, 60 with one.
-        assert [train_to("parts", updates) for updates in (40, 60, 75, 100)] == ["Succeeded"] * 4
-        assert train_to("parts", 100) == "AlreadyFinished"
-        assert_same_weights(tmp_path / "whole", tmp_path / "parts")
+        assert train_to("uninterrupted", 100) == "Succeeded"
+        # 40 and 75 end within an iteration, 60 ends with an iteration.
+        assert [train_to("interrupted", updates) for updates in (40, 60, 75, 100)] == ["Succeeded"] * 4
+        assert train_to("interrupted", 100) == "AlreadyFinished"
+        assert_same_weights(tmp_path / "uninterrupted", tmp_path / "interrupted")
         reference_results, resumed_results = (
-            read_results(tmp_path / "whole"),
-            read_results(tmp_path / "parts"),
+            read_results(tmp_path / "uninterrupted"),
+            read_results(tmp_path / "interrupted"),
         )
         assert [line["num_updates_lifetime"] for line in resumed_results] == [30, 60, 90, 100]
         assert without_times(resumed_results) == without_times(reference_results)
@@ -435,12 +444,18 @@ class TestGoingOn:
             {"offline": {"heldOut": 0.4, "estimates": ["wis"], "explore": True}},
             {"offline": {"heldOut": 0.4, "estimates": ["wis"], "explore": True, "interval": 1}},
         ],
-        ids=["at the end", "of each", "of every other", "estimated at the end", "estimated of each"],
+        ids=[
+            "at end",
+            "each iteration",
+            "every second iteration",
+            "estimates at end",
+            "estimates each iteration",
+        ],
     )
     def test_raised_stop_discards_evaluation_at_earlier_end(
         self, tmp_path: Path, walks: Path, evaluation: dict[str, Any], keep: int
     ) -> None:
-        # 8 and 16 end with an iteration, the others in one; 10 is better than all of these.
+        # 8 and 16 end with an iteration, the others within one; the policy after 10 updates is the best.
         self.assert_equals_longer_trainings(tmp_path, walks, (6, 8, 10, 16), evaluation, keep)
 
     @pytest.mark.slow
@@ -456,7 +471,7 @@ class TestGoingOn:
     @pytest.mark.parametrize(
         "evaluation",
         [{"duration": 5}, {"interval": 1, "duration": 5}],
-        ids=["at the end", "of each"],
+        ids=["at end", "each iteration"],
     )
     def test_raised_stop_after_kill_at_end_equals_longer_training(
         self,
@@ -466,26 +481,30 @@ class TestGoingOn:
         evaluation: dict[str, Any],
         raised: int,
     ) -> None:
-        """Kills before and after the last weights are marked."""
-        mark, calls, last = CheckpointStore.mark_best, iter(range(99)), int("interval" in evaluation)
+        """The training is killed before and after its last weights are marked as best."""
+        mark_best, calls, last_call = (
+            CheckpointStore.mark_best,
+            iter(range(99)),
+            int("interval" in evaluation),
+        )
 
-        def kill_at_last_mark(*given: Any, **named: Any) -> bool:
-            number = next(calls)
-            is_best = number != last and mark(*given, **named)
-            if number >= last:
+        def kill_at_last_mark(*args: Any, **kwargs: Any) -> bool:
+            call_index = next(calls)
+            is_best = call_index != last_call and mark_best(*args, **kwargs)
+            if call_index >= last_call:
                 raise KeyboardInterrupt
             return is_best
 
         for _ in range(2):
             with monkeypatch.context() as kill, pytest.raises(KeyboardInterrupt):
                 kill.setattr(CheckpointStore, "mark_best", kill_at_last_mark)
-                train(self.make_evaluated_training(tmp_path / "parts", walks, 6, evaluation))
+                train(self.make_evaluated_training(tmp_path / "interrupted", walks, 6, evaluation))
         self.assert_equals_longer_trainings(tmp_path, walks, (raised,), evaluation)
 
     def make_evaluated_training(
         self, folder: Path, data: Path, updates: int, evaluation: dict[str, Any], keep: int = 3
     ) -> OfflineTraining:
-        """A training in iterations of 4 updates that each change the policy noticeably."""
+        """Make a training in iterations of 4 updates, each of which changes the policy noticeably."""
         return training(
             folder,
             data,
@@ -505,35 +524,37 @@ class TestGoingOn:
             reference = folder / f"to {end}"
             metrics = [
                 train(self.make_evaluated_training(run_folder, data, end, evaluation, keep)).metrics
-                for run_folder in (folder / "parts", reference)
+                for run_folder in (folder / "interrupted", reference)
             ]
             best = [
                 run["best"] and {**run["best"], "path": Path(run["best"]["path"]).name} for run in metrics
             ]
             assert best[0] == best[1]
-            assert without_times(read_results(folder / "parts")) == without_times(read_results(reference))
-            assert_same_weights(folder / "parts", reference)
-            assert_same_weights(folder / "parts/test/r1", reference / "test/r1")
+            assert without_times(read_results(folder / "interrupted")) == without_times(
+                read_results(reference)
+            )
+            assert_same_weights(folder / "interrupted", reference)
+            assert_same_weights(folder / "interrupted/test/r1", reference / "test/r1")
 
     def test_raised_stop_after_interruption_equals_longer_training(
         self, tmp_path: Path, numbered_data: Path, reporter: MemoryReporter
     ) -> None:
-        train(training(tmp_path / "whole", numbered_data, stop={"updates": 100}))
+        train(training(tmp_path / "uninterrupted", numbered_data, stop={"updates": 100}))
         with pytest.raises(Interrupted):
-            train(training(tmp_path / "parts", numbered_data, stop={"updates": 50}), StopAfter(20))
-        train(training(tmp_path / "parts", numbered_data, stop={"updates": 100}), reporter=reporter)
+            train(training(tmp_path / "interrupted", numbered_data, stop={"updates": 50}), StopAfter(20))
+        train(training(tmp_path / "interrupted", numbered_data, stop={"updates": 100}), reporter=reporter)
         assert reporter.notes[-1].startswith("resuming at update 20")
-        assert_same_weights(tmp_path / "whole", tmp_path / "parts")
+        assert_same_weights(tmp_path / "uninterrupted", tmp_path / "interrupted")
 
     def test_changed_evaluation_takes_effect(self, tmp_path: Path, walks: Path) -> None:
-        folder: dict[str, Any] = {"environment": WALK, "pipeline": self.pipeline}
-        train(training(tmp_path, walks, stop={"iterations": 1}, **folder))
+        common_spec: dict[str, Any] = {"environment": WALK, "pipeline": self.pipeline}
+        train(training(tmp_path, walks, stop={"iterations": 1}, **common_spec))
         evaluation = {"interval": 1, "duration": 2}
-        train(training(tmp_path, walks, stop={"iterations": 2}, evaluation=evaluation, **folder))
+        train(training(tmp_path, walks, stop={"iterations": 2}, evaluation=evaluation, **common_spec))
         assert ["evaluation" in line for line in read_results(tmp_path)] == [False, True]
 
     @pytest.mark.parametrize(
-        ("first", "then"),
+        ("first_evaluation", "second_evaluation"),
         [
             ({"interval": 1, "duration": 1}, {"interval": 1, "duration": 20, "explore": True}),
             (
@@ -552,12 +573,14 @@ class TestGoingOn:
         ids=["returns", "estimates"],
     )
     def test_changed_evaluation_selects_best_by_its_own_scores(
-        self, tmp_path: Path, walks: Path, first: dict[str, Any], then: dict[str, Any]
+        self, tmp_path: Path, walks: Path, first_evaluation: dict[str, Any], second_evaluation: dict[str, Any]
     ) -> None:
-        before = train(self.make_evaluated_training(tmp_path, walks, 12, first)).metrics["best"]
-        after = train(self.make_evaluated_training(tmp_path, walks, 20, then)).metrics["best"]
-        assert before["score"] > after["score"]
-        assert find_checkpoint(after["path"]).updates > 12
+        first_best, second_best = (
+            train(self.make_evaluated_training(tmp_path, walks, updates, evaluation)).metrics["best"]
+            for updates, evaluation in ((12, first_evaluation), (20, second_evaluation))
+        )
+        assert first_best["score"] > second_best["score"]
+        assert find_checkpoint(second_best["path"]).updates > 12
 
     def test_changed_evaluation_ignores_unmarked_score(
         self, tmp_path: Path, walks: Path, monkeypatch: pytest.MonkeyPatch
@@ -575,20 +598,22 @@ class TestGoingOn:
         outcome = train(training(tmp_path, numbered_data, stop={"updates": 50}))
         assert (outcome.state, outcome.metrics["updates"]) == ("Succeeded", 60)
 
-    def test_other_changes_are_refused(self, tmp_path: Path, numbered_data: Path) -> None:
+    def test_change_of_seed_is_refused_without_new_revision(
+        self, tmp_path: Path, numbered_data: Path
+    ) -> None:
         train(training(tmp_path, numbered_data, stop={"updates": 10}))
         with pytest.raises(OutputConflict, match=r"raise spec\.revision"):
             train(training(tmp_path, numbered_data, stop={"updates": 20}, seed=1))
         assert train(training(tmp_path, numbered_data, stop={"updates": 10})).state == "AlreadyFinished"
 
     def test_resume_keeps_initial_global_batch(self, tmp_path: Path, numbered_data: Path) -> None:
-        began = training(tmp_path, numbered_data, learners={"replicas": 2}, stop={"updates": 10})
-        longer = training(tmp_path, numbered_data, stop={"updates": 20})
+        first_resource = training(tmp_path, numbered_data, learners={"replicas": 2}, stop={"updates": 10})
+        longer_resource = training(tmp_path, numbered_data, stop={"updates": 20})
         state = resolve(tmp_path / "run")
-        claim(state, began, has_progress=False)
-        assert claim(state, longer, has_progress=True)
-        assert first_learners(state, longer) == 2
-        assert claimed_hashes(state) == {spec_hash(began), spec_hash(longer)}
+        claim(state, first_resource, has_progress=False)
+        assert claim(state, longer_resource, has_progress=True)
+        assert initial_num_learners(state, longer_resource) == 2
+        assert claimed_hashes(state) == {spec_hash(first_resource), spec_hash(longer_resource)}
 
 
 class TestFolder:
@@ -597,11 +622,11 @@ class TestFolder:
     ) -> None:
         """A training that fails at its end must not count as finished."""
 
-        def fails(**_: object) -> None:
-            raise ValueError("told badly")
+        def raise_error(**_: object) -> None:
+            raise ValueError("invalid outcome")
 
-        monkeypatch.setattr("hindcast.run.training.Outcome", fails)
-        with pytest.raises(ValueError, match="told badly"):
+        monkeypatch.setattr("hindcast.run.training.Outcome", raise_error)
+        with pytest.raises(ValueError, match="invalid outcome"):
             train(training(tmp_path, numbered_data))
         assert not (tmp_path / "test/r1/success.json").exists()
 
@@ -609,19 +634,19 @@ class TestFolder:
         """The new report is written after the marker; until then the old one would pass as current."""
         train(training(tmp_path, numbered_data, stop={"updates": 10}))
         report = tmp_path / "test/r1/report.html"
-        report.write_text("of 10 updates")
+        report.write_text("report of 10 updates")
         assert train(training(tmp_path, numbered_data, stop={"updates": 10})).state == "AlreadyFinished"
         assert report.exists()
         train(training(tmp_path, numbered_data, stop={"updates": 20}))
         assert not report.exists()
 
-    def test_finished_work_stays_finished(
+    def test_finished_training_is_not_repeated(
         self, tmp_path: Path, numbered_data: Path, reporter: MemoryReporter
     ) -> None:
-        first = train(training(tmp_path, numbered_data))
-        second = train(training(tmp_path, numbered_data), reporter=reporter)
-        assert second.state == "AlreadyFinished"
-        assert second.metrics["checkpoint"] == first.metrics["checkpoint"]
+        first_outcome = train(training(tmp_path, numbered_data))
+        second_outcome = train(training(tmp_path, numbered_data), reporter=reporter)
+        assert second_outcome.state == "AlreadyFinished"
+        assert second_outcome.metrics["checkpoint"] == first_outcome.metrics["checkpoint"]
         assert reporter.stages == []
 
     def test_other_spec_is_refused(self, tmp_path: Path, numbered_data: Path) -> None:
@@ -631,7 +656,9 @@ class TestFolder:
         ):
             train(training(tmp_path, numbered_data, seed=1))
 
-    def test_lost_spec_is_recognised_by_checkpoint(self, tmp_path: Path, numbered_data: Path) -> None:
+    def test_other_spec_is_refused_by_checkpoint_if_owner_record_is_lost(
+        self, tmp_path: Path, numbered_data: Path
+    ) -> None:
         with pytest.raises(Interrupted):
             train(training(tmp_path, numbered_data), StopAfter(5))
         (tmp_path / "test/r1/spec.json").unlink()
@@ -702,14 +729,14 @@ def test_damaged_owner_record_is_refused(tmp_path: Path, walks: Path, content: b
 
 
 class TestInitialCheckpoint:
-    def start(self, folder: Path, data: Path, path: Path, **spec: Any) -> None:
+    def train_from(self, folder: Path, data: Path, path: Path, **spec: Any) -> None:
         config = {"lr": 1e-30, "trainBatchSizePerLearner": 32}
         train(training(folder, data, config=config, initialCheckpoint=str(path), **spec))
 
     def test_initial_checkpoint_gives_weights(self, tmp_path: Path, walks: Path) -> None:
         policy = make_policy(WALK, seed=5)
         policy.save(tmp_path / "policy")
-        self.start(tmp_path / "runs", walks, tmp_path / "policy")
+        self.train_from(tmp_path / "runs", walks, tmp_path / "policy")
         initial_weights, parameters = read_weights(tmp_path / "runs"), dict(policy.module.named_parameters())
         assert initial_weights
         for name, value in initial_weights.items():
@@ -720,7 +747,7 @@ class TestInitialCheckpoint:
         policy.preprocessing.update({"obs": np.arange(40, dtype=np.float32).reshape(10, 4)})
         policy.save(tmp_path / "policy")
         model = {"fcnetHiddens": [16], "observationFilter": "MeanStd"}
-        self.start(tmp_path / "runs", walks, tmp_path / "policy", model=model)
+        self.train_from(tmp_path / "runs", walks, tmp_path / "policy", model=model)
         trained_policy = Policy.load(str(tmp_path / "runs/test/r1/module"))
         for name, numbers in policy.preprocessing.state().items():
             np.testing.assert_array_equal(trained_policy.preprocessing.state()[name], numbers)
@@ -740,34 +767,34 @@ class TestInitialCheckpoint:
     def test_other_model_is_refused(self, tmp_path: Path, walks: Path, model: dict[str, Any]) -> None:
         make_policy(WALK).save(tmp_path / "policy")
         with pytest.raises(SpecError, match=r"spec\.initialCheckpoint: .*model"):
-            self.start(tmp_path / "runs", walks, tmp_path / "policy", model=model)
+            self.train_from(tmp_path / "runs", walks, tmp_path / "policy", model=model)
 
     @pytest.mark.parametrize(
         ("model", "difference"),
         [
-            ({"fcnetHiddens": [32]}, r"has model\.fcnetHiddens \[16\], this one has \[32\]"),
+            ({"fcnetHiddens": [32]}, r"has model\.fcnetHiddens \[16\], this training has \[32\]"),
             (
                 {"fcnetHiddens": [16], "headFcnetHiddens": [8]},
-                r"has model\.headFcnetHiddens \[\], this one has \[8\]",
+                r"has model\.headFcnetHiddens \[\], this training has \[8\]",
             ),
-            ({"fcnetHiddens": [16], "recurrent": "GRU"}, r"has model\.recurrent None, this one has GRU"),
+            ({"fcnetHiddens": [16], "recurrent": "GRU"}, r"has model\.recurrent None, this training has GRU"),
         ],
     )
-    def test_other_sizes_name_option(
+    def test_initial_checkpoint_of_other_sizes_names_option(
         self, tmp_path: Path, walks: Path, model: dict[str, Any], difference: str
     ) -> None:
         make_policy(WALK).save(tmp_path / "policy")
         with pytest.raises(SpecError, match=f"{difference}; the model sections must be the same"):
-            self.start(tmp_path / "runs", walks, tmp_path / "policy", model=model)
+            self.train_from(tmp_path / "runs", walks, tmp_path / "policy", model=model)
 
     @pytest.mark.parametrize(
-        ("before", "after", "message"),
+        ("saved_algorithm", "new_algorithm", "message"),
         [
             (
                 ("BC", {}),
                 ("DQN", {}),
                 r"test/r1 holds an action distribution that BC trained, and DQN trains action values: start from a "
-                r"checkpoint of DQN or DiscreteCQL, or omit it",
+                r"checkpoint of DQN or DiscreteCQL, or omit initialCheckpoint",
             ),
             (
                 ("DiscreteCQL", {}),
@@ -777,24 +804,24 @@ class TestInitialCheckpoint:
             (
                 ("DQN", {"dueling": False}),
                 ("DQN", {"numQuantiles": 3}),
-                r"test/r1 has config\.dueling False, this one has True; the config sections must be the same",
+                r"test/r1 has config\.dueling False, this training has True; the config sections must be the same",
             ),
         ],
         ids=["BC-DQN", "DiscreteCQL-BC", "DQN-DQN"],
     )
     def test_other_kind_of_policy_is_refused(
-        self, tmp_path: Path, walks: Path, before: Any, after: Any, message: str
+        self, tmp_path: Path, walks: Path, saved_algorithm: Any, new_algorithm: Any, message: str
     ) -> None:
-        algorithm, config = before
-        train(training(tmp_path / "before", walks, algorithm=algorithm, config=config, stop={"updates": 1}))
-        algorithm, config = after
-        start = {
+        algorithm, config = saved_algorithm
+        train(training(tmp_path / "saved", walks, algorithm=algorithm, config=config, stop={"updates": 1}))
+        algorithm, config = new_algorithm
+        spec = {
             "algorithm": algorithm,
             "config": config,
-            "initialCheckpoint": str(tmp_path / "before/test/r1"),
+            "initialCheckpoint": str(tmp_path / "saved/test/r1"),
         }
         with pytest.raises(SpecError, match=rf"^spec\.initialCheckpoint: .*{message}"):
-            train(training(tmp_path / "after", walks, **start))
+            train(training(tmp_path / "new", walks, **spec))
 
     def test_other_kind_of_saved_policy_is_refused(self, tmp_path: Path, walks: Path) -> None:
         make_policy(WALK).save(tmp_path / "policy")
@@ -808,11 +835,13 @@ class TestInitialCheckpoint:
             )
 
     def test_other_distribution_is_refused(self, tmp_path: Path, walks: Path) -> None:
-        """The weights have equal shapes."""
+        """The weights have equal shapes, so they could be loaded."""
         environment = {"id": "toy_environments:SteeredWalk"}
         make_policy(environment).save(tmp_path / "policy")
         spec = {"algorithm": "SAC", "config": {}, "environment": environment, "input": [{"sampler": {}}]}
-        with pytest.raises(SpecError, match=r"has model\.distribution Auto, this one has SquashedGaussian"):
+        with pytest.raises(
+            SpecError, match=r"has model\.distribution Auto, this training has SquashedGaussian"
+        ):
             train(training(tmp_path, walks, initialCheckpoint=str(tmp_path / "policy"), **spec))
 
     def test_other_spaces_are_refused(self, tmp_path: Path, walks: Path) -> None:
@@ -820,27 +849,27 @@ class TestInitialCheckpoint:
         with pytest.raises(
             SpecError, match=r"policy is for the observation space Box\(.*, this training's is Box\("
         ):
-            self.start(tmp_path / "runs", walks, tmp_path / "policy")
+            self.train_from(tmp_path / "runs", walks, tmp_path / "policy")
 
-    @pytest.mark.parametrize(("subfolder", "gives_all"), [("r1", True), ("r1/module", False)])
+    @pytest.mark.parametrize(("subfolder", "has_all_networks"), [("r1", True), ("r1/module", False)])
     @pytest.mark.parametrize(
-        "start",
+        "algorithms",
         [
             ("CQL", {"numActions": 2, "lagrangian": True}, "SAC", {"critics", "target_critics", "alpha"}),
             ("IQL", {}, "SAC", {"critics", "target_critics"}),
             ("DiscreteCQL", {}, "DQN", {"target"}),
         ],
-        ids=lambda start: f"{start[0]}-{start[2]}",
+        ids=lambda algorithms: f"{algorithms[0]}-{algorithms[2]}",
     )
     def test_initial_checkpoint_gives_networks_of_equal_shapes(
         self,
-        start: tuple[str, dict[str, Any], str, set[str]],
+        algorithms: tuple[str, dict[str, Any], str, set[str]],
         subfolder: str,
-        gives_all: bool,
+        has_all_networks: bool,
         tmp_path: Path,
     ) -> None:
-        """For an algorithm that then plays; a saved policy contains no other networks."""
-        offline, config, online, shared = start
+        """The second algorithm plays; a `module` folder contains only the policy."""
+        offline, config, online, shared_networks = algorithms
         environment = WALK if online == "DQN" else {"id": "toy_environments:SteeredWalk"}
         record(recording(tmp_path / "data", environment=environment))
         model = {"fcnetHiddens": [8]} | ({"distribution": "SquashedGaussian"} if offline == "IQL" else {})
@@ -857,17 +886,19 @@ class TestInitialCheckpoint:
         trainer.begin()
         nets = trainer.learner.nets
         saved_tensors = find_checkpoint(tmp_path / "offline/test/r1/checkpoints").learner_state().tensors
-        assert shared < set(nets)
+        assert shared_networks < set(nets)
         for name, tensor in nets.state_dict().items():
-            is_loaded = name.startswith("policy.") or (gives_all and name.split(".")[0] in shared)
+            is_loaded = name.startswith("policy.") or (
+                has_all_networks and name.split(".")[0] in shared_networks
+            )
             assert torch.equal(tensor, saved_tensors.get(f"nets/{name}", torch.empty(0))) == is_loaded, name
 
     def test_target_networks_copy_initial_policy(self, tmp_path: Path, walks: Path) -> None:
         """Otherwise DQN would learn towards values of random weights."""
         train(training(tmp_path / "offline", walks, algorithm="DQN", config={}, stop={"updates": 3}))
-        start = str(tmp_path / "offline/test/r1/module")
+        module = str(tmp_path / "offline/test/r1/module")
         plays = {"algorithm": "DQN", "config": {}, "environment": WALK, "input": [{"sampler": {}}]}
-        trainer = make_offline_trainer(training(tmp_path, "", initialCheckpoint=start, **plays), [])
+        trainer = make_offline_trainer(training(tmp_path, "", initialCheckpoint=module, **plays), [])
         trainer.begin()
         policy, target = (trainer.learner.nets[name] for name in ("policy", "target"))
         for name, tensor in target.state_dict().items():
@@ -875,11 +906,11 @@ class TestInitialCheckpoint:
 
     def test_missing_initial_checkpoint_is_named(self, tmp_path: Path, walks: Path) -> None:
         with pytest.raises(DataError, match=r"spec\.initialCheckpoint: .*nowhere"):
-            self.start(tmp_path / "runs", walks, tmp_path / "nowhere")
+            self.train_from(tmp_path / "runs", walks, tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(
-    ("evaluation", "equal", "other"),
+    ("evaluation", "equal_evaluation", "other_evaluations"),
     [
         (
             {"interval": 2},
@@ -893,22 +924,25 @@ class TestInitialCheckpoint:
             {"offline": {"heldOut": 0.4, "estimates": ["dm"]}},
             {"offline": {"heldOut": 0.4, "estimates": ["dm", "is"], "interval": 3}, "duration": 20},
             [
-                {"offline": {"heldOut": 0.4, "estimates": ["dm"], **given}}
-                for given in ({"gamma": 0.5}, {"explore": True}, {"clip": 2}, {"modelUpdates": 5})
+                {"offline": {"heldOut": 0.4, "estimates": ["dm"], **fields}}
+                for fields in ({"gamma": 0.5}, {"explore": True}, {"clip": 2}, {"modelUpdates": 5})
             ],
         ),
     ],
     ids=["return", "estimate"],
 )
 def test_measurement_hash_does_not_depend_on_time_or_place(
-    tmp_path: Path, evaluation: dict[str, Any], equal: dict[str, Any], other: list[dict[str, Any]]
+    tmp_path: Path,
+    evaluation: dict[str, Any],
+    equal_evaluation: dict[str, Any],
+    other_evaluations: list[dict[str, Any]],
 ) -> None:
     hashes = [
-        measurement_hash(training(tmp_path, "data", environment=WALK, evaluation=each_evaluation).spec)
-        for each_evaluation in (evaluation, equal, *other)
+        measurement_hash(training(tmp_path, "data", environment=WALK, evaluation=section).spec)
+        for section in (evaluation, equal_evaluation, *other_evaluations)
     ]
     assert hashes[0] == hashes[1]
-    assert len(set(hashes)) == 1 + len(other)
+    assert len(set(hashes)) == 1 + len(other_evaluations)
 
 
 def read_evaluations(folder: Path) -> dict[int, tuple[int, dict[str, Any]]]:
@@ -933,7 +967,7 @@ EVALUATED_SPEC = {
 
 @pytest.fixture(scope="module")
 def sequential(tmp_path_factory: pytest.TempPathFactory, walks: Path) -> Path:
-    """A training evaluated in its own process every 3 iterations."""
+    """Folder of a training that evaluates in its process every 3 iterations."""
     folder = tmp_path_factory.mktemp("sequential")
     train(training(folder, walks, **EVALUATED_SPEC, evaluation={"interval": 3, "duration": 20}))
     return folder
@@ -962,9 +996,11 @@ class TestEvaluation:
         }
         assert [report for _, report in evaluations.values()] == [report for _, report in expected.values()]
         assert_same_weights(tmp_path, sequential)
-        best = max(evaluations, key=lambda iteration: evaluations[iteration][1]["episode_return_mean"])
-        assert outcome.metrics["best"]["path"].endswith(f"checkpoint-{2 * best:09d}")
-        assert outcome.metrics["best"]["score"] == evaluations[best][1]["episode_return_mean"]
+        best_iteration = max(
+            evaluations, key=lambda iteration: evaluations[iteration][1]["episode_return_mean"]
+        )
+        assert outcome.metrics["best"]["path"].endswith(f"checkpoint-{2 * best_iteration:09d}")
+        assert outcome.metrics["best"]["score"] == evaluations[best_iteration][1]["episode_return_mean"]
 
     def test_checkpoint_contains_return_of_own_weights(self, tmp_path: Path, walks: Path) -> None:
         evaluation = {"interval": 1, "duration": 20, "parallelToTraining": True}
@@ -999,14 +1035,14 @@ class TestEvaluation:
         train(resource)
         assert sorted(read_evaluations(tmp_path)) == [4, 8]
 
-    @pytest.mark.parametrize("looks", [7, 8, 13])
+    @pytest.mark.parametrize("num_checks", [7, 8, 13])
     def test_interrupted_parallel_evaluation_is_repeated(
-        self, tmp_path: Path, walks: Path, sequential: Path, looks: int
+        self, tmp_path: Path, walks: Path, sequential: Path, num_checks: int
     ) -> None:
         evaluation = {"interval": 3, "duration": 20, "parallelToTraining": True}
         resource = training(tmp_path, walks, **EVALUATED_SPEC, evaluation=evaluation)
         with pytest.raises(Interrupted):
-            train(resource, StopAfter(looks))
+            train(resource, StopAfter(num_checks))
         train(resource)
         evaluations, expected = read_evaluations(tmp_path), read_evaluations(sequential)
         assert {iteration: use_iteration for iteration, (use_iteration, _) in evaluations.items()} == {
@@ -1074,12 +1110,12 @@ class TestEvaluation:
         assert read_evaluations(tmp_path) == {}
         assert any("sampleTimeoutSeconds" in note for note in reporter.notes)
 
-    @pytest.mark.parametrize("parallel", [False, True])
+    @pytest.mark.parametrize("is_parallel", [False, True])
     def test_environment_error_in_evaluation_is_reported(
-        self, tmp_path: Path, walks: Path, parallel: bool
+        self, tmp_path: Path, walks: Path, is_parallel: bool
     ) -> None:
         spec = {**EVALUATED_SPEC, "environment": {"id": "toy_environments:Wrong", "kwargs": {"what": "step"}}}
-        evaluation = {"interval": 1, "duration": 4, "parallelToTraining": parallel}
+        evaluation = {"interval": 1, "duration": 4, "parallelToTraining": is_parallel}
         with pytest.raises(UserCodeError, match=r"toy_environments\.py:\d+: the simulator fell over"):
             train(training(tmp_path, walks, **spec, evaluation=evaluation))
 
@@ -1096,8 +1132,10 @@ class TestEvaluationFunction:
             for iteration, (_, report) in read_evaluations(tmp_path).items()
         }
         assert sorted(norms) == [4, 8]
-        final = sum(float((value.astype(np.float64) ** 2).sum()) for value in read_weights(tmp_path).values())
-        assert norms[8] == pytest.approx(final)
+        expected_norm = sum(
+            float((value.astype(np.float64) ** 2).sum()) for value in read_weights(tmp_path).values()
+        )
+        assert norms[8] == pytest.approx(expected_norm)
         assert outcome.metrics["best"]["score"] == max(norms.values())
 
     def test_custom_function_may_give_no_return(self, tmp_path: Path, walks: Path) -> None:
@@ -1117,7 +1155,7 @@ class TestEvaluationFunction:
         with pytest.raises(UserCodeError, match=r"judge_badly.*toy_pipeline\.py:\d+: no episodes at all"):
             train(training(tmp_path, walks, **EVALUATED_SPEC, evaluation=evaluation))
 
-    def test_missing_initial_checkpoint_is_named(self, tmp_path: Path, walks: Path) -> None:
+    def test_missing_custom_function_is_named(self, tmp_path: Path, walks: Path) -> None:
         evaluation = {"interval": 4, "customFunction": "toy_pipeline:nothing"}
         with pytest.raises(SpecError, match=r"customFunction.*has no 'nothing'"):
             train(training(tmp_path, walks, **EVALUATED_SPEC, evaluation=evaluation))

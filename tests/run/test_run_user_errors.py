@@ -55,7 +55,7 @@ def refusal_of_text(tmp_path: Path, old: str, new: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "parts"),
+    ("old", "new", "expected_parts"),
     [
         ("algorithm: BC", "algoritm: BC", ["training.yaml:6", "spec.algoritm", "did you mean 'algorithm'?"]),
         ("lr: 1.0e-3", "lr: fast", ["training.yaml:7", "spec.config.lr", "'fast'", "expected a number"]),
@@ -76,9 +76,11 @@ def refusal_of_text(tmp_path: Path, old: str, new: str) -> str:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_invalid_resource_names_line_and_field(tmp_path: Path, old: str, new: str, parts: list[str]) -> None:
+def test_invalid_resource_names_line_and_field(
+    tmp_path: Path, old: str, new: str, expected_parts: list[str]
+) -> None:
     text = refusal_of_text(tmp_path, old, new)
-    assert all(part in text for part in parts), text
+    assert all(part in text for part in expected_parts), text
 
 
 def write_block(folder: Path, block: Block) -> Path:
@@ -97,9 +99,9 @@ def refusal_of_data(
 
 
 def test_dataset_without_episodes_is_named(tmp_path: Path) -> None:
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    assert "empty holds no files" in refusal_of_data(tmp_path, empty)
+    empty_folder = tmp_path / "empty"
+    empty_folder.mkdir()
+    assert "empty holds no files" in refusal_of_data(tmp_path, empty_folder)
 
 
 def test_missing_initial_checkpoint_is_refused_before_data_are_opened(tmp_path: Path) -> None:
@@ -160,8 +162,10 @@ def test_truncated_file_is_named(walks: Path, tmp_path: Path) -> None:
 
 def test_missing_actions_are_named(walks: Path, tmp_path: Path) -> None:
     block = read_all(walks)
-    without = block.with_columns({name: c for name, c in block.columns.items() if name != "actions"})
-    assert "actions" in refusal_of_data(tmp_path, write_block(tmp_path / "bad", without))
+    block_without_actions = block.with_columns(
+        {name: column for name, column in block.columns.items() if name != "actions"}
+    )
+    assert "actions" in refusal_of_data(tmp_path, write_block(tmp_path / "bad", block_without_actions))
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS_WITH_REWARDS)
@@ -169,8 +173,10 @@ def test_missing_rewards_are_named(tmp_path: Path, algorithm: str) -> None:
     environment = WALK["id"] if algorithm in DISCRETE_ALGORITHMS else "toy_environments:SteeredWalk"
     record(recording(tmp_path / "data", environment={"id": environment}, duration={"episodes": 3}))
     block = read_all(tmp_path / "data")
-    without = block.with_columns({name: c for name, c in block.columns.items() if name != "rewards"})
-    data = write_block(tmp_path / "bad", without)
+    block_without_rewards = block.with_columns(
+        {name: column for name, column in block.columns.items() if name != "rewards"}
+    )
+    data = write_block(tmp_path / "bad", block_without_rewards)
     text = refusal_of_data(tmp_path, data, {"id": environment}, algorithm=algorithm, config={})
     assert "has no column rewards, which the algorithm needs" in text
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hindcast.cli.screen import Screen
 from hindcast.report.events import Outcome, Progress, Reporter
-from hindcast.run.progress import ProgressLines, amount, numbers
+from hindcast.run.progress import ProgressLines, format_amount, format_metrics
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
@@ -66,7 +66,7 @@ class LogReporter(Reporter):
         self._progress_lines = ProgressLines()
 
     def progress(self, progress: Progress) -> None:
-        line = self._progress_lines.line(progress)
+        line = self._progress_lines.next_line(progress)
         if line is not None:
             self._screen.note(line)
 
@@ -97,7 +97,7 @@ class BarReporter(Reporter):
             self._tasks[stage_key],
             completed=progress.done,
             total=progress.total,
-            numbers=f"{amount(progress)}  {numbers(progress.metrics)}".strip(),
+            numbers=f"{format_amount(progress)}  {format_metrics(progress.metrics)}".strip(),
         )
 
     def note(self, resource: str, message: str) -> None:

@@ -1,1 +1,1 @@
-"""A run on a Ray cluster that the operator made: `python -m hindcast.cluster FOLDER` is its driver."""
+"""Execution of a run on a Ray cluster that the operator created: `python -m hindcast.cluster FOLDER` is its driver."""

@@ -18,7 +18,9 @@ NAMESPACE_VARIABLE = "HINDCAST_NAMESPACE"
 ATTEMPT_VARIABLE = "HINDCAST_ATTEMPT"
 
 _TIMEOUT_SECONDS = (5.0, 15.0)
-_GONE_STATUS = (403, 404)
+"""Timeouts of a request: to connect, and between bytes of the answer."""
+_SUPERSEDED_STATUSES = (403, 404)
+"""Answers to a superseded attempt: its permission was revoked, or its ConfigMap was deleted."""
 
 
 class SupersededError(Exception):
@@ -50,32 +52,37 @@ class ConfigMapName:
 
     @classmethod
     def from_environment(cls) -> ConfigMapName:
-        """Read it from the environment of a run's pod.
+        """Read both from the environment variables of a run's pod.
 
         Raises:
-            SpecError: this is not a pod of a run.
+            SpecError: a variable is not set, so this is not a pod of a run.
         """
         namespace, name = os.environ.get(NAMESPACE_VARIABLE), os.environ.get(ATTEMPT_VARIABLE)
         if not namespace or not name:
-            missing = ATTEMPT_VARIABLE if namespace else NAMESPACE_VARIABLE
+            missing_variable = ATTEMPT_VARIABLE if namespace else NAMESPACE_VARIABLE
             raise SpecError(
-                f"{missing} is not set: hindcast.cluster is started by the operator in the pods of a run; on "
+                f"{missing_variable} is not set: hindcast.cluster is started by the operator in the pods of a run; on "
                 "this machine use hindcast run FILE."
             )
         return cls(namespace, name)
 
 
 class ConfigMapChannel:
-    """A channel that patches the ConfigMap through the API server."""
+    """A channel that patches the ConfigMap through the API server.
 
-    def __init__(self, api: Any, config_map: ConfigMapName) -> None:
+    Args:
+        api_client: a `kubernetes.client.ApiClient`.
+        config_map: the attempt's ConfigMap.
+    """
+
+    def __init__(self, api_client: Any, config_map: ConfigMapName) -> None:
         from kubernetes.client import CoreV1Api
 
-        self._api = CoreV1Api(api)
+        self._api = CoreV1Api(api_client)
         self._config_map = config_map
 
     def send(self, report: Report) -> str:
-        """Merge the report into the ConfigMap; the response contains the intent."""
+        """Merge the report into the ConfigMap; return the intent from the response (see `Channel`)."""
         from kubernetes.client.exceptions import ApiException
         from urllib3.exceptions import HTTPError
 
@@ -89,21 +96,21 @@ class ConfigMapChannel:
                 _preload_content=False,
                 _request_timeout=_TIMEOUT_SECONDS,
             )
-            status, text = response.status, response.read()
+            status, content = response.status, response.read()
         except ApiException as error:
-            status, text = error.status, b""
+            status, content = error.status, b""
         except (HTTPError, OSError) as error:
             raise ReportError(f"{type(error).__name__}: {error}") from error
-        if status in _GONE_STATUS:
-            raise SupersededError(f"the API server answered {status} to the report")
+        if status in _SUPERSEDED_STATUSES:
+            raise SupersededError(f"the API server answered the report with status {status}")
         if status != 200:
-            raise ReportError(f"the API server answered {status} to the report")
-        intent: str = (json.loads(text).get("data") or {}).get(INTENT_KEY, "")
+            raise ReportError(f"the API server answered the report with status {status}")
+        intent: str = (json.loads(content).get("data") or {}).get(INTENT_KEY, "")
         return intent
 
 
 def open_channel(config_map: ConfigMapName) -> ConfigMapChannel:
-    """Open the channel of this pod, with its mounted service account.
+    """Open a channel from this pod, with the service account that is mounted in it.
 
     Raises:
         SpecError: no service account is mounted.
@@ -115,8 +122,8 @@ def open_channel(config_map: ConfigMapName) -> ConfigMapChannel:
         config.load_incluster_config(configuration)
     except config.ConfigException as error:
         raise SpecError(
-            f"the pod of the run's head has no service account to report with ({error}): podOverrides must "
-            "not turn automountServiceAccountToken off."
+            f"the head's pod has no service account to report with ({error}): remove "
+            "automountServiceAccountToken: false from spec.cluster.podOverrides."
         ) from error
-    configuration.retries = False  # urllib3 would repeat an old report; `ReportSender` sends the latest one
+    configuration.retries = False  # urllib3 would repeat the old report; `ReportSender` sends the latest one
     return ConfigMapChannel(client.ApiClient(configuration), config_map)

@@ -1,6 +1,6 @@
 """The driver of an attempt: runs on the head, starts the task in its pool, supervises it, and reports.
 
-It uses no CPU of Ray's, does not import torch, and accesses storage only from a separate thread.
+It reserves no CPU in Ray, does not import torch, and accesses storage only from a separate thread.
 """
 
 from __future__ import annotations
@@ -43,16 +43,17 @@ _MAIL_TIMEOUT_SECONDS: Final = 5.0
 _MAX_RETRIES: Final = 3
 """Number of times that the task resumes after its own pod was lost."""
 _SIGTERM_GRACE_SECONDS: Final = 1.5
-"""Ray kills a driver three seconds after SIGTERM."""
+"""Time to wait for the task after SIGTERM; Ray kills a driver three seconds after it."""
 _OUTCOME_TIMEOUT_SECONDS: Final = 300.0
 _STORAGE_TIMEOUT_SECONDS: Final = 20.0
 
-_RAY_OPTIONS: Final = {
-    "RAY_task_oom_retries": "3",  # by default Ray restarts a task that runs out of memory forever
-    "RAY_SCHEDULER_EVENTS": "0",  # the operator reports what the pods wait for
+_RAY_VARIABLES: Final = {
+    "RAY_task_oom_retries": "3",  # by default Ray restarts a task that runs out of memory without a limit
+    "RAY_SCHEDULER_EVENTS": "0",  # not printed, because the operator reports what pods wait for
 }
 
 Connect = Callable[[], None]
+"""Connects this process to Ray."""
 
 
 def drive(folder: Path, channel: Channel, connect: Connect, has_pool_labels: bool = True) -> int:
@@ -68,7 +69,7 @@ def drive(folder: Path, channel: Channel, connect: Connect, has_pool_labels: boo
         try:
             resource, attempt = read_attempt(folder)
         except SpecError as error:
-            return _exit(sender, classify(error))
+            return _deliver_outcome(sender, classify(error))
         monitor = StorageMonitor(resource, attempt, log, sender)
         driver = Driver(resource, Pools(attempt, has_pool_labels), sender, monitor)
         outcome = driver.run(connect)
@@ -78,11 +79,11 @@ def drive(folder: Path, channel: Channel, connect: Connect, has_pool_labels: boo
             return SUPERSEDED_EXIT_CODE
         print(f"{outcome.state} ({outcome.reason}): {outcome.message}")
         if outcome.reason == "Terminated":  # Ray kills the driver soon: the report matters more than the log
-            code = _exit(sender, outcome)
+            code = _deliver_outcome(sender, outcome)
             monitor.stop(_STORAGE_TIMEOUT_SECONDS)
             return code
         monitor.stop(_STORAGE_TIMEOUT_SECONDS)
-        return _exit(sender, outcome)
+        return _deliver_outcome(sender, outcome)
 
 
 def read_attempt(folder: Path) -> tuple[OfflineRecording | OfflineTraining, Attempt]:
@@ -108,12 +109,12 @@ def connect_to_ray() -> None:
     Raises:
         SpecError: the cluster runs another version of Ray or Python.
     """
-    for name, value in _RAY_OPTIONS.items():
+    for name, value in _RAY_VARIABLES.items():
         os.environ.setdefault(name, value)
     try:
         join_cluster(logging_level=logging.ERROR)
     except RuntimeError as error:
-        if "ersion mismatch" not in str(error):
+        if "ersion mismatch" not in str(error):  # with V or v: Ray's spelling is no API
             raise
         raise SpecError(
             f"spec.cluster.image: the driver and the cluster run different versions of Ray or Python: {error}; use "
@@ -123,46 +124,55 @@ def connect_to_ray() -> None:
 
 @dataclass
 class Driver:
-    """Starts the task of one attempt in its pool and waits for its end."""
+    """Starts the task of one attempt in its pool and waits for its end.
+
+    Args:
+        resource: the resource to execute.
+        pools: pools of the attempt.
+        sender: sends reports to the operator.
+        monitor: observes the run folder.
+    """
 
     resource: OfflineRecording | OfflineTraining
     pools: Pools
     sender: ReportSender
     monitor: StorageMonitor
-    _lines: ProgressLines = field(default_factory=ProgressLines, init=False)
+    _progress_lines: ProgressLines = field(default_factory=ProgressLines, init=False)
 
     def run(self, connect: Connect) -> AttemptOutcome | None:
         """Execute the attempt and return its outcome, or None if it was superseded."""
         print(f"{title(self.resource)}: starting {self.pools.attempt.ray_job_name}")
         try:
             connect()
-            with catch_signals() as signal:
-                return self._supervise(signal)
+            with catch_signals() as interruption:
+                return self._supervise(interruption)
         except Exception as error:
             outcome = classify(error)
             if outcome.reason == "InternalError":
                 traceback.print_exc()
             return explain_by_memory(outcome)
 
-    def _supervise(self, signal: Interruption) -> AttemptOutcome | None:
+    def _supervise(self, interruption: Interruption) -> AttemptOutcome | None:
+        """Run the task and return the outcome, or None if the attempt was superseded."""
         mailbox = Mailbox.open(self.pools.options("head"))
         task_ref = self._start(mailbox)
-        is_stop_sent, terminated_at = False, math.inf
+        is_stop_sent, termination_time = False, math.inf
         while True:
             finished_refs, _ = ray.wait([task_ref], timeout=_POLL_SECONDS)
-            self._handle_mail(mailbox)  # after the wait, for the last mail of a task that has just ended
+            # After the wait, to include the last mail of a task that has just ended.
+            self._handle_mail(mailbox)
             if self.sender.is_superseded or self.monitor.is_superseded:
                 ray.cancel(task_ref, force=True)
                 return None
-            if signal.is_requested:
-                terminated_at = min(terminated_at, time.monotonic())
-            if not is_stop_sent and (self.sender.is_checkpoint_requested or signal.is_requested):
+            if interruption.is_requested:
+                termination_time = min(termination_time, time.monotonic())
+            if not is_stop_sent and (self.sender.is_checkpoint_requested or interruption.is_requested):
                 is_stop_sent = True
                 print(f"{title(self.resource)}: stopping at the next safe point")
                 mailbox.request_stop()
-            is_late = time.monotonic() - terminated_at > _SIGTERM_GRACE_SECONDS
-            if finished_refs or is_late:
-                return self._outcome(ray.get(task_ref) if finished_refs else None)
+            is_grace_over = time.monotonic() - termination_time > _SIGTERM_GRACE_SECONDS
+            if finished_refs or is_grace_over:
+                return self._determine_outcome(ray.get(task_ref) if finished_refs else None)
 
     def _start(self, mailbox: Mailbox) -> Any:
         pool: Pool = "runner" if isinstance(self.resource, OfflineRecording) else "learner"
@@ -175,25 +185,25 @@ class Driver:
             mail = mailbox.take(_MAIL_TIMEOUT_SECONDS)
         except ray.exceptions.GetTimeoutError:
             return
-        if mail.pulses:
+        if mail.num_pulses:
             self.sender.mark_progress()
         for resource, message in mail.notes:
             print(f"{resource}: {message}")
-            self.sender.note(message)
+            self.sender.set_note(message)
         if mail.progress is not None:
-            self.sender.progress(mail.progress)
-            line = self._lines.line(mail.progress)
+            self.sender.set_progress(mail.progress)
+            line = self._progress_lines.next_line(mail.progress)
             if line is not None:
                 print(line)
 
-    def _outcome(self, result: FinishedRun | AttemptOutcome | None) -> AttemptOutcome:
-        """Return the outcome of the attempt; `result` is None if the task has not ended."""
+    def _determine_outcome(self, result: FinishedRun | AttemptOutcome | None) -> AttemptOutcome:
+        """Return the outcome of the attempt from the task's result, which is None if the task has not ended."""
         if isinstance(result, FinishedRun):
             if result.output is not None:
-                self.sender.output(result.output)
-            is_old = result.outcome.state == "AlreadyFinished"
+                self.sender.set_output(result.output)
+            had_finished = result.outcome.state == "AlreadyFinished"
             return make_outcome(
-                "Succeeded", "AlreadyFinished" if is_old else "Succeeded", result.outcome.message
+                "Succeeded", "AlreadyFinished" if had_finished else "Succeeded", result.outcome.message
             )
         if result is not None and result.reason != "Suspended":
             return explain_by_memory(result)
@@ -201,7 +211,7 @@ class Driver:
             return make_outcome(
                 "Suspended",
                 "Suspended",
-                "stopped at a safe point as requested; it resumes from there.",
+                "stopped at a safe point as requested; the next attempt resumes from there.",
             )
         return make_outcome(
             "Lost", "Terminated", "the driver was terminated (SIGTERM) by its node or by Ray."
@@ -211,12 +221,14 @@ class Driver:
 def _execute(
     resource: OfflineRecording | OfflineTraining, mailbox: Mailbox, pools: Pools
 ) -> FinishedRun | AttemptOutcome:
-    from hindcast.cluster.task import execute  # imports torch, which the driver does without
+    """Execute the resource in a Ray task; see `hindcast.cluster.task.execute`."""
+    from hindcast.cluster.task import execute  # imports torch, which the driver must not
 
     return execute(resource, mailbox, pools)
 
 
-def _exit(sender: ReportSender, outcome: AttemptOutcome) -> int:
+def _deliver_outcome(sender: ReportSender, outcome: AttemptOutcome) -> int:
+    """Report the outcome to the operator and return the driver's exit code."""
     if not send_outcome(sender, outcome, _OUTCOME_TIMEOUT_SECONDS):
         print(
             "the outcome could not be reported: the API server did not answer, or no longer accepts reports."

@@ -1,4 +1,4 @@
-"""The learners of an attempt: a group of Ray actors, of which the first does what `hindcast run` does."""
+"""The learners of an attempt: a group of Ray actors. The first one does what `hindcast run` does."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ from hindcast.memory import oom_kills
 from hindcast.pipeline.offline_data import Source
 from hindcast.report.events import Outcome
 from hindcast.run.claim import CHECKPOINTS_FOLDER, run_folder, title
-from hindcast.run.placement import learner_device
+from hindcast.run.placement import choose_learner_device
 from hindcast.run.training import TrainingRun, follow_first_learner
 
 _MAX_RESTARTS: Final = 3
+"""Maximum number of restarts in a row without a new checkpoint."""
 _CPUS_PER_GPU: Final = 4
+"""CPUs of a learner for each of its GPUs, unless spec.learners.cpus is set."""
 _DEATH_NOTICE_SECONDS: Final = 10.0
 """Maximum delay until Ray notices the death of a learner."""
 _RENDEZVOUS_TIMEOUT: Final = timedelta(minutes=30)
@@ -38,7 +40,11 @@ class Assignment(NamedTuple):
     """Arguments that all learners of a group receive.
 
     Attributes:
-        is_restart: an earlier group was lost.
+        resource: the training.
+        sources: its recorded data.
+        mailbox: mailbox of the driver.
+        pools: pools of the attempt.
+        is_restart: True if an earlier group of this attempt lost a learner.
     """
 
     resource: OfflineTraining
@@ -60,15 +66,15 @@ def train(resource: OfflineTraining, sources: Sequence[Source], mailbox: Mailbox
         RayTaskError: a bug in Hindcast.
     """
     checkpoints = CheckpointStore(run_folder(resource).child(CHECKPOINTS_FOLDER))
-    num_deaths, saved_updates = 0, _latest_updates(checkpoints)
+    num_deaths, saved_updates = 0, _updates_of_latest_checkpoint(checkpoints)
     while True:
         try:
             return unwrap(_run_group(Assignment(resource, sources, mailbox, pools, num_deaths > 0)))
         except (ray.exceptions.RayError, PeerLost) as death:
-            # If the first learner dies before the rendezvous, the calls of the others fail with its death as the cause.
+            # If the first learner dies before the rendezvous, the other learners' calls fail because of its death.
             if not isinstance(death, PeerLost) and classify(death).reason != "WorkerLost":
                 raise
-            previous_updates, saved_updates = saved_updates, _latest_updates(checkpoints)
+            previous_updates, saved_updates = saved_updates, _updates_of_latest_checkpoint(checkpoints)
             num_deaths = num_deaths + 1 if saved_updates == previous_updates else 1
             if num_deaths > _MAX_RESTARTS:
                 raise WorkerLost(
@@ -80,47 +86,47 @@ def train(resource: OfflineTraining, sources: Sequence[Source], mailbox: Mailbox
             )
 
 
-def _latest_updates(checkpoints: CheckpointStore) -> int | None:
-    """Return the updates of the latest checkpoint, or None if there is none."""
-    latest = checkpoints.latest()
-    return None if latest is None else latest.updates
+def _updates_of_latest_checkpoint(checkpoints: CheckpointStore) -> int | None:
+    """Return the number of updates at the latest checkpoint, or None if there is no checkpoint."""
+    latest_checkpoint = checkpoints.latest()
+    return None if latest_checkpoint is None else latest_checkpoint.updates
 
 
 def _run_group(assignment: Assignment) -> Outcome | UserError:
-    """Run a group of learners and return how it ended; by then all its processes have ended too.
+    """Run a group of learners until all its processes have ended; return the outcome or the user's error.
 
     Raises:
         RayError: a learner died, or has a bug.
         PeerLost: a learner lost the connection to another, whose death Ray has not noticed.
     """
-    # Not with Ray Train: it starts a controller and up to six helper processes for a group. Three short trainings of
-    # two learners took 102 s of processor time with it, and take 50 s without.
+    # Ray Train would start a controller and up to six helper processes for a group. Three short trainings of two
+    # learners took 102 s of processor time with Ray Train, and take 50 s without it.
     spec = assignment.resource.spec.learners
-    options = assignment.pools.options("learner", _cpus(spec), spec.gpus)
+    options = assignment.pools.options("learner", _cpus_per_learner(spec), spec.gpus)
     actor = ray.remote(LearnerProcess).options(**options)
     learners = [actor.remote() for _ in range(spec.replicas)]
     rendezvous = learners[0].open_rendezvous.remote(spec.replicas) if spec.replicas > 1 else None
     assignment_ref = ray.put(assignment)
-    runs = [learner.run.remote(assignment_ref, rank, rendezvous) for rank, learner in enumerate(learners)]
+    run_refs = [learner.run.remote(assignment_ref, rank, rendezvous) for rank, learner in enumerate(learners)]
     try:
-        return _wait_for_outcome(runs)
+        return _wait_for_outcome(run_refs)
     finally:
         for learner in learners:
             ray.kill(learner)
-        # Only once all have ended can a new group write to the folder alone.
-        ray.wait(runs, num_returns=len(runs), timeout=_DEATH_NOTICE_SECONDS)
+        # A new group may write to the folder only after all these processes have ended.
+        ray.wait(run_refs, num_returns=len(run_refs), timeout=_DEATH_NOTICE_SECONDS)
 
 
-def _wait_for_outcome(runs: Sequence[Any]) -> Outcome | UserError:
-    """Wait for the outcome of the first learner or the first error of any."""
+def _wait_for_outcome(run_refs: Sequence[Any]) -> Outcome | UserError:
+    """Wait for the outcome of the first learner, or for the first error of any learner, and return it."""
     peer_lost: PeerLost | None = None
-    while runs:
-        finished_runs, runs = ray.wait(runs, timeout=_DEATH_NOTICE_SECONDS if peer_lost else None)
-        if not finished_runs:
+    while run_refs:
+        finished_refs, run_refs = ray.wait(run_refs, timeout=_DEATH_NOTICE_SECONDS if peer_lost else None)
+        if not finished_refs:
             break
         try:
-            result: Outcome | UserError | None = ray.get(finished_runs[0])
-        except PeerLost as error:  # the lost learner's own error, if any, says more
+            result: Outcome | UserError | None = ray.get(finished_refs[0])
+        except PeerLost as error:  # the lost learner's own error explains more; wait for it
             peer_lost = error
             continue
         if result is not None:
@@ -152,8 +158,8 @@ class LearnerProcess:
         """Train; return the first learner's outcome, a learner's error, or None if another learner succeeded.
 
         Args:
-            assignment: see there.
-            rank: number of this learner.
+            assignment: arguments of the group.
+            rank: index of this learner; the first learner has 0.
             rendezvous: host and port at which the learners meet; None for a single learner.
         """
         return catch_user_error(lambda: self._run(assignment, rank, rendezvous))
@@ -163,7 +169,7 @@ class LearnerProcess:
         if assignment.is_restart and oom_kills():
             raise OutOfMemory("a learner ran out of memory and was killed: raise spec.learners.memory")
         resource, sources, mailbox, pools, _ = assignment
-        device, _ = learner_device(resource.spec.learners, pools.is_one_machine)
+        device, _ = choose_learner_device(resource.spec.learners, pools.is_one_machine)
         group = Group()
         if rendezvous is not None:
             world_size = resource.spec.learners.replicas
@@ -182,8 +188,8 @@ class LearnerProcess:
         return outcome
 
 
-def _cpus(learners: LearnersSpec) -> float:
-    """Return the CPUs of a learner, which uses its whole pod."""
+def _cpus_per_learner(learners: LearnersSpec) -> float:
+    """Return the number of CPUs that each learner requests: all CPUs of its pod."""
     if learners.cpus is not None:
         return learners.cpus
     return max(1, _CPUS_PER_GPU * learners.gpus)

@@ -1,7 +1,7 @@
 """The lease of a run's folder, which the latest attempt holds.
 
 Pods share no locks, and a pod on an unreachable node may keep working unseen. So each attempt takes over the folder's
-lease from earlier ones. A superseded attempt stops writing: it checks the lease before each change, and can at most
+lease from earlier attempts. A superseded attempt stops writing: it checks the lease before each change, and can at most
 finish a request that is already in flight.
 """
 
@@ -35,17 +35,17 @@ def acquire_lease(state: Location, attempt: Attempt) -> Lease:
         "token": uuid.uuid4().hex,
     }
 
-    def refuse_earlier(folder: Location, holder: dict[str, Any]) -> None:
-        is_later = (holder["revision"], holder["attempt"]) > (mark["revision"], mark["attempt"])
-        if holder["uid"] == mark["uid"] and is_later:
+    def refuse_later_holder(folder: Location, holder: dict[str, Any]) -> None:
+        is_holder_later = (holder["revision"], holder["attempt"]) > (mark["revision"], mark["attempt"])
+        if holder["uid"] == mark["uid"] and is_holder_later:
             raise _superseded_error(folder, holder)
 
     folder = state.child(ATTEMPTS)
     folder.mkdirs()
-    return Lease.acquire(folder, mark, refuse_earlier, _superseded_error)
+    return Lease.acquire(folder, mark, refuse_later_holder, _superseded_error)
 
 
-def lease_holder(state: Location) -> dict[str, Any] | None:
+def read_lease_holder(state: Location) -> dict[str, Any] | None:
     """Return the mark of the latest attempt in a run's folder, or None if there is no attempt."""
     return newest_mark(state.child(ATTEMPTS))[1]
 

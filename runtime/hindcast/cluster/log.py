@@ -18,17 +18,20 @@ from hindcast.formatting import plural
 from hindcast.storage.location import Location
 
 HEAD_BYTES: Final = 256 << 10
-"""Size of the part at the start of a log that is kept."""
+"""Maximum number of bytes that are kept from the start of a log."""
 TAIL_BYTES: Final = 2 << 20
-"""Size of the part at the end of a log that is kept."""
+"""Maximum number of bytes that are kept from the end of a log."""
 
-_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
+_COLOUR_CODE: Final = re.compile(r"\x1b\[[0-9;]*m")
 MASK = "***"
+"""Text in place of a secret."""
 
 _SECRET_NAME = re.compile(
     r"SECRET|TOKEN|PASSWORD|PASSWD|CREDENTIAL|CONNECTION_STRING|(ACCESS|ACCOUNT|API|STORAGE)_KEY"
 )
+"""Part of the names of environment variables with secret values."""
 _FILE_NAME = re.compile(r"_(FILE|PATH|DIR)$")
+"""End of the names of environment variables with a path, which is no secret."""
 _MIN_SECRET_LENGTH = 6
 """Minimum length of a value to hide; shorter values occur in ordinary words."""
 
@@ -44,7 +47,7 @@ _SECRET_PATTERNS = (
         rf"\1{MASK}",
     ),
 )
-"""User information of URIs, authorization headers, JSON web tokens, AWS key ids, signed URLs."""
+"""(pattern, replacement): user names in URIs, authorization headers, JSON web tokens, AWS key ids, signed URLs."""
 
 
 def make_redactor(environment: Mapping[str, str] = os.environ) -> Callable[[str], str]:
@@ -61,22 +64,23 @@ def make_redactor(environment: Mapping[str, str] = os.environ) -> Callable[[str]
         and len(value) >= _MIN_SECRET_LENGTH
     }
     secret_values = re.compile(
-        "|".join(re.escape(value) for value in sorted(values, key=len, reverse=True)) or "(?!)"
+        "|".join(re.escape(value) for value in sorted(values, key=len, reverse=True))
+        or "(?!)"  # matches nothing
     )
 
     def redact(text: str) -> str:
         text = secret_values.sub(MASK, text)
-        for pattern, hidden in _SECRET_PATTERNS:
-            text = pattern.sub(hidden, text)
+        for pattern, replacement in _SECRET_PATTERNS:
+            text = pattern.sub(replacement, text)
         return text
 
     return redact
 
 
 class DriverLog:
-    """The first and last printed lines, within size limits.
+    """A log of the first and last printed lines, within size limits.
 
-    All of it stays in memory, because object stores cannot append.
+    The lines stay in memory, because object stores cannot append to a file.
 
     Args:
         redact: hides secrets in a line.
@@ -97,10 +101,10 @@ class DriverLog:
     def write(self, text: str) -> str:
         """Add printed text; return the lines that it completes, redacted."""
         with self._lock:
-            complete, newline, self._partial_line = (self._partial_line + text).rpartition("\n")
-            visible = self._redact(_COLOURS.sub("", complete + newline))
+            complete_lines, newline, self._partial_line = (self._partial_line + text).rpartition("\n")
+            visible = self._redact(_COLOUR_CODE.sub("", complete_lines + newline))
             for line in visible.encode(errors="replace").splitlines(keepends=True):
-                self._keep(line)
+                self._append_line(line)
             self._version += bool(visible)
             return visible
 
@@ -111,12 +115,12 @@ class DriverLog:
             StorageError: the file could not be written.
         """
         with self._lock:
-            version, content = self._version, self._content()
+            version, content = self._version, self._build_content()
         if version != self._uploaded_version:
             file.write_bytes(content)
             self._uploaded_version = version
 
-    def _keep(self, line: bytes) -> None:
+    def _append_line(self, line: bytes) -> None:
         if not self._tail and self._head_bytes + len(line) <= HEAD_BYTES:
             self._head.append(line)
             self._head_bytes += len(line)
@@ -127,7 +131,7 @@ class DriverLog:
             self._tail_bytes -= len(self._tail.popleft())
             self._num_dropped += 1
 
-    def _content(self) -> bytes:
+    def _build_content(self) -> bytes:
         gap = [f"… {plural(self._num_dropped, 'line')} left out …\n".encode()] if self._num_dropped else []
         return b"".join(
             [*self._head, *gap, *self._tail, self._redact(self._partial_line).encode(errors="replace")]
@@ -146,7 +150,7 @@ def capture_output(log: DriverLog) -> Iterator[DriverLog]:
 
 
 class _Stream:
-    """A text stream that writes to the log, and the log's redacted lines to another stream."""
+    """A text stream that writes to the log and passes the redacted lines on to another stream."""
 
     encoding = "utf-8"
 

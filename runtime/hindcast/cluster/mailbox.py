@@ -21,6 +21,7 @@ from hindcast.run.interruption import Interruption
 _PROGRESS_INTERVAL_SECONDS = 0.5
 _POLL_INTERVAL_SECONDS = 1.0
 _MAX_NOTES = 100
+"""Maximum number of notes between two polls; earlier ones are dropped."""
 
 
 @dataclass
@@ -30,12 +31,12 @@ class Mail:
     Attributes:
         progress: latest progress report.
         notes: (resource, message) pairs, in order.
-        pulses: number of signs of life between progress reports.
+        num_pulses: number of signs of life between progress reports.
     """
 
     progress: Progress | None = None
     notes: list[tuple[str, str]] = field(default_factory=list)
-    pulses: int = 0
+    num_pulses: int = 0
 
 
 class _MailboxActor:
@@ -52,7 +53,7 @@ class _MailboxActor:
         self._mail.notes = [*self._mail.notes, (resource, message)][-_MAX_NOTES:]
 
     def post_pulse(self) -> None:
-        self._mail.pulses += 1
+        self._mail.num_pulses += 1
 
     def take(self) -> Mail:
         mail, self._mail = self._mail, Mail()
@@ -69,11 +70,11 @@ class _MailboxActor:
 
 
 class Mailbox:
-    """A handle of the actor, for the driver and (pickled) for every process of the run."""
+    """A handle of the mailbox's actor. It can be pickled, for the other processes of the run."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
-        self._pending_mail: Any = None
+        self._pending_mail_ref: Any = None
 
     @classmethod
     def open(cls, options: dict[str, Any]) -> Mailbox:
@@ -82,14 +83,14 @@ class Mailbox:
 
     @contextmanager
     def reporter(self) -> Iterator[Reporter]:
-        """Yield a reporter that posts events, for the working process; on exit all events have arrived."""
+        """Yield a reporter that posts events to the mailbox; at the end of the block all of them have arrived."""
         poster = _Poster(self._actor)
         try:
             yield poster
         finally:
             poster.flush()
 
-    def pulse(self) -> Pulse:
+    def make_pulse(self) -> Pulse:
         """Return a callable that posts signs of life, for work that rarely reports progress. It can be pickled."""
         return Pulse(self._actor)
 
@@ -105,16 +106,16 @@ class Mailbox:
         finally:
             stop_request.end()
 
-    def take(self, timeout: float) -> Mail:
+    def take(self, timeout_seconds: float) -> Mail:
         """Collect the messages since the last call.
 
         Raises:
-            ray.exceptions.GetTimeoutError: no answer within `timeout` seconds; the next call waits for the same answer.
+            ray.exceptions.GetTimeoutError: no answer within `timeout_seconds`; the next call waits for the same answer.
         """
-        if self._pending_mail is None:
-            self._pending_mail = self._actor.take.remote()
-        mail: Mail = ray.get(self._pending_mail, timeout=timeout)
-        self._pending_mail = None
+        if self._pending_mail_ref is None:
+            self._pending_mail_ref = self._actor.take.remote()
+        mail: Mail = ray.get(self._pending_mail_ref, timeout=timeout_seconds)
+        self._pending_mail_ref = None
         return mail
 
     def request_stop(self) -> None:
@@ -161,7 +162,7 @@ class Pulse:
         self._actor = actor
         self._last_post_time = 0.0
 
-    def __call__(self, done: object = None) -> None:  # noqa: ARG002  (the event itself does not matter)
+    def __call__(self, event: object = None) -> None:  # noqa: ARG002  (the event itself does not matter)
         now = time.monotonic()
         if now - self._last_post_time >= _POLL_INTERVAL_SECONDS:
             self._last_post_time = now
@@ -169,13 +170,13 @@ class Pulse:
 
 
 class _StopRequest(Interruption):
-    """An interruption that a thread polls from the actor, so that `check` never waits."""
+    """An interruption that a thread updates from the actor, so that `check` never waits."""
 
     def __init__(self, actor: Any) -> None:
         super().__init__()
         self._actor = actor
         self._end_event = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="hindcast-stop", daemon=True)
+        self._thread = threading.Thread(target=self._poll, name="hindcast-stop", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
@@ -183,7 +184,7 @@ class _StopRequest(Interruption):
         self._end_event.set()
         self._thread.join(timeout=_POLL_INTERVAL_SECONDS)
 
-    def _watch(self) -> None:
+    def _poll(self) -> None:
         while not self.is_requested and not self._end_event.wait(_POLL_INTERVAL_SECONDS):
             try:
                 self.is_requested = ray.get(self._actor.is_stop_requested.remote())

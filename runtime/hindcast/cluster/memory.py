@@ -25,20 +25,25 @@ POOL_FIELDS: Final[dict[Pool, str]] = {
 
 _RESOURCES_FIELD: Final = "spec.cluster.resources"
 _KILLED_BY_RAY_FILTER: Final = ("exit_type", "=", "NODE_OUT_OF_MEMORY")
-_MAX_LISTED_WORKERS: Final = 10_000  # Ray's own limit of a listing
+_MAX_LISTED_WORKERS: Final = 10_000  # the maximum that Ray allows
 _ANSWER_TIMEOUT_SECONDS: Final = 120.0
 """Timeout for the answers of pods: on busy nodes it takes a minute until a process for the task has started."""
 
 
 class ContainerMemory(NamedTuple):
-    """Number of processes in a container that the kernel killed for memory, and the container's limit, if any."""
+    """Memory of a container.
+
+    Attributes:
+        num_kills: number of its processes that the kernel killed for lack of memory.
+        limit_bytes: memory limit of the container; None without a limit.
+    """
 
     num_kills: int
     limit_bytes: int | None
 
 
-def container_memory() -> ContainerMemory:
-    """Return the values of this process's container."""
+def read_container_memory() -> ContainerMemory:
+    """Return kills and limit of this process's container."""
     return ContainerMemory(oom_kills(), memory_limit())
 
 
@@ -46,9 +51,9 @@ class Pod(NamedTuple):
     """A node of the Ray cluster.
 
     Attributes:
-        pool: its pool.
+        pool: pool of the node.
         identifiers: names of the node in Ray's messages: node id, address.
-        memory: None if the pod does not answer.
+        memory: kills and limit of its container; None if the pod does not answer.
         num_killed_by_ray: processes that Ray killed, as it does when a pod's memory is nearly exhausted.
     """
 
@@ -59,6 +64,7 @@ class Pod(NamedTuple):
 
     @property
     def num_kills(self) -> int:
+        """Number of processes that were killed for lack of memory, by Ray or by the kernel."""
         return self.num_killed_by_ray + (self.memory.num_kills if self.memory else 0)
 
 
@@ -67,8 +73,8 @@ def inspect_pods() -> list[Pod]:
     if not ray.is_initialized():
         return []
     nodes = [node for node in ray.nodes() if node["Alive"] and node["Labels"].get(POOL_LABEL) in POOL_FIELDS]
-    answers = [
-        ray.remote(container_memory)
+    memory_refs = [
+        ray.remote(read_container_memory)
         .options(
             num_cpus=0,
             max_retries=0,
@@ -77,23 +83,28 @@ def inspect_pods() -> list[Pod]:
         .remote()
         for node in nodes
     ]
-    ray.wait(answers, num_returns=len(answers), timeout=_ANSWER_TIMEOUT_SECONDS)
+    ray.wait(memory_refs, num_returns=len(memory_refs), timeout=_ANSWER_TIMEOUT_SECONDS)
     num_killed_by_ray = _count_ray_kills()
     return [
         Pod(
             node["Labels"][POOL_LABEL],
             (node["NodeID"], node["NodeManagerAddress"]),
-            _answer(reference),
+            _get_memory(reference),
             num_killed_by_ray[node["NodeID"]],
         )
-        for node, reference in zip(nodes, answers, strict=True)
+        for node, reference in zip(nodes, memory_refs, strict=True)
     ]
 
 
 def explain_by_memory(
     outcome: AttemptOutcome, inspect: Callable[[], Sequence[Pod]] = inspect_pods
 ) -> AttemptOutcome:
-    """Return the outcome, with reason OutOfMemory if workers were lost and a pod's processes were killed for memory."""
+    """Return the outcome, with reason OutOfMemory if workers were lost and a pod's processes were killed for memory.
+
+    Args:
+        outcome: outcome of the attempt.
+        inspect: returns the pods of the cluster.
+    """
     # The kernel counts its kills in the pod's cgroup. Ray kills earlier: it lists kills of workers that it restarted,
     # and names the pod only in the message of a worker that it did not restart.
     if outcome.reason not in ("WorkerLost", "OutOfMemory") or _RESOURCES_FIELD in outcome.message:
@@ -107,17 +118,20 @@ def explain_by_memory(
     if not pods_with_kills:
         return outcome
     pod = max(pods_with_kills, key=lambda candidate: candidate.num_kills)
-    size = f" ({formatting.size(pod.memory.limit_bytes)})" if pod.memory and pod.memory.limit_bytes else ""
+    limit_text = (
+        f" ({formatting.size(pod.memory.limit_bytes)})" if pod.memory and pod.memory.limit_bytes else ""
+    )
     explanation = make_outcome(
         "Lost",
         "OutOfMemory",
-        f"a process in the {pod.pool} pool was killed: its pod ran out of memory{size}; raise "
+        f"a process in the {pod.pool} pool was killed: its pod ran out of memory{limit_text}; raise "
         f"{_RESOURCES_FIELD}.{POOL_FIELDS[pod.pool]}.memory.",
     )
     return explanation.model_copy(update={"pool": pod.pool})
 
 
-def _answer(reference: Any) -> ContainerMemory | None:
+def _get_memory(reference: Any) -> ContainerMemory | None:
+    """Return a pod's answer, or None if the pod has not answered in time."""
     try:
         memory: ContainerMemory = ray.get(reference, timeout=0)
     except ray.exceptions.RayError:  # the pod died, or is too busy to answer

@@ -30,6 +30,7 @@ from hindcast.report.events import Outcome
 
 MAX_MESSAGE_LENGTH: Final = 500
 DEFECT_EXIT_CODE: Final = 70
+"""Exit code after a bug in Hindcast."""
 
 _USER_ERRORS: Final[tuple[tuple[type[UserError], AttemptState, AttemptReason], ...]] = (
     (Interrupted, "Suspended", "Suspended"),
@@ -43,6 +44,7 @@ _USER_ERRORS: Final[tuple[tuple[type[UserError], AttemptState, AttemptReason], .
     (OutOfMemory, "Lost", "OutOfMemory"),
     (WorkerLost, "Lost", "WorkerLost"),
 )
+"""(class, state, reason): the first row that matches classifies an error, so subclasses come before their parents."""
 _DEATH_ERRORS: Final = (
     ray_errors.RayActorError,
     ray_errors.WorkerCrashedError,
@@ -54,8 +56,10 @@ _DEATH_ERRORS: Final = (
     ray_errors.TaskUnschedulableError,
     ray_errors.ActorUnschedulableError,
 )
+"""Errors of Ray after which a process or its node is lost."""
 _RAY_KILL_MESSAGE: Final = re.compile(r"NODE_OUT_OF_MEMORY|low on memory|out of memory", re.IGNORECASE)
 _REMOTE_FRAME: Final = re.compile(r'File "([^"]+)", line (\d+)')
+"""A frame in the formatted traceback of another process."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,10 @@ class FinishedRun:
 
 
 EXIT_CODES: Final[dict[AttemptReason, int]] = {
-    **{reason: kind.exit_code if state == "Failed" else 1 for kind, state, reason in _USER_ERRORS},
+    **{
+        reason: error_class.exit_code if state == "Failed" else 1
+        for error_class, state, reason in _USER_ERRORS
+    },
     "InternalError": DEFECT_EXIT_CODE,
     "Terminated": 1,
     "Succeeded": 0,
@@ -88,13 +95,13 @@ def make_outcome(state: AttemptState, reason: AttemptReason, message: str) -> At
 def classify(error: BaseException) -> AttemptOutcome:
     """Convert an attempt's error to its outcome.
 
-    A user's error takes precedence over its consequences in other processes, then the death of a Ray process; anything
-    else is a bug in Hindcast.
+    If a user's error is among the causes, it is the outcome, because errors of other processes may be its consequences.
+    Otherwise it is the death of a Ray process, if there was one. Any other error is a bug in Hindcast.
     """
     causes = list(_iterate_causes(error))
     for cause in causes:
-        for kind, state, reason in _USER_ERRORS:
-            if isinstance(cause, kind):
+        for error_class, state, reason in _USER_ERRORS:
+            if isinstance(cause, error_class):
                 return make_outcome(state, reason, str(cause))
     for cause in causes:
         if isinstance(cause, ray_errors.RuntimeEnvSetupError):
@@ -107,11 +114,12 @@ def classify(error: BaseException) -> AttemptOutcome:
             )
         if isinstance(cause, _DEATH_ERRORS):
             return make_outcome("Lost", "WorkerLost", f"a process or its node was lost: {cause}")
-    root = causes[-1]
+    root_cause = causes[-1]
     return make_outcome(
         "Failed",
         "InternalError",
-        f"this is a bug in Hindcast, not in your files: {type(root).__name__} at {_error_location(causes)}: {root}",
+        f"this is a bug in Hindcast, not in your files: {type(root_cause).__name__} at {_error_location(causes)}: "
+        f"{root_cause}",
     )
 
 
@@ -125,8 +133,8 @@ def _iterate_causes(error: BaseException) -> Iterator[BaseException]:
             continue
         seen_ids.add(id(cause))
         yield cause
-        inner = [getattr(cause, "cause", None), cause.__cause__]
-        queue += [error for error in inner if isinstance(error, BaseException)]
+        direct_causes = [getattr(cause, "cause", None), cause.__cause__]
+        queue += [direct_cause for direct_cause in direct_causes if isinstance(direct_cause, BaseException)]
 
 
 def _is_killed_by_ray(error: BaseException) -> bool:
@@ -138,9 +146,9 @@ def _is_killed_by_ray(error: BaseException) -> bool:
 def _error_location(causes: list[BaseException]) -> str:
     """Return file:line where the error was raised: the innermost frame, in the process that raised it."""
     for cause in reversed(causes):
-        remote = _REMOTE_FRAME.findall(getattr(cause, "traceback_str", ""))
-        if remote:
-            return ":".join(remote[-1])
+        remote_frames = _REMOTE_FRAME.findall(getattr(cause, "traceback_str", ""))
+        if remote_frames:
+            return ":".join(remote_frames[-1])
         frames = traceback.extract_tb(cause.__traceback__)
         if frames:
             return f"{frames[-1].filename}:{frames[-1].lineno}"

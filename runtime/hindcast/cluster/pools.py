@@ -39,7 +39,7 @@ class Pools:
 
     def options(self, pool: Pool, cpus: float = 0, gpus: float = 0) -> dict[str, Any]:
         """Return the Ray options for a task or actor in a pool."""
-        # A pod offers whole CPUs, those of one worker rounded up, so a worker that takes them has the pod to itself.
+        # A pod has the CPUs of one worker, rounded up. A worker that requests all of them gets a pod of its own.
         options: dict[str, Any] = {"num_cpus": math.ceil(cpus)}
         if gpus:
             options["num_gpus"] = gpus
@@ -47,8 +47,8 @@ class Pools:
             options["label_selector"] = {POOL_LABEL: pool}
         return options
 
-    def replicas(self, requested: int, what: str) -> tuple[int, str | None]:  # noqa: ARG002
-        """Return the requested count: the pools have that size."""
+    def replicas(self, requested: int, process_name: str) -> tuple[int, str | None]:  # noqa: ARG002
+        """Return the requested count, because the pools have that size."""
         return requested, None
 
     @contextlib.contextmanager

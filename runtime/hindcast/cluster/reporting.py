@@ -28,15 +28,17 @@ from hindcast.api.attempt import (
 from hindcast.api.status import CheckpointStatus, OutputStatus, ProgressStatus
 from hindcast.cluster.channel import Channel, ReportError, SupersededError
 from hindcast.report.events import Progress
-from hindcast.run.progress import Pace, amount
+from hindcast.run.progress import Pace, format_amount
 
 REFUSAL_GRACE_SECONDS: Final = 30.0
-"""How long refusals of the first report are ignored: the permission to report may be granted after the pod starts."""
+"""Period in which refusals of the first report are ignored: the permission may be granted after the pod starts."""
 
 _MAX_BACKOFF_SECONDS: Final = 15.0
 _HEARTBEAT_SECONDS: Final = LONGEST_SILENCE_SECONDS - 5  # leaves time for one retry
-_METRICS: Final = {"return": "episodeReturnMean", "timesteps_per_s": "timestepsPerSecond"}
-_COUNTS: Final = ("iteration", "timesteps", "episodes")
+_STATUS_METRICS: Final = {"return": "episodeReturnMean", "timesteps_per_s": "timestepsPerSecond"}
+"""Metric of a progress report -> its name in the status; other names only change to camel case."""
+_STATUS_COUNTS: Final = ("iteration", "timesteps", "episodes")
+"""Metrics that are fields of the status, not entries of its `metrics`."""
 
 
 def utc_now() -> datetime:
@@ -44,7 +46,7 @@ def utc_now() -> datetime:
 
 
 class ReportSender:
-    """Collects changes and sends reports in time. Its methods may be called from any thread.
+    """Collects changes of the report and sends it when it is due. Its methods may be called from any thread.
 
     Args:
         channel: connection to the operator.
@@ -81,7 +83,8 @@ class ReportSender:
         self._num_failures = 0
         self._earliest_retry_time = -math.inf
 
-    def progress(self, progress: Progress) -> None:
+    def set_progress(self, progress: Progress) -> None:
+        """Report the progress of a stage."""
         with self._lock:
             if self._fields.get("stage") != progress.stage:
                 self._pace = Pace()
@@ -91,28 +94,31 @@ class ReportSender:
             seconds_left = self._pace.seconds_left(progress.total)
             self._set_fields(
                 stage=progress.stage,
-                progress=progress_status(progress, seconds_left, _format_timestamp(self._now())),
+                progress=make_progress_status(progress, seconds_left, _format_timestamp(self._now())),
             )
 
     def mark_progress(self) -> None:
-        """Note that the work advanced, without a progress report."""
+        """Record that the work advanced, without a progress report."""
         with self._lock:
             self._last_progress_time = self._now()
 
-    def note(self, message: str) -> None:
+    def set_note(self, message: str) -> None:
+        """Report a note, which replaces the last one."""
         with self._lock:
             self._set_fields(note=message[:500])
 
-    def checkpoint(self, checkpoint: CheckpointStatus) -> None:
+    def set_checkpoint(self, checkpoint: CheckpointStatus) -> None:
+        """Report the checkpoint if it has changed."""
         with self._lock:
             if self._fields.get("checkpoint") != checkpoint:
                 self._set_fields(checkpoint=checkpoint)
 
-    def output(self, output: OutputStatus) -> None:
+    def set_output(self, output: OutputStatus) -> None:
+        """Report the recorded dataset."""
         with self._lock:
             self._set_fields(output=output)
 
-    def outcome(self, outcome: AttemptOutcome) -> None:
+    def set_outcome(self, outcome: AttemptOutcome) -> None:
         """Report the outcome; it is sent immediately."""
         with self._lock:
             self._set_fields(outcome=outcome)
@@ -121,9 +127,9 @@ class ReportSender:
     def send_if_due(self) -> float:
         """Send a report if one is due; return the seconds until the next call."""
         with self._lock:
-            wait = self._next_due_time() - self._clock()
-            if wait > 0 or self.is_superseded:
-                return min(max(wait, 0.05), 1.0)
+            wait_seconds = self._next_due_time() - self._clock()
+            if wait_seconds > 0 or self.is_superseded:
+                return min(max(wait_seconds, 0.05), 1.0)
             self._has_changes = False
         try:
             report = self._build_report()
@@ -144,12 +150,12 @@ class ReportSender:
     def _next_due_time(self) -> float:
         """Return the time of the next report, by `clock`."""
         if "outcome" in self._fields:
-            due = -math.inf if self._has_changes else math.inf
+            due_time = -math.inf if self._has_changes else math.inf
         else:
-            due = self._last_sent_time + (
+            due_time = self._last_sent_time + (
                 SHORTEST_SILENCE_SECONDS if self._has_changes else _HEARTBEAT_SECONDS
             )
-        return max(due, self._earliest_retry_time)
+        return max(due_time, self._earliest_retry_time)
 
     def _build_report(self) -> Report:
         with self._lock:
@@ -166,6 +172,7 @@ class ReportSender:
         self._has_changes = True
 
     def _handle_refusal(self) -> None:
+        """Stop reporting, unless permission for the first report may still be granted."""
         if self._num_sent or self._clock() - self._start_time > REFUSAL_GRACE_SECONDS:
             self.is_superseded = True
         else:
@@ -180,34 +187,42 @@ class ReportSender:
             self._earliest_retry_time = self._clock() + random.uniform(0.5, 1.0) * max_backoff
 
 
-def progress_status(progress: Progress, seconds_left: float | None, at: str) -> ProgressStatus:
-    """Convert progress to the form of the resource's status."""
-    counts = {name: int(progress.metrics[name]) for name in _COUNTS if name in progress.metrics}
+def make_progress_status(progress: Progress, seconds_left: float | None, report_time: str) -> ProgressStatus:
+    """Convert progress to the form of the resource's status.
+
+    Args:
+        progress: latest progress of the stage.
+        seconds_left: estimated remaining time; None if unknown.
+        report_time: timestamp of the report.
+    """
+    counts = {name: int(progress.metrics[name]) for name in _STATUS_COUNTS if name in progress.metrics}
     count_name = "iteration" if progress.unit == "iterations" else progress.unit
-    if count_name in _COUNTS:
+    if count_name in _STATUS_COUNTS:
         counts[count_name] = int(progress.done)
     percentage = 100 * progress.done / progress.total if progress.total else None
-    score = progress.metrics.get("return")
+    episode_return = progress.metrics.get("return")
     return ProgressStatus(
         **counts,
         percentage=None if percentage is None else round(min(max(percentage, 0.0), 100.0), 2),
         estimated_remaining_seconds=None if seconds_left is None else int(seconds_left),
         metrics={
-            _METRICS.get(name, to_camel(name)): float(value)
+            _STATUS_METRICS.get(name, to_camel(name)): float(value)
             for name, value in progress.metrics.items()
-            if name not in _COUNTS and math.isfinite(value)
+            if name not in _STATUS_COUNTS and math.isfinite(value)
         },
-        last_report_time=at,
-        summary=_summary(progress)[:64] or None,
+        last_report_time=report_time,
+        summary=_format_summary(progress)[:64] or None,
         verdict=progress.verdict,
-        episode_return=None if score is None or not math.isfinite(score) else f"{score:.4g}",
+        episode_return=None
+        if episode_return is None or not math.isfinite(episode_return)
+        else f"{episode_return:.4g}",
     )
 
 
-def _summary(progress: Progress) -> str:
-    """Return the amount done, such as `120/500 episodes`, or the iteration if only a return ends the stage."""
+def _format_summary(progress: Progress) -> str:
+    """Return the amount done, such as `120/500 episodes`; the iteration if only a return ends the stage."""
     iteration = progress.metrics.get("iteration")
-    return amount(progress) or (f"iteration {iteration:.0f}" if iteration is not None else "")
+    return format_amount(progress) or (f"iteration {iteration:.0f}" if iteration is not None else "")
 
 
 def _format_timestamp(timestamp: datetime) -> str:
@@ -219,11 +234,11 @@ def heartbeat(sender: ReportSender) -> Iterator[ReportSender]:
     """Send reports from a thread for the duration of the block."""
     end_event = threading.Event()
 
-    def report() -> None:
+    def send_reports() -> None:
         while not end_event.is_set():
             end_event.wait(sender.send_if_due())
 
-    thread = threading.Thread(target=report, name="hindcast-report", daemon=True)
+    thread = threading.Thread(target=send_reports, name="hindcast-report", daemon=True)
     thread.start()
     try:
         yield sender
@@ -234,7 +249,7 @@ def heartbeat(sender: ReportSender) -> Iterator[ReportSender]:
 
 def send_outcome(sender: ReportSender, outcome: AttemptOutcome, timeout_seconds: float) -> bool:
     """Report the outcome and wait until the operator has it; return False after `timeout_seconds`."""
-    sender.outcome(outcome)
+    sender.set_outcome(outcome)
     deadline = time.monotonic() + timeout_seconds
     while not sender.is_outcome_delivered and not sender.is_superseded and time.monotonic() < deadline:
         time.sleep(0.05)

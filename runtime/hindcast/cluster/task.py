@@ -18,21 +18,23 @@ from hindcast.errors import DataError, UserError
 from hindcast.formats.dataset_folder.manifest import read_manifest
 from hindcast.report.writing import write_training_report
 from hindcast.run.execute import check_early, execute_recording, prepare_inputs
-from hindcast.run.inputs import Input, sources_of
+from hindcast.run.inputs import Input, make_sources
 from hindcast.storage.location import resolve
 
 
 class ResolvedReferences:
-    """References, resolved by the operator."""
+    """References that the operator has resolved."""
 
     def __init__(self, attempt: Attempt) -> None:
         self._inputs = attempt.inputs
 
     def dataset(self, recording: str) -> str | None:
+        """Return the path of the recording's dataset, or None if the attempt has no such input."""
         attempt_input = self._inputs.get(f"OfflineRecording/{recording}")
         return attempt_input.path if attempt_input else None
 
     def policy(self, training: str) -> str:
+        """Return the path of the training's checkpoint."""
         attempt_input = self._inputs.get(f"OfflineTraining/{training}")
         if attempt_input is None:
             raise DataError(f"the attempt received no checkpoint of OfflineTraining/{training}")
@@ -45,7 +47,7 @@ def execute(
     """Execute the resource in a Ray task.
 
     Returns:
-        The result, or the outcome of an error, classified here because its traceback is only known here.
+        The result, or the outcome of an error. It is classified here, because only this process has the traceback.
     """
     try:
         references = ResolvedReferences(pools.attempt)
@@ -56,7 +58,7 @@ def execute(
             has_workers = resource.spec.pipeline.data_workers.interval[1] > 0
             options = pools.options("data" if has_workers else "learner", 1)
             inputs = prepare_inputs(resource, inputs, reporter, interruption, options)
-        outcome = train(resource, sources_of(inputs), mailbox, pools)
+        outcome = train(resource, make_sources(inputs), mailbox, pools)
         report = write_training_report(
             resource, outcome, {input_.path: input_.opened_data for input_ in inputs}
         )
@@ -70,7 +72,8 @@ def execute(
 def _record(
     resource: OfflineRecording, references: ResolvedReferences, mailbox: Mailbox, pools: Pools
 ) -> FinishedRun:
-    pools_with_pulse = replace(pools, on_episode=mailbox.pulse())
+    """Record, and return the outcome with a description of the dataset."""
+    pools_with_pulse = replace(pools, on_episode=mailbox.make_pulse())
     with mailbox.reporter() as reporter, mailbox.interruption() as interruption:
         outcome = execute_recording(resource, references, reporter, interruption, pools_with_pulse)
     manifest = read_manifest(resolve(resource.spec.output.path))

@@ -13,7 +13,7 @@ from hindcast.rllib.runner_groups import EnvRunnerGroup, LocalEnvRunner
 from hindcast.run.training_evaluation import NUM_ARGUMENTS, accepts_positional, check_metrics
 from hindcast.user_code import Misuse
 
-_ALGORITHM: Final = ("algorithm", "algo")
+_ALGORITHM_PARAMETERS: Final = ("algorithm", "algo")
 _NUM_RLLIB_ARGUMENTS: Final = 2
 
 
@@ -35,9 +35,9 @@ def adapt(
 
 
 def _has_rllib_signature(function: Callable[..., Any]) -> bool:
-    if next(iter(inspect.signature(function).parameters), None) in _ALGORITHM:
+    if next(iter(inspect.signature(function).parameters), None) in _ALGORITHM_PARAMETERS:
         return True
-    # Hindcast's own form comes first, for functions that accept both, such as f(*args).
+    # A function that accepts both, such as f(*args), gets Hindcast's arguments.
     return not accepts_positional(function, NUM_ARGUMENTS) and accepts_positional(
         function, _NUM_RLLIB_ARGUMENTS
     )

@@ -30,7 +30,7 @@ class LocalEnvRunner:
         environment: environment to play in.
         policy: policy that acts, with its current weights.
         seed: the run's seed; with an episode's number it determines the episode's start and the policy's noise.
-        explore: sample actions; False takes the policy's mode.
+        explore: sample actions; False takes the mode of their distribution.
 
     Attributes:
         module: the policy's network.
@@ -43,7 +43,7 @@ class LocalEnvRunner:
         self.module = policy.module
         self._policy = policy
         self._player = LivePlayer(environment, policy, derive_seed(seed, "env_runner"), explore=explore)
-        self._num_played = 0
+        self._num_played_episodes = 0
         self._report = EnvReport()
 
     def sample(
@@ -52,7 +52,7 @@ class LocalEnvRunner:
         """Play the next `num_episodes` complete episodes, or as many as reach `num_timesteps`.
 
         Raises:
-            SpecError: not exactly one of the two arguments was passed.
+            SpecError: both arguments or none of them were passed.
         """
         if (num_episodes is None) == (num_timesteps is None):
             raise SpecError("sample(): pass num_episodes or num_timesteps.")
@@ -73,9 +73,9 @@ class LocalEnvRunner:
         self._player.close()
 
     def _play_next(self, num_episodes: int) -> list[SingleAgentEpisode]:
-        indices = range(self._num_played, self._num_played + num_episodes)
+        indices = range(self._num_played_episodes, self._num_played_episodes + num_episodes)
         block = self._player(indices, timesteps=0)
-        self._num_played = indices.stop
+        self._num_played_episodes = indices.stop
         episodes = block_to_episodes(block, self._policy.observation_space, self._policy.action_space)
         self._report.returns.extend(float(episode.get_return()) for episode in episodes)
         self._report.lengths.extend(len(episode) for episode in episodes)
@@ -104,7 +104,7 @@ class EnvRunnerGroup:
 
 
 class LocalLearner(NamedTuple):
-    """View of the learner that is passed to functions.
+    """The learner that `LearnerGroup.foreach_learner` passes to functions.
 
     Attributes:
         module: module id -> network, with the weights that updates change.
@@ -136,7 +136,7 @@ class LearnerGroup:
         return {DEFAULT_MODULE_ID: self._module.get_state()}
 
     def set_weights(self, weights: Weights) -> None:
-        """Set the policy's weights to those from `get_weights`; optimisers and critics stay.
+        """Set the policy's weights, as from `get_weights`; optimisers and critics stay unchanged.
 
         Raises:
             SpecError: the weights are for another module id or do not match the model.
@@ -148,5 +148,5 @@ class LearnerGroup:
         try:
             self._module.set_state(weights[DEFAULT_MODULE_ID])
         except RuntimeError as error:
-            lines = " ".join(str(error).split())
-            raise SpecError(f"the weights do not match this model: {lines}") from error
+            reason = " ".join(str(error).split())
+            raise SpecError(f"the weights do not match this model: {reason}") from error

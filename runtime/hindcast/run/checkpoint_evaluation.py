@@ -22,13 +22,14 @@ from hindcast.learn.checkpoint import find_checkpoint
 from hindcast.models.policy import Policy
 from hindcast.storage.location import Location, missing_error, resolve
 
-_MODULES_IN = ("", "_hindcast/policy/module")
-_CHECKPOINTS_IN = ("", "checkpoints", "_hindcast/policy/checkpoints")
+_MODULE_SUBFOLDERS = ("", "_hindcast/policy/module")
+_CHECKPOINT_SUBFOLDERS = ("", "checkpoints", "_hindcast/policy/checkpoints")
 _OWNER_FILES = ("spec.json", "_hindcast/spec.json")
-_MAX_LEVELS = 6  # as of <dataset>/_hindcast/policy/checkpoints/checkpoint-<updates>/module
+_MAX_SEARCHED_FOLDERS = 6
+"""Number of folders in `<dataset>/_hindcast/policy/checkpoints/checkpoint-<updates>/module`."""
 
-SET_ASIDE = "the episodes set aside"
-"""Name of these episodes in messages."""
+SET_ASIDE_NAME = "the episodes set aside"
+"""Name of set-aside episodes in messages."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +61,12 @@ def evaluate_checkpoint(
     Args:
         path: a checkpoint, its `module`, a folder of checkpoints (its best, else its latest), a run folder,
             or a dataset (the recorded policy).
-        environment: Gymnasium id or "package.module:EnvClass"; None takes that of the run that contains the
-            checkpoint.
+        environment: Gymnasium id or "package.module:EnvClass"; None takes the environment of the run
+            that contains the checkpoint.
         module_class: the policy's `model.moduleClass`, if it has one.
         episodes: number of episodes to play.
         seed: seed of resets and exploration.
-        explore: sample actions; False takes the policy's mode.
+        explore: sample actions; False takes the mode of their distribution.
 
     Raises:
         DataError: there is no checkpoint at `path`.
@@ -112,7 +113,7 @@ def evaluate_checkpoint_offline(
         path: see `evaluate_checkpoint`.
         data: the episodes, or their paths; prepared if they are not whole episodes in order.
         module_class: the policy's `model.moduleClass`, if it has one.
-        gamma: discount; None takes that of the run's algorithm, or 0.99 if it has none.
+        gamma: discount; None takes the discount of the run's algorithm, or 0.99 if the algorithm has no discount.
         episodes: number of episodes to sample; None takes all.
         options: other options; None takes the defaults.
         hooks: receive the progress of preparing and fitting.
@@ -124,7 +125,7 @@ def evaluate_checkpoint_offline(
     if gamma is None:
         gamma = _find_gamma(resolve(path))
     dataset = data if isinstance(data, Dataset) else open_data(list(data), hooks=hooks)
-    name = SET_ASIDE if isinstance(data, Dataset) else ", ".join(data)
+    name = SET_ASIDE_NAME if isinstance(data, Dataset) else ", ".join(data)
     if episodes is not None and episodes < dataset.num_episodes:
         dataset = dataset.sample(episodes, seed=(options or OfflineOptions()).seed)
     offline_options = replace(options or OfflineOptions(), gamma=gamma)
@@ -133,7 +134,7 @@ def evaluate_checkpoint_offline(
 
 
 def load_policy(path: str | Path, module_class: str | None = None) -> tuple[Policy, str]:
-    """Load the policy of a checkpoint and return it with its folder; arguments as of `evaluate_checkpoint`.
+    """Load the policy of a checkpoint and return it with its folder; for the arguments see `evaluate_checkpoint`.
 
     Raises:
         DataError: there is no checkpoint at `path`.
@@ -154,15 +155,16 @@ def _load_module(module: Location, module_class: str | None) -> Policy:
 
 
 def _find_module(location: Location) -> Location:
-    for subfolder in _MODULES_IN:
+    """Return the folder of the policy's files; see `path` of `evaluate_checkpoint`."""
+    for subfolder in _MODULE_SUBFOLDERS:
         if location.child(subfolder, "module.json").exists():
             return location.child(subfolder)
-    for subfolder in _CHECKPOINTS_IN:
+    for subfolder in _CHECKPOINT_SUBFOLDERS:
         folder = location.child(subfolder) if subfolder else location
         try:
             return find_checkpoint(folder).location
         except DataError:
-            # A damaged checkpoint is an error; the search continues only where there is none.
+            # A damaged checkpoint is an error; the search continues only if there is no checkpoint.
             if folder.child("checkpoint.json").exists():
                 raise
     if (owner := read_owner(location.child(FOLDER))) is not None:
@@ -199,13 +201,14 @@ def _find_gamma(location: Location) -> float:
 
 
 def _enclosing_specs(location: Location) -> Iterator[dict[str, Any]]:
+    """Yield the `spec` sections of `enclosing_resources`."""
     return (document["spec"] for document in enclosing_resources(location))
 
 
 def enclosing_resources(location: Location) -> Iterator[dict[str, Any]]:
     """Yield the resources of the runs whose folders contain the location, nearest first, as parsed YAML."""
     folder = location
-    for _ in range(_MAX_LEVELS):
+    for _ in range(_MAX_SEARCHED_FOLDERS):
         for name in _OWNER_FILES:
             file = folder.child(name)
             if file.exists():

@@ -36,9 +36,9 @@ def state_folder(resource: OfflineRecording | OfflineTraining) -> Location:
     return resolve(resource.spec.output.path).child(FOLDER)
 
 
-def log_file(resource: OfflineRecording | OfflineTraining, child: str) -> Location:
-    """Return the log file of one attempt on a cluster; `child` is the name of its RayJob."""
-    return state_folder(resource).child(LOGS, f"{child}.log")
+def log_file(resource: OfflineRecording | OfflineTraining, ray_job_name: str) -> Location:
+    """Return the log file of one attempt on a cluster; `ray_job_name` names the attempt."""
+    return state_folder(resource).child(LOGS, f"{ray_job_name}.log")
 
 
 def claim(state: Location, resource: OfflineRecording | OfflineTraining, has_progress: bool) -> bool:
@@ -75,7 +75,7 @@ def is_claimed(state: Location) -> bool:
 
 
 def claimed_hashes(state: Location) -> set[str]:
-    """Return the run's spec hashes: the current one and those before `stop` or `evaluation` was changed.
+    """Return the run's spec hashes: the current one, and the earlier ones if `stop` or `evaluation` was changed.
 
     Empty if there is no owner.
     """
@@ -102,7 +102,7 @@ def refuse_other_run(
 
 
 def is_claimed_by_another(state: Location, resource: OfflineRecording | OfflineTraining) -> bool:
-    """Return True if `state` belongs to another spec that this one does not merely extend."""
+    """Return True if `state` belongs to a run whose spec differs in more than `stop` and `evaluation`."""
     owner = require_owner(state)
     return owner is not None and _belongs_to_other_run(owner, resource)
 
@@ -114,9 +114,9 @@ def has_foreign_files(folder: Location, state: Location) -> bool:
     return any(entry.relative_path != state.name for entry in folder.list())
 
 
-def first_learners(state: Location, resource: OfflineTraining) -> int:
-    """Return the number of learners when the run in `state` started; the resource's number if none has started."""
-    # The initial number fixes the global batch, which must not change when the number of learners does.
+def initial_num_learners(state: Location, resource: OfflineTraining) -> int:
+    """Return the number of learners when the run in `state` started; the resource's number if no run has started."""
+    # The initial number determines the global batch, which must not change with the number of learners.
     owner = require_owner(state)
     if owner is None or _belongs_to_other_run(owner, resource):
         return resource.spec.learners.replicas

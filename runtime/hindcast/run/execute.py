@@ -1,4 +1,4 @@
-"""Execute the resources of YAML files on this machine, each after those that it refers to."""
+"""Execute the resources of YAML files on this machine, each after the resources that it refers to."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from hindcast.record.environments import make_environment
 from hindcast.report.events import Outcome, Reporter
 from hindcast.report.writing import write_recording_report, write_training_report
 from hindcast.run.claim import CHECKPOINTS_FOLDER, refuse_other_run, run_folder, title
-from hindcast.run.inputs import Input, References, inputs_of, open_inputs, sources_of
+from hindcast.run.inputs import Input, References, make_sources, open_inputs, resolve_inputs
 from hindcast.run.interruption import Interruption, catch_signals
 from hindcast.run.offline_trainer import make_algorithm
 from hindcast.run.placement import LOCAL, Placement
 from hindcast.run.recording import RecordingRun
 from hindcast.run.spaces import declared_spaces
-from hindcast.run.trainer import new_learner
+from hindcast.run.trainer import make_policy_and_learner
 from hindcast.run.training import SUCCESS_FILE, TrainingRun, read_success
-from hindcast.run.warm_start import initial_policy
+from hindcast.run.warm_start import load_initial_policy
 
-_FIELD: Final = re.compile(r"spec(?:\.\w+|\[\d+\])+")
+_FIELD_PATH: Final = re.compile(r"spec(?:\.\w+|\[\d+\])+")
 Resources = Mapping[str, OfflineRecording | OfflineTraining]
 """Title (`Kind/name`) -> resource."""
 
@@ -55,6 +55,13 @@ class FileReferences:
 def execute(items: Sequence[LoadedResource], reporter: Reporter) -> list[Outcome]:
     """Record and train; skip finished work and resume unfinished work.
 
+    Args:
+        items: the resources, in any order.
+        reporter: receives progress, notes and outcomes.
+
+    Returns:
+        Outcomes in the order of execution.
+
     Raises:
         Interrupted: a stop was requested; completed work is kept.
         UserError: a resource failed; the message is one sentence.
@@ -62,14 +69,14 @@ def execute(items: Sequence[LoadedResource], reporter: Reporter) -> list[Outcome
     items_by_title = {title(item.resource): item for item in sort_by_reference(items)}
     references = FileReferences({name: item.resource for name, item in items_by_title.items()})
     inputs: dict[str, list[Input]] = {}
-    # All resources are checked first: an error in the last one must not surface after hours of work on the others.
+    # All resources are checked first: an error in the last one must not surface after hours of earlier work.
     for name, item in items_by_title.items():
-        with _add_location(item, is_alone=len(items_by_title) == 1):
+        with _add_location(item, is_only_resource=len(items_by_title) == 1):
             inputs[name] = check_early(item.resource, references)
     outcomes: list[Outcome] = []
     with catch_signals() as interruption:
         for name, item in items_by_title.items():
-            with _add_location(item, is_alone=len(items_by_title) == 1):
+            with _add_location(item, is_only_resource=len(items_by_title) == 1):
                 if isinstance(item.resource, OfflineRecording):
                     outcome = execute_recording(item.resource, references, reporter, interruption)
                 else:
@@ -80,7 +87,7 @@ def execute(items: Sequence[LoadedResource], reporter: Reporter) -> list[Outcome
 
 
 @contextmanager
-def _add_location(item: LoadedResource, *, is_alone: bool) -> Iterator[None]:
+def _add_location(item: LoadedResource, *, is_only_resource: bool) -> Iterator[None]:
     """Prefix a user's error with file, line and resource if it names a field, or if there are several resources."""
     try:
         yield
@@ -91,8 +98,8 @@ def _add_location(item: LoadedResource, *, is_alone: bool) -> Iterator[None]:
         text = str(error).removeprefix(f"{name}: ")  # some messages already start with the title
         if text.startswith("model."):  # the code that builds networks does not know the path of the section
             text = f"spec.{text}" if item.resource.kind == "OfflineTraining" else f"spec.policy.train.{text}"
-        field = _FIELD.match(text)
-        if field is None and is_alone:
+        field = _FIELD_PATH.match(text)
+        if field is None and is_only_resource:
             raise
         steps = () if field is None else parse_path(field[0])
         error.args = (f"{item.at(*steps)}: {name}: {text}",)
@@ -111,10 +118,10 @@ def check_early(resource: OfflineRecording | OfflineTraining, references: Refere
     if isinstance(resource, OfflineTraining):
         algorithm, spec = make_algorithm(resource), resource.spec
         module_class_of(spec.model)
-        inputs = inputs_of(resource, references)
+        inputs = resolve_inputs(resource, references)
         if (spaces := declared_spaces(resource)) is not None:
-            # Building networks finds options that do not fit the spaces; they are discarded.
-            new_learner(algorithm, spaces, spec.model, spec.environment, seed=spec.seed)
+            # Building networks finds options that do not fit the spaces; the networks are discarded.
+            make_policy_and_learner(algorithm, spaces, spec.model, spec.environment, seed=spec.seed)
         return inputs
     if resource.spec.policy.train is not None:
         module_class_of(resource.spec.policy.train.model)
@@ -131,6 +138,9 @@ def prepare_inputs(
 ) -> Sequence[Input]:
     """Return a training's inputs with their data open; a finished training's inputs stay unopened.
 
+    Args:
+        ray_options: options of the Ray tasks that prepare large data.
+
     Raises:
         OutputConflict: the run folder holds another, finished training.
         DataError: there is no policy at `spec.initialCheckpoint`, and the training has no checkpoint of its own.
@@ -138,7 +148,9 @@ def prepare_inputs(
     """
     initial, folder = resource.spec.initial_checkpoint, run_folder(resource)
     if initial is not None and CheckpointStore(folder.child(CHECKPOINTS_FOLDER)).latest() is None:
-        initial_policy(initial, resource.spec.model)  # fails in moments; preparing the data may take hours
+        load_initial_policy(
+            initial, resource.spec.model
+        )  # fails in moments; preparing the data may take hours
     if folder.child(SUCCESS_FILE).exists():
         refuse_other_run(folder, resource, has_progress=True)
     if read_success(resource, folder) is not None:
@@ -174,10 +186,11 @@ def train_locally(
 ) -> tuple[Outcome, Sequence[Input]]:
     """Train in this process; return the outcome and the inputs with their data."""
     inputs = prepare_inputs(resource, inputs, reporter, interruption)
-    return TrainingRun(resource, sources_of(inputs), reporter, interruption).execute(), inputs
+    return TrainingRun(resource, make_sources(inputs), reporter, interruption).execute(), inputs
 
 
 def _checkpoint_of(resource: OfflineRecording, references: References) -> str | None:
+    """Return the path of the checkpoint that a recording refers to, or None without a reference."""
     reference = resource.spec.policy.training_ref
     if reference is None:
         return None
@@ -188,20 +201,20 @@ def _checkpoint_of(resource: OfflineRecording, references: References) -> str | 
 
 
 def sort_by_reference(items: Sequence[LoadedResource]) -> list[LoadedResource]:
-    """Return the resources in their written order, but each after those that it refers to.
+    """Return the resources in the order of the files, but each after the resources that it refers to.
 
     Raises:
         SpecError: a reference names a resource that is not in the files, or references form a cycle.
     """
-    by_title = {title(item.resource): item for item in items}
-    graph = {name: _referenced_titles(item, by_title) for name, item in by_title.items()}
+    items_by_title = {title(item.resource): item for item in items}
+    graph = {name: _referenced_titles(item, items_by_title) for name, item in items_by_title.items()}
     try:
         names = list(TopologicalSorter(graph).static_order())
     except CycleError as error:
         raise SpecError(
             f"{' → '.join(error.args[1])}: circular references; each of these resources waits for the next one."
         ) from error
-    return [by_title[name] for name in names]
+    return [items_by_title[name] for name in names]
 
 
 def _referenced_titles(item: LoadedResource, items_by_title: dict[str, LoadedResource]) -> list[str]:

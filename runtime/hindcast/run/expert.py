@@ -24,6 +24,7 @@ from hindcast.run.training_callbacks import TrainingCallbacks
 from hindcast.storage.location import Location
 
 _NUM_CHECKPOINTS = 2
+"""Number of checkpoints to keep."""
 
 
 def train_expert(
@@ -37,6 +38,11 @@ def train_expert(
 
     Resumes from the latest checkpoint in `folder/checkpoints`, and ends with the same weights as an uninterrupted
     training.
+
+    Args:
+        resource: the recording.
+        spec: its `policy.train`.
+        folder: folder of the policy in the dataset.
 
     Raises:
         Interrupted: a stop was requested; a checkpoint was written.
@@ -55,8 +61,8 @@ def train_expert(
     )
     store = CheckpointStore(folder.child(CHECKPOINTS_FOLDER), keep=_NUM_CHECKPOINTS)
     store.remove_incomplete()
-    if latest := store.latest():
-        trainer.load(latest)
+    if latest_checkpoint := store.latest():
+        trainer.load(latest_checkpoint)
         callbacks.call("on_algorithm_init")
         callbacks.call("on_checkpoint_loaded")
         reporter.note(title(resource), f"the expert's training resumes after iteration {trainer.iteration}")
@@ -69,7 +75,7 @@ def train_expert(
         while result is None or not should_stop(spec.stop, result):
             result = iterate_and_evaluate(trainer, evaluator, resource.spec.seed, callbacks)
             log.append(result)
-            reporter.progress(_progress(resource, spec.stop, result))
+            reporter.progress(_make_progress(resource, spec.stop, result))
             # Saved before check() raises, so that no completed iteration is lost.
             if interruption.is_requested or trainer.iteration % spec.checkpoint_every == 0:
                 trainer.save(store, {"episode_return_mean": _mean_return(result)})
@@ -83,7 +89,7 @@ def train_expert(
 def iterate_and_evaluate(
     trainer: Trainer, evaluator: EnvEvaluator, seed: int, callbacks: TrainingCallbacks | None = None
 ) -> Result:
-    """Train one iteration, evaluate the new weights and return the result; `seed` is the run's."""
+    """Train one iteration, evaluate the new weights and return the result; `seed` is the seed of the run."""
     callbacks = callbacks or TrainingCallbacks()
     result = trainer.iterate()
     start_time = time.monotonic()
@@ -100,13 +106,14 @@ def _mean_return(result: Result) -> float:
     return float(result["evaluation"]["env_runners"]["episode_return_mean"])
 
 
-def _progress(resource: OfflineRecording, stop: TrainStop, result: Result) -> Progress:
+def _make_progress(resource: OfflineRecording, stop: TrainStop, result: Result) -> Progress:
     num_sampled = result["num_env_steps_sampled_lifetime"]
     total, amount_done, unit = stop.episode_return_mean, _mean_return(result), "return"
     if stop.iterations is not None:
         total, amount_done, unit = float(stop.iterations), float(result[ITERATION]), "iterations"
     if stop.timesteps is not None:
         total, amount_done, unit = float(stop.timesteps), float(num_sampled), "timesteps"
+    # With a stop criterion on the return, the training may end before it reaches the total.
     return Progress(
         resource=title(resource),
         stage="Training the expert",

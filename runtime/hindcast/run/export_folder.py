@@ -1,4 +1,4 @@
-"""Check of an export's target: an empty folder or an earlier export, never files of anybody else."""
+"""Check that the target of an export is empty or contains an earlier export, and no files that would be lost."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _is_run_module(folder: Location) -> bool:
 
 
 def _earlier_export_files(folder: Location, entries: Set[str]) -> set[str]:
-    """Return those of the folder's entries that an earlier export wrote."""
+    """Return the names of the files in the folder that an earlier export wrote."""
     files: set[str] = set()
     if _is_export_description(folder, DESCRIPTION, entries):
         files = {DESCRIPTION, PROGRAM, TORCH_PROGRAM}

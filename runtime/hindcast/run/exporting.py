@@ -31,15 +31,19 @@ from hindcast.storage.location import resolve
 
 Format = Literal["onnx", "torch", "safetensors"]
 Arrays = dict[str, NDArray[Any]]
+"""Name of an input or output -> `[B, *shape]`."""
 Step = Callable[[Arrays], Sequence[NDArray[Any]]]
-_FILES: dict[Format, tuple[str, ...]] = {
+"""Runs an exported policy for one step: converts its inputs to the list of its outputs."""
+_FILES_BY_FORM: dict[Format, tuple[str, ...]] = {
     "onnx": (DESCRIPTION, LOADER, PROGRAM),
     "torch": (DESCRIPTION, TORCH_PROGRAM),
     "safetensors": policy_files.FILE_NAMES,
 }
 """Form -> files that it writes, in order; the description comes first, because it alone identifies an export."""
 _NUM_SLOTS, _NUM_STEPS, _EPISODE_STEPS = 3, 24, 8
+"""For the comparison of actions: number of parallel episodes, of steps, and of steps of an episode."""
 _TOLERANCE = 1e-5
+"""Maximum difference between an exported action and the original one."""
 
 
 class ExportResult(NamedTuple):
@@ -69,8 +73,8 @@ def export_policy(
         folder: path or URI of the target: new, empty, or with an earlier export (of any form).
         form: "onnx" (`policy.onnx`, for any runtime, and `policy.py`, which acts with numpy and onnxruntime alone),
             "torch" (`policy.pt2`, of `torch.export`) or "safetensors" (weights and JSON, for `Policy.load`). The first
-            two map raw observations to the environment's actions; `policy.json` describes both, and how states are
-            carried.
+            two map raw observations to the environment's actions; `policy.json` describes both, and how recurrent
+            states are passed from step to step.
         module_class: the policy's `model.moduleClass`, if it has one.
 
     Raises:
@@ -79,38 +83,42 @@ def export_policy(
         SpecError: the policy's network cannot be exported, or a package is missing.
     """
     policy, module_path = load_policy(path, module_class)
-    target, names = resolve(folder), _FILES[form]
-    refuse_foreign_files(target, names)
-    paths = [str(target.child(name)) for name in names]
+    target, file_names = resolve(folder), _FILES_BY_FORM[form]
+    refuse_foreign_files(target, file_names)
+    paths = [str(target.child(name)) for name in file_names]
     if form == "safetensors":
         policy.save(target)
         return ExportResult(module_path, paths, None, 0)
     function = ExportedPolicy(policy)
     if form == "torch":
-        program = _torch_program(function)
-        files, step = {TORCH_PROGRAM: program}, _run_torch(program)
+        program = _export_torch(function)
+        files, step = {TORCH_PROGRAM: program}, _make_torch_step(program)
     else:
-        program = _onnx_program(function)
+        program = _export_onnx(function)
         loader = Path(onnx_policy.__file__).read_bytes()  # self-contained: imports nothing from Hindcast
-        files, step = {PROGRAM: program, LOADER: loader}, _run_onnx(program, function)
+        files, step = {PROGRAM: program, LOADER: loader}, _make_onnx_step(program, function)
     difference = _measure_difference(policy, function, step)
     files[DESCRIPTION] = json.dumps(_describe_export(policy, function), indent=1).encode()
-    for name in names:
+    for name in file_names:
         target.child(name).write_bytes(files[name])
     return ExportResult(module_path, paths, difference, _NUM_STEPS * _NUM_SLOTS)
 
 
-def _torch_program(function: ExportedPolicy) -> bytes:
+def _export_torch(function: ExportedPolicy) -> bytes:
     file = io.BytesIO()
     with _quiet_export("torch.export"):
         torch.export.save(_trace(function), file)
     return file.getvalue()
 
 
-def _onnx_program(function: ExportedPolicy) -> bytes:
-    missing = [name for name in ("onnxscript", "onnxruntime") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise SpecError(f"ONNX requires the package {missing[0]}: pip install 'hindcast-rl[export]'.")
+def _export_onnx(function: ExportedPolicy) -> bytes:
+    missing_packages = [
+        name for name in ("onnxscript", "onnxruntime") if importlib.util.find_spec(name) is None
+    ]
+    if missing_packages:
+        raise SpecError(
+            f"ONNX requires the package {missing_packages[0]}: pip install 'hindcast-rl[export]'."
+        )
     with _quiet_export("ONNX"):
         program = torch.onnx.export(
             _trace(function),
@@ -123,7 +131,7 @@ def _onnx_program(function: ExportedPolicy) -> bytes:
         return bytes(program.model_proto.SerializeToString())
 
 
-def _run_torch(data: bytes) -> Step:
+def _make_torch_step(data: bytes) -> Step:
     program = torch.export.load(io.BytesIO(data)).module()
 
     def step(inputs: Arrays) -> list[NDArray[Any]]:
@@ -133,7 +141,7 @@ def _run_torch(data: bytes) -> Step:
     return step
 
 
-def _run_onnx(data: bytes, function: ExportedPolicy) -> Step:
+def _make_onnx_step(data: bytes, function: ExportedPolicy) -> Step:
     import onnxruntime
 
     session, names = onnxruntime.InferenceSession(data), list(function.outputs)
@@ -141,16 +149,20 @@ def _run_onnx(data: bytes, function: ExportedPolicy) -> Step:
 
 
 def _trace(function: ExportedPolicy) -> torch.export.ExportedProgram:
+    """Trace the policy for batches of any size."""
     # torch.export treats sizes 0 and 1 as constants, so the example batch has two rows.
     batch = torch.export.Dim("batch")
-    values = tuple(
+    example_inputs = tuple(
         torch.from_numpy(np.zeros((2, *port.shape), port.dtype)) for port in function.inputs.values()
     )
-    return torch.export.export(function, values, dynamic_shapes=(tuple({0: batch} for _ in values),))
+    return torch.export.export(
+        function, example_inputs, dynamic_shapes=(tuple({0: batch} for _ in example_inputs),)
+    )
 
 
 @contextmanager
 def _quiet_export(exporter: str) -> Iterator[None]:
+    """Hide the exporter's warnings and convert its errors to a SpecError."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     with warnings.catch_warnings():
@@ -169,19 +181,21 @@ def _measure_difference(policy: Policy, function: ExportedPolicy, step: Step) ->
     """Return the largest difference between actions over whole episodes of random observations.
 
     Args:
-        step: runs the exported policy: input name -> `[B, *shape]` in, one `[B, *shape]` per output out.
+        policy: the original policy.
+        function: names and shapes of the exported policy's inputs and outputs.
+        step: runs the exported policy.
 
     Raises:
-        DataError: the difference is not small.
+        DataError: the difference is larger than `_TOLERANCE`.
     """
     policy.reset()
     spaces = flatten_space(policy.observation_space, Columns.OBS)
-    for number, space in enumerate(spaces.values()):
-        space.seed(number)
+    for seed, space in enumerate(spaces.values()):
+        space.seed(seed)
     state: Arrays = {}
-    max_gap = 0.0
-    for number in range(_NUM_STEPS):
-        is_start = number % _EPISODE_STEPS == 0
+    max_difference = 0.0
+    for t in range(_NUM_STEPS):
+        is_start = t % _EPISODE_STEPS == 0
         obs = {leaf: np.stack([space.sample() for _ in range(_NUM_SLOTS)]) for leaf, space in spaces.items()}
         rewards = np.linspace(-1.0, 1.0, _NUM_SLOTS)
         actions = policy.act(obs, is_first=np.full(_NUM_SLOTS, is_start), rewards=rewards)
@@ -191,16 +205,17 @@ def _measure_difference(policy: Policy, function: ExportedPolicy, step: Step) ->
         inputs = {name: values[name].astype(port.dtype) for name, port in function.inputs.items()}
         outputs = dict(zip(function.outputs, step(inputs), strict=True))
         state = {name: outputs[port.next_state] for name, port in function.inputs.items() if port.next_state}
-        max_gap = max(max_gap, _max_action_gap(actions.env_actions, outputs))
-    if max_gap > _TOLERANCE:
+        max_difference = max(max_difference, _max_action_difference(actions.env_actions, outputs))
+    if max_difference > _TOLERANCE:
         raise DataError(
-            f"the exported policy acts differently from the original: an action differs by {max_gap:.3g}; nothing "
-            "was written."
+            f"the exported policy acts differently from the original: an action differs by {max_difference:.3g}; "
+            "nothing was written."
         )
-    return max_gap
+    return max_difference
 
 
 def _initial_state(function: ExportedPolicy) -> Arrays:
+    """Return the initial value of each recurrent state, `[B, *shape]`."""
     return {
         name: np.broadcast_to(port.start, (_NUM_SLOTS, *port.shape))
         for name, port in function.inputs.items()
@@ -208,14 +223,14 @@ def _initial_state(function: ExportedPolicy) -> Arrays:
     }
 
 
-def _max_action_gap(actions: Any, outputs: Arrays) -> float:
+def _max_action_difference(actions: Any, outputs: Arrays) -> float:
     """Return the largest element-wise difference between B environment actions and the exported ones."""
-    gaps = [
+    differences = [
         np.abs(np.asarray(value, np.float64) - outputs[leaf][row].astype(np.float64)).max(initial=0.0)
         for row in range(_NUM_SLOTS)
         for leaf, value in flatten(actions[row], Columns.ACTIONS).items()
     ]
-    return float(max(gaps))
+    return float(max(differences))
 
 
 def _describe_export(policy: Policy, function: ExportedPolicy) -> dict[str, Any]:
@@ -231,5 +246,5 @@ def _describe_export(policy: Policy, function: ExportedPolicy) -> dict[str, Any]
 
 
 def _describe_port(name: str, port: Port) -> dict[str, Any]:
-    state = {} if port.start is None else {"start": port.start.tolist(), "follows": port.next_state}
-    return {"name": name, "dtype": port.dtype.name, "shape": list(port.shape), **state}
+    state_fields = {} if port.start is None else {"start": port.start.tolist(), "follows": port.next_state}
+    return {"name": name, "dtype": port.dtype.name, "shape": list(port.shape), **state_fields}

@@ -17,8 +17,8 @@ from hindcast.report.results import Result
 from hindcast.run.checkpoint_evaluation import enclosing_resources
 from hindcast.run.claim import title
 from hindcast.run.execute import FileReferences
-from hindcast.run.held_out_evaluation import HeldOutEvaluator, Progress, select_set_aside
-from hindcast.run.inputs import inputs_of, open_inputs, sources_of
+from hindcast.run.held_out_evaluation import FitProgress, HeldOutEvaluator, select_set_aside
+from hindcast.run.inputs import make_sources, open_inputs, resolve_inputs
 from hindcast.run.offline_trainer import make_algorithm, make_offline_trainer
 from hindcast.run.trainer import Trainer
 from hindcast.storage.location import resolve
@@ -28,7 +28,7 @@ def evaluate_set_aside(
     resource: OfflineTraining,
     sources: Sequence[Source],
     checkpoint: Checkpoint,
-    progress: Progress = lambda *_: None,
+    progress: FitProgress = lambda *_: None,
 ) -> Result:
     """Evaluate a checkpoint on the episodes of `evaluation.offline.setAside`; see `HeldOutEvaluator.evaluate`.
 
@@ -49,7 +49,7 @@ def load_set_aside(path: str | Path, data: Sequence[str] = (), hooks: Hooks = NO
         data: current paths of the run's inputs, one each; required if an input refers to a recording.
 
     Raises:
-        SpecError: the path is not in the folder of a run with `evaluation.offline.setAside`, or `data` are required.
+        SpecError: the path is not in the folder of a run with `evaluation.offline.setAside`, or `data` is required.
         DataError: the data cannot be opened.
     """
     for document in enclosing_resources(resolve(path)):
@@ -57,14 +57,15 @@ def load_set_aside(path: str | Path, data: Sequence[str] = (), hooks: Hooks = NO
         offline = run.spec.offline if isinstance(run, OfflineTraining) else None
         if isinstance(run, OfflineTraining) and offline is not None and offline.set_aside is not None:
             run = _with_data(run, data)
-            inputs = open_inputs(run, inputs_of(run, FileReferences({})), check=hooks.check)
-            return select_set_aside(sources_of(inputs), offline)
+            inputs = open_inputs(run, resolve_inputs(run, FileReferences({})), check=hooks.check)
+            return select_set_aside(make_sources(inputs), offline)
     raise SpecError(
         f"{path} is not in the folder of a run with evaluation.offline.setAside: omit --set-aside."
     )
 
 
 def _with_data(run: OfflineTraining, data: Sequence[str]) -> OfflineTraining:
+    """Return the training with only its recorded inputs, at the paths in `data`; unchanged if no path is required."""
     recorded_inputs = run.spec.recorded
     if not data and all(source.path is not None for source in recorded_inputs):
         return run
@@ -94,6 +95,7 @@ def check_set_aside(resource: OfflineTraining, sources: Sequence[Source]) -> Non
 def _open_evaluator(
     resource: OfflineTraining, sources: Sequence[Source]
 ) -> Iterator[tuple[Trainer, HeldOutEvaluator]]:
+    """Yield a trainer of the resource, and an evaluator of its policy on the set-aside episodes."""
     assert resource.spec.offline is not None
     with closing(make_offline_trainer(resource, sources)) as trainer:
         algorithm = make_algorithm(resource)

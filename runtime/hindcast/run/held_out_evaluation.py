@@ -48,11 +48,10 @@ from hindcast.run.stop_criteria import is_due
 from hindcast.threads import choose_num_threads, torch_threads
 
 _FIELD: Final = "spec.evaluation.offline"
-_PROGRESS_INTERVAL: Final = 200
-
+_UPDATES_PER_PROGRESS_REPORT: Final = 200
 _MAX_COMPARED_EPISODES: Final = 100
 """Maximum number of episodes with equal ids whose content is compared."""
-Progress = Callable[[str, int, int], None]
+FitProgress = Callable[[str, int, int], None]
 """Called with (name of the model that is fitted, finished updates, total updates)."""
 
 
@@ -70,8 +69,12 @@ def split_episodes(
         SpecError: a source would have no episode to train on, or none to reserve.
     """
     fraction, verb, remedy = {
-        "heldOut": (offline.held_out, "held out", f"change the share, or name other data in {_FIELD}.input"),
-        "setAside": (offline.set_aside, "set aside", "change the share"),
+        "heldOut": (
+            offline.held_out,
+            "held out",
+            f"change the fraction, or name other data in {_FIELD}.input",
+        ),
+        "setAside": (offline.set_aside, "set aside", "change the fraction"),
     }[field]
     assert fraction is not None
     splits = [source.dataset.split(fraction, offline.held_out_seed or 0) for source in sources]
@@ -105,7 +108,7 @@ def _exclude_episodes(dataset: Dataset, excluded_ids: Collection[str]) -> Datase
 
 
 def _index_by_id(dataset: Dataset) -> dict[str, int]:
-    """Return episode id -> index; of several episodes with the same id, the last one."""
+    """Return episode id -> index; if several episodes have the same id, the index of the last one."""
     return {eps_id: episode for episode, eps_id in enumerate(dataset.episode_table().eps_id.tolist())}
 
 
@@ -141,7 +144,9 @@ def open_evaluation_data(offline: OfflineEvaluationSpec, sources: Sequence[Sourc
     return dataset
 
 
-def _find_common_episode(dataset: Dataset, index_by_id: Mapping[str, int], other: Dataset) -> str | None:
+def _find_common_episode(
+    dataset: Dataset, index_by_id: Mapping[str, int], other_dataset: Dataset
+) -> str | None:
     """Return the id of an episode that both datasets contain, or None.
 
     Compares the leaves that both have, in at most `_MAX_COMPARED_EPISODES` episodes with common ids.
@@ -149,11 +154,11 @@ def _find_common_episode(dataset: Dataset, index_by_id: Mapping[str, int], other
     Args:
         index_by_id: `_index_by_id` of `dataset`.
     """
-    other_index_by_id = _index_by_id(other)
+    other_index_by_id = _index_by_id(other_dataset)
     ids = [eps_id for eps_id in index_by_id if eps_id in other_index_by_id][:_MAX_COMPARED_EPISODES]
-    leaves = sorted(dataset.spec.leaves.keys() & other.spec.leaves.keys())
+    leaves = sorted(dataset.spec.leaves.keys() & other_dataset.spec.leaves.keys())
     contents = compute_episode_checksums(dataset, [index_by_id[eps_id] for eps_id in ids], leaves)
-    other_contents = compute_episode_checksums(other, [other_index_by_id[eps_id] for eps_id in ids], leaves)
+    other_contents = compute_episode_checksums(other_dataset, [other_index_by_id[eps_id] for eps_id in ids], leaves)
     return next(
         (
             eps_id
@@ -167,7 +172,8 @@ def _find_common_episode(dataset: Dataset, index_by_id: Mapping[str, int], other
 def notes_on_evaluation(evaluation: Result) -> dict[str, str]:
     """Return notes for the user on an offline evaluation, by topic; a run reports each topic once."""
     notes = {
-        name: f"{name} cannot be computed: {why}" for name, why in evaluation.get("not_estimated", {}).items()
+        name: f"{name} cannot be computed: {reason}"
+        for name, reason in evaluation.get("not_estimated", {}).items()
     }
     calibration = evaluation.get("calibration")
     if calibration is not None and calibration["error"] > MAX_CALIBRATION_ERROR:
@@ -186,6 +192,9 @@ class HeldOutEvaluator:
         resource: a training with `evaluation.offline`.
         dataset: the held-out episodes.
         algorithm: the resource's algorithm, with losses that are not compiled.
+        needs: data that the algorithm needs.
+        learner: learner of the training; provides networks and device.
+        policy: policy to evaluate, with its current weights.
         field: field of `evaluation.offline` that defines the episodes, for messages.
 
     Raises:
@@ -218,12 +227,16 @@ class HeldOutEvaluator:
         """Return True if the weights after this iteration should be evaluated, during the training or at its end."""
         return is_due(self._spec.interval, iteration, at_end)
 
-    def evaluate(self, iteration: int, progress: Progress = lambda *_: None) -> Result:
-        """Evaluate the current weights on the held-out episodes; deterministic.
+    def evaluate(self, iteration: int, progress: FitProgress = lambda *_: None) -> Result:
+        """Evaluate the current weights on the held-out episodes. The result is deterministic.
 
-        In the result, `validation_loss` and `metrics` are the algorithm's own over all timesteps, `estimated_return` is
-        the value of the first estimate (None if it cannot be computed for this policy), and the rest is
-        `OfflineReport.to_json`.
+        In the result, `validation_loss` and `metrics` are the algorithm's own loss and metrics over all timesteps, and
+        `estimated_return` is the value of the first estimate (None if it cannot be computed for this policy). All
+        estimates and diagnostics are as in `OfflineReport.to_json`.
+
+        Args:
+            iteration: number of finished iterations, for the result.
+            progress: called while models are fitted.
 
         Raises:
             DataError: the data are invalid.
@@ -287,13 +300,13 @@ class HeldOutEvaluator:
 
     def _open_data(self, pipeline: PipelineSpec, needs: Needs) -> OfflineData:
         learner, policy = self._learner, self._policy
-        timesteps = self._algorithm.options.train_batch_size_per_learner
+        timesteps_per_batch = self._algorithm.options.train_batch_size_per_learner
         residency = "Streaming" if pipeline.residency == "Streaming" else "Auto"
         data = OfflineData(
             [Source(self._name, self._dataset)],
-            replace(needs, sampling="epochs"),  # each item exactly once, however the training draws
+            replace(needs, sampling="epochs"),  # each item exactly once, whatever sampling the training uses
             pipeline=pipeline.model_copy(update={"sampling": "Epochs", "residency": residency}),
-            batch_size=max(1, timesteps // needs.timesteps_per_item),
+            batch_size=max(1, timesteps_per_batch // needs.timesteps_per_item),
             seed=self._seed,
             device=learner.device,
             preprocessing=policy.preprocessing,
@@ -308,34 +321,34 @@ class HeldOutEvaluator:
     def _batches(self) -> Iterator[Batch]:
         """Yield batches that contain each item once, in the learner's format."""
         data = self._data
-        start, num_remaining = data.state(), data.epoch_size
+        start_state, num_remaining = data.state(), data.epoch_size
         while num_remaining:
             count = min(data.batch_size, num_remaining)
             batch = data.take(count)
-            # A loss on prioritised draws expects importance weights; without draws all are 1.
+            # A loss on prioritised samples expects importance weights; here each item is used once, so all are 1.
             ones = torch.ones(count, device=self._learner.device)
             yield batch | {Columns.WEIGHTS: ones} if self._has_weights else batch
             num_remaining -= count
-        data.seek(start)  # the next evaluation sees the same batches
+        data.seek(start_state)  # the next evaluation sees the same batches
 
-    def _estimate(self, progress: Progress) -> OfflineReport | None:
+    def _estimate(self, progress: FitProgress) -> OfflineReport | None:
         """Estimate the policy's return; None for a single episode, for which only the loss is defined."""
         if self._dataset.num_episodes < 2:
             return None
 
-        def check(stage: str, done: int, total: int) -> None:
-            if done % _PROGRESS_INTERVAL == 0:
+        def report_progress(stage: str, done: int, total: int) -> None:
+            if done % _UPDATES_PER_PROGRESS_REPORT == 0:
                 progress(stage, done, total)
 
-        # Copies on the CPU and in evaluation mode; the learner keeps its own networks as they are.
+        # Copies on the CPU, in evaluation mode; the learner's networks stay as they are.
         policy = Policy.from_files(self._policy.to_files())
         critic = self._algorithm.critic(copy.deepcopy(self._learner.nets).cpu().eval())
         with torch_threads(1):
             if self._evaluator is None:
-                self._evaluator = OfflineEvaluator(policy, self._dataset, self._name, self._options())
-            return self._evaluator.evaluate(policy, check, critic)
+                self._evaluator = OfflineEvaluator(policy, self._dataset, self._name, self._make_options())
+            return self._evaluator.evaluate(policy, report_progress, critic)
 
-    def _options(self) -> OfflineOptions:
+    def _make_options(self) -> OfflineOptions:
         spec = self._spec
         gamma = (
             getattr(self._algorithm.options, "gamma", OfflineOptions.gamma)
@@ -361,5 +374,5 @@ class HeldOutEvaluator:
             document[section] = {
                 name: document[section][name] for name in estimates if name in document[section]
             }
-        first = document["estimates"].get(estimates[0])
-        return {"estimated_return": None if first is None else first["value"], **document}
+        first_estimate = document["estimates"].get(estimates[0])
+        return {"estimated_return": None if first_estimate is None else first_estimate["value"], **document}

@@ -1,6 +1,6 @@
-"""Fields of a resource that have no effect where it runs, and notes on those that a user has set.
+"""Fields of a resource that have no effect on a machine or cluster, and notes on them if a user sets them.
 
-A test finds the fields that nothing reads from the code's syntax trees, and that this list matches.
+A test searches the code's syntax trees for fields that nothing reads, and compares them with this list.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ INEFFECTIVE_EVERYWHERE: Final[Mapping[str, str]] = {
     "pipeline.prefetchBatches": "has no effect: the next window is filled while one is in use, and "
     "pipeline.windowSteps sets its size",
 }
-"""YAML path of a field -> end of the sentence about it."""
+"""YAML path of a field -> end of the note on it."""
 
-_POD = "has no effect on one machine, where processes use what they need"
+_POD_FIELD_EFFECT = "has no effect on one machine, where processes use what they need"
 INEFFECTIVE_ON_ONE_MACHINE: Final[Mapping[str, str]] = {
     "pipeline.dataWorkers": "has no effect on one machine, where the learner's process reads the data",
     "learners.replicas": "only sets the size of a batch on one machine, where a single learner trains on the combined "
     "batch",
-    "learners.cpus": _POD,
-    "learners.memory": _POD,
-    "runners.cpus": _POD,
-    "runners.memory": _POD,
+    "learners.cpus": _POD_FIELD_EFFECT,
+    "learners.memory": _POD_FIELD_EFFECT,
+    "runners.cpus": _POD_FIELD_EFFECT,
+    "runners.memory": _POD_FIELD_EFFECT,
     "cluster": "has no effect on one machine",
     "runPolicy": "has no effect on one machine",
     "suspend": "has no effect on one machine, where Ctrl-C suspends and the same command resumes",
@@ -56,42 +56,44 @@ _RECURRENT_OPTIONS: Final = (
 """Options that require a recurrent layer."""
 
 
-def ineffective_fields(resource: OfflineRecording | OfflineTraining, is_one_machine: bool) -> dict[str, str]:
-    """Return YAML path -> end of the sentence about it, for set fields without effect; defaults do not count as set."""
-    table = {
+def find_ineffective_fields(
+    resource: OfflineRecording | OfflineTraining, is_one_machine: bool
+) -> dict[str, str]:
+    """Return YAML path -> end of the note, for set fields without effect; a field with its default does not count."""
+    effects = {
         **INEFFECTIVE_EVERYWHERE,
         **(INEFFECTIVE_ON_ONE_MACHINE if is_one_machine else {}),
-        **_ineffective_for_kind(resource),
+        **_find_ineffective_for_kind(resource),
     }
     set_fields = resource.spec.model_dump(by_alias=True, exclude_defaults=True)
-    return {field: effect for field, effect in table.items() if _is_in(set_fields, field)}
+    return {field: effect for field, effect in effects.items() if _is_set(set_fields, field)}
 
 
-def _ineffective_for_kind(resource: OfflineRecording | OfflineTraining) -> dict[str, str]:
+def _find_ineffective_for_kind(resource: OfflineRecording | OfflineTraining) -> dict[str, str]:
     """Return the fields that only affect other kinds of policies or data than the resource's."""
     if isinstance(resource, OfflineTraining):
         spec = resource.spec
         data_fields = () if spec.recorded else _RECORDED_DATA_FIELDS
-        table = {f"pipeline.{field}": "has no effect without recorded data" for field in data_fields}
+        effects = {f"pipeline.{field}": "has no effect without recorded data" for field in data_fields}
         config = spec.config if spec.custom_config is None else spec.custom_config
         return (
-            table
-            | _ineffective_evaluation_fields(resource)
-            | ineffective_options(spec.algorithm, config, spec.model)
+            effects
+            | _find_ineffective_evaluation_fields(resource)
+            | find_ineffective_options(spec.algorithm, config, spec.model)
         )
     if (expert := resource.spec.policy.train) is not None:
         expert_fields = {
             "policy.moduleClass": "has no effect with policy.train, whose model has its own moduleClass"
         }
-        return expert_fields | ineffective_options(
+        return expert_fields | find_ineffective_options(
             expert.algorithm, expert.config, expert.model, "policy.train."
         )
     is_random = resource.spec.policy.random is not None
     return {"policy.moduleClass": "has no effect with policy.random"} if is_random else {}
 
 
-def ineffective_options(
-    algorithm: str, config: Mapping[str, Any], model: ModelSpec, at: str = ""
+def find_ineffective_options(
+    algorithm: str, config: Mapping[str, Any], model: ModelSpec, spec_path: str = ""
 ) -> dict[str, str]:
     """Return the options of an algorithm and its model that have no effect because another option is not set.
 
@@ -99,23 +101,23 @@ def ineffective_options(
         algorithm: name of the algorithm.
         config: its options, by YAML name.
         model: model of its policy.
-        at: path of both in a resource's spec, ending in a dot.
+        spec_path: path of both in a resource's spec, ending in a dot; empty for `spec` itself.
     """
-    prefix = f"{at}{options_field(algorithm)}"
-    lacking = options_lacking_requirement(algorithm, config)
+    prefix = f"{spec_path}{options_field(algorithm)}"
+    lacking_options = options_lacking_requirement(algorithm, config)
     requirements = {
-        f"{prefix}.{option}": f"{prefix}.{requirement}" for option, requirement in lacking.items()
+        f"{prefix}.{option}": f"{prefix}.{requirement}" for option, requirement in lacking_options.items()
     }
     requirements |= {
-        f"{at}model.{option}": f"{at}model.{requirement}"
-        for option, requirement in _options_lacking_model(model).items()
+        f"{spec_path}model.{option}": f"{spec_path}model.{requirement}"
+        for option, requirement in _find_model_options_lacking_requirement(model).items()
     }
     return {
         option: f"has no effect without spec.{requirement}" for option, requirement in requirements.items()
     }
 
 
-def _ineffective_evaluation_fields(resource: OfflineTraining) -> dict[str, str]:
+def _find_ineffective_evaluation_fields(resource: OfflineTraining) -> dict[str, str]:
     """Return options of playing if there is no environment, and options of estimates that are not requested."""
     spec, offline = resource.spec, resource.spec.offline
     env_fields = (
@@ -123,18 +125,20 @@ def _ineffective_evaluation_fields(resource: OfflineTraining) -> dict[str, str]:
         if spec.environment is not None
         else [name for name in EvaluationSpec.model_fields if name != "offline"]
     )
-    table = {f"evaluation.{to_camel(name)}": "has no effect without spec.environment" for name in env_fields}
+    effects = {
+        f"evaluation.{to_camel(name)}": "has no effect without spec.environment" for name in env_fields
+    }
     estimates = set() if offline is None else set(offline.estimates)
     if not estimates - {"dm"}:
-        table["evaluation.offline.clip"] = "has no effect without estimates by importance sampling"
+        effects["evaluation.offline.clip"] = "has no effect without estimates by importance sampling"
     if not estimates & {"dm", "dr", "wdr"}:
-        table["evaluation.offline.modelUpdates"] = "has no effect without the estimates dm, dr or wdr"
+        effects["evaluation.offline.modelUpdates"] = "has no effect without the estimates dm, dr or wdr"
     if not estimates:
-        table["evaluation.offline.gamma"] = "has no effect without evaluation.offline.estimates"
-    return table
+        effects["evaluation.offline.gamma"] = "has no effect without evaluation.offline.estimates"
+    return effects
 
 
-def _options_lacking_model(model: ModelSpec) -> dict[str, str]:
+def _find_model_options_lacking_requirement(model: ModelSpec) -> dict[str, str]:
     """Return options of custom modules and of recurrent policies, with the option that each requires and lacks."""
     if model.module_class is not None:
         return {}
@@ -150,10 +154,11 @@ def notes_on_ineffective_fields(
 ) -> list[str]:
     """Return one sentence for each set field that has no effect."""
     return [
-        f"spec.{field} {effect}" for field, effect in ineffective_fields(resource, is_one_machine).items()
+        f"spec.{field} {effect}"
+        for field, effect in find_ineffective_fields(resource, is_one_machine).items()
     ]
 
 
-def _is_in(fields: Mapping[str, Any], field: str) -> bool:
-    first, _, rest = field.partition(".")
-    return first in fields and (not rest or _is_in(fields[first], rest))
+def _is_set(fields: Mapping[str, Any], field: str) -> bool:
+    name, _, subpath = field.partition(".")
+    return name in fields and (not subpath or _is_set(fields[name], subpath))

@@ -39,6 +39,7 @@ _READ_METHODS_BY_SUFFIX: Final = {
     ".csv": "read_csv",
     ".txt": "read_text",
 }
+"""File suffix -> method of Ray Data, for formats that do not determine one."""
 
 
 class References(Protocol):
@@ -61,7 +62,7 @@ class Input(NamedTuple):
     Attributes:
         reading: paths to read, and how to read them.
         weight: share of batches relative to other inputs' weights.
-        top: fraction of episodes to use, those with the highest returns; None for all.
+        top: fraction of episodes to use, with the highest returns first; None uses all.
         opened_data: the data; None until they are open.
     """
 
@@ -82,11 +83,11 @@ class Input(NamedTuple):
         return self.opened_data.dataset if self.top is None else self.opened_data.dataset.filter(top=self.top)
 
 
-def inputs_of(resource: OfflineTraining, references: References) -> list[Input]:
+def resolve_inputs(resource: OfflineTraining, references: References) -> list[Input]:
     """Return the recorded inputs, not yet open, with references resolved to paths.
 
     Raises:
-        SpecError: a reference names an unknown recording, or files without timesteps have no class that maps them.
+        SpecError: a reference names an unknown recording, or files without timesteps lack a class that maps their rows.
     """
     return [
         _make_input(resource, index, references)
@@ -102,11 +103,14 @@ def open_inputs(
     check: Callable[[], None] = lambda: None,
     ray_options: Mapping[str, Any] | None = None,
 ) -> list[Input]:
-    """Open the recorded inputs; prepare those that are not whole episodes in order.
+    """Open the recorded inputs; prepare inputs that are not whole episodes in order.
 
     Findings of the preparation are reported as notes.
 
     Args:
+        resource: the training.
+        inputs: its inputs, with references resolved.
+        reporter: receives progress and notes.
         check: called regularly; an exception from it ends the preparation, which resumes from there the next time.
         ray_options: options of the Ray tasks that prepare large data.
 
@@ -156,10 +160,10 @@ def _with_common_columns(inputs: Sequence[Input], note: Callable[[str], None]) -
     ]
 
 
-def sources_of(inputs: Sequence[Input]) -> list[Source]:
+def make_sources(inputs: Sequence[Input]) -> list[Source]:
     """Return the sources of a training: one per input if inputs have weights, else a single merged one.
 
-    Empty if the inputs are not open, as those of a finished training are.
+    Empty if the inputs are not open, because the training has finished.
 
     Raises:
         SpecError: some inputs have a weight and others have none.
@@ -188,6 +192,7 @@ def sources_of(inputs: Sequence[Input]) -> list[Source]:
 
 
 def _make_input(resource: OfflineTraining, index: int, references: References) -> Input:
+    """Return input `index` of the training, not yet open."""
     pipeline = resource.spec.pipeline
     field = f"{title(resource)}: spec.input[{index}]"
     source = resolve_reader(resource, resource.spec.input[index], field)
@@ -197,7 +202,7 @@ def _make_input(resource: OfflineTraining, index: int, references: References) -
         return Input(Reading.from_input(source, path, mapper_training=options), source.weight, source.top)
     if pipeline.pre_learner is None:
         raise SpecError(
-            f"{field}.format is {source.format}: set spec.pipeline.preLearner to the class that converts it to "
+            f"{field}.format is {source.format}: set spec.pipeline.preLearner to the class that converts its rows to "
             "episodes."
         )
     reading = Reading.from_input(source, path, pipeline.pre_learner, pipeline.pre_learner_kwargs, options)
@@ -217,7 +222,12 @@ def _resolve_path(field: str, source: InputSource, references: References) -> st
 
 
 def resolve_reader(resource: OfflineTraining, source: InputSource, field: str) -> InputSource:
-    """Return the input, changed to be read by Ray Data if a class of the user's maps rows.
+    """Return the input, with format RayData if a class of the user's maps rows.
+
+    Args:
+        resource: the training.
+        source: one of its inputs.
+        field: path of the input, for messages.
 
     Raises:
         SpecError: such a class is used with fields that then have no effect.
@@ -239,9 +249,10 @@ def resolve_reader(resource: OfflineTraining, source: InputSource, field: str) -
 
 def maps_rows(resource: OfflineTraining, source: InputSource) -> bool:
     """Return True if the pre-learner maps an input's rows to episodes."""
-    kind = prelearner_class(resource.spec.pipeline)
+    pre_learner_class = prelearner_class(resource.spec.pipeline)
     return _is_mapped(source) or (
-        source.format == "RayData" and (kind.maps_any_rows() or is_user_code(kind.map_rows))
+        source.format == "RayData"
+        and (pre_learner_class.maps_any_rows() or is_user_code(pre_learner_class.map_rows))
     )
 
 
@@ -289,7 +300,7 @@ def training_options(resource: OfflineTraining, source: InputSource) -> dict[str
 
 def _data_options(resource: OfflineTraining, source: InputSource) -> dict[str, Any]:
     options = dict(source.read_options)
-    method, size = options.pop("method", None), options.pop("batch_size", None)
+    method, batch_size = options.pop("method", None), options.pop("batch_size", None)
     return {
         "input_": source.path,
         "input_read_method": method,
@@ -297,7 +308,7 @@ def _data_options(resource: OfflineTraining, source: InputSource) -> dict[str, A
         "input_read_episodes": False,
         "input_read_sample_batches": resource.spec.input[0].format == "SampleBatch",
         "input_read_schema": dict(source.schema_map),
-        "input_read_batch_size": size,
+        "input_read_batch_size": batch_size,
         "input_compress_columns": source.compress_columns,
         "ignore_final_observation": source.ignore_final_observation,
         "prelearner_class": resource.spec.pipeline.pre_learner,

@@ -14,7 +14,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interruption:
-    """A stop request of the user's, which may or may not have been made."""
+    """Says whether the user has requested a stop.
+
+    Attributes:
+        is_requested: a stop was requested.
+    """
 
     def __init__(self) -> None:
         self.is_requested = False
@@ -40,17 +44,17 @@ def catch_signals() -> Iterator[Interruption]:
     if threading.current_thread() is not threading.main_thread():
         yield interruption
         return
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    original_handlers = {number: signal.getsignal(number) for number in _SIGNALS}
 
-    def request(number: int, frame: FrameType | None) -> None:
+    def request_stop(signal_number: int, frame: FrameType | None) -> None:
         del frame
         interruption.is_requested = True
-        signal.signal(number, before[signal.Signals(number)])
+        signal.signal(signal_number, original_handlers[signal.Signals(signal_number)])
 
     for number in _SIGNALS:
-        signal.signal(number, request)
+        signal.signal(number, request_stop)
     try:
         yield interruption
     finally:
-        for number, handler in before.items():
+        for number, handler in original_handlers.items():
             signal.signal(number, handler)

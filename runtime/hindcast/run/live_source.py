@@ -18,9 +18,10 @@ from hindcast.record.live_player import LivePlayer
 from hindcast.user_code import calling
 
 _NAME = "sampler"
+"""Name of the source in messages."""
 
 
-def episode_players(experience: object) -> list[Any]:
+def find_episode_players(experience: object) -> list[Any]:
     """Return the players of a trainer's experience; each calls its `on_episodes` with new episodes."""
     if isinstance(experience, OfflineData):
         return [source.player for source in experience.live_sources if isinstance(source.player, LivePlayer)]
@@ -42,13 +43,18 @@ def make_live_source(
 
     Args:
         sampler: amounts to play and to keep.
+        environment: environment to play in.
+        policy: policy that plays, with its current weights.
+        learner: learner that trains the policy.
+        needs: data that the algorithm needs.
+        seed: seed of the run.
         weight: share of batches relative to other inputs' weights.
         callbacks: "package.module:Class" of user callbacks, called with episodes.
     """
     algorithm = learner.algorithm
 
     def prepare(timesteps: int) -> None:
-        # `before_play` may be a user's code.
+        # A user's algorithm may override `before_play`.
         with calling(f"algorithm {type(algorithm).__name__}", algorithm.before_play):
             algorithm.before_play(learner.nets, timesteps)
 

@@ -22,6 +22,7 @@ _KINDS: Final[dict[type[RLModule], str]] = {
     OneStepPolicy: "a one-step flow",
     ReturnPolicy: "a transformer",
 }
+"""Class of a policy's network -> what it holds, for messages."""
 _YAML_NAMES: Final = {
     "chunk": "actionChunk",
     "context": "contextLength",
@@ -40,6 +41,8 @@ def kind_mismatch(policy: Policy, saved: Policy, algorithm: Algorithm, trained_b
     """Describe why the algorithm cannot build the saved policy's kind with any `model`, or return None.
 
     Args:
+        policy: policy that is to be trained.
+        saved: policy that it should start from.
         algorithm: algorithm that trains `policy`.
         trained_by: name of the algorithm that trained `saved`; None if unknown.
     """
@@ -51,7 +54,7 @@ def kind_mismatch(policy: Policy, saved: Policy, algorithm: Algorithm, trained_b
     saved_kind, kind = (_KINDS.get(cls, cls.__name__) for cls in (saved_class, module_class))
     return (
         f"holds {saved_kind}{origin}, and {type(algorithm).__name__} trains {kind}: start from a checkpoint of "
-        f"{_list_algorithms(module_class, algorithm)}, or omit it"
+        f"{_list_algorithms(module_class, algorithm)}, or omit initialCheckpoint"
     )
 
 
@@ -61,7 +64,7 @@ def option_mismatch(policy: Policy, saved: Policy) -> str | None:
     # Without convolutions (4-dimensional weights), their activation has no effect.
     if not any(weights.dim() == 4 for weights in policy.module.state_dict().values()):
         del meaning["convActivation"]
-    return _difference("model", meaning, saved_meaning) or _difference(
+    return _describe_difference("model", meaning, saved_meaning) or _describe_difference(
         "config", _module_options(policy), _module_options(saved)
     )
 
@@ -69,7 +72,7 @@ def option_mismatch(policy: Policy, saved: Policy) -> str | None:
 def shape_mismatch(policy: Policy, saved: Policy) -> str | None:
     """Describe why weights have other shapes; None if neither model sections nor spaces differ."""
     shape_options = [_shape_options(either.module.model_config) for either in (policy, saved)]
-    if mismatch := _difference("model", *shape_options):
+    if mismatch := _describe_difference("model", *shape_options):
         return mismatch
     for attribute in ("observation_space", "action_space"):
         space, saved_space = getattr(policy, attribute), getattr(saved, attribute)
@@ -79,7 +82,7 @@ def shape_mismatch(policy: Policy, saved: Policy) -> str | None:
     return None
 
 
-def _list_algorithms(kind: type[RLModule], algorithm: Algorithm) -> str:
+def _list_algorithms(policy_class: type[RLModule], algorithm: Algorithm) -> str:
     """Return the names of the algorithms that build this kind of policy, joined by commas and "or"."""
     algorithm_class = type(algorithm)
     names = [
@@ -87,14 +90,17 @@ def _list_algorithms(kind: type[RLModule], algorithm: Algorithm) -> str:
         for name, candidate in REGISTRY.items()
         if (
             not candidate.has_own_policy
-            if kind is PolicyModule
+            if policy_class is PolicyModule
             else issubclass(candidate, algorithm_class) or issubclass(algorithm_class, candidate)
         )
     ] or [algorithm_class.__name__]
     return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
-def _difference(section: str, options: Mapping[str, Any], saved_options: Mapping[str, Any]) -> str | None:
+def _describe_difference(
+    section: str, options: Mapping[str, Any], saved_options: Mapping[str, Any]
+) -> str | None:
+    """Describe the first option of a section that differs, or return None if all are equal."""
     for option, value in options.items():
         if saved_options.get(option) != value:
             hint = " (Auto is the algorithm's own choice)" if option == "distribution" else ""
@@ -102,8 +108,8 @@ def _difference(section: str, options: Mapping[str, Any], saved_options: Mapping
             if section == "model":
                 values = tuple(ModelSpec.in_yaml(option, value) for value in values)
             return (
-                f"has {section}.{option} {values[0]}, this one has {values[1]}; the {section} sections must be the "
-                f"same{hint}"
+                f"has {section}.{option} {values[0]}, this training has {values[1]}; the {section} sections must be "
+                f"the same{hint}"
             )
     return None
 
@@ -124,7 +130,7 @@ def _meaning_options(policy: Policy) -> dict[str, Any]:
 
 
 def _module_options(policy: Policy) -> dict[str, Any]:
-    """Return the options that the algorithm, not the user, passed to its own kind of policy, by YAML name."""
+    """Return the options that the algorithm passed to its own kind of policy, by YAML name."""
     model = policy.module.model_config
     if model.module_class:
         return {}

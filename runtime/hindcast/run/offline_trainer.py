@@ -1,4 +1,4 @@
-"""Trainers for recorded data, with or without episodes that the policy plays in the meantime."""
+"""Trainers for recorded data, with or without episodes that the policy plays during the training."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from hindcast.run.held_out_evaluation import (
     split_episodes,
 )
 from hindcast.run.live_source import make_live_source
-from hindcast.run.placement import LOCAL, Placement, learner_device
-from hindcast.run.spaces import spaces_of
-from hindcast.run.trainer import Trainer, new_learner, notes_on_policy
+from hindcast.run.placement import LOCAL, Placement, choose_learner_device
+from hindcast.run.spaces import determine_spaces
+from hindcast.run.trainer import Trainer, make_policy_and_learner, notes_on_policy
 from hindcast.run.warm_start import warm_start
 from hindcast.user_code import calling
 
@@ -37,13 +37,16 @@ def make_offline_trainer(
     sources: Sequence[Source],
     placement: Placement = LOCAL,
     group: Group | None = None,
-    first_learners: int | None = None,
+    initial_num_learners: int | None = None,
 ) -> Trainer:
-    """Create the trainer of an `OfflineTraining`; with several learners, that of this rank.
+    """Create the trainer of an `OfflineTraining` for this learner of the group.
 
     Args:
+        resource: the training.
         sources: recorded data; may be empty if the resource has a sampler.
-        first_learners: number of learners when the revision started; None takes the resource's.
+        placement: provides the executor that reads the data.
+        group: the learners; None for a single one.
+        initial_num_learners: number of learners when the revision started; None takes the resource's.
 
     Raises:
         NoCudaDevice: a GPU was requested or assigned, and torch finds none.
@@ -51,28 +54,28 @@ def make_offline_trainer(
     """
     spec = resource.spec
     group = group or Group()
-    first_learners = first_learners or spec.learners.replicas
+    initial_num_learners = initial_num_learners or spec.learners.replicas
     # The other learners then create their trainers too (`follow_first_learner`).
-    group.broadcast(["open", first_learners])
-    device, clamp_note = learner_device(spec.learners, placement.is_one_machine)
+    group.broadcast(["open", initial_num_learners])
+    device, clamp_note = choose_learner_device(spec.learners, placement.is_one_machine)
     algorithm = make_algorithm(resource)
     if spec.learners.compile:
         compile_losses(algorithm)
     offline, held_out_data = spec.offline, None
-    # Set-aside episodes are removed first, so that `heldOut` is a fraction of the rest.
+    # Set-aside episodes are removed first, so that `heldOut` is a fraction of the remaining ones.
     if offline is not None and offline.set_aside is not None:
         sources, _ = split_episodes(sources, offline, "setAside")
     if offline is not None and offline.held_out is not None:
         sources, holdouts = split_episodes(sources, offline, "heldOut")
         held_out_data = merge_datasets(holdouts, "Rename")
-    spaces = spaces_of(resource, sources)
-    policy, learner = new_learner(
+    spaces = determine_spaces(resource, sources)
+    policy, learner = make_policy_and_learner(
         algorithm, spaces, spec.model, spec.environment, seed=spec.seed, device=device, group=group
     )
     notes = [*([clamp_note] if clamp_note else []), *notes_on_policy(policy, spec.model)]
     with calling(f"{spec.algorithm}.needs"):
         needs = needs_for(algorithm, policy.module)
-    live = [
+    live_sources = [
         make_live_source(
             source.sampler,
             spec.environment,
@@ -86,8 +89,8 @@ def make_offline_trainer(
         for source in spec.input
         if source.sampler is not None and spec.environment is not None
     ]
-    timesteps = algorithm.options.train_batch_size_per_learner * first_learners
-    batch_notes = _shard_notes(timesteps, needs.timesteps_per_item, group.shard.size, first_learners)
+    timesteps = algorithm.options.train_batch_size_per_learner * initial_num_learners
+    batch_notes = _shard_notes(timesteps, needs.timesteps_per_item, group.shard.size, initial_num_learners)
     data = offline_data_class(spec.pipeline)(
         sources,
         needs,
@@ -102,11 +105,11 @@ def make_offline_trainer(
         if sources
         else None,
         shard=group.shard,
-        live_sources=live,
+        live_sources=live_sources,
         module=policy.module,
     )
-    if device.type == "cpu" and not live:
-        _refuse_beyond_memory(spec, data, group.shard.size)
+    if device.type == "cpu" and not live_sources:
+        _refuse_batch_beyond_memory(spec, data, group.shard.size)
     batch_notes += _batch_size_notes(spec, data, needs.timesteps_per_item)
     data.targets = Targets(
         compute=partial(window_targets, algorithm, learner.nets),
@@ -115,25 +118,27 @@ def make_offline_trainer(
     )
     notes += [f"{source.name}: {note}" for source in sources for note in source.dataset.notes]
     held_out_evaluator = None
-    if offline is not None and group.is_leader:  # the other learners do not evaluate
+    if offline is not None and group.is_leader:  # only the first learner evaluates
         held_out_data = open_evaluation_data(offline, sources) if held_out_data is None else held_out_data
         held_out_evaluator = HeldOutEvaluator(
             resource,
             held_out_data,
-            algorithm=make_algorithm(resource),  # a second one, whose losses are never compiled
+            algorithm=make_algorithm(resource),  # a second instance, because its losses must not be compiled
             needs=needs,
             learner=learner,
             policy=policy,
             field="input" if offline.input else "heldOut",
         )
-    initial = spec.initial_checkpoint
+    initial_checkpoint = spec.initial_checkpoint
     return Trainer(
         spec.algorithm,
         policy,
         learner,
         data,
         spec_hash=spec_hash(resource),
-        prepare=data.fit_preprocessing if initial is None else partial(warm_start, policy, learner, initial),
+        prepare=data.fit_preprocessing
+        if initial_checkpoint is None
+        else partial(warm_start, policy, learner, initial_checkpoint),
         max_updates=_max_updates(spec.stop, data),
         notes=notes + batch_notes,
         held_out_evaluator=held_out_evaluator,
@@ -147,10 +152,10 @@ def make_algorithm(resource: OfflineTraining) -> Algorithm:
         SpecError: the algorithm does not train offline, or there is a sampler and it cannot learn from live samples.
     """
     spec = resource.spec
-    kind = resolve(spec.algorithm)
-    if "OfflineTraining" not in kind.kinds:
+    algorithm_class = resolve(spec.algorithm)
+    if "OfflineTraining" not in algorithm_class.kinds:
         raise SpecError(f"spec.algorithm: {spec.algorithm} learns in an environment, not from recorded data.")
-    if spec.sampler is not None and not kind.can_train_online:
+    if spec.sampler is not None and not algorithm_class.can_train_online:
         raise SpecError(
             f"spec.input has a sampler, but {spec.algorithm} learns from recorded data only: remove the sampler. If "
             "the losses of the class are valid for actions of any policy, and its own policy explores, set "
@@ -161,42 +166,45 @@ def make_algorithm(resource: OfflineTraining) -> Algorithm:
     return build(spec.algorithm, spec.config, field="spec.config")
 
 
-def _shard_notes(timesteps: int, timesteps_per_item: int, learners: int, first_learners: int) -> list[str]:
+def _shard_notes(
+    timesteps: int, timesteps_per_item: int, num_learners: int, initial_num_learners: int
+) -> list[str]:
     """Return notes on how the learners divide the global batch, whose size was fixed when the revision started.
 
     Args:
         timesteps: timesteps of the global batch.
         timesteps_per_item: 1, or the length of sequences.
-        learners: current number of learners.
-        first_learners: number of learners when the revision started.
+        num_learners: current number of learners.
+        initial_num_learners: number of learners when the revision started.
 
     Raises:
         SpecError: there are more learners than items in a batch.
     """
-    items, unit = (
+    num_items, unit = (
         (timesteps, "timesteps")
         if timesteps_per_item == 1
         else (timesteps // timesteps_per_item, "sequences")
     )
-    if items < learners:
-        sequences = (
+    if num_items < num_learners:
+        sequence_text = (
             ""
             if timesteps_per_item == 1
-            else f", which make {plural(items, 'sequence')} of {timesteps_per_item}"
+            else f", which make {plural(num_items, 'sequence')} of {timesteps_per_item}"
         )
         raise SpecError(
-            f"spec.learners.replicas is {learners}, but a batch has {plural(timesteps, 'timestep')}{sequences}: each "
-            "learner needs at least one."
+            f"spec.learners.replicas is {num_learners}, but a batch has {plural(timesteps, 'timestep')}"
+            f"{sequence_text}: each learner needs at least one."
         )
     notes = []
-    if learners > 1 and learners != first_learners:
+    if num_learners > 1 and num_learners != initial_num_learners:
         notes.append(
-            f"{learners} learners share the batch of {timesteps:,} timesteps; its size was fixed when the run started "
-            f"with {first_learners}"
+            f"{num_learners} learners share the batch of {timesteps:,} timesteps; its size was fixed when the run "
+            f"started with {initial_num_learners}"
         )
-    if items % learners:
+    if num_items % num_learners:
         notes.append(
-            f"{items:,} {unit} over {learners} learners: shards differ by one and are weighted by size"
+            f"a batch of {num_items:,} {unit} is divided among {num_learners} learners: shards differ by one and are "
+            "weighted by size"
         )
     return notes
 
@@ -213,14 +221,14 @@ def _batch_size_notes(spec: OfflineTrainingSpec, data: OfflineData, timesteps_pe
     ]
 
 
-def _refuse_beyond_memory(spec: OfflineTrainingSpec, data: OfflineData, learners: int) -> None:
+def _refuse_batch_beyond_memory(spec: OfflineTrainingSpec, data: OfflineData, num_learners: int) -> None:
     """Refuse a batch that does not fit into this machine's memory.
 
     Raises:
-        SpecError: the data of one learner's batch alone exceed it.
+        SpecError: a single learner's part of a batch is larger than the memory.
     """
-    # Without this check, gathering a batch of 10^9 timesteps takes minutes before memory runs out.
-    nbytes, memory = data.batch_bytes // learners, host_memory()
+    # Without this check, a batch of 10^9 timesteps would be gathered for minutes before memory runs out.
+    nbytes, memory = data.batch_bytes // num_learners, host_memory()
     if nbytes > memory:
         raise SpecError(
             f"{_size_field(spec)}: a learner's batch would take {size(nbytes)}, more than the {size(memory)} of "
@@ -229,15 +237,16 @@ def _refuse_beyond_memory(spec: OfflineTrainingSpec, data: OfflineData, learners
 
 
 def _size_field(spec: OfflineTrainingSpec) -> str:
+    """Return the path of the batch size in the resource."""
     return f"spec.{options_field(spec.algorithm)}.trainBatchSizePerLearner"
 
 
 def _max_updates(stop: StopSpec, data: OfflineData) -> float:
-    """Return the number of updates after which the first stop criterion on amounts is reached; `inf` without one."""
+    """Return the number of updates until the first limit on updates, timesteps or epochs; `inf` without a limit."""
     amounts = [
         (stop.updates, 1, 1),
         (stop.timesteps, 1, data.timesteps_per_batch),
         (stop.epochs, data.epoch_size, data.batch_size),
     ]
-    limits = (math.ceil(count * size / batch) for count, size, batch in amounts if count is not None)
+    limits = (math.ceil(limit * factor / divisor) for limit, factor, divisor in amounts if limit is not None)
     return min(limits, default=math.inf)

@@ -28,7 +28,7 @@ from hindcast.record.runner import EnvRunner, OnEpisodes, episodes_to_block
 from hindcast.report.results import Result
 from hindcast.run.live_source import make_live_source
 from hindcast.run.spaces import environment_spaces
-from hindcast.run.trainer import Experience, Trainer, new_learner, notes_on_policy
+from hindcast.run.trainer import Experience, Trainer, make_policy_and_learner, notes_on_policy
 from hindcast.run.warm_start import FIELD_OF_EXPERTS, warm_start
 from hindcast.threads import torch_threads
 
@@ -43,14 +43,17 @@ class RolloutExperience:
     that is killed at any moment ends with the same result.
 
     Args:
+        environment: environment to play in.
+        algorithm: algorithm that prepares rollouts and divides them into minibatches.
         policy: policy that samples, with the weights of `nets`.
         nets: the algorithm's networks.
+        seed: seed of the run.
         width: number of environments that are stepped together.
         callbacks: "package.module:Class" of user callbacks, called with episodes.
 
     Attributes:
-        on_episodes: called with an iteration and its episodes; those cut at its end are neither terminated nor
-            truncated.
+        on_episodes: called with an iteration and its episodes. An episode that the iteration's end cuts off is neither
+            terminated nor truncated.
     """
 
     def __init__(
@@ -80,7 +83,7 @@ class RolloutExperience:
     def start(self, iteration: int, updates: int) -> int:  # noqa: ARG002
         """Sample the iteration's rollout with the current weights; return its number of minibatches."""
         start_time = time.monotonic()
-        with torch_threads(1):  # as in recordings: the same numbers on any machine
+        with torch_threads(1):  # one thread, as in recordings, for the same results on any machine
             episodes = self._runner.rollout(iteration * _MAX_EPISODES_PER_ITERATION, self._num_steps)
         self._preprocessing.reset()
         self.on_episodes(iteration, episodes)
@@ -104,7 +107,7 @@ class RolloutExperience:
         return len(minibatches)
 
     def iterations(self, iteration: int, updates: int) -> int:  # noqa: ARG002
-        """Return the iteration: none is ever cut short."""
+        """Return `iteration`, because no iteration is ever cut short."""
         return iteration
 
     def next(self) -> Batch:
@@ -115,7 +118,7 @@ class RolloutExperience:
         refuse_priorities()
 
     def end(self, metrics: dict[str, float]) -> Result:
-        """Return metrics of the rollout; add those of the whole iteration to `metrics`."""
+        """Return metrics of the rollout; add metrics of the whole iteration to `metrics`."""
         self._nets.eval()
         metrics |= self._algorithm.after_iteration(self._nets, self._rows, metrics)
         self._rows = {}
@@ -140,6 +143,11 @@ def make_online_trainer(
 ) -> Trainer:
     """Create the trainer of an algorithm that learns in its environment.
 
+    Args:
+        resource: a recording with `policy.train`, or a training without recorded data.
+        spec: section with algorithm and model: `policy.train`, or the training's spec.
+        width: number of environments that are stepped together.
+
     Raises:
         SpecError: the algorithm does not learn online, or one of its options is invalid.
     """
@@ -152,13 +160,15 @@ def make_online_trainer(
             f"use {' or '.join(algorithms('OfflineRecording'))}."
         )
     spaces = environment_spaces(environment)
-    policy, learner = new_learner(algorithm, spaces, spec.model, environment, seed=seed)
+    policy, learner = make_policy_and_learner(algorithm, spaces, spec.model, environment, seed=seed)
     needs = needs_for(algorithm, policy.module)
-    at = "spec.policy.train.model" if isinstance(spec, TrainPolicy) else "spec.model"
-    notes = notes_on_policy(policy, spec.model, at)
-    initial = spec.initial_checkpoint
+    model_path = "spec.policy.train.model" if isinstance(spec, TrainPolicy) else "spec.model"
+    notes = notes_on_policy(policy, spec.model, model_path)
+    initial_checkpoint = spec.initial_checkpoint
     warm_start_policy = (
-        None if initial is None else partial(warm_start, policy, learner, initial, FIELD_OF_EXPERTS)
+        None
+        if initial_checkpoint is None
+        else partial(warm_start, policy, learner, initial_checkpoint, FIELD_OF_EXPERTS)
     )
     experience: Experience
     prepare: Callable[[], None]
@@ -168,7 +178,7 @@ def make_online_trainer(
         )
         prepare = warm_start_policy or (lambda: None)
     else:
-        live = make_live_source(
+        live_source = make_live_source(
             spec.sampler or Sampler(), environment, policy, learner, needs, seed=seed, callbacks=callbacks
         )
         experience = OfflineData(
@@ -179,7 +189,7 @@ def make_online_trainer(
             preprocessing=policy.preprocessing,
             observation_space=spaces.observation,
             action_space=spaces.action,
-            live_sources=[live],
+            live_sources=[live_source],
         )
         prepare = warm_start_policy or experience.fit_preprocessing
     return Trainer(
@@ -194,14 +204,14 @@ def make_online_trainer(
 
 
 def _preprocess(preprocessing: Preprocessing, block: Block) -> Block:
-    """Convert observations to those that the module saw, then update the filter for the next iteration."""
-    raw = {leaf: block.columns[leaf] for leaf in leaves_of(Columns.OBS, block.columns)}
-    module_obs = preprocessing.filter_obs(raw)
-    preprocessing.update(raw)
+    """Filter and stack observations as the module saw them, then update the filter for the next iteration."""
+    raw_obs = {leaf: block.columns[leaf] for leaf in leaves_of(Columns.OBS, block.columns)}
+    module_obs = preprocessing.filter_obs(raw_obs)
+    preprocessing.update(raw_obs)
     rows = torch.arange(block.num_steps + block.num_episodes)
-    first = torch.from_numpy(block.obs_start).repeat_interleave(torch.from_numpy(block.length + 1))
+    first_rows = torch.from_numpy(block.obs_start).repeat_interleave(torch.from_numpy(block.length + 1))
     for leaf in preprocessing.stacked_leaves:
         module_obs[leaf] = stack_rows(
-            torch.from_numpy(module_obs[leaf]), rows, first, preprocessing.frame_stack
+            torch.from_numpy(module_obs[leaf]), rows, first_rows, preprocessing.frame_stack
         ).numpy()
     return block.with_columns({**block.columns, **module_obs})

@@ -20,12 +20,13 @@ from hindcast.threads import num_processors
 from hindcast.worker_processes import WorkerProcesses, Workers
 
 
-def learner_device(learners: LearnersSpec, is_one_machine: bool) -> tuple[torch.device, str | None]:
+def choose_learner_device(learners: LearnersSpec, is_one_machine: bool) -> tuple[torch.device, str | None]:
     """Choose the device of a learner.
 
     Args:
-        is_one_machine: missing GPUs only cause a note. On a cluster the pod was assigned the requested GPUs, so one
-            that torch does not find is an error.
+        learners: section of the training.
+        is_one_machine: if True, missing GPUs only cause a note. On a cluster the pod was assigned the requested GPUs,
+            so a GPU that torch does not find is an error.
 
     Returns:
         The device, and a note if there are fewer GPUs than requested.
@@ -51,7 +52,7 @@ def learner_device(learners: LearnersSpec, is_one_machine: bool) -> tuple[torch.
 
 
 class Placement(Protocol):
-    """The resources that a run's processes work on, and the lock of its folder.
+    """Starts the processes of a run and locks its folder.
 
     Attributes:
         is_one_machine: all processes of the run share one machine's processors.
@@ -60,12 +61,12 @@ class Placement(Protocol):
     @property
     def is_one_machine(self) -> bool: ...
 
-    def replicas(self, requested: int, what: str) -> tuple[int, str | None]:
+    def replicas(self, requested: int, process_name: str) -> tuple[int, str | None]:
         """Return how many of the requested processes can run, and a note if that is fewer.
 
         Args:
             requested: number of processes.
-            what: name of the processes in the note, such as "runners".
+            process_name: plural name of the processes in the note, such as "runners".
         """
 
     def sole_writer(self, state: Location) -> AbstractContextManager[Guard | None]:
@@ -101,14 +102,14 @@ class LocalPlacement:
 
     is_one_machine = True
 
-    def replicas(self, requested: int, what: str) -> tuple[int, str | None]:
-        """Limit the count to the number of processors."""
+    def replicas(self, requested: int, process_name: str) -> tuple[int, str | None]:
+        """Return the requested count, limited to the number of processors."""
         available = num_processors()
         if requested <= available:
             return requested, None
         return (
             available,
-            f"{requested} {what} clamped to {available}: this machine has {available} processors",
+            f"{requested} {process_name} clamped to {available}: this machine has {available} processors",
         )
 
     def sole_writer(self, state: Location) -> AbstractContextManager[Guard | None]:
@@ -119,7 +120,7 @@ class LocalPlacement:
         self,
         count: int,
         task: RecordingTask,
-        cpus: float = 1,  # noqa: ARG002  (processes share this machine as they like)
+        cpus: float = 1,  # noqa: ARG002  (the operating system divides this machine's processors)
         on_episode: OnEpisode | None = None,
     ) -> Workers[Runner]:
         """Start processes, or use this process if one worker is enough."""

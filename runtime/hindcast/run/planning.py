@@ -8,29 +8,33 @@ from typing import Any
 from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.errors import SpecError
 from hindcast.pipeline.offline_data import OfflineData
-from hindcast.run.claim import first_learners, run_folder, title
+from hindcast.run.claim import initial_num_learners, run_folder, title
 from hindcast.run.execute import FileReferences
-from hindcast.run.inputs import Input, inputs_of, open_inputs, sources_of
+from hindcast.run.inputs import Input, make_sources, open_inputs, resolve_inputs
 from hindcast.run.offline_trainer import make_offline_trainer
 from hindcast.storage.location import resolve
 
 
-def plan(resource: OfflineTraining, others: Sequence[OfflineRecording | OfflineTraining]) -> dict[str, Any]:
+def plan(
+    resource: OfflineTraining, other_resources: Sequence[OfflineRecording | OfflineTraining]
+) -> dict[str, Any]:
     """Return dataset, feed, windows and sizes of a training as JSON.
 
     The data must exist. They are prepared if a run would prepare them; nothing else is written.
 
     Args:
-        others: resources that the training may refer to.
+        other_resources: resources that the training may refer to.
 
     Raises:
         UserError: something would keep the training from starting.
     """
-    inputs = inputs_of(resource, FileReferences({title(candidate): candidate for candidate in others}))
+    inputs = resolve_inputs(
+        resource, FileReferences({title(candidate): candidate for candidate in other_resources})
+    )
     _check_recordings_exist(resource, inputs)
-    sources = sources_of(open_inputs(resource, inputs))
-    learners = first_learners(run_folder(resource), resource)
-    trainer = make_offline_trainer(resource, sources, first_learners=learners)
+    sources = make_sources(open_inputs(resource, inputs))
+    num_learners = initial_num_learners(run_folder(resource), resource)
+    trainer = make_offline_trainer(resource, sources, initial_num_learners=num_learners)
     try:
         assert isinstance(trainer.experience, OfflineData)
         parameters = {
@@ -49,7 +53,7 @@ def plan(resource: OfflineTraining, others: Sequence[OfflineRecording | OfflineT
 
 
 def _check_recordings_exist(resource: OfflineTraining, inputs: Sequence[Input]) -> None:
-    """Refuse an input whose recording has not started: a run would record it first, a plan does not."""
+    """Refuse an input whose recording has not started; a run would record it first, but a plan records nothing."""
     recorded_inputs = [
         (index, source) for index, source in enumerate(resource.spec.input) if source.sampler is None
     ]

@@ -7,7 +7,7 @@ from hindcast import formatting
 from hindcast.report.events import Progress
 
 LINE_INTERVAL_SECONDS = 10.0
-_METRICS = {
+_METRIC_TEXTS = {
     "return": "return {}",
     "estimated_return": "estimated return {}",
     "validation_loss": "validation loss {}",
@@ -17,6 +17,7 @@ _METRICS = {
     "timesteps": "{} timesteps",
     "timesteps_per_s": "{} timesteps/s",
 }
+"""Metric -> its text in a progress line."""
 
 
 class ProgressLines:
@@ -28,7 +29,7 @@ class ProgressLines:
         self._last_line_time = 0.0
         self._is_complete = False
 
-    def line(self, progress: Progress) -> str | None:
+    def next_line(self, progress: Progress) -> str | None:
         """Return the line to print, or None if this report is skipped."""
         stage = (progress.resource, progress.stage)
         is_new_stage, self._stage = stage != self._stage, stage
@@ -43,7 +44,7 @@ class ProgressLines:
         if not is_new_stage and not has_completed and now - self._last_line_time < LINE_INTERVAL_SECONDS:
             return None
         self._last_line_time = now
-        return f"{progress.resource}: {progress.stage}: {describe(progress, self._pace)}"
+        return f"{progress.resource}: {progress.stage}: {describe_progress(progress, self._pace)}"
 
 
 class Pace:
@@ -67,16 +68,16 @@ class Pace:
         return (time.monotonic() - self._start_time) * (total - self._done) / (self._done - self._first_done)
 
 
-def describe(progress: Progress, pace: Pace) -> str:
+def describe_progress(progress: Progress, pace: Pace) -> str:
     """Return one line, such as `120/500 episodes, return 487, 21.3k timesteps/s, 12 s left`."""
-    parts = [amount(progress), numbers(progress.metrics, ", ")]
+    texts = [format_amount(progress), format_metrics(progress.metrics, ", ")]
     seconds_left = pace.seconds_left(progress.total)
     if seconds_left is not None:
-        parts.append(f"{formatting.duration(seconds_left)} left")
-    return ", ".join(part for part in parts if part)
+        texts.append(f"{formatting.duration(seconds_left)} left")
+    return ", ".join(text for text in texts if text)
 
 
-def amount(progress: Progress) -> str:
+def format_amount(progress: Progress) -> str:
     """Return the amount done, such as `120/500 episodes`; empty if the unit is the return, which is a metric."""
     if progress.unit == "return":
         return ""
@@ -86,8 +87,10 @@ def amount(progress: Progress) -> str:
     return f"{formatting.integer(progress.done)}{total} {progress.unit}"
 
 
-def numbers(metrics: Mapping[str, float], separator: str = "  ") -> str:
-    """Return the metrics that progress lines show, in a fixed order."""
+def format_metrics(metrics: Mapping[str, float], separator: str = "  ") -> str:
+    """Return the text of those metrics that progress lines show, in a fixed order."""
     return separator.join(
-        text.format(formatting.count(metrics[name])) for name, text in _METRICS.items() if name in metrics
+        text.format(formatting.count(metrics[name]))
+        for name, text in _METRIC_TEXTS.items()
+        if name in metrics
     )

@@ -53,7 +53,11 @@ class RecordingRun:
     """One recording, started or resumed.
 
     Args:
-        checkpoint: the policy's checkpoint, if the resource refers to a training.
+        resource: the recording.
+        reporter: receives progress and notes.
+        interruption: checked after each episode.
+        checkpoint: path of the policy's checkpoint, if the resource refers to a training.
+        placement: starts the runners.
     """
 
     def __init__(
@@ -89,11 +93,11 @@ class RecordingRun:
             is_resumed = claim(self._state, self._resource, self._is_started())
             if manifest is not None:
                 self._refuse_finished()
-                return self._outcome(manifest, "AlreadyFinished", start_time)
+                return self._make_outcome(manifest, "AlreadyFinished", start_time)
             if is_resumed:
                 self._reporter.note(self._name, f"resuming in {self._folder}, where an earlier run stopped")
             manifest = self._record()
-        return self._outcome(manifest, "Succeeded", start_time)
+        return self._make_outcome(manifest, "Succeeded", start_time)
 
     @contextmanager
     def _sole_writer(self) -> Iterator[None]:
@@ -110,7 +114,7 @@ class RecordingRun:
         with self._placement.sole_writer(self._state) as guard:
             self._set_folder(self._folder.with_guard(guard))
             if is_claimed_by_another(self._state, self._resource):
-                wait_for_runners(self._folder)  # of the other recording, which may still commit
+                wait_for_runners(self._folder)  # the other recording's runners may still commit
                 self._clear_other_recording()
             yield
 
@@ -120,8 +124,8 @@ class RecordingRun:
 
     def _is_started(self) -> bool:
         """Return True if an earlier run left results: a trained expert or episodes."""
-        policy = {entry.relative_path for entry in self._policy_folder.list()}
-        is_trained = CHECKPOINTS_FOLDER in policy or {MODULE, RESULTS_FILE} <= policy
+        policy_files = {entry.relative_path for entry in self._policy_folder.list()}
+        is_trained = CHECKPOINTS_FOLDER in policy_files or {MODULE, RESULTS_FILE} <= policy_files
         return is_trained or bool(read_manifest(self._folder) or read_commits(self._folder))
 
     def _refuse_finished(self) -> None:
@@ -133,7 +137,7 @@ class RecordingRun:
             )
 
     def _clear_other_recording(self) -> None:
-        """Delete the other recording if it is to be replaced, or a policy that it copied and never used."""
+        """Delete the other recording if it should be replaced, or a policy that it copied and never used."""
         if self._spec.output.on_existing == "Replace":
             self._clear()
         elif not self._is_started():
@@ -148,8 +152,8 @@ class RecordingRun:
         for note in notes_on_ineffective_fields(self._resource, self._placement.is_one_machine):
             self._reporter.note(self._name, note)
         self._check_output()
-        policy = self._policy()
-        task = self._task(policy)
+        policy = self._prepare_policy()
+        task = self._make_task(policy)
         # Runners of a killed run may still commit; see record/pool.py.
         wait_for_runners(self._folder)
         commits = read_commits(self._folder)
@@ -163,7 +167,7 @@ class RecordingRun:
             commits = keep_prefix(task, commits, self._spec.duration.timesteps)
         # Trimming and dead runners leave files that no commit lists.
         remove_orphans(self._folder, commits.values())
-        manifest = self._manifest(task, policy, commits)
+        manifest = self._make_manifest(task, policy, commits)
         write_manifest(self._folder, manifest)
         return manifest
 
@@ -181,10 +185,11 @@ class RecordingRun:
     def _record_remaining_ranges(
         self, task: RecordingTask, policy: str, progress: _RecordingProgress
     ) -> Iterator[RecordedRange]:
+        """Record the ranges that have no commit, and yield each after its commit."""
         num_left = progress.extent.num_ranges_left(progress.commits)
         if num_left == 0:
             return
-        runners, note = self._placement.replicas(self._spec.runners.replicas, "runners")
+        num_runners, note = self._placement.replicas(self._spec.runners.replicas, "runners")
         if note:
             self._reporter.note(self._name, note)
 
@@ -192,8 +197,8 @@ class RecordingRun:
             self._interruption.check()
             progress.add_episode(episode)
 
-        runners = min(runners, num_left) if num_left is not None else runners
-        workers = self._placement.recorders(runners, task, self._spec.runners.cpus, on_episode)
+        num_runners = min(num_runners, num_left) if num_left is not None else num_runners
+        workers = self._placement.recorders(num_runners, task, self._spec.runners.cpus, on_episode)
         with closing(workers):
             yield from record_ranges(workers, policy, progress.next_range, self._interruption.check)
 
@@ -211,7 +216,7 @@ class RecordingRun:
             "environment and record again",
         )
 
-    def _policy(self) -> str:
+    def _prepare_policy(self) -> str:
         """Return the location of the policy in the dataset's folder; train it or copy it there first if necessary."""
         policy, folder = self._spec.policy, self._policy_folder
         if policy.random is not None:
@@ -229,13 +234,14 @@ class RecordingRun:
         return str(module)
 
     def _checkpoint_path(self) -> str:
+        """Return the path of the checkpoint that the resource names."""
         if self._spec.policy.checkpoint is not None:
             return self._spec.policy.checkpoint.path
         if self._checkpoint is None:
             raise SpecError(f"{self._name}: spec.policy.trainingRef was not resolved to a checkpoint.")
         return self._checkpoint
 
-    def _task(self, policy: str) -> RecordingTask:
+    def _make_task(self, policy: str) -> RecordingTask:
         spec = self._spec
         actor = load_actor(policy, spec.environment, spec.policy.policy_module_class)
         data = describe_columns(spec.environment, actor, spec.policy.explore, spec.output.recurrent_states)
@@ -252,10 +258,10 @@ class RecordingRun:
             callbacks=tuple(spec.callbacks),
         )
 
-    def _manifest(self, task: RecordingTask, policy: str, commits: dict[int, Commit]) -> Manifest:
+    def _make_manifest(self, task: RecordingTask, policy: str, commits: dict[int, Commit]) -> Manifest:
         actor = load_actor(policy, task.environment, task.module_class)
         preprocessing = actor.preprocessing
-        filters = {name: numbers.tolist() for name, numbers in preprocessing.state().items()}
+        filters = {name: values.tolist() for name, values in preprocessing.state().items()}
         return Manifest(
             layout=task.target.layout,
             spec_hash=spec_hash(self._resource),
@@ -266,10 +272,10 @@ class RecordingRun:
             versions={name: version(name) for name in _PACKAGES},
             connectors={**preprocessing.to_json(), "filters": filters},
             spec=task.data.to_json(),
-            files=committed_files(commits[number] for number in sorted(commits)),
+            files=committed_files(commits[range_index] for range_index in sorted(commits)),
         )
 
-    def _outcome(self, manifest: Manifest, state: State, start_time: float) -> Outcome:
+    def _make_outcome(self, manifest: Manifest, state: State, start_time: float) -> Outcome:
         episodes = sum(file.episodes for file in manifest.files)
         timesteps = sum(file.timesteps for file in manifest.files)
         verb = "has already finished" if state == "AlreadyFinished" else "finished recording"
@@ -292,11 +298,12 @@ class _RecordingProgress:
         self._name = name
         self._reporter = reporter
         self._start_time = time.monotonic()
-        self._num_steps_before = self._num_committed_steps()
+        self._num_steps_at_start = self._count_committed_steps()
         self._returns: list[float] = []
         self._uncommitted = {"episodes": 0, "timesteps": 0}
 
     def next_range(self, in_progress: set[int]) -> RangeToRecord | None:
+        """Return the next range to record, or None; `in_progress` has the numbers of ranges that are being recorded."""
         return self.extent.next_range(self.commits, in_progress)
 
     def add_episode(self, episode: Episode) -> None:
@@ -310,15 +317,15 @@ class _RecordingProgress:
         self._uncommitted = {"episodes": 0, "timesteps": 0}
         self._report()
 
-    def _num_committed_steps(self) -> int:
+    def _count_committed_steps(self) -> int:
         return sum(commit.timesteps for commit in self.commits.values())
 
     def _report(self) -> None:
-        num_steps = self._num_committed_steps() - self._num_steps_before + self._uncommitted["timesteps"]
+        num_steps = self._count_committed_steps() - self._num_steps_at_start + self._uncommitted["timesteps"]
         metrics = {"timesteps_per_s": num_steps / max(time.monotonic() - self._start_time, 1e-9)}
         if self._returns:
-            recent = self._returns[-100:]
-            metrics["return"] = sum(recent) / len(recent)
+            recent_returns = self._returns[-100:]
+            metrics["return"] = sum(recent_returns) / len(recent_returns)
         amount_done = self.extent.num_done(self.commits) + self._uncommitted[self.extent.unit]
         progress = Progress(
             self._name, "Recording", amount_done, self.extent.total, self.extent.unit, metrics

@@ -31,8 +31,8 @@ def environment_spaces(environment: EnvironmentSpec) -> Spaces:
     return Spaces(env.observation_space, env.action_space)
 
 
-def spaces_of(resource: OfflineTraining, sources: Sequence[Source]) -> Spaces:
-    """Return the environment's spaces, or those in the resource, or those recorded with the data.
+def determine_spaces(resource: OfflineTraining, sources: Sequence[Source]) -> Spaces:
+    """Return the spaces of the environment or, without an environment, of the resource or of the data.
 
     Raises:
         SpecError: no spaces are known.
@@ -44,7 +44,7 @@ def spaces_of(resource: OfflineTraining, sources: Sequence[Source]) -> Spaces:
 
 
 def declared_spaces(resource: OfflineTraining) -> Spaces | None:
-    """Return the spaces that the resource alone determines; None if the data are needed."""
+    """Return the spaces that the resource alone determines; None if only the data determine them."""
     spec = resource.spec
     if spec.environment is not None:
         return environment_spaces(spec.environment)
@@ -52,41 +52,43 @@ def declared_spaces(resource: OfflineTraining) -> Spaces | None:
     return None if observation is None or action is None else Spaces(observation, action)
 
 
-def check_spaces(resource: OfflineTraining, recorded: DataSpec, name: str) -> None:
-    """Check that `spaces_of` will find spaces, before the data are prepared.
+def check_spaces(resource: OfflineTraining, data_spec: DataSpec, name: str) -> None:
+    """Check that `determine_spaces` will find spaces, before the data are prepared.
 
     Args:
-        recorded: spec of the first input's data.
+        data_spec: spec of the first input's data.
         name: name of these data in messages.
 
     Raises:
-        SpecError: it will not.
+        SpecError: the spaces are unknown.
     """
     if resource.spec.environment is None:
-        _require_spaces(resource, recorded, name)
+        _require_spaces(resource, data_spec, name)
 
 
-def has_float_actions(resource: OfflineTraining, recorded: DataSpec) -> bool:
+def has_float_actions(resource: OfflineTraining, data_spec: DataSpec) -> bool:
     """Return True if a training has float actions, which can be normalised, or if its actions are unknown."""
     spaces = declared_spaces(resource)
-    space = spaces.action if spaces else _space_from_spec(resource.spec.action_space) or recorded.action_space
-    if space is None:
+    action_space = (
+        spaces.action if spaces else _space_from_spec(resource.spec.action_space) or data_spec.action_space
+    )
+    if action_space is None:
         return True
-    leaves = flatten_space(space, Columns.ACTIONS).values()
+    leaves = flatten_space(action_space, Columns.ACTIONS).values()
     return any(isinstance(leaf, gym.spaces.Box) and leaf.dtype.kind == "f" for leaf in leaves)
 
 
-def _require_spaces(resource: OfflineTraining, recorded: DataSpec, name: str) -> Spaces:
+def _require_spaces(resource: OfflineTraining, data_spec: DataSpec, name: str) -> Spaces:
     """Return the spaces of a training without an environment; raise a SpecError if one is unknown."""
-    observation = _space_from_spec(resource.spec.observation_space) or recorded.observation_space
-    action = _space_from_spec(resource.spec.action_space) or recorded.action_space
+    observation = _space_from_spec(resource.spec.observation_space) or data_spec.observation_space
+    action = _space_from_spec(resource.spec.action_space) or data_spec.action_space
     if observation is None or action is None:
-        missing = "observationSpace" if observation is None else "actionSpace"
+        missing_field = "observationSpace" if observation is None else "actionSpace"
         raise SpecError(
-            f"{title(resource)}: spec.{missing} is required: there is no environment, and {name} does not say what "
-            "its observation and action spaces are. Add it, such as `observationSpace: {type: Box, low: -10, high: 10, "
-            "shape: [4]}` or `actionSpace: {type: Discrete, n: 2}`; `hindcast inspect` shows the data's shapes "
-            "and ranges."
+            f"{title(resource)}: spec.{missing_field} is required: there is no environment, and {name} does not say "
+            "what its observation and action spaces are. Add it, such as `observationSpace: {type: Box, low: -10, "
+            "high: 10, shape: [4]}` or `actionSpace: {type: Discrete, n: 2}`; `hindcast inspect` shows the data's "
+            "shapes and ranges."
         )
     return Spaces(observation, action)
 

@@ -14,7 +14,7 @@ from hindcast.report.results import ITERATION, Result
 ESTIMATED_RETURN: Final = "estimated_return"
 VALIDATION_LOSS: Final = "validation_loss"
 MAX_MISSING_EVALUATIONS: Final = 10
-"""Consecutive evaluations without a value to stop by, after which a training that nothing else stops is ended."""
+"""Number of evaluations in a row without a value to stop by, after which a training without other limits ends."""
 _FIELDS_WITHOUT_RETURN_EFFECT: Final = (
     "interval",
     "parallelToTraining",
@@ -22,14 +22,16 @@ _FIELDS_WITHOUT_RETURN_EFFECT: Final = (
     "referenceReturns",
     "offline",
 )
+"""Fields of `evaluation` that do not change the measured return."""
 _FIELDS_WITHOUT_ESTIMATE_EFFECT: Final = ("interval", "estimates")
+"""Fields of `evaluation.offline` that do not change an estimate."""
 
 
 def selection_metric(spec: OfflineTrainingSpec) -> str:
     """Return the metric that selects the best checkpoint, which has its highest value.
 
-    It is the return in the environment if that is measured at an interval, else the name of the first estimate of it,
-    else the return at the end; empty if nothing is evaluated.
+    It is the return in the environment if that is measured at an interval, else the first requested estimate, else
+    the return at the end; empty if nothing is evaluated.
     """
     env_evaluation, estimates = spec.evaluation_in_environment, spec.offline.estimates if spec.offline else []
     if env_evaluation is not None and (env_evaluation.interval is not None or not estimates):
@@ -53,14 +55,14 @@ def measurement_hash(spec: OfflineTrainingSpec) -> str:
 
 
 def is_due(interval: int | None, iteration: int, at_end: bool) -> bool:
-    """Return True if an evaluation is due after an iteration: at each interval, or at the end if there is none."""
+    """Return True if an evaluation is due after an iteration: every `interval` iterations; at the end if it is None."""
     if interval is None:
         return at_end
     return not at_end and iteration % interval == 0
 
 
 def evaluation_metric(result: Result, name: str) -> float | None:
-    """Return a metric of the evaluation in a result, or None if there is none or it could not be computed.
+    """Return a metric of the evaluation in a result, or None if it was not evaluated or could not be computed.
 
     Args:
         result: result of an iteration.
@@ -78,12 +80,12 @@ def evaluation_metric(result: Result, name: str) -> float | None:
 def current_metric(result: Result, name: str) -> float | None:
     """Return the metric if it was measured with the weights after this iteration, else None."""
     evaluation = result.get("evaluation", {})
-    source = evaluation if name == EPISODE_RETURN_MEAN else evaluation.get("offline", {})
-    return evaluation_metric(result, name) if source.get(ITERATION) == result[ITERATION] else None
+    evaluation_result = evaluation if name == EPISODE_RETURN_MEAN else evaluation.get("offline", {})
+    return evaluation_metric(result, name) if evaluation_result.get(ITERATION) == result[ITERATION] else None
 
 
 def add_evaluation(result: Result, env_result: Result | None, offline_result: Result | None) -> Result:
-    """Return a result with those of evaluations in the environment and on held-out episodes, if any."""
+    """Return the result, extended by the results of evaluations in the environment and on held-out episodes, if any."""
     evaluation = {**(env_result or {}), **({} if offline_result is None else {"offline": offline_result})}
     return {**result, "evaluation": evaluation} if evaluation else result
 
@@ -95,7 +97,7 @@ def should_stop(stop: StopSpec | TrainStop, result: Result) -> bool:
         return True
     if isinstance(stop, StopSpec) and _is_offline_goal_reached(stop, result):
         return True
-    return any(total is not None and amount >= total for amount, total, _ in _counts(stop, result))
+    return any(total is not None and amount >= total for amount, total, _ in _list_counts(stop, result))
 
 
 def _is_offline_goal_reached(stop: StopSpec, result: Result) -> bool:
@@ -106,25 +108,25 @@ def _is_offline_goal_reached(stop: StopSpec, result: Result) -> bool:
     return stop.validation_loss is not None and loss is not None and loss <= stop.validation_loss
 
 
-def _counts(stop: StopSpec | TrainStop, result: Result) -> list[tuple[float, float | None, str]]:
+def _list_counts(stop: StopSpec | TrainStop, result: Result) -> list[tuple[float, float | None, str]]:
     """Return (amount done, total or None, unit) of each criterion on amounts.
 
-    An expert's timesteps are those that it sampled, and it has no epochs.
+    For an expert, sampled timesteps count instead of trained ones, and there are no epochs.
     """
-    timesteps = "sampled" if isinstance(stop, TrainStop) else "trained"
+    verb = "sampled" if isinstance(stop, TrainStop) else "trained"
     amounts = {
         "iterations": result[ITERATION],
-        "timesteps": result.get(f"num_env_steps_{timesteps}_lifetime", 0),
+        "timesteps": result.get(f"num_env_steps_{verb}_lifetime", 0),
         "updates": result.get("num_updates_lifetime", 0),
         "epochs": result.get("epoch", 0.0),
     }
     return [(count, getattr(stop, unit, None), unit) for unit, count in amounts.items()]
 
 
-def nearest_stop(stop: StopSpec, result: Result) -> tuple[float, float | None, str]:
-    """Return the (amount done, total, unit) that will end the training first; iterations if only a return ends it."""
+def find_nearest_limit(stop: StopSpec, result: Result) -> tuple[float, float | None, str]:
+    """Return (amount done, total, unit) of the nearest limit; iterations without a total if there is no limit."""
     limited_counts = [
-        (amount, total, unit) for amount, total, unit in _counts(stop, result) if total is not None
+        (amount, total, unit) for amount, total, unit in _list_counts(stop, result) if total is not None
     ]
     if not limited_counts:
         return result[ITERATION], None, "iterations"
@@ -158,9 +160,9 @@ class EndlessGuard:
         self._num_missing += 1
         if self._num_missing < MAX_MISSING_EVALUATIONS:
             return ""
-        refusal = evaluation.get("not_estimated", {}).get(self._first_estimate, "too few episodes")
+        estimate_reason = evaluation.get("not_estimated", {}).get(self._first_estimate, "too few episodes")
         reasons = {
-            ESTIMATED_RETURN: f"{self._first_estimate}: {refusal}",
+            ESTIMATED_RETURN: f"{self._first_estimate}: {estimate_reason}",
             VALIDATION_LOSS: "the validation loss is not a number",
         }
         details = "; ".join(reasons[name] for name in self._metrics)

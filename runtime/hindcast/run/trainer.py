@@ -56,7 +56,7 @@ class Experience(Protocol):
         """
 
     def iterations(self, iteration: int, updates: int) -> int:
-        """Return the number of complete iterations; `iteration` may count one that an earlier, lower stop cut short."""
+        """Return the number of complete iterations; `iteration` may count one that a lower stop criterion cut short."""
 
     def next(self) -> Batch:
         """Return this learner's shard of the next batch, leaf -> `[B, ...]` on the learner's device."""
@@ -98,7 +98,7 @@ class Trainer:
 
     Attributes:
         iteration: number of finished iterations.
-        seconds: time that they took.
+        seconds: time that these iterations took.
         num_busy_processors: processors that other processes of this run occupy.
     """
 
@@ -157,7 +157,7 @@ class Trainer:
                 end_of_iteration = first_update + experience.start(self.iteration, first_update)
                 last_update = min(end_of_iteration, self.max_updates)
                 while learner.updates < last_update:
-                    # All learners stop at the same update: the others would wait for one that stops alone.
+                    # If one learner stopped alone, the others would wait for it, so all stop at the same update.
                     learner.group.agree(check)
                     priorities = learner.update(experience.next(), experience.timesteps_per_batch)
                     if priorities is not None:
@@ -189,7 +189,13 @@ class Trainer:
     def save(
         self, store: CheckpointStore, metrics: Mapping[str, float] | None = None, **counters: Any
     ) -> Checkpoint:
-        """Write a checkpoint from which `load` resumes bit for bit; keep the one made after `evaluating` updates."""
+        """Write a checkpoint from which `load` resumes bit for bit.
+
+        Args:
+            store: where to write it.
+            metrics: metrics of these weights, for the checkpoint's record.
+            counters: further counters, for the record. The store keeps the checkpoint after `evaluating` updates.
+        """
         experience = self.experience
         state = TrainingState(
             iteration=self.iteration,
@@ -205,13 +211,13 @@ class Trainer:
             },
         )
         # If the run is killed, the resumed run evaluates these weights again.
-        protect = [counters["evaluating"]] if counters.get("evaluating") is not None else []
-        learner = self.learner.state()
+        protected_updates = [counters["evaluating"]] if counters.get("evaluating") is not None else []
+        learner_state = self.learner.state()
         experience_tensors = {} if experience is None else experience.tensors()
-        tensors = learner.tensors | {
+        tensors = learner_state.tensors | {
             f"{_TARGETS}{name}": tensor for name, tensor in experience_tensors.items()
         }
-        return store.save(self.policy, replace(learner, tensors=tensors), state, protect)
+        return store.save(self.policy, replace(learner_state, tensors=tensors), state, protected_updates)
 
     def load(self, checkpoint: Checkpoint) -> None:
         """Resume from a checkpoint.
@@ -221,11 +227,11 @@ class Trainer:
         """
         state = checkpoint.training
         self.learner.group.broadcast(["load", str(checkpoint.location)])
-        learner = checkpoint.learner_state()
-        self.learner.load(learner)
+        learner_state = checkpoint.learner_state()
+        self.learner.load(learner_state)
         self.policy.preprocessing.load(Policy.load(checkpoint.location).preprocessing.state())
         if self.experience is not None:
-            self.experience.seek(state.feed, select_prefix(_TARGETS, learner.tensors))
+            self.experience.seek(state.feed, select_prefix(_TARGETS, learner_state.tensors))
             self.experience.counters |= {name: state.counters[name] for name in self.experience.counters}
         self.iteration = state.iteration
         # With a raised stop, an iteration that the lower one cut short is completed first.
@@ -248,7 +254,7 @@ class Trainer:
             self.held_out_evaluator.close()
 
 
-def new_learner(
+def make_policy_and_learner(
     algorithm: Algorithm,
     spaces: Spaces,
     model: ModelSpec,
@@ -280,7 +286,7 @@ def notes_on_policy(policy: Policy, model: ModelSpec, path: str = "spec.model") 
     """Return notes for the user on a policy before it is trained.
 
     Args:
-        policy: policy from `new_learner`.
+        policy: policy from `make_policy_and_learner`.
         model: model section that it was built from.
         path: path of that section in the resource.
 

@@ -25,7 +25,7 @@ from hindcast.run.claim import (
     CHECKPOINTS_FOLDER,
     claim,
     claimed_hashes,
-    first_learners,
+    initial_num_learners,
     is_claimed,
     refuse_other_run,
     run_folder,
@@ -43,8 +43,8 @@ from hindcast.run.stop_criteria import (
     add_evaluation,
     current_metric,
     evaluation_metric,
+    find_nearest_limit,
     measurement_hash,
-    nearest_stop,
     selection_metric,
     should_stop,
 )
@@ -54,7 +54,8 @@ from hindcast.run.training_evaluation import Evaluations
 from hindcast.storage.location import Location
 
 SUCCESS_FILE = "success.json"
-_QUIET_SECONDS: Final = 5.0
+_SILENT_FIT_SECONDS: Final = 5.0
+"""Time after which an offline evaluation reports the progress of its fits."""
 _PROGRESS_NAMES: Final = {
     EPISODE_RETURN_MEAN: "return",
     ESTIMATED_RETURN: ESTIMATED_RETURN,
@@ -67,7 +68,11 @@ class TrainingRun:
     """One training, started or resumed.
 
     Args:
+        resource: the training.
         sources: the recorded data; not read if the training has already finished.
+        reporter: receives progress and notes.
+        interruption: checked before each update.
+        placement: starts the processes that read data and evaluate.
         group: the learners; this process is the first one, which decides, evaluates and writes.
     """
 
@@ -91,6 +96,7 @@ class TrainingRun:
         self._callbacks = TrainingCallbacks(resource.spec.callbacks)
         self._selection_metric = selection_metric(resource.spec)
         self._measurement_hash = measurement_hash(resource.spec)
+        # Updates of the weights whose evaluation the last result contains, if that ran in parallel.
         self._collected_updates: int | None = None
         self._verdict: str | None = None
         self._latest_metrics: dict[str, float] = {}
@@ -113,15 +119,15 @@ class TrainingRun:
             if is_claimed(self._folder) or self._store.latest() is None:
                 claim(self._folder, self._resource, self._is_started())
             if (earlier_success := read_success(self._resource, self._folder)) is not None:
-                return self._outcome(earlier_success, "AlreadyFinished", start_time)
+                return self._make_outcome(earlier_success, "AlreadyFinished", start_time)
             marker = self._folder.child(SUCCESS_FILE)
             if marker.exists():
-                # `stop` or `evaluation` has changed, so training continues. The report goes first: one that is
-                # found next to a marker counts as current.
+                # `stop` or `evaluation` has changed, so training continues. The report is deleted first, because a
+                # report next to a marker counts as current.
                 self._folder.child(REPORT_FILE).delete()
                 marker.delete()
             success = self._train()
-            outcome = self._outcome(success, "Succeeded", start_time)
+            outcome = self._make_outcome(success, "Succeeded", start_time)
             # Written last: a training that fails before this must not count as finished.
             marker.write_bytes(orjson.dumps(success, option=orjson.OPT_INDENT_2))
         return outcome
@@ -144,7 +150,7 @@ class TrainingRun:
             self._sources,
             self._placement,
             self._group,
-            first_learners=first_learners(self._folder, self._resource),
+            initial_num_learners=initial_num_learners(self._folder, self._resource),
         )
         for note in trainer.notes:
             self._reporter.note(self._name, note)
@@ -156,8 +162,8 @@ class TrainingRun:
         try:
             self._begin(trainer, evaluations)
             log = ResultsLog(self._folder, resume_at=trainer.iteration)
-            for earlier in log.results:
-                self._remember(earlier)
+            for earlier_result in log.results:
+                self._remember(earlier_result)
             try:
                 self._iterate(trainer, evaluations, log)
                 return self._finish(trainer, evaluations, log)
@@ -168,53 +174,67 @@ class TrainingRun:
             trainer.close()
 
     def _begin(self, trainer: Trainer, evaluations: Evaluations) -> None:
+        """Start the training, or resume it from the latest checkpoint."""
         self._store.remove_incomplete()
-        latest = self._store.latest()
-        if latest is None:
+        latest_checkpoint = self._store.latest()
+        if latest_checkpoint is None:
             trainer.begin()
             self._callbacks.call("on_algorithm_init")
             return
-        if latest.training.spec_hash not in {spec_hash(self._resource), *claimed_hashes(self._folder)}:
+        saved_hash = latest_checkpoint.training.spec_hash
+        if saved_hash not in {spec_hash(self._resource), *claimed_hashes(self._folder)}:
             raise OutputConflict(
-                f"{latest.location} was written with spec hash {latest.training.spec_hash}, and {self._name} has "
+                f"{latest_checkpoint.location} was written with spec hash {saved_hash}, and {self._name} has "
                 f"{spec_hash(self._resource)}: raise spec.revision, or set another checkpoint.path."
             )
-        trainer.load(latest)
-        # A lost owner record is replaced only now: one with another number of learners than the checkpoint's would
-        # keep out the resource that fits.
+        trainer.load(latest_checkpoint)
+        # A lost owner record is replaced only after the checkpoint was checked: a record with another number of
+        # learners would keep out the resource that fits the checkpoint.
         claim(self._folder, self._resource, has_progress=True)
         self._callbacks.call("on_algorithm_init")
         self._callbacks.call("on_checkpoint_loaded")
-        self._mark_latest_again(trainer, latest)
+        self._mark_latest_again(trainer, latest_checkpoint)
         self._reporter.note(
-            self._name, f"resuming at update {latest.updates:,} (iteration {trainer.iteration})"
+            self._name, f"resuming at update {latest_checkpoint.updates:,} (iteration {trainer.iteration})"
         )
-        evaluating = latest.training.counters.get("evaluating")
+        evaluated_updates = latest_checkpoint.training.counters.get("evaluating")
         if trainer.is_cut_short:  # and the stop criterion has not changed since
-            self._collected_updates = evaluating
-        elif evaluating is not None and evaluations.runs_in_parallel:
-            weights = next(
-                (checkpoint for checkpoint in self._store.all() if checkpoint.updates == evaluating), latest
+            self._collected_updates = evaluated_updates
+        elif evaluated_updates is not None and evaluations.runs_in_parallel:
+            evaluated_checkpoint = next(
+                (checkpoint for checkpoint in self._store.all() if checkpoint.updates == evaluated_updates),
+                latest_checkpoint,
             )
-            # The interrupted evaluation starts again, with the weights that it had.
-            evaluations.launch(Policy.load(weights.location), weights.training.iteration, weights.updates)
+            # The interrupted evaluation starts again with the same weights.
+            evaluations.launch(
+                Policy.load(evaluated_checkpoint.location),
+                evaluated_checkpoint.training.iteration,
+                evaluated_checkpoint.updates,
+            )
 
-    def _mark_latest_again(self, trainer: Trainer, latest: Checkpoint) -> None:
+    def _mark_latest_again(self, trainer: Trainer, latest_checkpoint: Checkpoint) -> None:
         """Mark the latest checkpoint with its score again, in case the run was killed before it did so."""
-        score = latest.training.metrics.get(self._selection_metric)
-        saved_hash = latest.training.counters.get("measured")
+        score = latest_checkpoint.training.metrics.get(self._selection_metric)
+        saved_hash = latest_checkpoint.training.counters.get("measured")
         if score is None or saved_hash not in (None, self._measurement_hash):
             return
-        if trainer.iteration < latest.training.iteration:  # that iteration was cut short and is continued now
+        if (
+            trainer.iteration < latest_checkpoint.training.iteration
+        ):  # that iteration was cut short and is continued now
             return
         self._store.mark_best(
-            latest, score, self._selection_metric, self._measurement_hash, at_end=trainer.is_cut_short
+            latest_checkpoint,
+            score,
+            self._selection_metric,
+            self._measurement_hash,
+            at_end=trainer.is_cut_short,
         )
 
     def _iterate(self, trainer: Trainer, evaluations: Evaluations, log: ResultsLog) -> None:
-        stop, every = self._resource.spec.stop, self._resource.spec.checkpoint.every
+        """Iterate until a stop criterion holds; write results and checkpoints."""
+        stop, checkpoint_interval = self._resource.spec.stop, self._resource.spec.checkpoint.every
         result = log.results[-1] if log.results else None
-        guard = EndlessGuard(self._resource.spec)
+        endless_guard = EndlessGuard(self._resource.spec)
         is_finished = result is not None and should_stop(stop, result)
         if not is_finished:
             self._store.revert_end_mark()
@@ -235,9 +255,9 @@ class TrainingRun:
             self._callbacks.call("on_train_result", result=result)
             log.append(result)
             self._remember(result)
-            self._save_if_due(trainer, evaluations, result, every)
-            self._reporter.progress(self._progress(result))
-            if offline_result is not None and (reason := guard.endless_reason(offline_result)):
+            self._save_if_due(trainer, evaluations, result, checkpoint_interval)
+            self._reporter.progress(self._make_progress(result))
+            if offline_result is not None and (reason := endless_guard.endless_reason(offline_result)):
                 trainer.save(self._store, evaluating=evaluations.pending_updates)
                 raise SpecError(f"{self._name} was stopped at iteration {trainer.iteration}: {reason}")
             is_finished = should_stop(stop, result)
@@ -250,7 +270,7 @@ class TrainingRun:
         env_result = evaluations.collect()
         is_due = evaluations.is_due(iteration, at_end)
         if evaluations.runs_in_parallel:
-            # An iteration that was cut short has no next iteration for its evaluation to run in parallel to.
+            # After an iteration that was cut short, there is no next iteration during which its evaluation could run.
             is_due = at_end and (is_due or (trainer.is_cut_short and evaluations.is_due(iteration)))
         if is_due:
             env_result = evaluations.evaluate(trainer.policy, iteration)
@@ -258,17 +278,17 @@ class TrainingRun:
             return env_result, None
         return env_result, self._evaluate_held_out(held_out, iteration)
 
-    def _save_if_due(self, trainer: Trainer, evaluations: Evaluations, result: Result, every: int) -> None:
+    def _save_if_due(self, trainer: Trainer, evaluations: Evaluations, result: Result, interval: int) -> None:
         """Write a checkpoint if one is due or an evaluation needs it; launch the parallel evaluation if it is due."""
-        launches = (
+        should_launch = (
             evaluations.runs_in_parallel
             and evaluations.is_due(trainer.iteration)
             and not trainer.is_cut_short
         )
         # Launched before the checkpoint is written, which names the evaluation that a resumed run must repeat.
-        if launches:
+        if should_launch:
             evaluations.launch(trainer.policy, trainer.iteration, trainer.learner.updates)
-        if launches or self._is_better(result) or trainer.iteration % every == 0:
+        if should_launch or self._is_better(result) or trainer.iteration % interval == 0:
             self._mark_best(self._save(trainer, evaluations, result), result, at_end=trainer.is_cut_short)
 
     def _is_better(self, result: Result) -> bool:
@@ -276,8 +296,8 @@ class TrainingRun:
         score = current_metric(result, self._selection_metric)
         if score is None:
             return False
-        best = self._store.best_score(self._selection_metric, self._measurement_hash)
-        return best is None or score > best
+        best_score = self._store.best_score(self._selection_metric, self._measurement_hash)
+        return best_score is None or score > best_score
 
     def _mark_best(self, checkpoint: Checkpoint, result: Result, *, at_end: bool) -> None:
         """Mark the checkpoint with its score, if the result contains an evaluation of its weights."""
@@ -291,9 +311,9 @@ class TrainingRun:
         """Evaluate the current weights on held-out episodes and report new notes."""
         start_time = time.monotonic()
 
-        def progress(what: str, done: int, total: int) -> None:
-            if time.monotonic() - start_time > _QUIET_SECONDS:
-                stage = f"Fitting the {what} of the offline evaluation"
+        def progress(model_name: str, done: int, total: int) -> None:
+            if time.monotonic() - start_time > _SILENT_FIT_SECONDS:
+                stage = f"Fitting the {model_name} of the offline evaluation"
                 verdict = self._verdict
                 self._reporter.progress(Progress(self._name, stage, done, total, "updates", verdict=verdict))
 
@@ -307,15 +327,18 @@ class TrainingRun:
         return evaluation
 
     def _save(self, trainer: Trainer, evaluations: Evaluations, result: Result) -> Checkpoint:
+        """Write a checkpoint with the result's metrics."""
         metrics = dict(result["learners"]["default_policy"])
         score = current_metric(result, self._selection_metric)
         if score is not None:
             metrics[self._selection_metric] = score
-        evaluating = self._updates_under_evaluation(trainer, evaluations)
-        return trainer.save(self._store, metrics, evaluating=evaluating, measured=self._measurement_hash)
+        evaluated_updates = self._updates_under_evaluation(trainer, evaluations)
+        return trainer.save(
+            self._store, metrics, evaluating=evaluated_updates, measured=self._measurement_hash
+        )
 
     def _updates_under_evaluation(self, trainer: Trainer, evaluations: Evaluations) -> int | None:
-        """Return the updates of the weights whose evaluation a resumed run must repeat, or None.
+        """Return the number of updates of the weights that a resumed run must evaluate again, or None.
 
         If the stop criterion cut the iteration short, this is the evaluation that its result used, because the result
         of the complete iteration will use it too.
@@ -327,41 +350,47 @@ class TrainingRun:
 
         The best policy (the last one if none was evaluated) is copied to the run folder's own `module`.
         """
-        last = log.results[-1]
-        # A run that is resumed after a kill, or extended, repeats the evaluation under way.
-        evaluating = self._updates_under_evaluation(trainer, evaluations)
+        last_result = log.results[-1]
+        # A run that is resumed after a kill, or extended, repeats the evaluation that is running now.
+        evaluated_updates = self._updates_under_evaluation(trainer, evaluations)
         env_result, offline_result = self._evaluate(trainer, evaluations, at_end=True)
-        checkpoint = trainer.save(self._store, last["learners"]["default_policy"], evaluating=evaluating)
-        line = add_evaluation({ITERATION: trainer.iteration}, env_result, offline_result)
-        if "evaluation" in line:
-            log.append(line)
-            self._remember(line)
-            self._reporter.progress(self._progress(last))
-            self._mark_best(checkpoint, line, at_end=True)
-        best = self._store.best()
-        Policy.load((best or checkpoint).location).save(self._folder.child(MODULE))
+        checkpoint = trainer.save(
+            self._store, last_result["learners"]["default_policy"], evaluating=evaluated_updates
+        )
+        end_result = add_evaluation({ITERATION: trainer.iteration}, env_result, offline_result)
+        if "evaluation" in end_result:
+            log.append(end_result)
+            self._remember(end_result)
+            self._reporter.progress(self._make_progress(last_result))
+            self._mark_best(checkpoint, end_result, at_end=True)
+        best_checkpoint = self._store.best()
+        Policy.load((best_checkpoint or checkpoint).location).save(self._folder.child(MODULE))
         return {
             "specHash": spec_hash(self._resource),
             "iterations": trainer.iteration,
             "updates": trainer.learner.updates,
             "timesteps": trainer.learner.timesteps,
-            "seconds": last.get("time_total_s"),
+            "seconds": last_result.get("time_total_s"),
             "checkpoint": str(checkpoint.location),
-            "best": self._describe_best(best),
+            "best": self._describe_best(best_checkpoint),
             **{name: self._latest_metrics.get(name) for name in _PROGRESS_NAMES},
             "verdict": self._verdict,
-            "loss": _loss(last),
+            "loss": _total_loss(last_result),
         }
 
-    def _describe_best(self, best: Checkpoint | None) -> dict[str, Any] | None:
+    def _describe_best(self, best_checkpoint: Checkpoint | None) -> dict[str, Any] | None:
         """Return path, score and metric of the best checkpoint."""
-        if best is None:
+        if best_checkpoint is None:
             return None
         score = self._store.best_score(self._selection_metric, self._measurement_hash)
-        return {"path": str(best.location), "score": score, "metric": self._selection_metric or None}
+        return {
+            "path": str(best_checkpoint.location),
+            "score": score,
+            "metric": self._selection_metric or None,
+        }
 
     def _remember(self, result: Result) -> None:
-        """Remember the latest metrics and verdict of evaluations, so that no iteration searches all earlier results."""
+        """Store the latest metrics and verdict of evaluations, so that no later step searches all results for them."""
         for name in _PROGRESS_NAMES:
             value = evaluation_metric(result, name)
             if value is not None:
@@ -370,14 +399,14 @@ class TrainingRun:
         if verdict is not None:
             self._verdict = verdict["sentence"]
 
-    def _progress(self, result: Result) -> Progress:
+    def _make_progress(self, result: Result) -> Progress:
         stop = self._resource.spec.stop
-        amount_done, total, unit = nearest_stop(stop, result)
+        amount_done, total, unit = find_nearest_limit(stop, result)
         metrics = {
             "timesteps": result["num_env_steps_trained_lifetime"],
             "timesteps_per_s": result["timesteps_per_s"],
         }
-        loss = _loss(result)
+        loss = _total_loss(result)
         if loss is not None:
             metrics["loss"] = loss
         metrics |= {
@@ -387,7 +416,7 @@ class TrainingRun:
         }
         return Progress(self._name, "Training", amount_done, total, unit, metrics, self._verdict)
 
-    def _outcome(self, success: dict[str, Any], state: State, start_time: float) -> Outcome:
+    def _make_outcome(self, success: dict[str, Any], state: State, start_time: float) -> Outcome:
         best = success["best"] or {"path": success["checkpoint"], "score": None}
         score = best["score"]
         verb = "has already finished" if state == "AlreadyFinished" else "finished training"
@@ -434,7 +463,7 @@ def follow_first_learner(
     message = group.receive()
     if message == ["end"]:
         return
-    trainer = make_offline_trainer(resource, sources, placement, group, first_learners=message[1])
+    trainer = make_offline_trainer(resource, sources, placement, group, initial_num_learners=message[1])
     while (message := group.receive()) != ["end"]:
         if message[0] == "begin":
             trainer.begin()
@@ -447,6 +476,6 @@ def follow_first_learner(
     trainer.close()
 
 
-def _loss(result: Result) -> float | None:
-    """Return the total loss of an iteration, or None if no update had a loss."""
+def _total_loss(result: Result) -> float | None:
+    """Return the total loss of an iteration, or None if it has no updates with a loss."""
     return cast("float | None", result["learners"]["default_policy"].get("total_loss"))

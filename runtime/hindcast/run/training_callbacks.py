@@ -50,11 +50,13 @@ class TrainingCallbacks:
             merge_metrics(arguments["result"], self._metrics.reduce())
 
 
-def _check_result(arguments: dict[str, Any], before: dict[str, Any]) -> None:
+def _check_result(arguments: dict[str, Any], types_before: dict[str, Any]) -> None:
     """Refuse results that cannot be written, or that lack entries of the run."""
     orjson.dumps(arguments, option=orjson.OPT_SERIALIZE_NUMPY)  # as results are written
-    after = _entry_types(arguments)
-    if missing_names := [name for name, kind in before.items() if after.get(name) is not kind]:
+    types_after = _entry_types(arguments)
+    if missing_names := [
+        name for name, entry_type in types_before.items() if types_after.get(name) is not entry_type
+    ]:
         raise Misuse(
             f"removed or replaced {missing_names[0]!r} of the result: add entries, and keep the existing ones."
         )

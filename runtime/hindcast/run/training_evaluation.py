@@ -45,7 +45,7 @@ class PendingEvaluation:
 
     Attributes:
         iteration: iteration after which the weights were taken.
-        updates: updates of these weights.
+        updates: number of updates of these weights.
         evaluation: handle of the running evaluation.
     """
 
@@ -59,10 +59,13 @@ class Evaluations:
 
     Args:
         resource: the training; without an environment and an evaluation section, no evaluation is ever due.
+        store: checkpoints of the training, for their scores.
         reporter: receives notes on clamps and timeouts.
+        placement: starts the processes that evaluate.
+        callbacks: callbacks of the training.
 
     Attributes:
-        num_processes: other processes of this machine that evaluate in parallel to training.
+        num_processes: number of processes on this machine that evaluate in parallel to training.
     """
 
     def __init__(
@@ -85,12 +88,12 @@ class Evaluations:
         if self._spec is None:
             return
         assert resource.spec.environment is not None
-        duration, per_runner = self._spec.duration, self._spec.envs_per_runner
+        duration, envs_per_runner = self._spec.duration, self._spec.envs_per_runner
         self._evaluator = EnvEvaluator(
             resource.spec.environment,
             duration,
             self._spec.duration_unit,
-            per_runner or _DEFAULT_NUM_ENVIRONMENTS,
+            envs_per_runner or _DEFAULT_NUM_ENVIRONMENTS,
             self._spec.explore,
             callbacks=resource.spec.callbacks,
         )
@@ -99,13 +102,13 @@ class Evaluations:
             function, resource.spec.environment, self._spec.explore
         )
         if self.runs_in_parallel or (self._spec.runners and self._spec.custom_function is None):
-            runners, note = placement.replicas(max(1, self._spec.runners), "evaluation runners")
+            num_runners, note = placement.replicas(max(1, self._spec.runners), "evaluation runners")
             if note:
                 reporter.note(title(resource), note)
-            workers = placement.evaluation_workers(runners, self._evaluator)
+            workers = placement.evaluation_workers(num_runners, self._evaluator)
             self._workers = EvaluationWorkers(self._evaluator, workers)
-            # They compute while the learner trains, so torch gets that many threads fewer.
-            self.num_processes = runners if self.runs_in_parallel and placement.is_one_machine else 0
+            # These processes compute while the learner trains, so its torch gets fewer threads.
+            self.num_processes = num_runners if self.runs_in_parallel and placement.is_one_machine else 0
 
     @property
     def pending_updates(self) -> int | None:
@@ -123,14 +126,14 @@ class Evaluations:
 
     def evaluate(self, policy: Policy, iteration: int) -> Result:
         self._callbacks.call("on_evaluate_start")
-        return self._finish(iteration, self._results(policy, self._seed(iteration)))
+        return self._finish(iteration, self._evaluate_policy(policy, self._derive_seed(iteration)))
 
     def launch(self, policy: Policy, iteration: int, updates: int) -> None:
         """Start evaluating the policy's current weights in parallel to training."""
         assert self._workers is not None
         self._callbacks.call("on_evaluate_start")
         self._pending = PendingEvaluation(
-            iteration, updates, self._workers.submit(policy, self._seed(iteration))
+            iteration, updates, self._workers.submit(policy, self._derive_seed(iteration))
         )
 
     def collect(self) -> Result | None:
@@ -141,10 +144,10 @@ class Evaluations:
         try:
             report = self._workers.gather(pending.evaluation, self._spec.sample_timeout_seconds)
         except TimeoutError:
-            limit = self._spec.sample_timeout_seconds
+            timeout_seconds = self._spec.sample_timeout_seconds
             self._reporter.note(
                 title(self._resource),
-                f"the evaluation of iteration {pending.iteration} took more than {limit:g} s and is skipped "
+                f"the evaluation of iteration {pending.iteration} took more than {timeout_seconds:g} s and is skipped "
                 "(spec.evaluation.sampleTimeoutSeconds)",
             )
             return None
@@ -166,7 +169,7 @@ class Evaluations:
         if self._workers is not None:
             self._workers.close()
 
-    def _results(self, policy: Policy, seed: int) -> dict[str, Any]:
+    def _evaluate_policy(self, policy: Policy, seed: int) -> dict[str, Any]:
         if self._function:
             return self._function(policy, seed, self._callbacks.algorithm)
         workers = self._workers
@@ -178,7 +181,7 @@ class Evaluations:
         assert self._spec is not None
         return {ENV_RUNNER_RESULTS: report.summary(self._spec.reference_returns)}
 
-    def _seed(self, iteration: int) -> int:
+    def _derive_seed(self, iteration: int) -> int:
         return derive_seed(self._resource.spec.seed, "evaluation", iteration)
 
     def _finish(self, iteration: int, results: dict[str, Any]) -> Result:
@@ -241,7 +244,7 @@ class FunctionAdapter(Protocol):
     def __call__(
         self, function: Callable[..., Any], environment: EnvironmentSpec, explore: bool
     ) -> Callable[[Policy, int, Any], dict[str, Any]] | None:
-        """Return a function of policy, seed and algorithm that returns results; None if the form is not this one."""
+        """Return a function of policy, seed and algorithm that returns results; None for a function of another form."""
 
 
 def accepts_positional(function: Callable[..., Any], count: int) -> bool:
@@ -257,7 +260,7 @@ def check_metrics(result: Any, expected: str) -> dict[str, Any]:
     """Return the metrics that a function returned, as JSON.
 
     Raises:
-        Misuse: they are not metrics; `expected` says what is.
+        Misuse: the function returned something else than `expected`.
     """
     if not isinstance(result, Mapping):
         raise Misuse(f"returned a {type(result).__name__}; it must return {expected}.")

@@ -21,7 +21,7 @@ FIELD: Final = "spec.initialCheckpoint"
 FIELD_OF_EXPERTS: Final = "spec.policy.train.initialCheckpoint"
 
 
-def initial_policy(path: str, model: ModelSpec, field: str = FIELD) -> Policy:
+def load_initial_policy(path: str, model: ModelSpec, field: str = FIELD) -> Policy:
     """Load the policy that a training with this model starts from.
 
     Raises:
@@ -34,19 +34,22 @@ def initial_policy(path: str, model: ModelSpec, field: str = FIELD) -> Policy:
 
 
 def warm_start(policy: Policy, learner: Learner, path: str, field: str = FIELD) -> None:
-    """Load the policy at the path, and those networks of its checkpoint that have the same name and shapes.
+    """Load the policy at the path, and all networks of its checkpoint that have the same name and shapes.
 
     A target network that the checkpoint lacks starts as a copy of its network.
 
     Args:
-        path: a checkpoint, a run folder, or a `module` folder, which contains the policy alone.
+        policy: policy to initialise.
+        learner: learner that will train it.
+        path: a checkpoint, a run folder, or a `module` folder, which contains only a policy.
+        field: field that contains the path, for messages.
 
     Raises:
         SpecError: the policy has another model.
         DataError: there is no policy at the path, or its checkpoint is damaged.
     """
-    saved_policy = initial_policy(path, policy.module.model_config, field)
-    checkpoint = _checkpoint_of(path)
+    saved_policy = load_initial_policy(path, policy.module.model_config, field)
+    checkpoint = _checkpoint_or_none(path)
     trained_by = None if checkpoint is None else checkpoint.training.algorithm
     if problem := kind_mismatch(policy, saved_policy, learner.algorithm, trained_by) or option_mismatch(
         policy, saved_policy
@@ -67,8 +70,8 @@ def warm_start(policy: Policy, learner: Learner, path: str, field: str = FIELD) 
             learner.reset_target_networks(name)
 
 
-def _checkpoint_of(path: str) -> Checkpoint | None:
-    """Return the checkpoint at the path, the best one of a run folder, or None for a policy without a checkpoint."""
+def _checkpoint_or_none(path: str) -> Checkpoint | None:
+    """Return the checkpoint at the path, the best checkpoint of a run folder, or None for a policy alone."""
     for location in (path, resolve(path).child(CHECKPOINTS_FOLDER)):
         with suppress(DataError):
             return find_checkpoint(location)

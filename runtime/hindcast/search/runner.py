@@ -16,7 +16,7 @@ from hindcast.report.events import DistinctNotes, Progress, Reporter
 from hindcast.run.claim import run_folder, title
 from hindcast.run.execute import FileReferences, check_early, prepare_inputs, train_locally
 from hindcast.run.final_evaluation import check_set_aside, evaluate_set_aside
-from hindcast.run.inputs import inputs_of, open_inputs, sources_of
+from hindcast.run.inputs import make_sources, open_inputs, resolve_inputs
 from hindcast.run.interruption import Interruption, catch_signals
 from hindcast.run.offline_trainer import make_offline_trainer
 from hindcast.run.training import SUCCESS_FILE
@@ -171,7 +171,7 @@ class _SearchRunner:
     def _check_trial(self, trial: int, training: OfflineTraining) -> None:
         try:
             inputs = check_early(training, _NO_RECORDINGS)
-            sources = sources_of(prepare_inputs(training, inputs, self._reporter, self._interruption))
+            sources = make_sources(prepare_inputs(training, inputs, self._reporter, self._interruption))
             if self._plan.final_evaluation.set_aside is None:
                 make_offline_trainer(training, sources).close()
             else:
@@ -187,7 +187,7 @@ class _SearchRunner:
     def _run_trial(self, trial: int, seed: int, training: OfflineTraining) -> Run:
         self._interruption.check()
         try:
-            inputs = inputs_of(training, _NO_RECORDINGS)
+            inputs = resolve_inputs(training, _NO_RECORDINGS)
             outcome, _ = train_locally(training, inputs, self._reporter, self._interruption)
             run = score_run(outcome, seed, self._plan.metric)
         except (Interrupted, OutputConflict, StorageError):
@@ -216,10 +216,10 @@ class _SearchRunner:
             stage = f"Fitting the {model} of the last evaluation"
             self._reporter.progress(Progress(self._name, stage, done, total, "updates"))
 
-        inputs = inputs_of(training, _NO_RECORDINGS)
+        inputs = resolve_inputs(training, _NO_RECORDINGS)
         evaluation = evaluate_set_aside(
             planning.with_evaluation(training, self._plan.final_evaluation),
-            sources_of(open_inputs(training, inputs, self._reporter, self._interruption.check)),
+            make_sources(open_inputs(training, inputs, self._reporter, self._interruption.check)),
             find_checkpoint(run.checkpoint),
             progress,
         )

@@ -10,7 +10,7 @@ from hindcast.learn.checkpoint import find_checkpoint
 from hindcast.learn.checkpoint_record import RECORD_FILE
 from hindcast.report.events import DistinctNotes, Outcome, Reporter
 from hindcast.run.execute import FileReferences, execute_training
-from hindcast.run.inputs import inputs_of
+from hindcast.run.inputs import resolve_inputs
 from hindcast.run.interruption import catch_signals
 from hindcast.search.results import Run, Search
 from hindcast.search.trials import with_evaluation
@@ -74,7 +74,7 @@ def retrain(
     spec = training.spec.model_copy(update={"stop": StopSpec(updates=run.updates), "checkpoint": checkpoint})
     metadata = training.metadata.model_copy(update={"name": name})
     resource = training.model_copy(update={"spec": spec, "metadata": metadata})
-    inputs = inputs_of(resource, FileReferences({}))
+    inputs = resolve_inputs(resource, FileReferences({}))
     with catch_signals() as interruption:
         return execute_training(resource, inputs, DistinctNotes(reporter), interruption)
 

@@ -176,11 +176,11 @@ def _evaluate_offline(
     from hindcast.cli.progress import progress_bar
     from hindcast.evaluate.fitted_q import FittedQOptions
     from hindcast.evaluate.offline import OfflineOptions
-    from hindcast.run.checkpoint_evaluation import SET_ASIDE, evaluate_checkpoint_offline
+    from hindcast.run.checkpoint_evaluation import SET_ASIDE_NAME, evaluate_checkpoint_offline
     from hindcast.run.final_evaluation import load_set_aside
 
     episodes, seed, explore = settings
-    data: Sequence[str] = recorded.data or (SET_ASIDE,)
+    data: Sequence[str] = recorded.data or (SET_ASIDE_NAME,)
     updates = FittedQOptions.updates if recorded.model_updates is None else recorded.model_updates
     options = OfflineOptions(
         explore=explore,

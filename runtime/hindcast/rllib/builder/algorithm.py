@@ -35,16 +35,16 @@ from hindcast.rllib.builder.resources import BuildPlan
 from hindcast.rllib.builder.training_recording import TrainingRecording
 from hindcast.rllib.runner_groups import EnvRunnerGroup, LearnerGroup, LocalEnvRunner
 from hindcast.run.execute import FileReferences
-from hindcast.run.inputs import inputs_of, open_inputs, sources_of
-from hindcast.run.live_source import episode_players
+from hindcast.run.inputs import make_sources, open_inputs, resolve_inputs
+from hindcast.run.live_source import find_episode_players
 from hindcast.run.offline_trainer import make_offline_trainer
 from hindcast.run.online_trainer import make_online_trainer
 from hindcast.run.spaces import environment_spaces
 from hindcast.run.stop_criteria import add_evaluation
-from hindcast.run.trainer import Trainer, new_learner, notes_on_policy
+from hindcast.run.trainer import Trainer, make_policy_and_learner, notes_on_policy
 from hindcast.run.training_callbacks import TrainingCallbacks
 from hindcast.run.training_evaluation import Evaluations
-from hindcast.run.warm_start import initial_policy
+from hindcast.run.warm_start import load_initial_policy
 from hindcast.storage.location import resolve
 
 if TYPE_CHECKING:
@@ -435,7 +435,7 @@ class RunningAlgorithm:
     def _record_experience(self) -> None:
         if self._output is None or isinstance(self._recording, TrainingRecording):
             return
-        players = episode_players(self._trainer.experience)
+        players = find_episode_players(self._trainer.experience)
         if self._recording is not None or not players:
             self._note_once(_ONLY_EVALUATIONS_NOTE)
             return
@@ -469,14 +469,14 @@ def _make_trainer(plan: BuildPlan, reporter: Reporter) -> Trainer:
         assert plan.recording is not None
         environment, seed = plan.recording.spec.environment, plan.recording.spec.seed
         algorithm, spaces = build(plan.algorithm, plan.config), environment_spaces(environment)
-        policy, learner = new_learner(algorithm, spaces, plan.model, environment, seed=seed)
+        policy, learner = make_policy_and_learner(algorithm, spaces, plan.model, environment, seed=seed)
         return Trainer(plan.algorithm, policy, learner, None, notes=notes_on_policy(policy, plan.model))
     if plan.is_online:
         return make_online_trainer(plan.training, plan.training.spec, plan.num_envs)
     if (initial := plan.training.spec.initial_checkpoint) is not None:
-        initial_policy(initial, plan.model)  # fails early: preparing data takes long
-    inputs = open_inputs(plan.training, inputs_of(plan.training, FileReferences({})), reporter)
-    return make_offline_trainer(plan.training, sources_of(inputs))
+        load_initial_policy(initial, plan.model)  # fails early: preparing data takes long
+    inputs = open_inputs(plan.training, resolve_inputs(plan.training, FileReferences({})), reporter)
+    return make_offline_trainer(plan.training, make_sources(inputs))
 
 
 class _NoteReporter(Reporter):

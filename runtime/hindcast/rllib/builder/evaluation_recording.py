@@ -77,7 +77,7 @@ class EvaluationRecording(GrowingDataset):
         self._note_policy(policy)
         # The policy is saved first: runners in other processes load it.
         if self._workers is None:
-            self._recorded_task = self._task(self._module)
+            self._recorded_task = self._make_task(self._module)
             runners, note = LOCAL.replicas(self._spec.runners.replicas, "evaluation runners")
             if note:
                 self._reporter.note(self._name, note)

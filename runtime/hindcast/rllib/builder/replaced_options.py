@@ -18,7 +18,7 @@ from hindcast.rllib.builder.resources import (
     is_online_only,
     make_build_plan,
 )
-from hindcast.run.ineffective_fields import ineffective_fields, ineffective_options
+from hindcast.run.ineffective_fields import find_ineffective_fields, find_ineffective_options
 
 _ONLINE_SECTIONS: Final = ("environment", "model", "seed", "evaluation", "initialCheckpoint", "callbacks")
 """Sections of a training that apply to an algorithm that learns in its environment."""
@@ -101,9 +101,9 @@ def _idle_fields(algorithm: str | None, options: Mapping[str, Any]) -> dict[str,
     except SpecError:
         return {}
     resources = [resource for resource in (plan.training, plan.recording) if resource is not None]
-    idle_fields = ineffective_options(plan.algorithm, plan.config, plan.model)
+    idle_fields = find_ineffective_options(plan.algorithm, plan.config, plan.model)
     return idle_fields | {
         field: reason
         for resource in resources
-        for field, reason in ineffective_fields(resource, True).items()
+        for field, reason in find_ineffective_fields(resource, True).items()
     }

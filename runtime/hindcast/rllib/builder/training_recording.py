@@ -89,7 +89,7 @@ class TrainingRecording(GrowingDataset):
     def _begin(self) -> None:
         self._open(self._learning_policy)
         self._note_policy(self._learning_policy)
-        self._recorded_task = self._task(self._module)
+        self._recorded_task = self._make_task(self._module)
 
     def _is_full(self) -> bool:
         """Return True if the pending episodes fill at least one file."""
