@@ -11,8 +11,8 @@ from hindcast.version import __version__ as __version__
 
 
 @cache
-def _public() -> dict[str, tuple[str, str]]:
-    """Return public name -> (module, name there), without the names generated from the algorithms."""
+def _public_names() -> dict[str, tuple[str, str]]:
+    """Return the names that the stub lists: public name -> (module, name in that module)."""
     # The stub is the only list: type checkers read it too, and a second one would drift from it.
     import ast
     from pathlib import Path
@@ -28,19 +28,20 @@ def _public() -> dict[str, tuple[str, str]]:
 
 
 def __getattr__(name: str) -> Any:
-    module, attribute = _public().get(name, ("", name))
+    module, attribute = _public_names().get(name, ("", name))
     if not module and name[0].isupper():
         import_module("hindcast.rllib_names").refuse_unsupported(name)
-        module = _generated_module(name)
+        module = _module_of_unlisted_name(name)
     if not module or not hasattr(import_module(module), attribute):
         raise AttributeError(f"module 'hindcast' has no attribute {name!r}")
     return getattr(import_module(module), attribute)
 
 
-def _generated_module(name: str) -> str:
-    """Return the module that generates a name from the algorithms or defines RLlib's result keys; "" if unknown."""
+def _module_of_unlisted_name(name: str) -> str:
+    """Return the module of an algorithm's class, a config or a result key, which the stub does not list, else ""."""
     if name in import_module("hindcast.api.options").schemas():
         return "hindcast.builder.algorithm_classes"
+    # Misspelled names of configs too: that module suggests the nearest one.
     if "Conf" in name:
         return "hindcast.builder.algorithm_configs"
     return "hindcast.names" if name.isupper() else ""
@@ -49,4 +50,4 @@ def _generated_module(name: str) -> str:
 def __dir__() -> list[str]:
     constants = (name for name in vars(import_module("hindcast.names")) if name.isupper())
     configs = dir(import_module("hindcast.builder.algorithm_configs"))
-    return sorted({*globals(), *_public(), *configs, *constants})
+    return sorted({*globals(), *_public_names(), *configs, *constants})

@@ -1,4 +1,4 @@
-"""Names that code written for RLlib imports: types, a decorator, and advice for names that Hindcast does not have."""
+"""Names imported by code written for RLlib: types, a decorator, and advice for names that Hindcast does not have."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ REPLACEMENTS: Final = {
 
 
 class UnsupportedName(ImportError):
-    """`from hindcast import NAME` of a name that only RLlib has; the message says what to write instead."""
+    """`from hindcast import NAME` of a name that only RLlib has. The message says what to write instead."""
 
-    # An ImportError: `from … import` replaces an AttributeError by its own, which loses the message.
+    # An ImportError, because `from … import` would replace the message of an AttributeError.
 
 
 class BCCatalog:
@@ -91,7 +91,7 @@ def refuse_unsupported(name: str) -> None:
     """Refuse a name that only RLlib has.
 
     Raises:
-        UnsupportedName: with what to write instead.
+        UnsupportedName: the name is in `REPLACEMENTS`; the message says what to write instead.
     """
     if name in REPLACEMENTS:
         raise UnsupportedName(f"Hindcast has no {name}: {REPLACEMENTS[name].format(name=name)}.")

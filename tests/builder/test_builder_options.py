@@ -1235,7 +1235,11 @@ class TestEvaluationConfig:
         ("config", "value", "message"),
         [
             (playing(), {"env_config": {"a": 1}}, "the policy also plays in this environment to learn"),
-            (recorder(), {"env_config": {"a": 1}}, "evaluate elsewhere with custom_evaluation_function"),
+            (
+                recorder(),
+                {"env_config": {"a": 1}},
+                "to evaluate in another one, use custom_evaluation_function",
+            ),
             (bc(), {"gamma": 1}, "contains 'gamma', but only accepts explore, env and env_config"),
             (bc(), {"env_config": 3}, "env_config is 3, expected a dictionary"),
             (bc(), 3, "evaluation_config is 3, expected a dictionary"),

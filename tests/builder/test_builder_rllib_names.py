@@ -26,7 +26,7 @@ def test_rllib_name_is_the_hindcast_object(name: str) -> None:
     assert getattr(hindcast, name) is getattr(hindcast, SAME[name])
 
 
-@pytest.mark.parametrize("name", sorted(hindcast._public()))
+@pytest.mark.parametrize("name", sorted(hindcast._public_names()))
 def test_every_public_name_exists(name: str) -> None:
     assert getattr(hindcast, name) is not None
     assert name in dir(hindcast)

@@ -1,7 +1,7 @@
 """`BC`, `PPO` and so on: RLlib's classes of algorithms, each created on first use.
 
-They build the same as `build_algo()`: `BC(config=BCConfig()…)`, `BC.from_checkpoint(path)`,
-`tune.Tuner(BC, …)`.
+`BC(config=config)` is the same as `config.build_algo()`. `BC.from_checkpoint(path)` and `tune.Tuner(BC, …)` work as in
+RLlib.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from hindcast.api.options import schemas
 from hindcast.api.sentences import nearest
 from hindcast.builder.algorithm import RunningAlgorithm
 from hindcast.builder.config import AlgorithmConfig
-from hindcast.builder.option_names import named_class
+from hindcast.builder.option_names import get_or_create_class
 from hindcast.errors import SpecError
 
 
 class NamedAlgorithm(RunningAlgorithm):
-    """A running algorithm with the class name of its algorithm.
+    """Base class of `BC`, `PPO` and so on; each subclass has the name of its algorithm.
 
     Args:
-        config: its config, or options by name.
+        config: the algorithm's config, or its options by name; None is a config without options.
         env: see `environment()`; None uses the config's.
 
     Raises:
@@ -51,9 +51,9 @@ def get_trainable_cls(name: str) -> type[NamedAlgorithm]:
     """
     if name not in schemas():
         raise SpecError(f"{name!r} is not an algorithm{nearest(name, schemas())}")
-    # A module's own `__getattr__` is not called for its globals.
+    # Python does not call a module's `__getattr__` for names that are used within the module.
     return __getattr__(name)
 
 
 def __getattr__(name: str) -> type[NamedAlgorithm]:
-    return named_class(name, name, NamedAlgorithm, globals(), "algorithm_name")
+    return get_or_create_class(name, name, NamedAlgorithm, globals(), "algorithm_name")

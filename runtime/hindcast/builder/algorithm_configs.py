@@ -8,7 +8,7 @@ from __future__ import annotations
 from hindcast.api.options import algorithms, schemas
 from hindcast.api.sentences import similar
 from hindcast.builder.config import AlgorithmConfig
-from hindcast.builder.option_names import named_class
+from hindcast.builder.option_names import get_or_create_class
 from hindcast.errors import SpecError
 
 _SUFFIX = "Config"
@@ -26,12 +26,13 @@ def __getattr__(name: str) -> type[AlgorithmConfig]:
     # Python itself looks up lower-case names such as `__path__`, and expects an AttributeError.
     if name[:1].isupper() and (name == algorithm or algorithm not in schemas()):
         raise UnknownConfig(f"Hindcast has no {name}{_advice(algorithm.partition('Conf')[0])}")
-    return named_class(algorithm, name, AlgorithmConfig, globals(), "default_algorithm")
+    return get_or_create_class(algorithm, name, AlgorithmConfig, globals(), "default_algorithm")
 
 
 def _advice(algorithm: str) -> str:
+    """Return the end of the message: the nearest config, else the algorithms that there are."""
     if guess := similar(algorithm, schemas()):
-        return guess.replace("'?", "Config'?")
+        return guess.replace("'?", "Config'?")  # "; did you mean 'BC'?" names the algorithm
     online, offline = (", ".join(algorithms(kind)) for kind in ("OfflineRecording", "OfflineTraining"))
     return (
         f": {online} learn in an environment, {offline} from data; for a custom algorithm use "
