@@ -128,12 +128,12 @@ def sources(resource: OfflineTraining) -> list[Source]:
     """Open the recorded data of a training; only columns, weights and `top` of its inputs are used."""
     readings = [
         Reading((str(source.path),), options=ReadOptions(columns=source.columns))
-        for source in resource.spec.recorded
+        for source in resource.spec.recorded_inputs
     ]
     return sources_of(
         [
             Input(reading, source.weight, source.top, open_reading(reading))
-            for reading, source in zip(readings, resource.spec.recorded, strict=True)
+            for reading, source in zip(readings, resource.spec.recorded_inputs, strict=True)
         ]
     )
 

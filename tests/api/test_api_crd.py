@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from hindcast.api import options
 from hindcast.api.crd import custom_resource_definitions
-from hindcast.api.structural import OPEN, structural
+from hindcast.api.structural import OPEN, to_structural
 
 STUB: dict[str, Any] = {
     "BC": {
@@ -366,7 +366,7 @@ def test_structural_schema_of_a_model() -> None:
         "type": "object",
         "properties": {"size": {"type": "number", "minimum": 0, "exclusiveMinimum": True, "default": 1.0}},
     }
-    assert structural(Part.model_json_schema())["properties"] == {
+    assert to_structural(Part.model_json_schema())["properties"] == {
         "leaf": {**leaf, "description": "The leaf.", "default": {}},
         "leaves": {
             "type": "array",

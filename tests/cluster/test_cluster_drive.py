@@ -83,7 +83,7 @@ def slow(ray_here: Path) -> Iterator[Path]:
 @pytest.fixture(autouse=True)
 def fast_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the intervals of reports and of storage polls."""
-    monkeypatch.setattr(reporting, "SHORTEST_SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr(reporting, "MIN_REPORT_INTERVAL_SECONDS", 0.2)
     monkeypatch.setattr(storage_monitor, "POLL_INTERVAL_SECONDS", 0.3)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from hindcast.api.attempt import LONGEST_SILENCE_SECONDS, Report
+from hindcast.api.attempt import MAX_REPORT_INTERVAL_SECONDS, Report
 from hindcast.api.run_policy import RunPolicy
 from hindcast.api.status import Condition, RunStatus, Status
 from hindcast_operator.facts import AttemptFacts, ConfigMapFacts, Facts, PodFacts, RayJobFacts
@@ -21,7 +21,7 @@ from writing."""
 FINAL_REPORT_SECONDS: Final = 10
 """A RayJob that has ended may be seen before the attempt's final report."""
 
-HEADLESS_SECONDS: Final = 2 * LONGEST_SILENCE_SECONDS
+HEADLESS_SECONDS: Final = 2 * MAX_REPORT_INTERVAL_SECONDS
 """An attempt without a head pod that has not reported for this long has no driver."""
 
 

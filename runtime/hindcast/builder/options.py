@@ -35,8 +35,8 @@ class Option(NamedTuple):
         remark: the option's meaning here, its replacement, or why it is refused.
         only_with: the option without which it has no effect; None if it does not depend on another.
         default: RLlib's default, which is accepted for a refused option; None if it is None, False, 0 or empty.
-        algorithms: RLlib's algorithms that have the option, "" for all. Otherwise a custom algorithm may define an option
-            of this name.
+        algorithms: RLlib's algorithms that have the option, "" for all. Otherwise a custom algorithm may define an
+            option of this name.
     """
 
     method: str

@@ -20,8 +20,8 @@ from pydantic.alias_generators import to_camel
 
 from hindcast.api.attempt import (
     CHECKPOINT,
-    LONGEST_SILENCE_SECONDS,
-    SHORTEST_SILENCE_SECONDS,
+    MAX_REPORT_INTERVAL_SECONDS,
+    MIN_REPORT_INTERVAL_SECONDS,
     AttemptOutcome,
     Report,
 )
@@ -34,7 +34,7 @@ REFUSAL_GRACE_SECONDS: Final = 30.0
 """How long refusals of the first report are ignored: the permission to report may be granted after the pod starts."""
 
 _MAX_BACKOFF_SECONDS: Final = 15.0
-_HEARTBEAT_SECONDS: Final = LONGEST_SILENCE_SECONDS - 5  # leaves time for one retry
+_HEARTBEAT_SECONDS: Final = MAX_REPORT_INTERVAL_SECONDS - 5  # leaves time for one retry
 _METRICS: Final = {"return": "episodeReturnMean", "timesteps_per_s": "timestepsPerSecond"}
 _COUNTS: Final = ("iteration", "timesteps", "episodes")
 
@@ -147,7 +147,7 @@ class ReportSender:
             due = -math.inf if self._has_changes else math.inf
         else:
             due = self._last_sent_time + (
-                SHORTEST_SILENCE_SECONDS if self._has_changes else _HEARTBEAT_SECONDS
+                MIN_REPORT_INTERVAL_SECONDS if self._has_changes else _HEARTBEAT_SECONDS
             )
         return max(due, self._earliest_retry_time)
 

@@ -65,7 +65,7 @@ def load_set_aside(path: str | Path, data: Sequence[str] = (), hooks: Hooks = NO
 
 
 def _with_data(run: OfflineTraining, data: Sequence[str]) -> OfflineTraining:
-    recorded_inputs = run.spec.recorded
+    recorded_inputs = run.spec.recorded_inputs
     if not data and all(source.path is not None for source in recorded_inputs):
         return run
     if len(data) != len(recorded_inputs):

@@ -71,7 +71,7 @@ def _ineffective_for_kind(resource: OfflineRecording | OfflineTraining) -> dict[
     """Return the fields that only affect other kinds of policies or data than the resource's."""
     if isinstance(resource, OfflineTraining):
         spec = resource.spec
-        data_fields = () if spec.recorded else _RECORDED_DATA_FIELDS
+        data_fields = () if spec.recorded_inputs else _RECORDED_DATA_FIELDS
         table = {f"pipeline.{field}": "has no effect without recorded data" for field in data_fields}
         config = spec.config if spec.custom_config is None else spec.custom_config
         return (
