@@ -127,18 +127,18 @@ def expert(change: dict[str, Any]) -> dict[str, Any]:
     return resource("OfflineRecording", spec)
 
 
-@pytest.mark.parametrize(("algorithm", "change", "sentence"), TRAININGS)
-def test_training_with_unfit_fields_is_refused(algorithm: str, change: dict[str, Any], sentence: str) -> None:
+@pytest.mark.parametrize(("algorithm", "change", "message"), TRAININGS)
+def test_training_with_unfit_fields_is_refused(algorithm: str, change: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError) as error:
         validate_resource(training(algorithm, change))
-    assert str(error.value) == f"spec.{sentence}"
+    assert str(error.value) == f"spec.{message}"
 
 
-@pytest.mark.parametrize(("change", "sentence"), EXPERTS)
-def test_expert_with_unfit_fields_is_refused(change: dict[str, Any], sentence: str) -> None:
+@pytest.mark.parametrize(("change", "message"), EXPERTS)
+def test_expert_with_unfit_fields_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError) as error:
         validate_resource(expert(change))
-    assert str(error.value) == f"spec.policy.train.{sentence}"
+    assert str(error.value) == f"spec.policy.train.{message}"
 
 
 @pytest.mark.parametrize(

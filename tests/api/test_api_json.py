@@ -127,6 +127,6 @@ def test_schema_of_run_policy_has_no_defaults() -> None:
     ],
 )
 def test_evaluation_duration_must_be_a_count_or_auto(duration: object, expected: str) -> None:
-    sentence = refusal(training(environment={"id": "CartPole-v1"}, evaluation={"duration": duration}))
-    assert expected in sentence
-    assert sentence.count("\n") == 0
+    message = refusal(training(environment={"id": "CartPole-v1"}, evaluation={"duration": duration}))
+    assert expected in message
+    assert message.count("\n") == 0

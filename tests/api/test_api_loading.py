@@ -211,9 +211,9 @@ def test_load_reports_all_problems_of_all_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "---\n---\n"])
 def test_empty_file_is_refused(tmp_path: Path, text: str) -> None:
-    (sentence,) = problems(tmp_path, text)
+    (message,) = problems(tmp_path, text)
     assert (
-        sentence
+        message
         == "run.yaml: contains no resource; begin it with apiVersion: hindcast.dev/v1alpha1 and a kind"
     )
 
@@ -221,14 +221,14 @@ def test_empty_file_is_refused(tmp_path: Path, text: str) -> None:
 def test_unreadable_file_is_refused_with_the_reason(tmp_path: Path) -> None:
     binary = tmp_path / "model.yaml"
     binary.write_bytes(b"\xff\xfe\x00\x81")
-    for path, sentence in (
+    for path, message in (
         (tmp_path / "none.yaml", "there is no such file"),
         (tmp_path, "is a folder; name the YAML files in it"),
         (binary, "is not a text file in UTF-8 (byte 0)"),
     ):
         with pytest.raises(SpecError) as error:
             load_resources(path)
-        assert str(error.value) == f"{path}: {sentence}"
+        assert str(error.value) == f"{path}: {message}"
 
 
 def test_two_resources_with_one_name_are_refused(tmp_path: Path) -> None:
@@ -248,8 +248,8 @@ def test_document_that_is_no_resource_is_refused(tmp_path: Path) -> None:
 
 
 def test_recursive_and_exploding_aliases_are_refused(tmp_path: Path) -> None:
-    (sentence,) = problems(tmp_path, TRAINING.replace("{lr: 8e-4}", "&a {lr: *a}"))
-    assert "contains itself" in sentence
+    (message,) = problems(tmp_path, TRAINING.replace("{lr: 8e-4}", "&a {lr: *a}"))
+    assert "contains itself" in message
     bomb = "\n".join(["a0: &a0 [x, x]"] + [f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, 40)])
     assert any("too many values" in line for line in problems(tmp_path, bomb))
 

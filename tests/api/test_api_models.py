@@ -254,7 +254,7 @@ class TestInitialisers:
         assert model.fcnet_kernel_initializer == NamedCall(name="xavier_uniform")
 
     @pytest.mark.parametrize(
-        ("field", "given", "sentence"),
+        ("field", "given", "message"),
         [
             ("fcnetKernelInitializer", "glorot", "is 'glorot', which is not an initialiser"),
             (
@@ -281,9 +281,9 @@ class TestInitialisers:
         ],
     )
     def test_invalid_initializer_is_refused_with_a_sentence(
-        self, field: str, given: Any, sentence: str
+        self, field: str, given: Any, message: str
     ) -> None:
-        with pytest.raises(ValidationError, match=sentence):
+        with pytest.raises(ValidationError, match=message):
             ModelSpec.model_validate({field: given})
 
 
