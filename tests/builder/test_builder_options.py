@@ -52,7 +52,7 @@ OFFLINE_EVALUATION_DATA = ("offline_evaluation_held_out", "offline_evaluation_in
 VALUE_CLASSES = ("DefaultModelConfig", "RLModuleSpec")
 """Keys of `OPTIONS` that are classes of option values, not methods."""
 
-# Option -> (value, expected value of the training's field, expected value of the recording's field); None: no field.
+# Option -> (value, expected value of a training's field, expected value of a recording's field); None: no such field.
 SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "env": ("Acrobot-v1", "Acrobot-v1", "Acrobot-v1"),
     "env_config": ({"size": (1, 2)}, {"size": [1, 2]}, {"size": [1, 2]}),
