@@ -26,19 +26,19 @@ def pod(field: str) -> Look:
 
 
 def template(field: str, key: str) -> Look:
-    return lambda chart: chart.one("Deployment")["spec"]["template"]["metadata"][field].get(key)
+    return lambda chart: chart.find_one("Deployment")["spec"]["template"]["metadata"][field].get(key)
 
 
 def metadata(kind: str, field: str, key: str) -> Look:
-    return lambda chart: chart.one(kind)["metadata"].get(field, {}).get(key)
+    return lambda chart: chart.find_one(kind)["metadata"].get(field, {}).get(key)
 
 
 def count(kind: str) -> Look:
-    return lambda chart: len(chart.all(kind))
+    return lambda chart: len(chart.find_all(kind))
 
 
 def defaults(chart: RenderedChart) -> Any:
-    return yaml(chart.one("ConfigMap", "hindcast-defaults")["data"]["defaults.yaml"])["defaults"]
+    return yaml(chart.find_one("ConfigMap", "hindcast-defaults")["data"]["defaults.yaml"])["defaults"]
 
 
 def argument(word: str) -> Look:
@@ -51,13 +51,13 @@ def names(chart: RenderedChart) -> set[str]:
 
 
 def policy(part: str) -> Look:
-    return lambda chart: chart.one("NetworkPolicy")["spec"][part]
+    return lambda chart: chart.find_one("NetworkPolicy")["spec"][part]
 
 
 def resource_policies(chart: RenderedChart) -> set[Any]:
     return {
         crd["metadata"].get("annotations", {}).get("helm.sh/resource-policy")
-        for crd in chart.all("CustomResourceDefinition")
+        for crd in chart.find_all("CustomResourceDefinition")
     }
 
 
@@ -81,7 +81,7 @@ CASES: list[tuple[str, Any, Look, Any, Any, Object]] = [
     ("image", "mirror/hc:1", container("image"), "hindcast-operator:0.1.0", "mirror/hc:1", {}),
     ("imagePullPolicy", "Always", container("imagePullPolicy"), "IfNotPresent", "Always", {}),
     ("imagePullSecrets", [{"name": "s"}], pod("imagePullSecrets"), None, [{"name": "s"}], {}),
-    ("replicas", 3, lambda f: f.one("Deployment")["spec"]["replicas"], 2, 3, {}),
+    ("replicas", 3, lambda f: f.find_one("Deployment")["spec"]["replicas"], 2, 3, {}),
     ("watchNamespaces", ["a", "b"], argument("--namespace"), [], ["--namespace=a", "--namespace=b"], {}),
     ("watchNamespaces", ["a", "b"], count("ClusterRoleBinding"), 1, 0, {}),
     ("logLevel", "debug", argument("--log-level"), ["--log-level=info"], ["--log-level=debug"], {}),
@@ -129,12 +129,12 @@ CASES: list[tuple[str, Any, Look, Any, Any, Object]] = [
     ),
     ("podDisruptionBudget.enabled", False, count("PodDisruptionBudget"), 1, 0, {}),
     ("service.annotations", {"a": "b"}, metadata("Service", "annotations", "a"), None, "b", {}),
-    ("service.port", 9090, lambda f: f.one("Service")["spec"]["ports"][0]["port"], 8080, 9090, {}),
+    ("service.port", 9090, lambda f: f.find_one("Service")["spec"]["ports"][0]["port"], 8080, 9090, {}),
     ("serviceMonitor.enabled", True, count("ServiceMonitor"), 0, 1, {}),
     (
         "serviceMonitor.interval",
         "5s",
-        lambda f: f.one("ServiceMonitor")["spec"]["endpoints"][0]["interval"],
+        lambda f: f.find_one("ServiceMonitor")["spec"]["endpoints"][0]["interval"],
         "30s",
         "5s",
         SERVICE_MONITOR,
@@ -160,7 +160,7 @@ CASES: list[tuple[str, Any, Look, Any, Any, Object]] = [
     (
         "dashboard.labels",
         {"a": "b"},
-        lambda f: f.one("ConfigMap", "hindcast-dashboard")["metadata"]["labels"].get("a"),
+        lambda f: f.find_one("ConfigMap", "hindcast-dashboard")["metadata"]["labels"].get("a"),
         None,
         "b",
         DASHBOARD,
@@ -193,7 +193,7 @@ CASES: list[tuple[str, Any, Look, Any, Any, Object]] = [
     (
         "nameOverride",
         "offline",
-        lambda f: f.one("Deployment")["metadata"]["name"],
+        lambda f: f.find_one("Deployment")["metadata"]["name"],
         "hindcast",
         "hindcast-offline",
         {},
@@ -234,20 +234,20 @@ def test_every_value_has_a_case() -> None:
 
 
 def test_single_replica_has_no_disruption_budget() -> None:
-    assert render({"replicas": 1}).all("PodDisruptionBudget") == []
+    assert render({"replicas": 1}).find_all("PodDisruptionBudget") == []
 
 
 def test_watched_namespaces_get_their_own_roles() -> None:
-    everywhere = render().one("ClusterRole", "hindcast")["rules"]
+    everywhere = render().find_one("ClusterRole", "hindcast")["rules"]
     chart = render({"watchNamespaces": ["a", "b"]})
     for place in ("a", "b"):
-        roles = [role for role in chart.all("Role") if role["metadata"]["namespace"] == place]
+        roles = [role for role in chart.find_all("Role") if role["metadata"]["namespace"] == place]
         assert [role["rules"] for role in roles] == [everywhere]
         bindings = [
-            binding for binding in chart.all("RoleBinding") if binding["metadata"]["namespace"] == place
+            binding for binding in chart.find_all("RoleBinding") if binding["metadata"]["namespace"] == place
         ]
         assert [binding["roleRef"]["kind"] for binding in bindings] == ["Role"]
-    assert not [role for role in chart.all("ClusterRole") if role["metadata"]["name"] == "hindcast"]
+    assert not [role for role in chart.find_all("ClusterRole") if role["metadata"]["name"] == "hindcast"]
 
 
 def test_changed_defaults_restart_the_pods() -> None:

@@ -67,7 +67,7 @@ def toys(ray_here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def kill_once(ray_here: Path) -> Path:
-    """A file that, once created, kills one `Deadly` environment with its process and is deleted."""
+    """A file that, once created, kills one `KillsProcess` environment with its process and is deleted."""
     return ray_here / "kill"
 
 
@@ -174,7 +174,7 @@ def test_inspect_pods_reports_kills() -> None:
 
 class TestEvaluation:
     def test_evaluation_report_is_same_after_actor_died(self, kill_once: Path) -> None:
-        deadly = EnvironmentSpec(id="toy_environments:Deadly")
+        deadly = EnvironmentSpec(id="toy_environments:KillsProcess")
         policy, alone = make_policy(WALK), EnvEvaluator(EnvironmentSpec(**WALK), 13)
         workers = make_evaluation_workers(EnvEvaluator(deadly, 13), 2)
         assert workers.gather(workers.submit(policy, 5)) == alone(policy, seed=5)
@@ -224,7 +224,7 @@ class TestRecording:
     def test_killed_runner_does_not_change_recording(
         self, tmp_path: Path, channel: RecordingChannel, kill_once: Path
     ) -> None:
-        deadly = {"id": "toy_environments:Deadly"}
+        deadly = {"id": "toy_environments:KillsProcess"}
         runners = {"replicas": 2, "envsPerRunner": 4}
         record(recording(tmp_path / "alone", environment=deadly))
         kill_once.touch()
@@ -282,7 +282,7 @@ class TestRecording:
         assert recorded_hashes(tmp_path / "data") == recorded_hashes(tmp_path / "alone")
 
     def test_environment_error_is_reported(self, tmp_path: Path, channel: RecordingChannel) -> None:
-        wrong = {"id": "toy_environments:Wrong", "kwargs": {"what": "step"}}
+        wrong = {"id": "toy_environments:FaultyEnv", "kwargs": {"what": "step"}}
         resource = recording(tmp_path / "data", environment=wrong, runners={"replicas": 2})
         assert run_attempt(resource, tmp_path, channel) == 6
         outcome = reported_outcome(channel)

@@ -58,7 +58,7 @@ VERSIONS = {
 @cache
 def api() -> ApiServer:
     """The cluster's API server. A kubectl for every look would take a processor of its own."""
-    return ApiServer.of(os.environ["KUBECONFIG"])
+    return ApiServer.from_kubeconfig(os.environ["KUBECONFIG"])
 
 
 class Kube:
