@@ -1,5 +1,5 @@
 # ruff: noqa: F401, F403
-"""The public names. The package imports each on first use from the module that this file names."""
+"""The public names. The package imports each name on first use, from the module that this file lists."""
 
 from typing import Any
 

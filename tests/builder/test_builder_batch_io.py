@@ -277,7 +277,7 @@ def test_invalid_writer_raises() -> None:
         ({"output": Writer}, "for batch in DatasetReader(folder): writer.write(batch)"),
         ({"output": [Writer]}, "expected one path: a recording writes to one folder"),
         ({"output": "logdir"}, "name the folder of the dataset"),
-        ({"input_config": {"a": 1}}, "give it to the reader"),
+        ({"input_config": {"a": 1}}, "pass it to the reader"),
     ],
 )
 def test_unsupported_options_name_a_remedy(options: dict[str, Any], message: str) -> None:

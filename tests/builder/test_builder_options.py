@@ -970,7 +970,7 @@ class TestModuleSpec:
             (RLModuleSpec(Net, catalog_class=object), "there are no catalogs; build the layers in setup()"),
             (
                 RLModuleSpec(Net, load_state_path="there"),
-                "load_state_path is 'there': give initial_checkpoint",
+                "load_state_path is 'there': use initial_checkpoint",
             ),
             (
                 MultiRLModuleSpec(rl_module_specs={"p1": RLModuleSpec(Net)}),
