@@ -29,7 +29,7 @@ _LAYERS = {"docs": "docs", "examples": "docs", "faults": "faults", "stores": "st
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests by their folder, and run those of the docs first: they take longest, and workers then end together."""
+    """Mark tests by their folder, and run tests of the docs first: they take longest, and workers then end together."""
     tests_folder = Path(__file__).parent
     for item in items:
         layer = _LAYERS.get(item.path.relative_to(tests_folder).parts[0])

@@ -58,7 +58,7 @@ def write_blocks(
 
 def record(folder: str | Path | Location, *blocks: Block, manifest: bool = True) -> Location:
     """Write a committed recording with one range per block, with or without a manifest."""
-    location, files, first = resolve(folder), [], 0
+    location, files, first_episode = resolve(folder), [], 0
     for range_index, block in enumerate(blocks):
         entries = write_blocks(location, block, stem=file_stem(range_index, "a1"))
         commit = Commit(
@@ -66,11 +66,11 @@ def record(folder: str | Path | Location, *blocks: Block, manifest: bool = True)
             files=entries,
             episodes=block.num_episodes,
             timesteps=block.num_steps,
-            first=first,
+            first=first_episode,
         )
         write_commit(location, commit)
         files += entries
-        first += block.num_episodes
+        first_episode += block.num_episodes
     if manifest:
         write_manifest(location, Manifest(spec=make_spec(blocks[0]).to_json(), files=tuple(files), seed=0))
     return location

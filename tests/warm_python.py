@@ -190,7 +190,7 @@ def fork_ray_workers(python: str) -> None:
     start, option = services.start_ray_process, "--python_worker_command="
 
     def start_ray_process(command: Sequence[str], *args: Any, **options: Any) -> Any:
-        command = [part.replace(option + sys.executable, option + python) for part in command]
+        command = [argument.replace(option + sys.executable, option + python) for argument in command]
         return start(command, *args, **options)
 
     services.start_ray_process = start_ray_process
@@ -328,9 +328,9 @@ def parent_of(process: int) -> int:
 def _prepare_ray_worker(*arguments: str) -> tuple[str, ...]:
     """Set the environment of a Ray worker as Ray's `setup_worker.py` does, and return the worker's command."""
     option = "--serialized-runtime-env-context="
-    (context,) = (part.removeprefix(option) for part in arguments if part.startswith(option))
+    (context,) = (argument.removeprefix(option) for argument in arguments if argument.startswith(option))
     os.environ.update(json.loads(context)["env_vars"])
-    return tuple(part for part in arguments if not part.startswith((option, "--language=")))
+    return tuple(argument for argument in arguments if not argument.startswith((option, "--language=")))
 
 
 def _run_and_exit(work: Callable[[], Any]) -> NoReturn:

@@ -85,7 +85,7 @@ def catch_user_error(function: Callable[[], T]) -> T | UserError:
     try:
         return function()
     except UserError as error:
-        return error  # if it were raised here, Ray or loky would wrap it in an error of their own
+        return error  # if it were raised here, Ray or loky would wrap it in another error
 
 
 def unwrap(result: T | UserError) -> T:

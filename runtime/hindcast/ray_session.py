@@ -18,7 +18,7 @@ _JOB_VARIABLE: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 
 def start_ray(**options: Any) -> None:
-    """Start a Ray on this machine for this process alone, without its dashboard.
+    """Start a Ray on this machine, only for this process and without the dashboard.
 
     Args:
         options: passed to `ray.init`.

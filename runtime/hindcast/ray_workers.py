@@ -32,7 +32,7 @@ class RayWorkers(Generic[Context]):
         self._idle: SimpleQueue[Any] = SimpleQueue()
         for actor in self._actors:
             self._idle.put(actor)
-        # A call waits in ray.get, so each actor needs a thread of its own.
+        # Each actor needs its own thread, since a call waits in ray.get.
         self._threads = ThreadPoolExecutor(num_workers, thread_name_prefix="hindcast-workers")
         self._actors_lock = threading.Lock()
         self._is_closed = False
@@ -80,7 +80,7 @@ class _WorkerActor:
     """An actor that keeps the context."""
 
     def __init__(self, context: Any) -> None:
-        # Ray itself ends a worker whose node is gone only if init has adopted the worker.
+        # When its node dies, Ray itself ends a worker only if init has adopted the worker.
         end_with_parent(os.getppid())
         self._context = context
 

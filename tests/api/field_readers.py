@@ -1,7 +1,7 @@
 """Find the fields of the resources that the code reads, in its syntax trees.
 
-Parameters and attributes have the types of their annotations, variables and loops those of the assigned values, calls
-those of the function's return annotation. A read is an attribute of an expression that has one of the resources' models
+The type of a parameter or attribute is its annotation, that of a variable the type of the assigned value, and that of
+a call the function's return annotation. A read is an attribute of an expression that has one of the resources' models
 as its type, so `memory` of a runner is not mistaken for `memory` of a learner.
 """
 

@@ -111,7 +111,7 @@ def find_free_form_fields(model: type[Model]) -> set[str]:
 
 
 def test_free_form_fields_are_complete() -> None:
-    """Except those of `cluster`, which are operational, so they are never compared."""
+    """Except the fields of `cluster`, which are operational, so they are never compared."""
     cluster_fields = find_free_form_fields(ClusterSpec)
     assert OPERATIONAL in OfflineTrainingSpec.model_fields["cluster"].metadata
     assert OPERATIONAL in OfflineRecordingSpec.model_fields["cluster"].metadata

@@ -63,10 +63,10 @@ def test_load_returns_both_kinds_in_order_with_their_lines(tmp_path: Path) -> No
 
 
 def test_load_reads_json(tmp_path: Path) -> None:
-    (loaded,) = load_resources([write_file(tmp_path, TRAINING)])
-    text = json.dumps(document_of(loaded.resource))
-    (reloaded,) = load_resources(write_file(tmp_path, text, "run.json"))
-    assert reloaded.resource == loaded.resource
+    (loaded_resource,) = load_resources([write_file(tmp_path, TRAINING)])
+    text = json.dumps(document_of(loaded_resource.resource))
+    (reloaded_resource,) = load_resources(write_file(tmp_path, text, "run.json"))
+    assert reloaded_resource.resource == loaded_resource.resource
 
 
 def test_load_reads_anchors_and_merge_keys(tmp_path: Path) -> None:
@@ -258,9 +258,9 @@ def test_recursive_and_exploding_aliases_are_refused(tmp_path: Path) -> None:
 
 def test_options_of_custom_algorithm_are_not_checked(tmp_path: Path) -> None:
     text = TRAINING.replace("algorithm: BC", "algorithm: my.code:Mine").replace("config:", "customConfig:")
-    (loaded,) = load_resources([write_file(tmp_path, text)])
-    assert isinstance(loaded.resource, OfflineTraining)
-    assert loaded.resource.spec.custom_config == {"lr": 0.0008}
+    (loaded_resource,) = load_resources([write_file(tmp_path, text)])
+    assert isinstance(loaded_resource.resource, OfflineTraining)
+    assert loaded_resource.resource.spec.custom_config == {"lr": 0.0008}
     expert = RECORDING.replace("PPO", "my.code:Mine")
     assert (
         "cannot" in list_problems(tmp_path, expert)[0]
@@ -358,12 +358,12 @@ spec:
 
 
 def test_cluster_sections_are_read(tmp_path: Path) -> None:
-    (loaded,) = load_resources(write_file(tmp_path, TRAINING_WITH_CLUSTER))
-    spec = loaded.resource.spec
-    assert isinstance(loaded.resource, OfflineTraining)
+    (loaded_resource,) = load_resources(write_file(tmp_path, TRAINING_WITH_CLUSTER))
+    spec = loaded_resource.resource.spec
+    assert isinstance(loaded_resource.resource, OfflineTraining)
     assert spec.cluster.pod_overrides.learner == {"spec": {"nodeSelector": {"gpu": "h100"}}}
-    assert loaded.resource.spec.pipeline.data_workers.interval == (4, 8)
-    assert loaded.resource.spec.input[1].schema_map == {"obs": "observation"}
+    assert loaded_resource.resource.spec.pipeline.data_workers.interval == (4, 8)
+    assert loaded_resource.resource.spec.input[1].schema_map == {"obs": "observation"}
     messages = list_problems(
         tmp_path, TRAINING_WITH_CLUSTER.replace("queueName", "queue").replace("secretRef", "secret")
     )

@@ -59,8 +59,8 @@ def test_document_of_resource_from_python_loads(tmp_path: Path) -> None:
     assert document_of(resource) == make_document(YAML_SPELLING)
     file = tmp_path / "run.json"
     file.write_text(json.dumps(document_of(resource)), encoding="utf-8")
-    (loaded,) = load_resources(file)
-    assert loaded.resource == resource
+    (loaded_resource,) = load_resources(file)
+    assert loaded_resource.resource == resource
 
 
 def test_old_spelling_in_a_file_says_what_to_write(tmp_path: Path) -> None:

@@ -43,12 +43,12 @@ def rllib(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 
         def run(script: str, *arguments: object) -> str:
             command = [str(warm.folder / "python"), str(THIS_FOLDER / script), *map(str, arguments)]
-            completed = subprocess.run(
+            process = subprocess.run(
                 command, capture_output=True, text=True, env=environment, cwd=folder, check=False, timeout=900
             )
-            assert completed.returncode == 0, (
-                f"{script} failed:\n{completed.stdout[-2000:]}\n{completed.stderr[-4000:]}"
+            assert process.returncode == 0, (
+                f"{script} failed:\n{process.stdout[-2000:]}\n{process.stderr[-4000:]}"
             )
-            return completed.stdout.strip().splitlines()[-1]
+            return process.stdout.strip().splitlines()[-1]
 
         yield run

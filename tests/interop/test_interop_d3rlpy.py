@@ -248,7 +248,7 @@ BATCHES = {"DQN": DISCRETE_BATCH, "DiscreteCQL": DISCRETE_BATCH, "DecisionTransf
 
 @pytest.fixture(scope="module")
 def case_results(rllib, tmp_path_factory):
-    """Return algorithm -> Hindcast's losses and gradients, and the file with those of d3rlpy."""
+    """Return algorithm -> (Hindcast's losses, Hindcast's gradients, file with d3rlpy's losses and gradients)."""
     folder = tmp_path_factory.mktemp("d3rlpy")
     cases = {}
     for name, case in CASES.items():

@@ -126,7 +126,7 @@ def test_every_changed_attribute_has_an_effect_or_a_note(
 
 
 def test_every_rllib_option_is_in_the_options_table(rllib_options: Mapping[str, Any]) -> None:
-    """Except options with a leading underscore; those of algorithms may be Hindcast's options."""
+    """Except options with a leading underscore. Options of an algorithm may be in its schema instead."""
     missing = []
     for config, methods in rllib_options.items():
         algorithm = None if config == "AlgorithmConfig" else config.removesuffix("Config")

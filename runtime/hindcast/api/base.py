@@ -84,8 +84,8 @@ class Model(BaseModel):
     Numbers are finite, since JSON has neither NaN nor infinity.
 
     Attributes:
-        exactly_one: Python names of fields of which exactly one must be set; empty for no such choice.
-        at_least_one: Python names of fields of which at least one must be set.
+        exactly_one: Python names of alternative fields; exactly one of them must be set.
+        at_least_one: Python names of alternative fields; at least one of them must be set.
         rules: further rules, for the API server; validators check the same when a resource is loaded.
     """
 
@@ -118,9 +118,9 @@ class Model(BaseModel):
         choices = [
             Rule(
                 f"[{', '.join(f'has(self.{to_camel(n)})' for n in names)}].{test}",
-                _choice_message(allowed, names),
+                _choice_message(quantifier, names),
             )
-            for names, allowed, test in (
+            for names, quantifier, test in (
                 (cls.exactly_one, "exactly one", "exists_one(given, given)"),
                 (cls.at_least_one, "at least one", "exists(given, given)"),
             )

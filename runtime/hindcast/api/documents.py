@@ -1,7 +1,7 @@
 """Read YAML 1.2 files as plain values with their line numbers.
 
 Documents are composed to nodes and turned into values here rather than by a constructor, so that all
-problems of a file, including duplicate keys, are found at once with their lines, and no content is executed.
+problems of a file, including duplicate keys, are found together, with their lines, and no content is executed.
 """
 
 import math
@@ -27,7 +27,7 @@ class Problem:
     Attributes:
         steps: path of the value with the problem; empty for the whole document.
         text: the sentence, without the path.
-        line: line of the problem, from 1, if it is more exact than that of the path; 0 is the whole file.
+        line: line of the problem, from 1, if it is more exact than the line of `steps`; 0 is the whole file.
     """
 
     steps: Steps

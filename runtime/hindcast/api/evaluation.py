@@ -50,7 +50,7 @@ class OfflineEvaluationSpec(Model):
     """Share of the recorded episodes that neither train nor evaluate the policy, selected with `heldOutSeed` before
     `heldOut`: they give a last estimate of a policy that was chosen among many. Default: none."""
     input: Annotated[list[Location], Field(min_length=1, max_length=16)] | None = None
-    """Recorded episodes other than those of `spec.input`: files, folders or globs, by path or URI."""
+    """Recorded episodes that are not in `spec.input`: files, folders or globs, by path or URI."""
     interval: Positive | None = None
     """Training iterations between evaluations. Default: once, at the end."""
     estimates: Annotated[list[EstimateName], Field(max_length=7)] = []

@@ -50,7 +50,7 @@ class YamlWords:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        # `options` rebuilds models from JSON schemas alone, so these must have both spellings.
+        # `options` rebuilds models only from JSON schemas, so these must have both spellings.
         python_schema = handler(schema)
         values = python_schema["enum"] if "enum" in python_schema else [python_schema["const"]]
         return {"type": "string", "enum": list(self.words), _PYTHON_ENUM: list(values)}

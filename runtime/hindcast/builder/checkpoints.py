@@ -29,7 +29,7 @@ _VF_SHARE_LAYERS = "vf_share_layers"
 
 
 class SingleCheckpointStore(CheckpointStore):
-    """A checkpoint store whose folder is its only checkpoint.
+    """A checkpoint store with only one checkpoint, which is its folder.
 
     Args:
         location: the folder.
@@ -84,15 +84,15 @@ def load_config(checkpoint: Checkpoint) -> AlgorithmConfig:
 
 def config_to_json(options: Mapping[str, Any]) -> dict[str, Any]:
     """Convert options to JSON, with import paths for classes; `leftOut` names the options that JSON cannot hold."""
-    encoded: dict[str, Any] = {}
+    json_options: dict[str, Any] = {}
     for name, value in options.items():
         try:
-            encoded[name] = orjson.loads(
+            json_options[name] = orjson.loads(
                 orjson.dumps(_replace_objects_by_names(name, value), _to_json, orjson.OPT_SERIALIZE_NUMPY)
             )
         except TypeError:
             continue
-    return {"options": encoded, "leftOut": [name for name in options if name not in encoded]}
+    return {"options": json_options, "leftOut": [name for name in options if name not in json_options]}
 
 
 def _replace_objects_by_names(name: str, value: Any) -> Any:
@@ -142,6 +142,7 @@ def load_policy(policy: Policy, path: str | Path) -> str | None:
     """Load the weights and filters of a checkpoint's policy into `policy`.
 
     Args:
+        policy: the policy to change.
         path: a checkpoint, a folder of checkpoints, or a `module` folder.
 
     Returns:
@@ -153,18 +154,18 @@ def load_policy(policy: Policy, path: str | Path) -> str | None:
     location = resolve(path)
     if not location.child(DESCRIPTION).exists():
         location = find_checkpoint(location).module
-    saved = Policy.load(location)
+    saved_policy = Policy.load(location)
     label = f"the policy at {path}"
-    _check_spaces(label, policy, saved)
-    _check_model(label, policy, saved)
-    has_no_value_head = policy.load_weights(saved, label)
+    _check_spaces(label, policy, saved_policy)
+    _check_model(label, policy, saved_policy)
+    has_no_value_head = policy.load_weights(saved_policy, label)
     return f"{label} has no value head; the current one is kept" if has_no_value_head else None
 
 
-def _check_spaces(label: str, policy: Policy, saved: Policy) -> None:
+def _check_spaces(label: str, policy: Policy, saved_policy: Policy) -> None:
     for subject, current, restored in (
-        ("observations", policy.observation_space, saved.observation_space),
-        ("actions", policy.action_space, saved.action_space),
+        ("observations", policy.observation_space, saved_policy.observation_space),
+        ("actions", policy.action_space, saved_policy.action_space),
     ):
         if current != restored:
             raise DataError(
@@ -172,11 +173,11 @@ def _check_spaces(label: str, policy: Policy, saved: Policy) -> None:
             )
 
 
-def _check_model(label: str, policy: Policy, saved: Policy) -> None:
-    """Check that the options of the two models are equal."""
+def _check_model(label: str, policy: Policy, saved_policy: Policy) -> None:
+    """Check that the options of the two policies' models are equal."""
     # Equal shapes of the weights would not suffice, since activations and filters do not affect them.
-    config, saved_config = policy.module.model_config, saved.module.model_config
-    both_have_value_heads = policy.module.value and saved.module.value
+    config, saved_config = policy.module.model_config, saved_policy.module.model_config
+    both_have_value_heads = policy.module.value and saved_policy.module.value
     for name in type(config).model_fields:
         if (
             # Initialisers and dropout do not change what saved weights compute, nor does sharing layers with a value
@@ -191,7 +192,7 @@ def _check_model(label: str, policy: Policy, saved: Policy) -> None:
                 f"{label} was trained with {name}={getattr(saved_config, name)!r}, but this config has "
                 f"{getattr(config, name)!r}: pass rl_module() the model_config that it was trained with."
             )
-    preprocessing, saved_preprocessing = policy.preprocessing.to_json(), saved.preprocessing.to_json()
+    preprocessing, saved_preprocessing = policy.preprocessing.to_json(), saved_policy.preprocessing.to_json()
     for name in preprocessing:
         if preprocessing[name] != saved_preprocessing.get(name):
             raise DataError(

@@ -45,11 +45,11 @@ def _expand_input_evaluation(value: Any, other_options: Options) -> dict[str, An
     if not value:
         return {}
     names = estimate_names("input_evaluation", value)
-    allowed = (_SIMULATION, *get_args(EstimateName))
+    allowed_names = (_SIMULATION, *get_args(EstimateName))
     for name in names:
-        if name not in allowed:
+        if name not in allowed_names:
             raise SpecError(
-                f"input_evaluation contains {name!r}, expected some of {', '.join(map(repr, allowed))}."
+                f"input_evaluation contains {name!r}, expected some of {', '.join(map(repr, allowed_names))}."
             )
     options: dict[str, Any] = {"evaluation_interval": 1} if _SIMULATION in names else {}
     if estimators := [name for name in names if name != _SIMULATION]:

@@ -101,8 +101,8 @@ class EvaluationRecording(GrowingDataset):
             indices[start : start + self._range_size] for start in range(0, num_episodes, self._range_size)
         ]
         tasks = [
-            RangeToRecord(number, episode_range)
-            for number, episode_range in enumerate(ranges, self._num_ranges)
+            RangeToRecord(range_number, episode_range)
+            for range_number, episode_range in enumerate(ranges, self._num_ranges)
         ]
         self._num_ranges, self._num_episodes = self._num_ranges + len(tasks), indices.stop
         return tasks
@@ -111,23 +111,26 @@ class EvaluationRecording(GrowingDataset):
         self, workers: Workers[Runner], policy: Policy, tasks: list[RangeToRecord], report: EnvReport
     ) -> None:
         """Record the ranges that are not committed yet, and report the episodes of all ranges."""
-        recorded: dict[int, RecordedRange] = {}
+        recorded_ranges: dict[int, RecordedRange] = {}
         missing = [task for task in tasks if task.number not in self._commits_made]
         if missing:
             # A manifest marks a dataset as complete.
             self._folder.child(MANIFEST).delete()
 
         def next_task(in_progress: set[int]) -> RangeToRecord | None:
-            return next((task for task in missing if task.number not in in_progress | recorded.keys()), None)
+            return next(
+                (task for task in missing if task.number not in in_progress | recorded_ranges.keys()), None
+            )
 
         policy.preprocessing.reset()
         # Runners in other processes get the policy as files; those in this process use the object.
         runner_policy = policy if isinstance(workers, LocalWorkers) else policy.to_files()
         for recorded_range in record_ranges(workers, runner_policy, next_task):
-            number = recorded_range.commit.range
-            recorded[number], self._commits_made[number] = recorded_range, recorded_range.commit
+            range_number = recorded_range.commit.range
+            recorded_ranges[range_number] = recorded_range
+            self._commits_made[range_number] = recorded_range.commit
         for task in tasks:
-            result = recorded.get(task.number) or self._read_range(self._commits_made[task.number])
+            result = recorded_ranges.get(task.number) or self._read_range(self._commits_made[task.number])
             report.returns.extend(result.returns)
             report.lengths.extend(result.lengths)
 

@@ -32,7 +32,7 @@ def is_expression(value: Any) -> bool:
 
 
 def parse_comparisons(expression: Any) -> list[Term]:
-    """Return the filter terms (`column`, `op`, `value`) whose conjunction is the expression.
+    """Return the filter terms (`column`, `op`, `value`) that are together equivalent to the expression.
 
     Args:
         expression: comparisons of a column with a value, including `isin`, joined by `&`.
@@ -42,7 +42,7 @@ def parse_comparisons(expression: Any) -> list[Term]:
     """
     try:
         tokens, values = _tokenize(expression)
-        # Without the calls of `and`, a list of comparisons has four tokens for each, and zip refuses most other forms.
+        # Without the calls of `and`, each comparison has four tokens: the call, two operands and its end.
         operands = [
             token for token in tokens if not (token[0] in ("call", "end") and token[1] in _AND_FUNCTIONS)
         ]

@@ -131,7 +131,7 @@ def model_fields(config: DefaultModelConfig | Mapping[str, Any]) -> dict[str, An
 def replaced_model_fields(
     config: DefaultModelConfig | Mapping[str, Any], idle_fields: Mapping[str, str]
 ) -> list[str]:
-    """Return notes on the fields whose values are replaced or have no effect.
+    """Return notes on the fields with values that are replaced or have no effect.
 
     Args:
         config: the model config.

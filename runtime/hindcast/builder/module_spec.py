@@ -165,7 +165,7 @@ def module_fields(spec: ModuleSpecLike) -> dict[str, Any]:
 
 
 def replaced_module_fields(spec: ModuleSpecLike, idle_fields: Mapping[str, str]) -> list[str]:
-    """Return notes on the fields whose values are replaced or have no effect; see `replaced_model_fields`."""
+    """Return notes on the fields with values that are replaced or have no effect; see `replaced_model_fields`."""
     spec_fields = spec_to_dict(spec)
     config = spec_fields.get("model_config")
     notes = [

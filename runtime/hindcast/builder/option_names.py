@@ -35,7 +35,7 @@ _RLLIB_DEFAULTS: Final = {
     "twin_q": True,
     "vf_coeff": 1.0,
 }
-"""Options that only some algorithms have here -> RLlib's default for the others."""
+"""Option that only some algorithms have here -> RLlib's default, which the other algorithms accept."""
 _UNSET_VALUES: Final = {"target_entropy": "auto"}
 """Option -> RLlib's value that leaves it to the algorithm."""
 _DEPRECATED_VALUE: Final = -1
@@ -73,7 +73,7 @@ class UnknownName(SpecError, AttributeError):
 
 
 def algorithm_options(algorithm: str | None) -> list[str]:
-    """Return the names of an algorithm's options in snake case; those of all algorithms for None or a custom one."""
+    """Return the names of an algorithm's options in snake case; for None or a custom algorithm, those of all."""
     option_schemas = [schemas()[algorithm]] if algorithm in schemas() else schemas().values()
     return [to_option_name(name) for schema in option_schemas for name in schema["properties"]]
 

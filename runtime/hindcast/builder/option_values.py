@@ -377,7 +377,7 @@ def _to_residency(value: Any) -> str:
 
 
 def _convert_bytes(value: Any) -> Any:
-    """Convert a whole float such as 1e9, which a size may not be, to the text of an integer."""
+    """Convert a float such as 1e9 to the text of an integer, since sizes in a resource are not floats."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else value
 
 

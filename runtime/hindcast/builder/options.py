@@ -148,8 +148,8 @@ def use_option_names(sentence: str) -> str:
 
     The prefix `spec.algorithm: ` is removed: the config's class sets the algorithm, not an option.
     """
-    renamed = _SPEC_FIELD.sub(_replace_field, sentence.removeprefix("spec.algorithm: "))
-    return _DATA_FIELD.sub(_replace_data_field, _PREPARE_FIELD.sub(_replace_prepare_field, renamed))
+    text = _SPEC_FIELD.sub(_replace_field, sentence.removeprefix("spec.algorithm: "))
+    return _DATA_FIELD.sub(_replace_data_field, _PREPARE_FIELD.sub(_replace_prepare_field, text))
 
 
 @contextmanager

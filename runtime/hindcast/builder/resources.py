@@ -139,7 +139,7 @@ def recording_resource(
 
 
 def has_packed_columns(options: Options) -> bool:
-    """Return True if the output's format has packed columns: SampleBatch. (RLlib also packs those of Parquet.)"""
+    """Return True if the output's format has packed columns: SampleBatch. (RLlib also packs columns of Parquet.)"""
     return _option_fields(options, "recording").get("output", {}).get("format") == "SampleBatch"
 
 
@@ -251,7 +251,7 @@ class BuildPlan:
         num_envs: number of environments that an online algorithm samples from in parallel.
         config: the algorithm's own options, by their YAML names.
         model: the policy network.
-        initial_checkpoint: path of the checkpoint whose policy is loaded first; None for new weights.
+        initial_checkpoint: path of the checkpoint with the initial policy; None for new weights.
     """
 
     training: OfflineTraining | None

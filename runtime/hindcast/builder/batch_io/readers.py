@@ -199,7 +199,9 @@ class JsonWriter(OutputWriter):
 
     def _first_free_file_number(self) -> int:
         """Return the first unused number of a file: two writers may start within one second."""
-        return next(number for number in itertools.count() if not self._file_at(number).exists())
+        return next(
+            file_number for file_number in itertools.count() if not self._file_at(file_number).exists()
+        )
 
     def _file_at(self, number: int) -> Location:
         return self._folder.child(f"output-{self._start_time}_worker-0_{number}.json")

@@ -86,7 +86,7 @@ class SampleBatch(dict[str, Any]):
         return [self.slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
 
     def concat(self, other: Mapping[str, Any]) -> SampleBatch:
-        """Return the timesteps followed by those of the other batch."""
+        """Return the timesteps of this batch, followed by the timesteps of the other batch."""
         return self.concat_samples([self, other])
 
     @staticmethod
