@@ -97,7 +97,7 @@ def training_resource(algorithm: str, options: Options, name: str, stop: Fields 
     )
     input_options = {**options, "input_": "sampler"} if adds_sampler else options
     spec["input"] = [{"sampler": {}}] if is_online else input_fields(input_options, spec.get("input", {}))
-    _check_environment(spec, any("sampler" in source for source in spec["input"]))
+    _check_environment(spec, is_required=any("sampler" in source for source in spec["input"]))
     # Trainings in files refuse an algorithm that only learns online, so its options are checked like a recording's.
     problems = check_algorithm("OfflineRecording", spec, ("spec",)) if is_online else None
     return _parse_resource(OfflineTraining, name, spec, problems)
@@ -134,7 +134,7 @@ def recording_resource(
     _set_field(spec, "output.path", output_path(options))
     if not has_packed_columns(options):
         spec["output"].pop("compressColumns", None)
-    _check_environment(spec, True)
+    _check_environment(spec, is_required=True)
     return _parse_resource(OfflineRecording, name, spec)
 
 
