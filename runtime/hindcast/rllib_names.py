@@ -54,8 +54,8 @@ REPLACEMENTS: Final = {
         "write .evaluation(offline_evaluation_held_out=0.1, off_policy_estimation_methods=[...]), or run "
         "`hindcast evaluate`",
     ),
-    "MixedInput": "write .offline_data(input_={{path: share}})",
-    "PPOTorchLearner": "PPO's loss cannot be overridden; an algorithm of your own is "
+    "MixedInput": "write .offline_data(input_={{path: weight}})",
+    "PPOTorchLearner": "PPO's loss cannot be overridden; use a custom algorithm, "
     'AlgorithmConfig("package.module:Class")',
     "TfRLModule": "Hindcast computes with PyTorch: write TorchRLModule",
 }

@@ -546,7 +546,7 @@ class TestMistakes:
             (lambda: setattr(BCConfig(), "fcnet_hiddens", [8]), "fcnet_hiddens is a field of rl_module("),
             (
                 lambda: setattr(BCConfig(), "my_param", 3),
-                'options of your own require a custom algorithm, AlgorithmConfig("package.module:Class")',
+                'custom options require a custom algorithm, AlgorithmConfig("package.module:Class")',
             ),
             (lambda: BCConfig.overrides(lrr=1), "lrr is not an option of a config; did you mean 'lr'?"),
             (lambda: BCConfig().validate(), "input_ is missing"),

@@ -435,6 +435,6 @@ def _learner_class_path(learner_class: Any, algorithm: str) -> str:
     if not issubclass(resolve(path), resolve(algorithm)):
         raise SpecError(
             f"learner_class is {path!r}, which is not a learner of {algorithm}: derive it from {algorithm}TorchLearner "
-            'if that exists; otherwise make the loss an algorithm, AlgorithmConfig("package.module:Class").'
+            'if that exists; otherwise write a custom algorithm, AlgorithmConfig("package.module:Class").'
         )
     return path

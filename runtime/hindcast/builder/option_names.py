@@ -14,7 +14,7 @@ from hindcast.errors import SpecError
 
 _MODEL_FIELD = "a field of rl_module(model_config=DefaultModelConfig(...))"
 _CUSTOM_ALGORITHM_HINT: Final = (
-    '; options of your own require a custom algorithm, AlgorithmConfig("package.module:Class") '
+    '; custom options require a custom algorithm, AlgorithmConfig("package.module:Class") '
     "(docs/algorithms.md)."
 )
 _FOREIGN_NAMES: Final = {
