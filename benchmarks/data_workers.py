@@ -23,12 +23,12 @@ from pathlib import Path
 from measuring import ratio, report, take_turns
 from training import LENGTH, write_data
 
+from hindcast import OfflinePreLearner
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.opening import open_dataset
 from hindcast.episodes.block import Block
 from hindcast.pipeline.data_workers import DataWorkers
 from hindcast.pipeline.executors import Executor, Local, UnitInEpoch
-from hindcast.pipeline.prelearner import OfflinePreLearner
 from hindcast.ray_session import ray_connection
 
 _PASSES = 4

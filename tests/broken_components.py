@@ -8,16 +8,15 @@ import numpy as np
 import torch
 from torch import nn
 
+from hindcast import OfflineData, OfflinePreLearner
 from hindcast.algorithms.bc import BC, BCOptions
-from hindcast.algorithms.own_loss import BCTorchLearner
 from hindcast.learn.algorithm import Algorithm, Losses
 from hindcast.learn.optimisers import OptimiserSpec
-from hindcast.pipeline.connector_pieces import default_connectors
-from hindcast.pipeline.connector_v2 import ConnectorV2, LearnerConnectorPipeline
 from hindcast.pipeline.connectors import BatchConnector, BlockConnector
 from hindcast.pipeline.needs import Needs
-from hindcast.pipeline.offline_data import OfflineData
-from hindcast.pipeline.prelearner import OfflinePreLearner
+from hindcast.rllib.connectors.connector_v2 import ConnectorV2, LearnerConnectorPipeline
+from hindcast.rllib.connectors.library import default_connectors
+from hindcast.rllib.learners import BCTorchLearner
 
 
 class CriticBC(BC):

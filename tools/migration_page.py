@@ -4,7 +4,7 @@ from pathlib import Path
 
 from reference_examples import examples_table
 
-from hindcast.builder.options import option_table
+from hindcast.rllib.builder.options import option_table
 
 PAGE = Path("docs/from-rllib.md")
 

@@ -17,9 +17,9 @@ from tasks import BATCH, BETAS, ENVIRONMENTS, EXPLORING, MODELS, OPTIONS, OURS, 
 
 import hindcast
 from hindcast.api.environment import EnvironmentSpec
-from hindcast.builder.algorithm import RunningAlgorithm
 from hindcast.evaluate.environment import evaluate_policy
 from hindcast.record.seeding import reset_seed
+from hindcast.rllib.builder.algorithm import RunningAlgorithm
 
 EVALUATION_SEED = 0
 RIVALS = Path(__file__).parents[1] / "rivals"

@@ -1,53 +1,107 @@
 """Hindcast: offline reinforcement learning from recorded experience.
 
-Public names are imported on first use, so that `import hindcast` stays cheap. `__init__.pyi` lists their modules.
+Public names are imported on first use, so that `import hindcast` stays cheap. `make crds` writes `__init__.pyi`, which
+names them for editors and type checkers.
 """
 
-from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 from hindcast.version import __version__ as __version__
 
-
-@cache
-def _public_names() -> dict[str, tuple[str, str]]:
-    """Return the names that the stub lists: public name -> (module, name in that module)."""
-    # The stub is the only list: type checkers read it too, and a second one would drift from it.
-    import ast
-    from pathlib import Path
-
-    stub = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
-    return {
-        alias.asname: (node.module, alias.name)
-        for node in stub.body
-        if isinstance(node, ast.ImportFrom) and node.module
-        for alias in node.names
-        if alias.asname
-    }
+PUBLIC_NAMES: Final = {
+    **{
+        name: f"hindcast.rllib.connectors.library:{name}"
+        for name in (
+            "AddColumnsFromEpisodesToTrainBatch",
+            "AddNextObservationsFromEpisodesToTrainBatch",
+            "AddObservationsFromEpisodesToBatch",
+            "AddOneTsToEpisodesAndTruncate",
+            "AddStatesFromEpisodesToBatch",
+            "AddTimeDimToBatchAndZeroPad",
+            "AgentToModuleMapping",
+            "BatchIndividualItems",
+            "FrameStackingLearner",
+            "GeneralAdvantageEstimation",
+            "NumpyToTensor",
+        )
+    },
+    "AgentID": "hindcast.rllib.names:AgentID",
+    "Algorithm": "hindcast.rllib.builder.algorithm:RunningAlgorithm",
+    "AlgorithmConfig": "hindcast.rllib.builder.config:AlgorithmConfig",
+    "BCCatalog": "hindcast.rllib.names:BCCatalog",
+    "BCTorchLearner": "hindcast.rllib.learners:BCTorchLearner",
+    "Callbacks": "hindcast.rllib.callbacks:RLlibCallback",
+    "Columns": "hindcast.episodes.columns:Columns",
+    "ConnectorV2": "hindcast.rllib.connectors.connector_v2:ConnectorV2",
+    "DQNTorchLearner": "hindcast.rllib.learners:DQNTorchLearner",
+    "DatasetReader": "hindcast.rllib.batch_io.readers:DatasetReader",
+    "DefaultBCTorchRLModule": "hindcast.models.rl_module:PolicyModule",
+    "DefaultCallbacks": "hindcast.rllib.callbacks:RLlibCallback",
+    "DefaultModelConfig": "hindcast.rllib.builder.model_config:DefaultModelConfig",
+    "EpisodeReplayBuffer": "hindcast.rllib.replay_buffer:EpisodeReplayBuffer",
+    "EpisodeType": "hindcast.rllib.names:EpisodeType",
+    "EpisodeWriter": "hindcast.serve.episode_writer:EpisodeWriter",
+    "IOContext": "hindcast.rllib.batch_io.readers:IOContext",
+    "InputReader": "hindcast.rllib.batch_io.readers:InputReader",
+    "JsonReader": "hindcast.rllib.batch_io.readers:JsonReader",
+    "JsonWriter": "hindcast.rllib.batch_io.readers:JsonWriter",
+    "Learner": "hindcast.rllib.learners:CustomLoss",
+    "LearnerConnectorPipeline": "hindcast.rllib.connectors.connector_v2:LearnerConnectorPipeline",
+    "MARWILTorchLearner": "hindcast.rllib.learners:MARWILTorchLearner",
+    "MetricsLogger": "hindcast.pipeline.metrics_logger:MetricsLogger",
+    "ModuleID": "hindcast.rllib.names:ModuleID",
+    "MultiAgentBatch": "hindcast.rllib.connectors.module_batches:MultiAgentBatch",
+    "MultiRLModuleSpec": "hindcast.rllib.builder.module_spec:MultiRLModuleSpec",
+    "OfflineData": "hindcast.rllib.offline_data:RLlibOfflineData",
+    "OfflinePreLearner": "hindcast.rllib.prelearner:RLlibPreLearner",
+    "OutputWriter": "hindcast.rllib.batch_io.readers:OutputWriter",
+    "Policy": "hindcast.models.policy:Policy",
+    "PolicyClient": "hindcast.serve.client:PolicyClient",
+    "PolicyID": "hindcast.rllib.names:PolicyID",
+    "PolicyServer": "hindcast.serve.policy_server:PolicyServer",
+    "PrioritizedEpisodeReplayBuffer": "hindcast.rllib.replay_buffer:PrioritizedEpisodeReplayBuffer",
+    "RLModule": "hindcast.models.rl_module:RLModule",
+    "RLModuleSpec": "hindcast.rllib.builder.module_spec:RLModuleSpec",
+    "RLlibCallback": "hindcast.rllib.callbacks:RLlibCallback",
+    "ResultDict": "hindcast.rllib.names:ResultDict",
+    "RunningAlgorithm": "hindcast.rllib.builder.algorithm:RunningAlgorithm",
+    "SCHEMA": "hindcast.rllib.row_mapping:SCHEMA",
+    "SampleBatch": "hindcast.rllib.batch_io.sample_batch:SampleBatch",
+    "SampleBatchBuilder": "hindcast.rllib.batch_io.sample_batch:SampleBatchBuilder",
+    "SingleAgentEpisode": "hindcast.episodes.episode:SingleAgentEpisode",
+    "TensorType": "hindcast.rllib.names:TensorType",
+    "TorchRLModule": "hindcast.models.rl_module:RLModule",
+    "UnknownEpisode": "hindcast.serve.messages:UnknownEpisode",
+    "Unreachable": "hindcast.serve.client:Unreachable",
+    "ValueFunctionAPI": "hindcast.models.rl_module:ValueFunctionAPI",
+    "get_trainable_cls": "hindcast.rllib.builder.algorithm_lookup:get_trainable_cls",
+    "override": "hindcast.rllib.names:override",
+    "register_env": "hindcast.rllib.builder.user_objects:register_env",
+    "register_input": "hindcast.rllib.batch_io.inputs:register_input",
+}
+"""Public name -> "module:name"."""
+GENERATED_MODULES: Final = (
+    "hindcast.names",
+    "hindcast.rllib.builder.algorithm_configs",
+    "hindcast.rllib.builder.algorithm_classes",
+)
+"""Modules whose names in upper case are public too: RLlib's keys of results, and a class for each algorithm."""
 
 
 def __getattr__(name: str) -> Any:
-    module, attribute = _public_names().get(name, ("", name))
-    if not module and name[0].isupper():
-        import_module("hindcast.rllib_names").refuse_unsupported(name)
-        module = _module_of_unlisted_name(name)
-    if not module or not hasattr(import_module(module), attribute):
-        raise AttributeError(f"module 'hindcast' has no attribute {name!r}")
-    return getattr(import_module(module), attribute)
-
-
-def _module_of_unlisted_name(name: str) -> str:
-    """Return the module of an algorithm's class, a config or a result key, which the stub does not list, else ""."""
-    if name in import_module("hindcast.api.options").schemas():
-        return "hindcast.builder.algorithm_classes"
-    # Misspelled names of configs too: that module suggests the nearest one.
-    if "Conf" in name:
-        return "hindcast.builder.algorithm_configs"
-    return "hindcast.names" if name.isupper() else ""
+    if name in PUBLIC_NAMES:
+        module, _, attribute = PUBLIC_NAMES[name].partition(":")
+        return getattr(import_module(module), attribute)
+    if name[0].isupper():
+        import_module("hindcast.rllib.names").refuse_unsupported(name)
+        for module in GENERATED_MODULES:
+            if hasattr(import_module(module), name):
+                return getattr(import_module(module), name)
+        import_module("hindcast.rllib.names").refuse_unknown_config(name)
+    raise AttributeError(f"module 'hindcast' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    constants = (name for name in vars(import_module("hindcast.names")) if name.isupper())
-    configs = dir(import_module("hindcast.builder.algorithm_configs"))
-    return sorted({*globals(), *_public_names(), *configs, *constants})
+    generated_names = (name for module in GENERATED_MODULES for name in vars(import_module(module)))
+    return sorted({*globals(), *PUBLIC_NAMES, *(name for name in generated_names if name[0].isupper())})

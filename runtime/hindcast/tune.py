@@ -23,13 +23,13 @@ import ray.tune
 from ray.tune.tune import _Config
 
 from hindcast.api.options import schemas
-from hindcast.builder import trainable
-from hindcast.builder.config import AlgorithmConfig
 from hindcast.ray_session import connect
+from hindcast.rllib.builder import trainables
+from hindcast.rllib.builder.config import AlgorithmConfig
 
 _Config.register(AlgorithmConfig)  # Tune only accepts dictionaries and this class as search spaces
 for _name in schemas():
-    ray.tune.register_trainable(_name, getattr(trainable, _name))
+    ray.tune.register_trainable(_name, getattr(trainables, _name))
 
 
 class Tuner(ray.tune.Tuner):
@@ -62,7 +62,7 @@ def _to_trainable(trainable: Any) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    return getattr(trainable if name in schemas() else ray.tune, name)
+    return getattr(trainables if name in schemas() else ray.tune, name)
 
 
 def __dir__() -> list[str]:

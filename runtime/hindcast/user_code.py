@@ -171,20 +171,20 @@ def import_subclass(path: str, base: type[T], field: str) -> type[T]:
     return subclass
 
 
-def refuse_unused_overrides(user_class: type, base: type, advice: Mapping[str, str]) -> None:
+def refuse_unused_overrides(user_class: type) -> None:
     """Refuse a user class that overrides a method that RLlib calls and Hindcast does not.
 
     Args:
-        user_class: the user's class.
-        base: the class of Hindcast that it is derived from.
-        advice: method name -> what to do instead.
+        user_class: the user's class. A base class of Hindcast may have `unsupported_overrides`: name of such a method
+            -> what to do instead.
 
     Raises:
         SpecError: the class overrides one of these methods.
     """
-    for name, remedy in advice.items():
-        if getattr(user_class, name, None) is not getattr(base, name, None):
-            raise SpecError(f"{user_class.__name__} overrides {name}, which is never called: {remedy}.")
+    for base in user_class.__mro__:
+        for name, remedy in vars(base).get("unsupported_overrides", {}).items():
+            if getattr(user_class, name, None) is not getattr(base, name, None):
+                raise SpecError(f"{user_class.__name__} overrides {name}, which is never called: {remedy}.")
 
 
 def source_digest(obj: Any) -> str:

@@ -22,9 +22,9 @@ from hindcast import (
     SampleBatchBuilder,
     register_input,
 )
-from hindcast.builder.batch_io import inputs
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.errors import DataError, SpecError, UserCodeError
+from hindcast.rllib.batch_io import inputs
 from support import record, recording
 from toy_environments import Walk
 

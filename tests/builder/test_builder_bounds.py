@@ -12,8 +12,8 @@ import pytest
 from hindcast import AlgorithmConfig
 from hindcast.api import validate_resource
 from hindcast.api.options import schemas
-from hindcast.builder.options import to_option_name
 from hindcast.errors import SpecError
+from hindcast.rllib.builder.options import to_option_name
 
 Schema = Mapping[str, Any]
 

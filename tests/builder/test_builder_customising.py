@@ -26,9 +26,9 @@ from hindcast import (
     OfflinePreLearner,
     SingleAgentEpisode,
 )
-from hindcast.builder.config import AlgorithmConfig
 from hindcast.errors import SpecError, UserCodeError
-from hindcast.pipeline.connector_pieces import (
+from hindcast.rllib.builder.config import AlgorithmConfig
+from hindcast.rllib.connectors.library import (
     AddColumnsFromEpisodesToTrainBatch,
     AddNextObservationsFromEpisodesToTrainBatch,
     AddObservationsFromEpisodesToBatch,

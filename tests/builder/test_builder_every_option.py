@@ -11,9 +11,9 @@ from test_builder_options import MAPPED_OPTIONS, MODEL_SAMPLES, SAMPLES, VALUE_C
 
 from hindcast import AlgorithmConfig, BCConfig, PPOConfig
 from hindcast.api.options import options_of, schemas
-from hindcast.builder.option_names import algorithm_options
-from hindcast.builder.options import OPTIONS
 from hindcast.errors import UserError
+from hindcast.rllib.builder.option_names import algorithm_options
+from hindcast.rllib.builder.options import OPTIONS
 from option_effects import effective_options, option_effect, other_value
 
 CONFIGS: dict[str, Callable[[], AlgorithmConfig]] = {

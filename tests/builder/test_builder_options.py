@@ -31,16 +31,16 @@ from hindcast import (
     RLModuleSpec,
 )
 from hindcast.api.loading import validate_resource
-from hindcast.builder.options import OPTIONS, Option, option_table
 from hindcast.errors import SpecError
 from hindcast.models.rl_module import PolicyModule
 from hindcast.record.callbacks import EPISODE_HOOKS, TRAINING_HOOKS
+from hindcast.rllib.builder.options import OPTIONS, Option, option_table
 from module_toys import Net
 from support import CARTPOLE, record, recording
 
 HOOKS = (*EPISODE_HOOKS, *TRAINING_HOOKS)
-LEARNER_PATH = "hindcast.algorithms.own_loss:BCTorchLearner"
-CALLBACKS_MODULE = "hindcast.record.callbacks"
+LEARNER_PATH = "hindcast.rllib.learners:BCTorchLearner"
+CALLBACKS_MODULE = "hindcast.rllib.callbacks"
 
 ROOT = Path(__file__).parents[2]
 
@@ -156,10 +156,10 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "dataset_num_iters_per_learner": (7, 7, None),
     "materialize_data": (True, "Resident", None),
     "materialize_mapped_data": (False, "Streaming", None),
-    "prelearner_class": (OfflinePreLearner, "hindcast.pipeline.prelearner:OfflinePreLearner", None),
+    "prelearner_class": (OfflinePreLearner, "hindcast.rllib.prelearner:RLlibPreLearner", None),
     "prelearner_kwargs": ({"a": 1}, {"a": 1}, None),
     "prelearner_use_recorded_module_states": (True, "Recorded", None),
-    "offline_data_class": (OfflineData, "hindcast.pipeline.offline_data:OfflineData", None),
+    "offline_data_class": (OfflineData, "hindcast.rllib.offline_data:RLlibOfflineData", None),
     "sampling": ("WithReplacement", "WithReplacement", None),
     "window_steps": (128, 128, None),
     "window_bytes": ("1Mi", "1Mi", None),

@@ -10,7 +10,7 @@ import pytest
 import hindcast
 from hindcast import BC, PPO, Algorithm, BCConfig, OfflinePreLearner, get_trainable_cls, override
 from hindcast.errors import SpecError
-from hindcast.rllib_names import REPLACEMENTS
+from hindcast.rllib.names import REPLACEMENTS
 
 ALIASES = {
     "RLlibCallback": "Callbacks",
@@ -27,7 +27,7 @@ def test_rllib_name_is_the_hindcast_object(name: str) -> None:
     assert getattr(hindcast, name) is getattr(hindcast, ALIASES[name])
 
 
-@pytest.mark.parametrize("name", sorted(hindcast._public_names()))
+@pytest.mark.parametrize("name", sorted(hindcast.PUBLIC_NAMES))
 def test_every_public_name_exists(name: str) -> None:
     assert getattr(hindcast, name) is not None
     assert name in dir(hindcast)

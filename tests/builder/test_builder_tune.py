@@ -6,6 +6,7 @@ import logging
 import math
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -24,6 +25,17 @@ def test_every_algorithm_is_a_trainable() -> None:
         assert trainable.algorithm == name
         assert _global_registry.get(TRAINABLE_CLASS, name) is trainable
         assert pickle.loads(pickle.dumps(trainable)) is trainable
+
+
+def test_cleanup_of_a_trial_stops_its_algorithm() -> None:
+    from hindcast import tune
+
+    events: list[str] = []
+    trial = object.__new__(tune.BC)
+    trial.cleanup()  # `setup` failed
+    trial._running_algorithm = SimpleNamespace(stop=lambda: events.append("stop"))
+    trial.cleanup()
+    assert events == ["stop"]
 
 
 def clone_config(data: Path) -> BCConfig:
@@ -57,7 +69,7 @@ def test_search_connects_to_ray_first(monkeypatch: pytest.MonkeyPatch, entry_poi
 @pytest.mark.usefixtures("ray_here")
 class TestResources:
     def test_resources_count_trial_and_processes_up_to_a_node(self) -> None:
-        from hindcast.builder.trainable import BC
+        from hindcast.rllib.builder.trainables import BC
 
         def cpus(**options: object) -> float:
             return BC.default_resource_request(options).bundles[0]["CPU"]
@@ -69,7 +81,7 @@ class TestResources:
         assert cpus(map_batches_kwargs={"concurrency": 2}) == 1  # the trial's own process reads
 
     def test_resources_include_gpus(self) -> None:
-        from hindcast.builder.trainable import BC
+        from hindcast.rllib.builder.trainables import BC
 
         assert BC.default_resource_request({"num_gpus_per_learner": 1}).bundles == [{"CPU": 1, "GPU": 1}]
 
@@ -111,7 +123,7 @@ def test_search_over_a_config_finds_the_best(
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_here")
 def test_trial_resumes_from_its_checkpoint(walks: Path, tmp_path: Path) -> None:
-    from hindcast.builder.trainable import BC
+    from hindcast.rllib.builder.trainables import BC
 
     evaluation = clone_config(walks).evaluation(
         offline_evaluation_interval=2, offline_evaluation_held_out=0.3

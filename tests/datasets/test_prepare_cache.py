@@ -143,7 +143,7 @@ class Mine(Base):
         ]
 """
 BASE = """
-from hindcast.pipeline.prelearner import OfflinePreLearner
+from hindcast import OfflinePreLearner
 
 class Base(OfflinePreLearner):
     reward = {reward}

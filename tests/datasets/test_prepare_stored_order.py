@@ -19,14 +19,12 @@ from hindcast.datasets.hooks import Hooks
 from hindcast.datasets.prepare import opening, preparer
 from hindcast.datasets.prepare.job import Part
 from hindcast.datasets.prepare.opening import open_data
-from hindcast.datasets.prepare.reading import Reading
 from hindcast.errors import Interrupted
 from hindcast.formats.dataset_folder.manifest import FOLDER
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.tables import text_files
 from hindcast.formats.tables.csv_table import Csv
 from hindcast.formats.tables.json_table import Json
-from hindcast.storage.location import resolve
 from support import episode_hashes
 
 BLOCK = kit.make_block([4, 7, 3, 9, 1, 6, 2, 8] * 4)
@@ -236,31 +234,3 @@ def test_preparation_interrupted_anywhere_resumes(tmp_path, where):
             stops += 1
     assert stops > 1
     assert episode_hashes(kit.read_block(dataset)) == episode_hashes(BLOCK)
-
-
-def test_preparation_of_an_earlier_version_resumes_by_episode(tmp_path, monkeypatch):
-    """It grouped all rows by episode, without recording that it did."""
-    path = kit.write_files(tmp_path / "rows", rows(tmp_path), 9)
-    with monkeypatch.context() as earlier:
-        earlier.setattr(preparer, "_should_keep_stored_order", lambda *_: False)
-        with pytest.raises(_StopError):
-            open_data(path, cache=tmp_path / "cache", hooks=_stop_after(14))
-    (folder,) = (tmp_path / "cache" / "prepared").iterdir()
-    assert list(resolve(folder).child(FOLDER, "commits").files())
-    block = kit.read_block(open_data(Reading((path,)), cache=tmp_path / "cache"))
-    assert episode_hashes(block) == episode_hashes(BLOCK)
-    assert not (folder / FOLDER / "partitioning.json").exists()
-
-
-def test_preparation_begun_under_the_old_file_name_resumes_in_stored_order(tmp_path, reads):
-    path = kit.write_files(tmp_path / "rows", rows(tmp_path), 9)
-    with pytest.raises(_StopError):
-        open_data(path, cache=tmp_path / "cache", hooks=_stop_after(5))
-    (file,) = tmp_path.glob(f"cache/prepared/*/{FOLDER}/partitioning.json")
-    assert list(file.parent.glob("commits/*"))
-    file.rename(file.with_name("dealing.json"))
-    first_reads = len(reads())
-    block = kit.read_block(open_data(path, cache=tmp_path / "cache"))
-    assert block.eps_id.tolist() == BLOCK.eps_id.tolist()
-    assert not file.exists()
-    assert len(reads()) - first_reads < 9

@@ -45,7 +45,7 @@ def test_file_of_unknown_format_is_described(tmp_path, name, content, sentence):
     (tmp_path / name).write_bytes(content)
     message = refusal(tmp_path / name)
     assert sentence in message
-    assert "Parquet, JSON and CSV (plain or gzip)" in message
+    assert "supported are Minari, D4RL, Parquet, RLlib's SampleBatch, JSON (plain or gzip)" in message
 
 
 def test_folder_of_a_run_is_refused(tmp_path):

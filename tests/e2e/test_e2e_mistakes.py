@@ -29,7 +29,7 @@ class Broken(gym.Env):
 HUNGRY = """\
 import time
 
-from hindcast.pipeline.prelearner import OfflinePreLearner
+from hindcast import OfflinePreLearner
 
 
 class Hungry(OfflinePreLearner):

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hindcast import BCConfig, ConnectorV2, OfflinePreLearner, RLModule, RLModuleSpec, SingleAgentEpisode
-from hindcast.pipeline.rllib_prelearner import prelearn_rows
+from hindcast.rllib.row_mapping import prelearn_rows
 from hindcast.run.inputs import training_options
 
 Run = Callable[..., str]

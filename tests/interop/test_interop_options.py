@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from hindcast import AlgorithmConfig
-from hindcast.builder.option_names import REMOVED_METHODS, check_name, is_default_of_missing_option
-from hindcast.builder.options import OPTIONS
 from hindcast.errors import UserError
+from hindcast.rllib.builder.option_names import REMOVED_METHODS, check_name, is_default_of_missing_option
+from hindcast.rllib.builder.options import OPTIONS
 from option_effects import option_effect
 
 Run = Callable[..., str]

@@ -208,24 +208,6 @@ def test_scores_without_method_are_compared_by_metric(run):
     assert run.store.best_score("wis") == 90.0
 
 
-def test_best_json_with_old_keys_is_read(run):
-    run.save()
-    old_mark = {"updates": 2, "score": 70.0, "by": "wis", "measured": "hash", "atEnd": False, "before": None}
-    end_mark = {
-        "updates": 3,
-        "score": 90.0,
-        "by": "wis",
-        "measured": "hash",
-        "atEnd": True,
-        "before": old_mark,
-    }
-    run.store.location.child("best.json").write_bytes(json.dumps(end_mark).encode())
-    assert run.store.best_score("wis", "hash") == 90.0
-    assert run.store.best_score("wis", "another hash") is None
-    run.store.revert_end_mark()
-    assert run.store.best_score("wis", "hash") == 70.0
-
-
 def test_save_keeps_protected_checkpoints(tmp_path):
     run = Run(str(tmp_path), keep=1)
     run.train().save()

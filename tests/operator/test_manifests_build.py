@@ -198,7 +198,7 @@ def test_ray_job_submits_once_and_shuts_down(resource: Resource) -> None:
     assert job["metadata"]["annotations"] == {"ray.io/disable-provisioned-head-restart": "true"}
     assert (spec["submissionMode"], spec["backoffLimit"]) == ("K8sJobMode", 0)
     assert (spec["shutdownAfterJobFinishes"], spec["ttlSecondsAfterFinished"]) == (True, 0)
-    assert spec["entrypoint"] == "python -m hindcast.run.cluster /etc/hindcast/attempt"
+    assert spec["entrypoint"] == "python -m hindcast.cluster /etc/hindcast/attempt"
     cluster = spec["rayClusterSpec"]
     assert cluster["authOptions"] == {"mode": "token"} and cluster["rayVersion"] == "2.60.0"
     pod_templates = templates(job)

@@ -13,13 +13,13 @@ import pytest
 import torch
 from pipeline_fakes import FakeDataset
 
+from hindcast import OfflinePreLearner
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.errors import DataError, UserCodeError, WorkerLost
 from hindcast.pipeline.data_workers import DataWorkers
 from hindcast.pipeline.executors import Local, UnitInEpoch
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData, Source
-from hindcast.pipeline.prelearner import OfflinePreLearner
 from ray_here import POOL
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_here"), pytest.mark.filterwarnings("ignore")]

@@ -11,10 +11,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from hindcast import OfflinePreLearner
 from hindcast.episodes.episode import SingleAgentEpisode
 from hindcast.episodes.spaces import space_to_json
 from hindcast.errors import UserCodeError
-from hindcast.pipeline.prelearner import OfflinePreLearner
 
 HERE = Path(__file__)
 ROWS = {"value": np.arange(6, dtype=np.float32)}

@@ -14,7 +14,7 @@ from pipeline_fakes import block_of
 from hindcast.episodes.convert import block_to_episodes, episodes_to_block
 from hindcast.episodes.episode import SingleAgentEpisode
 from hindcast.pipeline.episode_store import EpisodeStore
-from hindcast.pipeline.replay_buffer import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+from hindcast.rllib.replay_buffer import EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
 from layers import examples
 
 KINDS = pytest.mark.parametrize("kind", [EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer])

@@ -2,11 +2,10 @@
 
 import numpy as np
 
+from hindcast import OfflineData, OfflinePreLearner
 from hindcast.episodes.block import Block
-from hindcast.pipeline.connector_v2 import ConnectorV2
 from hindcast.pipeline.connectors import BatchConnector, BlockConnector
-from hindcast.pipeline.offline_data import OfflineData
-from hindcast.pipeline.prelearner import OfflinePreLearner
+from hindcast.rllib.connectors.connector_v2 import ConnectorV2
 
 
 class Scale(BlockConnector):

@@ -230,7 +230,7 @@ def test_functions_are_callbacks(walks: Path) -> None:
         .callbacks(on_train_result=log_twice)
     )
     assert config.to_resource().spec.callbacks == [
-        f"hindcast.record.callbacks:on_train_result.{HERE}.log_twice"
+        f"hindcast.rllib.callbacks:on_train_result.{HERE}.log_twice"
     ]
     config.callbacks(on_algorithm_init=[local_function, local_function])
     with config.build_algo() as algo:

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
+from hindcast import OfflineData, OfflinePreLearner
 from hindcast.datasets.opening import open_dataset
-from hindcast.pipeline.offline_data import OfflineData
-from hindcast.pipeline.prelearner import OfflinePreLearner
-from hindcast.pipeline.training_config import TrainingConfig
+from hindcast.rllib.training_config import TrainingConfig
 from hindcast.run.execute import FileReferences, train_locally
 from hindcast.run.inputs import inputs_of, open_inputs, sources_of
 from hindcast.run.interruption import Interruption

@@ -352,16 +352,6 @@ def test_finished_training_without_loss_is_reported(tmp_path: Path, numbered_dat
     assert "has already finished after 96 updates" in train(training(tmp_path, numbered_data)).message
 
 
-def test_finished_training_with_old_keys_is_reported(tmp_path: Path, numbered_data: Path) -> None:
-    checkpoint = train(training(tmp_path, numbered_data)).metrics["checkpoint"]
-    marker = tmp_path / "test/r1/success.json"
-    best = {"path": checkpoint, "score": 1.5, "by": "wis"}
-    marker.write_text(json.dumps(json.loads(marker.read_text()) | {"best": best}))
-    outcome = train(training(tmp_path, numbered_data))
-    assert "has already finished: estimated return 1.5 (wis)" in outcome.message
-    assert outcome.metrics["best"] == {"path": checkpoint, "score": 1.5, "metric": "wis"}
-
-
 class TestInterruption:
     """100 updates equal 50, a checkpoint and 50 more; test_faults_training does so in new processes."""
 

@@ -6,7 +6,7 @@ Pages: 2.40, 2026; block 30
 from record_expert_data_to_local_disk import data_path
 
 from hindcast import AlgorithmConfig, BCConfig
-from hindcast.pipeline.connector_v2 import ConnectorV2
+from hindcast.rllib.connectors.connector_v2 import ConnectorV2
 
 
 # changed: a connector; the page only gives its name.

@@ -6,7 +6,7 @@ Pages: 2.40, 2026; block 29
 from record_expert_data_to_local_disk import data_path
 
 from hindcast import AlgorithmConfig, MARWILConfig, override
-from hindcast.pipeline.connector_pieces import (
+from hindcast.rllib.connectors.library import (
     AddNextObservationsFromEpisodesToTrainBatch,
     AddObservationsFromEpisodesToBatch,
     AddOneTsToEpisodesAndTruncate,

@@ -14,8 +14,8 @@ from hindcast_operator.manifests.sizes import PoolSize, Sizes
 from hindcast_operator.manifests.volumes import ATTEMPT_FOLDER, SPILL_FOLDER, writable_folders
 
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
-ENTRYPOINT: Final = f"python -m hindcast.run.cluster {ATTEMPT_FOLDER}"
-"""The driver, by the module name that all runtimes have: the previous version has no `hindcast.cluster`."""
+ENTRYPOINT: Final = f"python -m hindcast.cluster {ATTEMPT_FOLDER}"
+"""The driver of an attempt."""
 BACKSTOP_SECONDS: Final = 900
 """How much later than the operator KubeRay ends an overdue run. It only matters while the operator is down."""
 _MAX_SECONDS: Final = 2**31 - 1

@@ -14,8 +14,6 @@ from hindcast.algorithms.dqn import DQN, DiscreteCQL
 from hindcast.algorithms.fql import FQL
 from hindcast.algorithms.iql import IQL
 from hindcast.algorithms.marwil import MARWIL
-from hindcast.algorithms.own_loss import UNSUPPORTED_HOOKS as NOT_OF_LEARNERS
-from hindcast.algorithms.own_loss import CustomLoss
 from hindcast.algorithms.ppo import PPO
 from hindcast.algorithms.rebrac import ReBRAC
 from hindcast.algorithms.sac import SAC
@@ -41,12 +39,6 @@ REGISTRY: Final[dict[str, type[Algorithm]]] = {
 }
 """Name -> class. An algorithm's file needs only a line here and `make crds`: resources, builder, Tune and the reference
 page are derived from it."""
-_UNSUPPORTED_HOOKS: Final = {
-    "build_learner_connector": "name the connectors in spec.pipeline.connectors (learner_connector in Python)",
-    "training_step": "its networks, optimisers and losses define the training step",
-}
-"""Methods of RLlib's algorithms that are not supported -> what to do instead of overriding them."""
-
 __all__ = ["REGISTRY", "build", "option_schemas", "resolve"]
 
 
@@ -91,9 +83,7 @@ def resolve(name: str) -> type[Algorithm]:
             f"{nearest(name, REGISTRY)}"
         )
     algorithm = import_subclass(name, Algorithm, "algorithm")  # type: ignore[type-abstract]
-    refuse_unused_overrides(algorithm, Algorithm, _UNSUPPORTED_HOOKS)
-    if issubclass(algorithm, CustomLoss):
-        refuse_unused_overrides(algorithm, CustomLoss, NOT_OF_LEARNERS)
+    refuse_unused_overrides(algorithm)
     return algorithm
 
 

@@ -6,7 +6,7 @@ the CRD's schema (with its bounds and rules) and as the reference page (with the
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
@@ -165,6 +165,17 @@ def _check_finite(value: Any) -> Any:
         raise ValueError(f"contains {value}, expected finite numbers: JSON has no NaN or infinity")
     for entry in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         _check_finite(entry)
+    return value
+
+
+def to_yaml_types(value: Any) -> Any:
+    """Convert a value to the types of YAML: tuples and NumPy's arrays to lists, NumPy's numbers to Python's."""
+    if isinstance(value, Mapping):
+        return {key: to_yaml_types(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_yaml_types(entry) for entry in value]
+    if type(value).__module__ == "numpy":
+        return to_yaml_types(value.tolist())
     return value
 
 

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from hindcast.api.base import Anything, FreeForm, Location, Model, NonNegative, Positive, ShortText
+from hindcast.api.formats import AUTO, FormatName
 from hindcast.api.lists import ListSet
 from hindcast.api.metadata import Reference
 from hindcast.api.quantity import Quantity
@@ -77,20 +78,7 @@ class InputSource(Model):
     """Share of batches drawn from this source, relative to the other weights. Default: no mixing."""
     top: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Share of the episodes to learn from, by highest return (sum of rewards). Default: all."""
-    format: Literal[
-        "Auto",
-        "Parquet",
-        "JSON",
-        "CSV",
-        "SampleBatch",
-        "Minari",
-        "D4RL",
-        "TFRecord",
-        "Text",
-        "Images",
-        "Binary",
-        "RayData",
-    ] = "Auto"
+    format: FormatName = AUTO
     """Format of the files. `Auto` detects it; `Text`, `Images` and `Binary` need `pipeline.preLearner`. `RayData` reads
     them once by `readOptions.method`: a method of Ray Data (`read_numpy`), or a custom function of the path,
     "package.module:name"."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from hindcast.api.formats import AUTO, FormatName
 from hindcast.cli.screen import Screen
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from hindcast.datasets.hooks import Hooks
     from hindcast.datasets.prepare.reading import Reading
     from hindcast.datasets.target import Target
-
-Format = Literal["Auto", "Parquet", "JSON", "CSV", "SampleBatch", "Minari", "D4RL"]
 
 
 def _reading(*names: str, **options: Any) -> Any:
@@ -33,7 +32,7 @@ def _writing(*names: str, **options: Any) -> Any:
 class ReadFlags:
     """Options for reading the sources; they match the fields of a training's input."""
 
-    form: Annotated[Format, _reading("--format", help="Format of the source files.")] = "Auto"
+    form: Annotated[FormatName, _reading("--format", help="Format of the source files.")] = AUTO
     schema: Annotated[
         list[str] | None,
         _reading(

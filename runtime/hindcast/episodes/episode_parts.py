@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from hindcast.episodes import nested
+from hindcast.episodes.episode_data import EpisodeData
 from hindcast.episodes.lookback_buffer import InfiniteLookbackBuffer
 
-if TYPE_CHECKING:
-    from hindcast.episodes.episode import SingleAgentEpisode
+E = TypeVar("E", bound=EpisodeData)
 
 
-def cut(episode: SingleAgentEpisode, lookback: int) -> SingleAgentEpisode:
+def cut(episode: E, lookback: int) -> E:
     """See `SingleAgentEpisode.cut`."""
     _require_open(episode)
     _require_lookback(lookback)
@@ -21,7 +21,7 @@ def cut(episode: SingleAgentEpisode, lookback: int) -> SingleAgentEpisode:
     return _section(episode, range(end, end), lookback)
 
 
-def slice_steps(episode: SingleAgentEpisode, steps: slice, lookback: int | None) -> SingleAgentEpisode:
+def slice_steps(episode: E, steps: slice, lookback: int | None) -> E:
     """See `SingleAgentEpisode.slice`."""
     num_before = episode.rewards.lookback if lookback is None else lookback
     _require_lookback(num_before)
@@ -44,7 +44,7 @@ def slice_steps(episode: SingleAgentEpisode, steps: slice, lookback: int | None)
     return section
 
 
-def concat(episode: SingleAgentEpisode, other: SingleAgentEpisode) -> None:
+def concat(episode: EpisodeData, other: EpisodeData) -> None:
     """See `SingleAgentEpisode.concat_episode`."""
     _require_continuation(episode, other)
     pairs = [(episode.observations, other.observations), (episode.infos, other.infos)]
@@ -65,7 +65,7 @@ def concat(episode: SingleAgentEpisode, other: SingleAgentEpisode) -> None:
     episode.custom_data.update(other.custom_data)
 
 
-def _section(episode: SingleAgentEpisode, steps: range, lookback: int) -> SingleAgentEpisode:
+def _section(episode: E, steps: range, lookback: int) -> E:
     """Return the steps at these positions as an episode, with at most `lookback` steps before them."""
     lookback = min(lookback, steps.start)
     first, final, step = steps.start - lookback, steps.stop, steps.step
@@ -105,7 +105,7 @@ def _slice_infos(infos: Callable[[], Sequence[dict[str, Any]]], items: slice) ->
     return infos()[items]
 
 
-def _require_open(episode: SingleAgentEpisode) -> None:
+def _require_open(episode: EpisodeData) -> None:
     if episode.is_done:
         raise ValueError(f"episode {episode.id_} is done: nothing can follow it")
 
@@ -115,7 +115,7 @@ def _require_lookback(lookback: int) -> None:
         raise ValueError(f"len_lookback_buffer is {lookback}: it must be 0 or more steps")
 
 
-def _require_continuation(episode: SingleAgentEpisode, other: SingleAgentEpisode) -> None:
+def _require_continuation(episode: EpisodeData, other: EpisodeData) -> None:
     if other.id_ != episode.id_:
         raise ValueError(f"a part of episode {other.id_} cannot continue episode {episode.id_}")
     _require_open(episode)

@@ -6,13 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
+from hindcast.episodes.episode_data import EpisodeData
 from hindcast.episodes.lookback_buffer import InfiniteLookbackBuffer
 from hindcast.episodes.spaces import space_from_state, space_to_state
-
-if TYPE_CHECKING:
-    from hindcast.episodes.episode import SingleAgentEpisode
 
 _REQUIRED_KEYS: Final = (
     "id_",
@@ -36,10 +34,10 @@ _REQUIRED_KEYS: Final = (
 _COLUMN_KEYS: Final = ("observations", "actions", "rewards", "infos")
 _SPACE_KEYS: Final = ("_observation_space", "_action_space")
 
-E = TypeVar("E", bound="SingleAgentEpisode")
+E = TypeVar("E", bound=EpisodeData)
 
 
-def state_of(episode: SingleAgentEpisode) -> dict[str, Any]:
+def state_of(episode: EpisodeData) -> dict[str, Any]:
     """See `SingleAgentEpisode.get_state`."""
     state = {key: getattr(episode, key) for key in _REQUIRED_KEYS}
     for key in _COLUMN_KEYS:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -82,9 +82,16 @@ class Format(ABC):
 
     Attributes:
         name: as `InputSource.format` names it.
+        title: the format in lists of what can be read; empty leaves it out.
+        has_timesteps: whether its rows are timesteps; others are mapped to episodes by a class of the user's.
+        ray_methods: read methods of Ray Data for the same files; the first one reads them for pre-learners that map
+            rows of any format.
     """
 
     name: str
+    title: ClassVar[str] = ""
+    has_timesteps: ClassVar[bool] = True
+    ray_methods: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def recognises(self, location: Location) -> bool:

@@ -31,6 +31,8 @@ _ALL: Final[tuple[Format, ...]] = (
     Binary(),
 )
 FORMATS: Final[dict[str, Format]] = {file_format.name: file_format for file_format in (*_ALL, RayData())}
+"""Name -> format. A format's file needs only its line above and `make crds`: resources, CLI, builder and the reference
+page are derived from it."""
 
 
 def detect_format(location: Location) -> Format | None:

@@ -220,6 +220,7 @@ class Algorithm(ABC):
         distributions: the values of `model.distribution` that it can train; None for all.
         target_networks: target network -> the network of `networks()`, or submodule of one, that it starts as a frozen
             copy of.
+        unsupported_overrides: methods of RLlib's algorithms that nothing calls here -> what to do instead.
     """
 
     Options: ClassVar[type[AlgorithmOptions]]
@@ -231,6 +232,10 @@ class Algorithm(ABC):
     has_own_policy: ClassVar[bool] = False
     distributions: ClassVar[tuple[Distribution, ...] | None] = None
     target_networks: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    unsupported_overrides: ClassVar[Mapping[str, str]] = {
+        "build_learner_connector": "name the connectors in spec.pipeline.connectors (learner_connector in Python)",
+        "training_step": "its networks, optimisers and losses define the training step",
+    }
 
     def __init__(self, options: AlgorithmOptions) -> None:
         self.options = options

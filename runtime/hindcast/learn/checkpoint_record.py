@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
 from hindcast.errors import DataError
@@ -16,18 +16,11 @@ from hindcast.storage.location import Location
 FORMAT_VERSION = 1
 RECORD_FILE, BEST_FILE = "checkpoint.json", "best.json"
 FOLDER_NAME = re.compile(r"^checkpoint-(\d{9,})$")
-_RENAMED_KEYS: Final = {"by": "metric", "measured": "method", "before": "previous"}
 
 
 def folder_name(updates: int) -> str:
     """Return the name of a checkpoint's folder."""
     return f"checkpoint-{updates:09d}"
-
-
-def with_current_keys(mark: Any) -> Any:
-    """Return what `best.json` or `success.json` says about the best checkpoint, with old keys renamed."""
-    # Development versions wrote other keys; their runs continue with the checkpoint that they marked.
-    return {_RENAMED_KEYS.get(key, key): mark[key] for key in mark} if isinstance(mark, dict) else mark
 
 
 class _Json(BaseModel):
@@ -81,7 +74,7 @@ class Best(_Json):
         updates: of the checkpoint.
         score: its score.
         metric: name of the metric.
-        method: identifies how the score was measured; None in files of earlier versions, which did not record it.
+        method: identifies how the score was measured.
         at_end: it was marked only because the run ended there.
         previous: the mark that this one replaced at the end; restored when the run continues.
     """
@@ -92,11 +85,6 @@ class Best(_Json):
     method: str | None = None
     at_end: bool = False
     previous: Best | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _rename_keys(cls, content: Any) -> Any:
-        return with_current_keys(content)
 
 
 Record = TypeVar("Record", bound=_Json)

@@ -30,11 +30,6 @@ Batch: TypeAlias = Mapping[str, Tensor]
 
 _FIRST_POLICY_GAIN = 0.01
 _FIELD = "spec.model.moduleClass"
-_UNSUPPORTED_HOOKS = dict.fromkeys(
-    ("get_inference_action_dist_cls", "get_exploration_action_dist_cls", "get_train_action_dist_cls"),
-    "model.distribution sets the action distribution, and action_head.inputs_size is its number of inputs",
-)
-"""Methods of RLlib's modules that nothing calls here -> what to do instead of overriding them."""
 
 
 class RLModule(nn.Module):
@@ -66,12 +61,17 @@ class RLModule(nn.Module):
         action_head: sizes of the outputs and the noise per action, and the family of the distribution.
         sees_rewards: whether batches in acting have `prev_rewards`, `[B]` float32, the reward of the previous step; its
             value is undefined where an episode begins.
+        unsupported_overrides: methods of RLlib's modules that nothing calls here -> what to do instead.
 
     Raises:
         SpecError: the options do not fit the spaces.
     """
 
     sees_rewards: ClassVar[bool] = False
+    unsupported_overrides: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("get_inference_action_dist_cls", "get_exploration_action_dist_cls", "get_train_action_dist_cls"),
+        "model.distribution sets the action distribution, and action_head.inputs_size is its number of inputs",
+    )
 
     def __init__(
         self,
@@ -412,7 +412,7 @@ def module_class_of(model: ModelSpec) -> type[RLModule]:
     if model.module_class is None:
         return PolicyModule
     kind = import_subclass(model.module_class, RLModule, _FIELD)
-    refuse_unused_overrides(kind, RLModule, _UNSUPPORTED_HOOKS)
+    refuse_unused_overrides(kind)
     return kind
 
 

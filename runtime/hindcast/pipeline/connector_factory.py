@@ -1,63 +1,65 @@
 """Make connectors over blocks and batches from `spec.pipeline.connectors`.
 
-Adjacent connectors in RLlib's form (`ConnectorV2`), which are called with lists of `SingleAgentEpisode`, become one
-`EpisodeConnector`: they share episodes, batch and `shared_data`. It converts a block to episodes and back, which is
-slow, since each episode becomes Python objects; only connectors of this form need it.
+Connectors of other forms, such as RLlib's, are converted by the package that knows the form. It registers a
+`ConnectorForm` under the entry point group "hindcast.connector_forms".
 """
 
 from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from importlib.metadata import entry_points
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import gymnasium as gym
-import torch
 
 from hindcast.api.environment import NamedCall
 from hindcast.api.sentences import nearest
-from hindcast.episodes.block import Block
-from hindcast.episodes.convert import block_to_episodes, episodes_to_block
 from hindcast.errors import SpecError
-from hindcast.models.rl_module import RLModule
-from hindcast.pipeline.connector_pieces import (
-    LIBRARY_CONNECTORS,
-    UNNEEDED_CONNECTORS,
-    AddColumnsFromEpisodesToTrainBatch,
-    AddNextObservationsFromEpisodesToTrainBatch,
-    default_connectors,
-    is_default,
-)
-from hindcast.pipeline.connector_v2 import ConnectorV2, LearnerConnectorPipeline
-from hindcast.pipeline.connectors import AddColumns, BatchConnector, BlockConnector, Context
-from hindcast.pipeline.contracts import check_episodes, check_repeatable
-from hindcast.pipeline.metrics_logger import MetricsLogger
-from hindcast.pipeline.module_batches import with_batch
-from hindcast.pipeline.multi_rl_module import MultiRLModule, frozen_copy
-from hindcast.user_code import Misuse, calling, import_object, raise_user_code_error
+from hindcast.pipeline.connectors import BatchConnector, BlockConnector, ConnectorContext
+from hindcast.user_code import calling, import_object
 
-_FIELD: Final = "spec.pipeline.connectors"
+FIELD: Final = "spec.pipeline.connectors"
 _SPACES: Final = ("input_observation_space", "input_action_space")
 
 
-@dataclass(frozen=True)
-class ConnectorContext:
-    """The properties of a training that connectors are constructed with.
+class ConnectorForm(Protocol):
+    """A form of connectors that is neither `BlockConnector` nor `BatchConnector`.
 
     Attributes:
-        observation_space: the environment's, or the data's.
-        action_space: the same.
-        module: the policy's network; connectors in RLlib's form get a copy.
-        next_obs: whether the algorithm reads `new_obs`.
+        names: names that `spec.pipeline.connectors` may contain without a module.
     """
 
-    observation_space: gym.Space | None = None
-    action_space: gym.Space | None = None
-    module: RLModule | None = None
-    next_obs: bool = False
+    names: Collection[str]
+
+    def factory(self, name: str) -> Callable[..., Any] | None:
+        """Return the class of a name without a module; None if the form does not know it.
+
+        Raises:
+            SpecError: the form knows the name, but a training does not need the connector.
+        """
+
+    def includes(self, candidate: Any) -> bool:
+        """Return True if an object is a connector of this form."""
+
+    def expand(self, connector: Any) -> Sequence[Any]:
+        """Return what a connector consists of: connectors of this form, over blocks or over batches.
+
+        Raises:
+            SpecError: a training does not need the connector.
+        """
+
+    def adapt(self, connectors: Sequence[Any], context: ConnectorContext) -> BlockConnector:
+        """Return a connector over blocks that runs adjacent connectors of this form."""
+
+
+@cache
+def connector_forms() -> tuple[ConnectorForm, ...]:
+    """Return the forms that installed packages register."""
+    return tuple(entry.load() for entry in entry_points(group="hindcast.connector_forms"))
 
 
 def make_connectors(
@@ -73,112 +75,72 @@ def make_connectors(
         SpecError: an unknown name, or an object that is not a connector.
         UserCodeError: importing or constructing one raised.
     """
-    steps = [step for connector in named for step in _expand(_construct(connector, context), connector.name)]
+    steps = [step for entry in named for step in _expand(construct_connector(entry, context), entry.name)]
     steps += [step for connector in objects for step in _expand(connector, type(connector).__name__)]
     connectors: list[BlockConnector | BatchConnector] = []
-    # Grouped, so that a block is converted to episodes once for adjacent connectors.
-    for takes_episodes, group in groupby(steps, key=is_episode_connector):
+    # Grouped, so that a form converts a block once for adjacent connectors.
+    for form, group in groupby(steps, key=_form_of):
         group_steps = list(group)
-        connectors += [EpisodeConnector(group_steps, context)] if takes_episodes else group_steps
+        connectors += group_steps if form is None else [form.adapt(group_steps, context)]
     return connectors
 
 
-def make_learner_pipeline(
-    named: Iterable[NamedCall], observation_space: gym.Space | None, action_space: gym.Space | None
-) -> LearnerConnectorPipeline:
-    """Return a resource's connectors as RLlib's pipeline for learners, followed by RLlib's default connectors.
+def construct_connector(named: NamedCall, context: ConnectorContext) -> Any:
+    """Return the connector that an entry of `spec.pipeline.connectors` names, or the list that its function returns.
 
     Raises:
-        SpecError: an unknown name, or a connector that is not in RLlib's form.
-        UserCodeError: importing or constructing one raised.
+        SpecError: an unknown name.
+        UserCodeError: importing or constructing it raised.
     """
-    context = ConnectorContext(observation_space, action_space)
-    connectors = [connector for entry in named for connector in _flatten(_construct(entry, context))]
-    for connector in connectors:
-        if not is_episode_connector(connector):
-            raise SpecError(
-                f"{_FIELD}: {type(connector).__name__} cannot be in a LearnerConnectorPipeline, which only "
-                "takes connectors in RLlib's form (ConnectorV2)."
-            )
-    return LearnerConnectorPipeline(
-        observation_space, action_space, connectors=[*connectors, *default_connectors()]
-    )
-
-
-def _flatten(entry: Any) -> list[Any]:
-    if isinstance(entry, list | tuple):
-        return [connector for part in entry for connector in _flatten(part)]
-    return list(entry) if type(entry) is LearnerConnectorPipeline else [entry]
-
-
-def is_episode_connector(candidate: Any) -> bool:
-    """Return True if an object is called with episodes."""
-    if isinstance(candidate, BlockConnector | BatchConnector | type) or not callable(candidate):
-        return False
-    return isinstance(candidate, ConnectorV2) or "episodes" in _parameters(candidate)
-
-
-def _expand(entry: Any, name: str) -> Iterator[Any]:
-    """Yield the connectors of an entry of `spec.pipeline.connectors`.
-
-    The default connectors at the end of a pipeline are left out: a training does the same without them.
-    """
-    if isinstance(entry, list | tuple):
-        for part in entry:
-            yield from _expand(part, name)
-    elif type(entry) is LearnerConnectorPipeline:
-        connectors = list(entry)
-        requested_columns = [
-            AddColumns(connector.added_columns)
-            for connector in connectors
-            if type(connector) is AddNextObservationsFromEpisodesToTrainBatch
-        ]
-        # Connectors of the user's own may rely on defaults before them, so only those at the end are dropped.
-        while connectors and (
-            is_default(connectors[-1]) or type(connectors[-1]) in LIBRARY_CONNECTORS.values()
-        ):
-            connectors.pop()
-        for connector in connectors:
-            yield _check_connector(connector, name)
-        yield from requested_columns
-    elif type(entry) in LIBRARY_CONNECTORS.values():
-        yield AddColumns(
-            entry.added_columns, all_recorded=isinstance(entry, AddColumnsFromEpisodesToTrainBatch)
-        )
-    elif type(entry).__name__ in UNNEEDED_CONNECTORS and isinstance(entry, ConnectorV2) and is_default(entry):
-        raise SpecError(_unneeded_message(type(entry).__name__))
-    else:
-        yield _check_connector(entry, name)
-
-
-def _is_connector(candidate: Any) -> bool:
-    return isinstance(candidate, BlockConnector | BatchConnector) or is_episode_connector(candidate)
-
-
-def _check_connector(candidate: Any, name: str) -> Any:
-    if _is_connector(candidate):
-        return candidate
-    raise SpecError(
-        f"{_FIELD}: {name!r} is not a connector; derive it from BlockConnector, BatchConnector or ConnectorV2, "
-        "or pass a function (observation_space, action_space) that returns such connectors."
-    )
-
-
-def _construct(named: NamedCall, context: ConnectorContext) -> Any:
     factory = _factory(named.name)
     if _is_connector(factory):  # registered from Python as an object
         return copy.deepcopy(factory)
     if not callable(factory):
         return factory
-    with calling(f"{_FIELD}: creating {named.name!r}", factory):
+    with calling(f"{FIELD}: creating {named.name!r}", factory):
         return _call_factory(factory, named.kwargs, context)
 
 
+def parameters_of(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a callable by name; empty if it is written in C."""
+    try:
+        return inspect.signature(factory).parameters
+    except ValueError:
+        return {}
+
+
+def _expand(entry: Any, name: str) -> Iterator[Any]:
+    """Yield the connectors of an entry of `spec.pipeline.connectors`."""
+    if isinstance(entry, list | tuple):
+        for part in entry:
+            yield from _expand(part, name)
+        return
+    form = _form_of(entry)
+    for connector in [entry] if form is None else form.expand(entry):
+        if not _is_connector(connector):
+            raise SpecError(
+                f"{FIELD}: {name!r} is not a connector; derive it from BlockConnector, BatchConnector or ConnectorV2, "
+                "or pass a function (observation_space, action_space) that returns such connectors."
+            )
+        yield connector
+
+
+def _is_connector(candidate: Any) -> bool:
+    return isinstance(candidate, BlockConnector | BatchConnector) or _form_of(candidate) is not None
+
+
+def _form_of(candidate: Any) -> ConnectorForm | None:
+    """Return the form of an object; None for connectors over blocks and batches, and for other objects."""
+    if isinstance(candidate, BlockConnector | BatchConnector):
+        return None
+    return next((form for form in connector_forms() if form.includes(candidate)), None)
+
+
 def _call_factory(factory: Callable[..., Any], kwargs: dict[str, Any], context: ConnectorContext) -> Any:
-    """Call a class, with the spaces under RLlib's names if it has these parameters, or a function of both spaces."""
+    """Call a class, with the spaces if it has parameters for them, or a function of both spaces."""
     spaces: tuple[gym.Space | None, ...] = (context.observation_space, context.action_space)
     if isinstance(factory, type):
-        parameters = _parameters(factory)
+        parameters = parameters_of(factory)
         space_kwargs = {
             name: space for name, space in zip(_SPACES, spaces, strict=True) if name in parameters
         }
@@ -190,89 +152,13 @@ def _call_factory(factory: Callable[..., Any], kwargs: dict[str, Any], context: 
     return factory(*spaces, **kwargs)
 
 
-def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    try:
-        return inspect.signature(factory).parameters
-    except ValueError:  # the class is written in C
-        return {}
-
-
 def _factory(name: str) -> Any:
     if ":" in name:
-        return import_object(name, _FIELD)
-    if name in LIBRARY_CONNECTORS:
-        return LIBRARY_CONNECTORS[name]
-    if name in UNNEEDED_CONNECTORS:
-        raise SpecError(_unneeded_message(name))
+        return import_object(name, FIELD)
+    for form in connector_forms():
+        if (factory := form.factory(name)) is not None:
+            return factory
+    known_names = [known_name for form in connector_forms() for known_name in form.names]
     raise SpecError(
-        f"{_FIELD}: {name!r} is neither a library connector nor a "
-        f'"package.module:Class"{nearest(name, LIBRARY_CONNECTORS)}'
+        f'{FIELD}: {name!r} is neither a library connector nor a "package.module:Class"{nearest(name, known_names)}'
     )
-
-
-def _unneeded_message(name: str) -> str:
-    return f"{_FIELD}: {name} is not needed here. Leave it out: {UNNEEDED_CONNECTORS[name]}."
-
-
-class EpisodeConnector(BlockConnector):
-    """A connector over blocks that runs connectors over episodes.
-
-    Args:
-        connectors: objects with the call of `ConnectorV2`.
-        context: if its `next_obs` is set, a connector that changes observations in the batch must set `new_obs` too.
-    """
-
-    def __init__(self, connectors: Sequence[Any], context: ConnectorContext) -> None:
-        self.connectors = connectors
-        self._spaces = (context.observation_space, context.action_space)
-        self._pipeline = LearnerConnectorPipeline(*self._spaces, connectors=connectors)
-        self._module = None if context.module is None else MultiRLModule(frozen_copy(context.module))
-        self._next_obs = context.next_obs
-        self._is_checked = False
-        self.stochastic = any(bool(getattr(connector, "stochastic", False)) for connector in connectors)
-        self.columns = tuple(name for connector in connectors for name in getattr(connector, "columns", ()))
-
-    @property
-    def name(self) -> str:
-        """Names of the classes of the connectors over episodes."""
-        return ", ".join(type(connector).__name__ for connector in self.connectors)
-
-    @property
-    def function(self) -> Callable[..., Any]:
-        """The `__call__` of the first connector over episodes."""
-        return type(self.connectors[0]).__call__
-
-    def __call__(self, block: Block, context: Context) -> Block:
-        if len(self.connectors) > 1 and not self._is_checked:
-            self._is_checked = True
-            self._check_each(block, context)
-        return self._run(self._pipeline, block, context)
-
-    def _run(self, pipeline: LearnerConnectorPipeline, block: Block, context: Context) -> Block:
-        episodes = block_to_episodes(block, *self._spaces)
-        # The network is a frozen copy, so its outputs need no gradients.
-        with torch.no_grad():
-            batch = pipeline(
-                batch={},
-                episodes=episodes,
-                rl_module=self._module,
-                explore=False,
-                shared_data={"context": context},
-                metrics=context.metrics,
-            )
-        return with_batch(episodes_to_block(episodes), batch, next_obs=self._next_obs)
-
-    def _check_each(self, block: Block, context: Context) -> None:
-        """Name the first connector that breaks a rule: together they are only known as one connector."""
-        for count, connector in enumerate(self.connectors, 1):
-            pipeline = LearnerConnectorPipeline(*self._spaces, connectors=self.connectors[:count])
-            try:
-                first, second = (
-                    self._run(pipeline, block, replace(context, metrics=MetricsLogger())) for _ in range(2)
-                )
-                check_episodes(second, block.length)
-                check_repeatable(first.columns, second.columns)
-            except (Misuse, ValueError) as error:
-                raise_user_code_error(
-                    error, f"connector {type(connector).__name__}", type(connector).__call__
-                )

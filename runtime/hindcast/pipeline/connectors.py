@@ -14,11 +14,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
+import gymnasium as gym
 import numpy as np
 
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import is_per_observation, root
 from hindcast.formats.spec import DataSpec
+from hindcast.models.rl_module import RLModule
 from hindcast.pipeline.metrics_logger import MetricsLogger
 from hindcast.pipeline.rng import generator
 from hindcast.pipeline.window import Batch
@@ -61,20 +63,39 @@ class Context:
         return generator(self.seed, "connector", self.connector_index, self.epoch, self.position)
 
 
+@dataclass(frozen=True)
+class ConnectorContext:
+    """The properties of a training that connectors are constructed with.
+
+    Attributes:
+        observation_space: the environment's, or the data's.
+        action_space: the same.
+        module: the policy's network; connectors get a copy.
+        next_obs: whether the algorithm reads `new_obs`.
+    """
+
+    observation_space: gym.Space | None = None
+    action_space: gym.Space | None = None
+    module: RLModule | None = None
+    next_obs: bool = False
+
+
 class Connector:
-    """Base class of connectors over blocks and batches; `ConnectorV2` is that of connectors over episodes.
+    """Base class of connectors over blocks and batches.
 
     Attributes:
         scope: see the module's docstring.
         stochastic: whether it uses `context.rng`, so that its result differs between epochs.
         reads: names of the stored columns that it reads; None reads all of them.
         columns: names of columns that it adds to batches.
+        adds_undeclared_columns: whether it adds columns whose names only its result shows.
     """
 
     scope: ClassVar[Scope] = "episode"
     stochastic: bool = False
     reads: Collection[str] | None = None
     columns: Collection[str] = ()
+    adds_undeclared_columns: bool = False
 
     @property
     def name(self) -> str:

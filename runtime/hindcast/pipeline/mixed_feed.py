@@ -79,9 +79,8 @@ class MixedFeed(Feed):
         }
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
-        positions = state["sources"].values()  # earlier versions wrote other keys, in the same order
-        for index, (feed, position) in enumerate(zip(self._feeds, positions, strict=True)):
-            feed.seek(position, select_prefix(f"{index}/", tensors or {}))
+        for index, feed in enumerate(self._feeds):
+            feed.seek(state["sources"][str(index)], select_prefix(f"{index}/", tensors or {}))
         self._num_batches = int(state["batches"])
 
     def metrics(self) -> dict[str, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,8 +20,8 @@ from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError, SpecError
 from hindcast.models.preprocessing import Preprocessing
 from hindcast.models.rl_module import RLModule
-from hindcast.pipeline.connector_factory import ConnectorContext, make_connectors
-from hindcast.pipeline.connectors import BatchConnector, BlockConnector, Context
+from hindcast.pipeline.connector_factory import make_connectors
+from hindcast.pipeline.connectors import BatchConnector, BlockConnector, ConnectorContext, Context
 from hindcast.pipeline.contracts import check_batch, check_repeatable
 from hindcast.pipeline.executors import Executor, Local
 from hindcast.pipeline.feeds import Feed, State
@@ -32,21 +31,14 @@ from hindcast.pipeline.mixed_feed import MixedFeed
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.prelearner import prelearner_class
 from hindcast.pipeline.residency import default_budget
-from hindcast.pipeline.rllib_prelearner import has_rllib_call
 from hindcast.pipeline.shard import WHOLE_BATCH, Shard
 from hindcast.pipeline.source_feed import SourceFeed, SourceSettings
 from hindcast.pipeline.targets import Targets
-from hindcast.pipeline.training_config import TrainingConfig
 from hindcast.pipeline.window import Batch, Recipe
 from hindcast.user_code import calling, import_subclass, refuse_unused_overrides
 
 _UPDATES_PER_LIVE_ITERATION: Final = 1000
 _CONNECTOR_METRICS: Final = "learner_connector"
-_UNSUPPORTED_OVERRIDES: Final = {
-    "default_map_batches_kwargs": "pipeline.dataWorkers (map_batches_kwargs in Python) sets the data workers",
-    "default_iter_batches_kwargs": "pipeline.prefetchBatches (iter_batches_kwargs in Python) limits reading ahead",
-}
-"""RLlib's methods of `OfflineData` that are never called -> what to do instead of overriding them."""
 
 
 class Source(NamedTuple):
@@ -72,19 +64,12 @@ def offline_data_class(pipeline: PipelineSpec) -> type[OfflineData]:
     if pipeline.offline_data is None:
         return OfflineData
     cls = import_subclass(pipeline.offline_data, OfflineData, "spec.pipeline.offlineData")
-    refuse_unused_overrides(cls, OfflineData, _UNSUPPORTED_OVERRIDES)
-    if not has_own_reader(pipeline):
-        return cls
-    if cls.sample is not OfflineData.sample:
-        raise SpecError(
-            f"{cls.__name__} takes a config and overrides sample, but its data become episodes once, before "
-            "training. Move sample into the pre-learner's __call__(batch), or remove __init__(config)."
-        )
-    return OfflineData
+    refuse_unused_overrides(cls)
+    return cls.feed_class()
 
 
 def has_own_reader(pipeline: PipelineSpec) -> bool:
-    """Return True if the user's subclass is in RLlib's form: its `__init__(config)` sets `data`.
+    """Return True if the class that `spec.pipeline.offlineData` names reads rows itself, before training.
 
     Raises:
         SpecError: see `offline_data_class`.
@@ -92,17 +77,14 @@ def has_own_reader(pipeline: PipelineSpec) -> bool:
     """
     if pipeline.offline_data is None:
         return False
-    cls = import_subclass(pipeline.offline_data, OfflineData, "spec.pipeline.offlineData")
-    return "config" in inspect.signature(cls).parameters and cls.__init__ is not OfflineData.__init__
+    return import_subclass(pipeline.offline_data, OfflineData, "spec.pipeline.offlineData").reads_rows()
 
 
 class OfflineData(Feed):
     """A `Feed` of batches from the datasets of a training.
 
     To customise the whole pipeline, subclass it and name the class in `spec.pipeline.offlineData`: override
-    `__init__` (what is read) or `sample` (how a batch is made). In RLlib's form `__init__(config)` gets a
-    `TrainingConfig` and sets `data`, a dataset of Ray Data, whose rows a pre-learner maps; it is read once, before
-    training.
+    `__init__` (what is read) or `sample` (how a batch is made).
 
     Args:
         sources: recorded data to train on, mixed by weight; empty if there are only `live_sources`.
@@ -157,8 +139,8 @@ class OfflineData(Feed):
         if spec is not None:
             spaces = (observation_space or spec.observation_space, action_space or spec.action_space)
         context = ConnectorContext(*spaces, module, next_obs=Columns.NEXT_OBS in needs.columns)
-        has_own_connectors = has_rllib_call(prelearner_class(pipeline))  # its `__call__` runs the connectors
-        steps = make_connectors(() if has_own_connectors else pipeline.connectors, connectors, context)
+        have_run = prelearner_class(pipeline).runs_connectors()
+        steps = make_connectors(() if have_run else pipeline.connectors, connectors, context)
         self.batch_size = batch_size
         self.counters: dict[str, int] = {}
         self.targets: Targets | None = None
@@ -203,10 +185,18 @@ class OfflineData(Feed):
         self.epoch_timesteps = sum(source.order.epoch_timesteps for source in self._sources)
 
     @classmethod
-    def read_rows(cls, training: Mapping[str, Any]) -> Any:
-        """Return the `data` of a subclass in RLlib's form."""
-        constructor: Any = cls
-        return constructor(TrainingConfig(training)).data
+    def reads_rows(cls) -> bool:
+        """Return True if the class reads rows, which a pre-learner turns into episodes before training."""
+        return False
+
+    @classmethod
+    def feed_class(cls) -> type[OfflineData]:
+        """Return the class that feeds a training: this one, or the default if this one only reads rows.
+
+        Raises:
+            SpecError: the class reads rows and overrides a method that is then never called.
+        """
+        return cls
 
     @property
     def updates_per_iteration(self) -> int:
@@ -416,7 +406,7 @@ class OfflineData(Feed):
     def _check_same_batches(self, state: State) -> None:
         names = {"batchSize": "timesteps per batch", "weights": "weights of the inputs"}
         for key, current in self._batch_settings().items():
-            expected = state.get(key, current)  # checkpoints of earlier versions lack both
+            expected = state[key]
             if expected != current:
                 raise DataError(
                     f"The position in the data cannot be resumed: the {names[key]} were {expected} when the "

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import cached_property, partial
-from typing import Any, Final
+from functools import partial
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -20,9 +20,9 @@ from hindcast.datasets.units import Unit
 from hindcast.datasets.validate import check_block, check_numbers, check_spec
 from hindcast.episodes.block import Block
 from hindcast.episodes.convert import episodes_to_block
+from hindcast.episodes.spaces import space_from_json
 from hindcast.errors import DataError, SpecError, UserCodeError
 from hindcast.formats.spec import DataSpec
-from hindcast.names import DEFAULT_MODULE_ID
 from hindcast.pipeline.connectors import BlockConnector, Context
 from hindcast.pipeline.contracts import (
     REPEATABILITY_RULES,
@@ -34,32 +34,8 @@ from hindcast.pipeline.contracts import (
 )
 from hindcast.pipeline.executors import PreLearn
 from hindcast.pipeline.metrics_logger import MetricsLogger
-from hindcast.pipeline.multi_rl_module import MultiRLModule
-from hindcast.pipeline.rllib_prelearner import (
-    call_mapper,
-    has_rllib_call,
-    has_rllib_mapper,
-    is_in_rllib_form,
-    items_to_episodes,
-    mapper_name,
-    prelearn_rows,
-    rows_to_episodes,
-    sample_batches_to_episodes,
-)
-from hindcast.pipeline.training_config import TrainingConfig
 from hindcast.pipeline.turn_lock import release_turn
 from hindcast.user_code import Misuse, calling, import_subclass, is_user_code, refuse_unused_overrides
-
-_NO_BUFFER: Final = "timesteps are shuffled in windows (pipeline.windowSteps), not drawn from a buffer"
-_UNSUPPORTED_OVERRIDES: Final = {
-    "_validate_episodes": "override _map_to_episodes(self, block), and raise there",
-    "_postprocess_and_sample": "override _map_to_episodes(self, block), or sample in a subclass of OfflineData",
-    "_should_module_be_updated": "the only module is always trained",
-    "build_learner_connector": "override AlgorithmConfig.build_learner_connector",
-    "default_prelearner_buffer_class": _NO_BUFFER,
-    "default_prelearner_buffer_kwargs": _NO_BUFFER,
-}
-"""RLlib's methods of a pre-learner that are never called -> what to do instead of overriding them."""
 
 
 class OfflinePreLearner:
@@ -69,11 +45,6 @@ class OfflinePreLearner:
     `_map_to_episodes` or `__call__`; `__init__` may take options (`spec.pipeline.preLearnerKwargs`) and must pass the
     others on. The number of episodes and their lengths must stay, since they determine the order of batches. For files
     that contain no timesteps (text, images, binary), override `map_rows`, which makes episodes of them.
-
-    In RLlib's form it maps rows of files, once, before training: `_map_to_episodes(batch, ...)`, static or not, and
-    `_map_sample_batch_to_episode(batch, ...)` return episodes; `__call__(batch)` returns a module's batch, each row of
-    which is learned from separately. `__init__` then gets `config` (a `TrainingConfig`), `spaces`, `module_spec` and
-    RLlib's other arguments, and only `__call__` runs the training's connectors.
 
     Args:
         dataset: the dataset that units belong to.
@@ -85,9 +56,6 @@ class OfflinePreLearner:
         action_space: the environment's, for the checks.
         normalized_actions: whether Box actions are recorded as the module returns them, before scaling and clipping, so
             that they may exceed the space's bounds.
-        config: in RLlib's form, the training's options; all arguments above are then left out.
-        spaces: in RLlib's form, the spaces of observations and actions.
-        rllib_kwargs: RLlib's other arguments.
 
     Attributes:
         stochastic: whether the result differs between epochs; a subclass that draws random numbers sets it.
@@ -99,7 +67,7 @@ class OfflinePreLearner:
 
     def __init__(
         self,
-        dataset: Dataset | None = None,
+        dataset: Dataset,
         *,
         columns: Collection[str] | None = None,
         connectors: Sequence[BlockConnector] = (),
@@ -108,20 +76,7 @@ class OfflinePreLearner:
         observation_space: gym.Space | None = None,
         action_space: gym.Space | None = None,
         normalized_actions: bool = False,
-        config: TrainingConfig | None = None,
-        spaces: tuple[gym.Space | None, gym.Space | None] | None = None,
-        **rllib_kwargs: Any,
     ) -> None:
-        if config is not None:
-            self.config = config
-            space_pair = spaces or (config.observation_space, config.action_space)
-            self.observation_space, self.action_space = space_pair
-            self._learner_connector = config.build_learner_connector(*space_pair)
-            return
-        if rllib_kwargs or dataset is None:
-            raise TypeError(
-                f"unexpected arguments {', '.join(map(repr, rllib_kwargs))}" if rllib_kwargs else "no dataset"
-            )
         self.dataset = dataset
         self.observation_space = observation_space
         self.action_space = action_space
@@ -134,34 +89,14 @@ class OfflinePreLearner:
         self._normalized_actions = normalized_actions
         self._checked_steps: set[Hashable] = set()
 
-    @cached_property
-    def _module(self) -> MultiRLModule:
-        """The policy's network, in RLlib's form."""
-        return self.config.rl_module_spec.build()
-
-    def _batch_of(self, rows: Mapping[str, Any]) -> dict[str, Any]:
-        """Convert rows to a module's batch (`default_policy/obs` …) by episodes and connectors, in RLlib's form."""
-        if self.config.input_read_episodes:
-            episodes = items_to_episodes(rows)
-        elif self.config.input_read_sample_batches:
-            episodes = call_mapper(self._map_sample_batch_to_episode, rows, self.config)["episodes"]
-        else:
-            episodes = call_mapper(self._map_to_episodes, rows, self.config)["episodes"]
-        for episode in episodes:
-            episode.to_numpy()
-        batch = self._learner_connector(rl_module=self._module, batch={}, episodes=episodes, shared_data={})
-        return {f"{DEFAULT_MODULE_ID}/{name}": value for name, value in batch[DEFAULT_MODULE_ID].items()}
-
-    def __call__(self, unit: Any, epoch: int = 0) -> Any:
-        """Return the block of a unit in an epoch; in RLlib's form, a module's batch of rows.
+    def __call__(self, unit: Unit, epoch: int = 0) -> Block:
+        """Return the block of a unit in an epoch.
 
         Raises:
             DataError: the unit cannot be read, or is not valid.
             UserCodeError: a connector raised, changed the number of episodes or their lengths, or returned two
                 different results for the first unit.
         """
-        if isinstance(unit, Mapping):
-            return self._batch_of(unit)
         start_time = time.perf_counter()
         stored_block = self._read_unit(unit)
         read_time = time.perf_counter()
@@ -183,9 +118,8 @@ class OfflinePreLearner:
 
     def _read_unit(self, unit: Unit) -> Block:
         """Read the unit as stored."""
-        is_own = type(self).__call__ is OfflinePreLearner.__call__
         # Other threads of the data worker may pre-learn while this one reads, but not in the middle of user code.
-        with release_turn() if is_own else nullcontext():
+        with nullcontext() if is_user_code(type(self).__call__) else release_turn():
             return self.dataset.read(unit, self._columns)
 
     @classmethod
@@ -199,60 +133,75 @@ class OfflinePreLearner:
             **kwargs: `spec.pipeline.preLearnerKwargs`.
 
         Returns:
-            A `Block`, a list of `SingleAgentEpisode`, or RLlib's `{"episodes": [...]}`. No two episodes
-            share an id.
+            A `Block`, a list of `SingleAgentEpisode`, or `{"episodes": either}`. No two episodes share an id.
 
         Raises:
-            SpecError: a subclass neither overrides this nor is in RLlib's form.
+            SpecError: a subclass does not override this.
         """
         raise SpecError(f"{cls.__name__} does not override map_rows, which turns rows of files into episodes")
+
+    def _map_to_episodes(self, block: Block) -> Any:
+        """Hook: map the episodes of a unit.
+
+        Args:
+            block: the episodes as read.
+
+        Returns:
+            A `Block`, a list of `SingleAgentEpisode`, or `{"episodes": either}`.
+        """
+        return block
+
+    @classmethod
+    def maps_any_rows(cls) -> bool:
+        """Return True if the class turns rows of files of any format into episodes, before training."""
+        return False
+
+    @classmethod
+    def runs_connectors(cls) -> bool:
+        """Return True if the class runs the training's connectors when it turns rows into episodes."""
+        return False
+
+    @classmethod
+    def unit_class(cls) -> type[OfflinePreLearner]:
+        """Return the class that pre-learns units: this one, or the default if this one only maps rows."""
+        return cls
+
+    @classmethod
+    def row_mapper(cls) -> Callable[..., Any]:
+        """Return the function that turns rows into episodes; it receives its part of the keyword arguments."""
+        return cls.map_rows
 
     @classmethod
     def make_episodes(
         cls, rows: dict[str, NDArray], kwargs: Mapping[str, Any], training: Mapping[str, Any], where: str
     ) -> Block | None:
-        """Return the episodes that the class makes of rows, in RLlib's form or by `map_rows`; None if there are none.
+        """Return the episodes that the class makes of rows; None if there are none.
 
-        See `prelearn_rows` for the arguments.
+        Args:
+            rows: `[R, …]` by column.
+            kwargs: `spec.pipeline.preLearnerKwargs`.
+            training: options of the training, as JSON; `map_rows` uses its spaces only.
+            where: source of the rows, for messages.
 
         Raises:
             UserCodeError: it raised, did not return episodes that fit the spaces, or returned two different results
                 for the first rows.
         """
-        config, is_rllib_form = TrainingConfig(training), is_in_rllib_form(cls)
-        name = mapper_name(cls, config) if is_rllib_form else "map_rows"
+        space = training.get("observationSpace")
+        with calling(f"{cls.__name__}.map_rows, given {where},", cls.map_rows):
+            return check_made_twice(
+                cls,
+                lambda: cls.map_rows(as_read_only(rows), **kwargs),
+                None if space is None else space_from_json(space),
+            )
 
-        def make() -> Block | None:
-            read_only_rows = as_read_only(rows)
-            if is_rllib_form:
-                return _to_block_or_none(prelearn_rows(cls, read_only_rows, kwargs, training, where))
-            return _to_block_or_none(cls.map_rows(read_only_rows, **kwargs))
-
-        with calling(f"{cls.__name__}.{name}, given {where},", getattr(cls, name)):
-            return _check_made_twice(cls, make, config)
-
-    def _map_to_episodes(self, *args: Any, **kwargs: Any) -> Any:
-        """Hook: map stored data to episodes.
-
-        Args:
-            args: a block as read; or, in RLlib's form, rows of timesteps.
-            kwargs: in RLlib's form `batch` and others.
-
-        Returns:
-            A `Block`, a list of `SingleAgentEpisode`, or RLlib's `{"episodes": [...]}`.
-        """
-        if args and isinstance(args[0], Block):
-            return args[0]
-        schema = kwargs.get("schema") or getattr(getattr(self, "config", None), "input_read_schema", None)
-        return {"episodes": rows_to_episodes(_rows_argument(args, kwargs), schema)}
-
-    def _map_sample_batch_to_episode(self, *args: Any, **kwargs: Any) -> Any:
-        """Hook, in RLlib's form: map SampleBatch rows, a fragment of an episode each, to `{"episodes": [...]}`."""
-        return {"episodes": sample_batches_to_episodes(_rows_argument(args, kwargs))}
+    @classmethod
+    def _maps_blocks(cls) -> bool:
+        """Return True if the class changes the episodes of units."""
+        return is_user_code(cls._map_to_episodes)
 
     def _map(self, block: Block) -> Block:
-        is_own = type(self)._map_to_episodes is OfflinePreLearner._map_to_episodes
-        if is_own or has_rllib_mapper(type(self)):  # a mapper of rows ran when the data were prepared
+        if not self._maps_blocks():
             return block
         with calling(f"{type(self).__name__}._map_to_episodes", self._map_to_episodes):
             return self._run_checked(lambda: _to_block(self._map_to_episodes(block)), block.length, "mapping")
@@ -305,7 +254,7 @@ class OfflinePreLearner:
 
 def guard_prelearner(prelearner: OfflinePreLearner) -> PreLearn:
     """Return the pre-learner, wrapped to raise readable errors if a subclass overrides `__call__`."""
-    if type(prelearner).__call__ is OfflinePreLearner.__call__:
+    if not is_user_code(type(prelearner).__call__):
         return prelearner
     return partial(_call_guarded, prelearner)
 
@@ -319,17 +268,26 @@ _checked_classes: set[type] = set()
 """Pre-learners that this process has called twice with the same rows."""
 
 
-def _check_made_twice(
-    cls: type[OfflinePreLearner], make: Callable[[], Block | None], config: TrainingConfig
+def check_made_twice(
+    cls: type[OfflinePreLearner], make: Callable[[], Any], observation_space: gym.Space | None
 ) -> Block | None:
-    """Return the checked result of `make`; for the first rows call it twice and compare the results."""
-    first = make()
+    """Return the episodes that `make` returns as a block, checked; for the first rows call it twice and compare.
+
+    Args:
+        cls: class of the pre-learner.
+        make: returns a `Block`, a list of `SingleAgentEpisode`, or `{"episodes": either}`.
+        observation_space: space that observations must fit; None does not check them.
+
+    Raises:
+        Misuse: it did not return episodes that fit the space, or returned two different results.
+    """
+    first = _to_block_or_none(make())
     if first is None:
         return None
-    check_mapped_episodes(first, None if has_rllib_call(cls) else config.observation_space)
+    check_mapped_episodes(first, observation_space)
     if cls not in _checked_classes:
         _checked_classes.add(cls)
-        second = make()
+        second = _to_block_or_none(make())
         if second is None or not np.array_equal(first.length, second.length):
             raise Misuse(
                 f"returned two different lists of episodes for the same data: {REPEATABILITY_RULES.format('')}."
@@ -348,12 +306,6 @@ def _to_block_or_none(episodes: Any) -> Block | None:
     return episodes_to_block(episodes) if episodes else None
 
 
-def _rows_argument(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the rows among the arguments of a hook in RLlib's form: `batch`, else the first mapping."""
-    rows = kwargs.get("batch", next((argument for argument in args if isinstance(argument, Mapping)), None))
-    return rows or {}
-
-
 def _to_block(result: Any) -> Block:
     episodes = result["episodes"] if isinstance(result, dict) else result
     return episodes if isinstance(episodes, Block) else episodes_to_block(episodes)
@@ -362,11 +314,10 @@ def _to_block(result: Any) -> Block:
 def constructor_kwargs(cls: type[OfflinePreLearner], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of `spec.pipeline.preLearnerKwargs` for `__init__`, without those only for mapping rows."""
     parameters = inspect.signature(cls).parameters
-    is_own = cls.__init__ is not OfflinePreLearner.__init__
-    if is_own and any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+    has_var_kwargs = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    if has_var_kwargs and is_user_code(cls.__init__):
         return dict(kwargs)
-    mapper = cls._map_to_episodes if has_rllib_mapper(cls) else cls.map_rows
-    mapper_parameters = inspect.signature(mapper).parameters
+    mapper_parameters = inspect.signature(cls.row_mapper()).parameters
     return {
         name: value for name, value in kwargs.items() if name in parameters or name not in mapper_parameters
     }
@@ -382,18 +333,5 @@ def prelearner_class(pipeline: PipelineSpec) -> type[OfflinePreLearner]:
     if pipeline.pre_learner is None:
         return OfflinePreLearner
     cls = import_subclass(pipeline.pre_learner, OfflinePreLearner, "spec.pipeline.preLearner")
-    refuse_unused_overrides(cls, OfflinePreLearner, _UNSUPPORTED_OVERRIDES)
+    refuse_unused_overrides(cls)
     return cls
-
-
-def unit_prelearner_class(pipeline: PipelineSpec) -> type[OfflinePreLearner]:
-    """Return the pre-learner for units; a class that maps rows ran when the data were prepared.
-
-    Raises:
-        SpecError: see `prelearner_class`.
-        UserCodeError: importing it raised.
-    """
-    cls = prelearner_class(pipeline)
-    takes_config = "config" in inspect.signature(cls.__init__).parameters
-    is_own = cls.__init__ is not OfflinePreLearner.__init__
-    return OfflinePreLearner if has_rllib_call(cls) or (is_own and takes_config) else cls

@@ -18,7 +18,6 @@ from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of, root
 from hindcast.errors import DataError, SpecError
 from hindcast.models.preprocessing import Preprocessing
-from hindcast.pipeline.connector_factory import EpisodeConnector
 from hindcast.pipeline.connectors import BlockConnector, Context
 from hindcast.pipeline.draws import ReplayFeed
 from hindcast.pipeline.executors import Executor, UnitInEpoch
@@ -32,7 +31,7 @@ from hindcast.pipeline.prelearner import (
     OfflinePreLearner,
     constructor_kwargs,
     guard_prelearner,
-    unit_prelearner_class,
+    prelearner_class,
 )
 from hindcast.pipeline.residency import choose_residency, data_bytes
 from hindcast.pipeline.targets import Targets
@@ -161,18 +160,15 @@ class SourceFeed:
             yield block
 
     def _columns_from_connectors(self) -> frozenset[str]:
-        """Return the columns that connectors over episodes add to the first unit, if they do not declare them."""
-        if not any(
-            isinstance(connector, EpisodeConnector) and not connector.columns
-            for connector in self._block_connectors()
-        ):
+        """Return the columns that connectors add to the first unit without declaring them."""
+        if not any(connector.adds_undeclared_columns for connector in self._settings.connectors):
             return frozenset()
         block = guard_prelearner(self._make_prelearner(self._settings.needs))(self._dataset.units[0], 0)
         return frozenset(root(leaf) for leaf in block.columns.keys() - self._dataset.spec.leaves.keys())
 
     def _make_prelearner(self, needs: Needs) -> OfflinePreLearner:
         settings = self._settings
-        cls = unit_prelearner_class(settings.pipeline)
+        cls = prelearner_class(settings.pipeline).unit_class()
         is_custom = cls is not OfflinePreLearner
         # A custom pre-learner reads all columns and may add those that the data lack.
         if not is_custom:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -12,17 +9,6 @@ if TYPE_CHECKING:
     from hindcast.pipeline.metrics_logger import MetricsLogger
 
 FIELD: Final = "spec.callbacks"
-UNSUPPORTED_HOOKS: Final = {
-    "on_env_runners_recreated": "runners that die are replaced automatically; on_environment_created is called for "
-    "new ones",
-    "on_offline_eval_runners_recreated": "there are no such runners",
-    "on_learn_on_batch": "a connector of scope batch sees every batch",
-    "on_postprocess_trajectory": "a connector sees every recorded episode, and on_episode_end every played one",
-    "on_create_policy": "use on_algorithm_init, which is called when the policy exists",
-    "on_sub_environment_created": "rename it to on_environment_created",
-    "on_trainer_init": "rename it to on_algorithm_init",
-}
-"""RLlib's callback method that is not supported -> what to do instead."""
 EPISODE_HOOKS: Final = (
     "on_environment_created",
     "on_episode_created",
@@ -45,7 +31,7 @@ TRAINING_HOOKS: Final = (
 
 
 class Callbacks:
-    """Base class of a user's callbacks, with the methods of RLlib's `RLlibCallback`; subclasses override any of them.
+    """Base class of a user's callbacks; subclasses override any of the methods.
 
     Training methods are called one after the other in the process that drives the training (the first learner);
     training waits for them. Episode methods (`on_episode_…`, `on_environment_created`, `on_sample_end`) are called in
@@ -155,19 +141,3 @@ class Callbacks:
         **kwargs: Any,
     ) -> None:
         """Called when a set of episodes was played: part of an evaluation, a range of a recording, a rollout."""
-
-
-@cache
-def callbacks_from_function(hook: str, function: Callable[..., Any]) -> type[Callbacks]:
-    """Create a callbacks class whose only method calls a function with keyword arguments."""
-    name = getattr(function, "__name__", type(function).__name__)
-    return type(name, (Callbacks,), {hook: staticmethod(function), "__module__": "__main__"})
-
-
-def __getattr__(name: str) -> Any:
-    """Resolve `on_episode_end.package.module.name` to callbacks that call this function, for use in resources."""
-    hook, _, path = name.partition(".")
-    if hook not in (*EPISODE_HOOKS, *TRAINING_HOOKS) or "." not in path:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, function = path.rpartition(".")
-    return callbacks_from_function(hook, getattr(importlib.import_module(module), function))

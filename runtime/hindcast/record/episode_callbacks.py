@@ -14,7 +14,7 @@ from hindcast.episodes.episode import SingleAgentEpisode
 from hindcast.episodes.nested import unflatten
 from hindcast.episodes.spaces import space_struct
 from hindcast.pipeline.metrics_logger import MetricsLogger
-from hindcast.record.callbacks import FIELD, UNSUPPORTED_HOOKS, Callbacks
+from hindcast.record.callbacks import FIELD, Callbacks
 from hindcast.record.slots import Slots
 from hindcast.user_code import calling, import_subclass, refuse_unused_overrides
 
@@ -170,6 +170,6 @@ class EpisodeCallbacks:
 
 def _make_callback(path: str) -> Callbacks:
     kind = import_subclass(path, Callbacks, FIELD)
-    refuse_unused_overrides(kind, Callbacks, UNSUPPORTED_HOOKS)
+    refuse_unused_overrides(kind)
     with calling(f"creating {kind.__name__}", kind):
         return kind()

@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any, Final, NamedTuple, Protocol
 
 from hindcast.api import EnvironmentSpec, OfflineTraining
+from hindcast.api.formats import AUTO, format_traits
 from hindcast.api.input import InputSource
 from hindcast.api.spelling import IN_PYTHON
 from hindcast.datasets.dataset import Dataset
@@ -19,23 +20,14 @@ from hindcast.datasets.prepare.reading import Reading
 from hindcast.episodes.spaces import space_to_json
 from hindcast.errors import SpecError
 from hindcast.pipeline.offline_data import Source, has_own_reader
-from hindcast.pipeline.prelearner import OfflinePreLearner, prelearner_class
-from hindcast.pipeline.rllib_prelearner import is_in_rllib_form
+from hindcast.pipeline.prelearner import prelearner_class
 from hindcast.report.events import Progress, Reporter
 from hindcast.run.claim import title
 from hindcast.run.held_out_evaluation import merge_datasets
 from hindcast.run.offline_trainer import make_algorithm
 from hindcast.run.spaces import check_spaces, environment_spaces, has_float_actions
+from hindcast.user_code import is_user_code
 
-MAPPED_FORMATS: Final = ("Text", "Images", "Binary")
-"""Formats without timesteps, which need a class that maps rows to episodes."""
-_READ_METHODS: Final = {
-    "Parquet": "read_parquet",
-    "JSON": "read_json",
-    "SampleBatch": "read_json",
-    "CSV": "read_csv",
-    "TFRecord": "read_tfrecords",
-}
 _READ_METHODS_BY_SUFFIX: Final = {
     ".json": "read_json",
     ".jsonl": "read_json",
@@ -228,26 +220,35 @@ def resolve_reader(resource: OfflineTraining, source: InputSource, field: str) -
     pipeline = resource.spec.pipeline
     if has_own_reader(pipeline):
         return _read_with_ray(source, str(pipeline.offline_data), field)
-    if source.format in (*MAPPED_FORMATS, "RayData") or not is_in_rllib_form(prelearner_class(pipeline)):
+    if _is_mapped(source) or source.format == "RayData" or not prelearner_class(pipeline).maps_any_rows():
         return source
     suffix = PurePosixPath(source.path or "").suffix
-    method = _READ_METHODS.get(source.format) or _READ_METHODS_BY_SUFFIX.get(suffix, "read_parquet")
+    traits = format_traits().get(source.format)
+    method = (
+        traits.ray_methods[0]
+        if traits and traits.ray_methods
+        else _READ_METHODS_BY_SUFFIX.get(suffix, "read_parquet")
+    )
     return _read_with_ray(source, method, field)
 
 
 def maps_rows(resource: OfflineTraining, source: InputSource) -> bool:
     """Return True if the pre-learner maps an input's rows to episodes."""
     kind = prelearner_class(resource.spec.pipeline)
-    overrides = kind.map_rows.__func__ is not OfflinePreLearner.map_rows.__func__  # type: ignore[attr-defined]
-    return source.format in MAPPED_FORMATS or (
-        source.format == "RayData" and (is_in_rllib_form(kind) or overrides)
+    return _is_mapped(source) or (
+        source.format == "RayData" and (kind.maps_any_rows() or is_user_code(kind.map_rows))
     )
+
+
+def _is_mapped(source: InputSource) -> bool:
+    """Return True if the format has no timesteps: a class of the user's maps its rows to episodes."""
+    return source.format != AUTO and not format_traits()[source.format].has_timesteps
 
 
 def training_options(resource: OfflineTraining, source: InputSource) -> dict[str, Any]:
     """Return the content of a `TrainingConfig` as JSON; empty unless a class of the user's reads it."""
     spec = resource.spec
-    if not (is_in_rllib_form(prelearner_class(spec.pipeline)) or has_own_reader(spec.pipeline)):
+    if not (prelearner_class(spec.pipeline).maps_any_rows() or has_own_reader(spec.pipeline)):
         return {}
     spaces: list[dict[str, Any] | None]
     if spec.environment is not None:

@@ -231,8 +231,7 @@ class Trainer:
         # With a raised stop, an iteration that the lower one cut short is completed first.
         if self.experience is not None and self.learner.updates < self.max_updates:
             self.iteration = self.experience.iterations(state.iteration, self.learner.updates)
-        # Experts' checkpoints of earlier versions lack the seconds.
-        self.seconds = float(state.counters.get("seconds", 0.0))
+        self.seconds = float(state.counters["seconds"])
 
     def get_policy(self) -> Policy:
         """Return the policy; RLlib's name, for callbacks."""

@@ -13,7 +13,6 @@ from hindcast.api import OfflineTraining, spec_hash
 from hindcast.errors import Interrupted, OutputConflict, SpecError
 from hindcast.formatting import plural
 from hindcast.learn.checkpoint import MODULE, Checkpoint, CheckpointStore, find_checkpoint
-from hindcast.learn.checkpoint_record import with_current_keys
 from hindcast.learn.group import Group
 from hindcast.learn.ranks import Ranks
 from hindcast.models.policy import Policy
@@ -394,7 +393,7 @@ class TrainingRun:
         verb = "has already finished" if state == "AlreadyFinished" else "finished training"
         quality = ""
         if score is not None:
-            metric_name = best.get("metric", EPISODE_RETURN_MEAN)  # missing in marks of earlier versions
+            metric_name = best["metric"]
             is_played = metric_name == EPISODE_RETURN_MEAN
             quality = (
                 f": return {score:.1f}" if is_played else f": estimated return {score:.1f} ({metric_name})"
@@ -420,7 +419,7 @@ def read_success(resource: OfflineTraining, folder: Location) -> dict[str, Any] 
     success: dict[str, Any] = orjson.loads(marker.read_bytes())
     if success["specHash"] != spec_hash(resource):
         return None
-    return success | {"best": with_current_keys(success["best"])}
+    return success
 
 
 def follow_first_learner(

@@ -11,7 +11,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from importlib.metadata import entry_points
+from typing import Any, Final, Protocol
 
 import orjson
 
@@ -28,14 +29,13 @@ from hindcast.report.events import Reporter
 from hindcast.report.results import ITERATION, Result
 from hindcast.run.claim import title
 from hindcast.run.placement import LOCAL, Placement
-from hindcast.run.rllib_groups import EnvRunnerGroup, LocalEnvRunner
 from hindcast.run.stop_criteria import is_due, measurement_hash, selection_metric
 from hindcast.run.training_callbacks import TrainingCallbacks
 from hindcast.user_code import Misuse, calling, definition_location, import_object
 
 FIELD: Final = "spec.evaluation.customFunction"
-_ALGORITHM: Final = ("algorithm", "algo")
-_NUM_ARGUMENTS, _NUM_RLLIB_ARGUMENTS = 3, 2
+NUM_ARGUMENTS: Final = 3
+"""Number of arguments of an evaluation function: policy, environment, seed."""
 _DEFAULT_NUM_ENVIRONMENTS = 8
 
 
@@ -188,9 +188,10 @@ class Evaluations:
 
 
 class EvaluationFunction:
-    """A user's function `f(policy, environment, seed)` or RLlib's `f(algorithm, eval_workers)`.
+    """A user's function `f(policy, environment, seed)`, or one of another form.
 
-    The parameters of the function show which of the two it is.
+    Another form is converted by the package that knows it. It registers a `FunctionAdapter` under the entry point group
+    "hindcast.evaluation_functions".
 
     Args:
         path: "package.module:function".
@@ -202,11 +203,24 @@ class EvaluationFunction:
     """
 
     def __init__(self, path: str, environment: EnvironmentSpec, explore: bool) -> None:
-        self._function: Callable[..., Any] = import_object(path, FIELD)
-        self._has_rllib_signature = _has_rllib_signature(self._function, path)
+        function: Callable[..., Any] = import_object(path, FIELD)
         self._name = f"{FIELD} {path!r}"
         self._environment = environment
-        self._explore = explore
+        self._function = function
+        self._adapted = next(
+            (
+                adapted
+                for entry in entry_points(group="hindcast.evaluation_functions")
+                if (adapted := entry.load()(function, environment, explore))
+            ),
+            None,
+        )
+        if self._adapted is None and not accepts_positional(function, NUM_ARGUMENTS):
+            parameters = ", ".join(inspect.signature(function).parameters)
+            raise SpecError(
+                f"{self._name} ({definition_location(function)}) takes ({parameters}), expected "
+                "(policy, environment, seed), or RLlib's (algorithm, eval_workers)."
+            )
 
     def __call__(self, policy: Policy, seed: int, algorithm: Any) -> dict[str, Any]:
         """Return the evaluation's results, with metrics under `env_runners`.
@@ -214,51 +228,37 @@ class EvaluationFunction:
         Raises:
             UserCodeError: the function raised an exception, or did not return metrics.
         """
-        if not self._has_rllib_signature:
-            with calling(self._name, self._function):
-                metrics = self._function(policy, self._environment, seed)
-                return {ENV_RUNNER_RESULTS: _check_metrics(metrics, "a dictionary of metrics")}
-        runner = LocalEnvRunner(self._environment, policy, seed, self._explore)
-        try:
-            with calling(self._name, self._function):
-                return _parse_rllib_results(self._function(algorithm, EnvRunnerGroup(runner)))
-        finally:
-            runner.close()
+        with calling(self._name, self._function):
+            if self._adapted is not None:
+                return self._adapted(policy, seed, algorithm)
+            metrics = self._function(policy, self._environment, seed)
+            return {ENV_RUNNER_RESULTS: check_metrics(metrics, "a dictionary of metrics")}
 
 
-def _has_rllib_signature(function: Callable[..., Any], path: str) -> bool:
-    signature = inspect.signature(function)
-    if next(iter(signature.parameters), None) in _ALGORITHM:
-        return True
-    # Hindcast's own form comes first, for functions that accept both, such as f(*args).
-    for count in (_NUM_ARGUMENTS, _NUM_RLLIB_ARGUMENTS):
-        try:
-            signature.bind(*range(count))
-        except TypeError:
-            continue
-        return count == _NUM_RLLIB_ARGUMENTS
-    raise SpecError(
-        f"{FIELD} {path!r} ({definition_location(function)}) takes ({', '.join(signature.parameters)}), expected "
-        "(policy, environment, seed), or RLlib's (algorithm, eval_workers)."
-    )
+class FunctionAdapter(Protocol):
+    """Converts a user's evaluation function of another form."""
+
+    def __call__(
+        self, function: Callable[..., Any], environment: EnvironmentSpec, explore: bool
+    ) -> Callable[[Policy, int, Any], dict[str, Any]] | None:
+        """Return a function of policy, seed and algorithm that returns results; None if the form is not this one."""
 
 
-def _parse_rllib_results(result: Any) -> dict[str, Any]:
-    """Convert RLlib's `(metrics, env_steps, agent_steps)`, or metrics alone, to results."""
-    expected = "(metrics, env_steps, agent_steps), or a dictionary of metrics"
-    steps: dict[str, int] = {}
-    if isinstance(result, tuple):
-        if len(result) != 3 or not isinstance(result[1], int) or not isinstance(result[2], int):
-            types = ", ".join(type(element).__name__ for element in result)
-            raise Misuse(f"returned ({types}); it must return {expected}.")
-        result, steps = result[0], {"num_env_steps": result[1]}
-    metrics = _check_metrics(result, expected)
-    if isinstance(env_runner_results := metrics.get(ENV_RUNNER_RESULTS), Mapping):
-        return {**metrics, ENV_RUNNER_RESULTS: {**steps, **env_runner_results}}
-    return {ENV_RUNNER_RESULTS: {**steps, **metrics}}
+def accepts_positional(function: Callable[..., Any], count: int) -> bool:
+    """Return True if a function can be called with `count` positional arguments."""
+    try:
+        inspect.signature(function).bind(*range(count))
+    except TypeError:
+        return False
+    return True
 
 
-def _check_metrics(result: Any, expected: str) -> dict[str, Any]:
+def check_metrics(result: Any, expected: str) -> dict[str, Any]:
+    """Return the metrics that a function returned, as JSON.
+
+    Raises:
+        Misuse: they are not metrics; `expected` says what is.
+    """
     if not isinstance(result, Mapping):
         raise Misuse(f"returned a {type(result).__name__}; it must return {expected}.")
     try:

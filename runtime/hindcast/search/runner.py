@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import orjson
 
 from hindcast.api import OfflineRecording, OfflineTraining, course_hash, document_of, load_resources
-from hindcast.builder.config import AlgorithmConfig
-from hindcast.builder.option_values import to_yaml_types
+from hindcast.api.base import to_yaml_types
 from hindcast.errors import Interrupted, OutputConflict, SpecError, StorageError, UserError
 from hindcast.learn.checkpoint import find_checkpoint
 from hindcast.report.events import Once, Progress, Reporter
@@ -42,7 +41,15 @@ SEARCH_FILE: Final = "search.json"
 _SET_ASIDE: Final = "spec.evaluation.offline.setAside"
 _NO_RECORDINGS: Final = FileReferences({})
 
-Training = str | Path | OfflineTraining | AlgorithmConfig
+
+class ResourceBuilder(Protocol):
+    """An object that describes a training, such as an `AlgorithmConfig`."""
+
+    def to_resource(self, *, stop: Mapping[str, Any] | None = None) -> OfflineRecording | OfflineTraining:
+        """Return the resource, with these stop criteria."""
+
+
+Training = str | Path | OfflineTraining | ResourceBuilder
 
 
 def search(
@@ -224,7 +231,7 @@ class _SearchRunner:
 def _load_training(training: Training, stop: Mapping[str, Any] | None) -> OfflineTraining:
     """Return the training to vary, with references to recordings replaced by the paths of their datasets."""
     resources: Iterable[OfflineRecording | OfflineTraining] = ()
-    if isinstance(training, AlgorithmConfig):
+    if not isinstance(training, str | Path | OfflineTraining):
         resource: OfflineRecording | OfflineTraining = training.to_resource(stop=stop)
     elif stop is not None:
         raise SpecError("stop applies to a config only: a resource has its own spec.stop.")

@@ -40,8 +40,8 @@ def train(
     Writes a YAML file to --local-dir and runs it as `hindcast run` does.
     """
     from hindcast.api import document_of
-    from hindcast.builder.rllib_2019 import make_config, make_stop
     from hindcast.report.text import resource_yaml
+    from hindcast.rllib.train_2019 import make_config, make_stop
 
     algorithm_config = make_config(run, env, _mapping("--config", config))
     resource = algorithm_config.to_resource(experiment_name, stop=make_stop(_mapping("--stop", stop)))

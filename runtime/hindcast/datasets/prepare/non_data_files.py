@@ -10,13 +10,13 @@ from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.prepare.source_files import RecognisedFile, SourceFile, recognise_formats
 from hindcast.datasets.sources import DataFiles, map_in_threads
 from hindcast.errors import DataError
+from hindcast.formats.registry import FORMATS
 from hindcast.storage.location import Location
 
 _HEAD_BYTES: Final = 4096
 _MAX_SHOWN: Final = 40
-_SUPPORTED_FORMATS: Final = (
-    "supported are Parquet, JSON and CSV (plain or gzip), RLlib's SampleBatch, Minari, D4RL and TFRecord"
-)
+_TITLES: Final = [data_format.title for data_format in FORMATS.values() if data_format.title]
+_SUPPORTED_FORMATS: Final = f"supported are {', '.join(_TITLES[:-1])} and {_TITLES[-1]}"
 _MAGIC_NUMBERS: Final[tuple[tuple[bytes, str], ...]] = (
     (b"\x28\xb5\x2f\xfd", "compressed with zstd: decompress it, or use gzip"),
     (b"BZh", "compressed with bzip2: decompress it, or use gzip"),

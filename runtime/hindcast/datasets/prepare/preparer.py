@@ -22,7 +22,7 @@ from hindcast.datasets.prepare.partitions import (
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
-from hindcast.formats.dataset_folder.commits import clear_dataset, committed_ranges
+from hindcast.formats.dataset_folder.commits import clear_dataset
 from hindcast.formats.dataset_folder.manifest import FOLDER
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.lease import LOCK
@@ -30,8 +30,6 @@ from hindcast.storage.location import Location
 
 _MAX_LOCAL_BYTES: Final = 256 << 20
 _ORDER_FILE: Final = "partitioning.json"
-_OLD_ORDER_FILE: Final = "dealing.json"
-"""Name of the file in caches that development versions began."""
 _IN_ORDER: Final = "inOrder"
 
 
@@ -138,21 +136,18 @@ def prepare_in_process(job: Job, progress: Progress) -> None:
 def _should_keep_stored_order(folder: Location, is_in_order: bool) -> bool:
     """Decide whether rows are processed in stored order, and record it, or return the recorded decision."""
     # Recorded before the first partition, since a resumed preparation must make the others in the same way.
-    for name in (_ORDER_FILE, _OLD_ORDER_FILE):
-        order_file = folder.child(FOLDER, name)
-        if order_file.exists():
-            return bool(orjson.loads(order_file.read_bytes())[_IN_ORDER])
-    if committed_ranges(folder):  # by an earlier version, which always grouped rows by episode
-        return False
+    order_file = folder.child(FOLDER, _ORDER_FILE)
+    if order_file.exists():
+        return bool(orjson.loads(order_file.read_bytes())[_IN_ORDER])
     _record_order(folder, in_order=is_in_order)
     return is_in_order
 
 
 def _discard_partitions(folder: Location) -> None:
     """Delete the partitions made in stored order."""
-    # The old file is kept, too: if it were deleted and this process killed, the next one would take the remaining
+    # The order's file is kept: if it were deleted and this process killed, the next one would take the remaining
     # partitions in stored order for grouped ones.
-    clear_dataset(folder, keep=(LOCK, _ORDER_FILE, _OLD_ORDER_FILE))
+    clear_dataset(folder, keep=(LOCK, _ORDER_FILE))
     _record_order(folder, in_order=False)
 
 

@@ -26,7 +26,6 @@ from hindcast.user_code import import_object, source_digest
 _HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 VERSION: Final = 3
 """Version of prepared data: increased when the same files would become different episodes or commits."""
-_MAPPED_FORMATS: Final = ("Text", "Images", "Binary")
 _FINGERPRINT_BYTES: Final = 64 << 10
 _RUN_MARK: Final = re.compile(rf"(r\d+/)?{re.escape(OWNER_FILE)}")
 _WHOLE_NUMBER: Final = re.compile(r"0|-?[1-9]\d{0,17}")
@@ -215,9 +214,7 @@ def _detect(source_file: SourceFile, reading: Reading) -> Format | None:
         return file_format if source_file.is_named or file_format.recognises(source_file.location) else None
     detected_format = detect_format(source_file.location)
     is_unmapped = (
-        detected_format is not None
-        and detected_format.name in _MAPPED_FORMATS
-        and reading.options.mapper is None
+        detected_format is not None and not detected_format.has_timesteps and reading.options.mapper is None
     )
     return None if is_unmapped else detected_format
 

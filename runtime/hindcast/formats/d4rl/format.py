@@ -55,6 +55,7 @@ class D4RL(Format):
     """D4RL's files, and any other HDF5 file that is not Minari's."""
 
     name = "D4RL"
+    title = "D4RL"
 
     def recognises(self, location: Location) -> bool:
         """See `Format.recognises`: by the name; `pieces` reports invalid files."""

@@ -38,6 +38,7 @@ class MappedFiles(Format):
         by_folder: whether the files of a folder are mapped together.
     """
 
+    has_timesteps = False
     suffixes: tuple[str, ...]
     allowed_options: tuple[str, ...] = ("batch_size",)
     by_folder = True
@@ -110,6 +111,7 @@ class Binary(MappedFiles):
     """Files of any kind; files of a folder are mapped together."""
 
     name = "Binary"
+    ray_methods = ("read_binary_files",)
     suffixes = ("",)  # matches every name
 
     def recognises(self, location: Location) -> bool:
@@ -128,6 +130,7 @@ class Images(MappedFiles):
     """Image files; files of a folder are mapped together, so that they can be an episode."""
 
     name = "Images"
+    ray_methods = ("read_images",)
     suffixes = _IMAGES
     allowed_options = ("size", "mode", "batch_size")
 
@@ -153,6 +156,7 @@ class Text(MappedFiles):
     """Text files; each is mapped separately."""
 
     name = "Text"
+    ray_methods = ("read_text",)
     suffixes = (".txt", ".text", ".log", ".md")
     allowed_options = ("encoding", "drop_empty_lines")
     by_folder = False

@@ -48,6 +48,8 @@ class TFRecord(Format):
     """TFRecord files as tables; the columns are the features."""
 
     name = "TFRecord"
+    title = "TFRecord"
+    ray_methods = ("read_tfrecords",)
 
     def recognises(self, location: Location) -> bool:
         """See `Format.recognises`: by the name."""

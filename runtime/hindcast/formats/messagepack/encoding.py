@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hindcast.episodes import details, nested
 from hindcast.episodes.block import I64, Block
 from hindcast.episodes.columns import SEPARATOR, Columns, is_per_observation, leaves_of, root
-from hindcast.episodes.episode import REWARD_SPACE
+from hindcast.episodes.episode_data import REWARD_SPACE
 from hindcast.episodes.nested import Nested
 from hindcast.episodes.spaces import space_struct, space_to_state
 from hindcast.errors import DataError

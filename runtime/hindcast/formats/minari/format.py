@@ -29,6 +29,7 @@ class Minari(Format):
     """Minari's datasets. The location of a dataset in Arrow or Parquet is its `metadata.json`."""
 
     name = "Minari"
+    title = "Minari"
 
     def recognises(self, location: Location) -> bool:
         """See `Format.recognises`: a main file of Minari, or the metadata of a dataset in Arrow or Parquet."""

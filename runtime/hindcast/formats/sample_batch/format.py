@@ -51,6 +51,8 @@ class SampleBatchFormat(Format):
     """The format. A file is one piece, because the number of timesteps is only known after parsing its lines."""
 
     name = "SampleBatch"
+    title = "RLlib's SampleBatch"
+    ray_methods = ("read_json",)
 
     def recognises(self, location: Location) -> bool:
         """See `Format.recognises`: by the `type` in the first line."""

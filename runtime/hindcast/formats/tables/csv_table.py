@@ -41,6 +41,8 @@ class Csv(TextTables):
     """CSV files, plain or gzip."""
 
     name = "CSV"
+    title = "CSV (plain or gzip)"
+    ray_methods = ("read_csv",)
 
     def recognises(self, location: Location) -> bool:
         """See `Format.recognises`."""

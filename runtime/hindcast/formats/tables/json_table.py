@@ -30,6 +30,8 @@ class Json(TextTables):
     """JSON files, plain or gzip."""
 
     name = "JSON"
+    title = "JSON (plain or gzip)"
+    ray_methods = ("read_json",)
 
     def recognises(self, location: Location) -> bool:
         """See `Format.recognises`."""

@@ -45,6 +45,8 @@ class Parquet(Format):
     """Parquet files of any kind with timesteps as rows."""
 
     name = "Parquet"
+    title = "Parquet"
+    ray_methods = ("read_parquet",)
 
     def recognises(self, location: Location) -> bool:
         """See `Format.recognises`."""

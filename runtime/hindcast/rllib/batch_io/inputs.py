@@ -1,0 +1,171 @@
+"""Custom readers as input and custom writers as output, through temporary folders.
+
+The batches of a reader are written to a folder and trained on like any data: a training shuffles all of its data, sees
+each timestep once per epoch, and delivers the same batches when it resumes. Episodes are recorded to a folder, and a
+writer receives them at the end.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from hindcast import formatting
+from hindcast.errors import SpecError, UserCodeError
+from hindcast.formats.dataset_folder.manifest import read_manifest
+from hindcast.rllib.batch_io.readers import DatasetReader, InputReader, IOContext, JsonWriter
+from hindcast.rllib.batch_io.sample_batch import SampleBatch
+from hindcast.storage.location import resolve
+from hindcast.user_code import calling
+
+Creator = Callable[[IOContext], Any]
+MAX_TIMESTEPS: Final = 10_000_000
+"""A reader that returns more is assumed to repeat forever."""
+_creators: dict[str, Creator] = {}
+"""Name for `input_` -> the creator registered in this process."""
+
+
+def register_input(name: str, creator: Creator) -> None:
+    """Register a reader for `offline_data(input_=name)` in this process.
+
+    Args:
+        name: the name for `input_`.
+        creator: called with an `IOContext`; returns an `InputReader`.
+    """
+    _creators[name] = creator
+
+
+def find_creator(entry: Any) -> Creator | None:
+    """Return the function that makes a reader, or None if an entry of `input_` is a path."""
+    if isinstance(entry, str):
+        return _creators.get(entry)
+    return entry if callable(entry) else None
+
+
+def has_readers(inputs: Any) -> bool:
+    """Return True if any entry of `input_` is a function that makes a reader, or its registered name."""
+    entries = inputs if isinstance(inputs, Mapping | list | tuple) else [inputs]
+    return any(find_creator(entry) for entry in entries)
+
+
+class ReaderFolders:
+    """Temporary folders with the batches of readers, deleted by `close`.
+
+    Attributes:
+        notes: the number of timesteps of each reader.
+    """
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self._folders: list[tempfile.TemporaryDirectory[str]] = []
+
+    def read(self, options: Mapping[str, Any]) -> Any:
+        """Write the batches of all readers, and return `input_` with their folders in place of the readers.
+
+        Raises:
+            SpecError: a function does not return a reader, or a reader does not end.
+            UserCodeError: a reader raised, or did not return a batch.
+        """
+        inputs = options["input_"]
+        if isinstance(inputs, Mapping):
+            return {self._replace_reader(entry, options): weight for entry, weight in inputs.items()}
+        if isinstance(inputs, list | tuple):
+            return [self._replace_reader(entry, options) for entry in inputs]
+        return self._replace_reader(inputs, options)
+
+    def close(self) -> None:
+        """Delete the folders."""
+        for folder in self._folders:
+            folder.cleanup()
+        self._folders = []
+
+    def _replace_reader(self, entry: Any, options: Mapping[str, Any]) -> Any:
+        """Return the folder with a reader's batches; return a path unchanged."""
+        creator = find_creator(entry)
+        if creator is None:
+            return entry
+        folder = tempfile.TemporaryDirectory(prefix="hindcast-reader-")
+        self._folders.append(folder)
+        num_steps = _write_batches(creator, IOContext(folder.name, options), Path(folder.name))
+        name = entry if isinstance(entry, str) else getattr(entry, "__qualname__", type(entry).__name__)
+        self.notes.append(f"input_: the reader {name} returned {formatting.plural(num_steps, 'timestep')}")
+        return folder.name
+
+
+def _write_batches(creator: Creator, context: IOContext, folder: Path) -> int:
+    """Write all batches of a reader to the folder, and return the number of timesteps."""
+    with calling("the reader of input_", creator):
+        reader = creator(context)
+    writer, num_steps = JsonWriter(folder), 0
+    for batch in _read_batches(reader):
+        writer.write(batch)
+        num_steps += batch.count
+        if num_steps > MAX_TIMESTEPS:
+            raise SpecError(
+                f"input_: the reader did not stop after {formatting.integer(MAX_TIMESTEPS)} timesteps: let "
+                "next() raise StopIteration at the end, or write its batches to a folder (JsonWriter), and "
+                "name that folder."
+            )
+    if not num_steps:
+        raise UserCodeError("input_: the reader returned no timesteps.")
+    return num_steps
+
+
+def _read_batches(reader: Any) -> Iterator[SampleBatch]:
+    if not hasattr(reader, "next"):
+        raise SpecError(
+            f"input_ returned a {type(reader).__name__}, expected an InputReader: a class with next() -> "
+            "SampleBatch."
+        )
+    batches = iter(reader) if hasattr(reader, "__iter__") else InputReader.__iter__(reader)
+    while True:
+        with calling("the reader of input_ in next()", type(reader).next):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        if not isinstance(batch, Mapping):
+            raise UserCodeError(
+                f"input_: {type(reader).__name__}.next() returned a {type(batch).__name__}, expected a SampleBatch."
+            )
+        yield SampleBatch(batch)
+
+
+class WriterFolder:
+    """A temporary folder to which episodes are recorded until `close` passes them to a writer.
+
+    Args:
+        creator: called with an `IOContext`; returns an `OutputWriter`.
+        options: the options of the config, for the `IOContext`.
+
+    Attributes:
+        path: the folder for the recording.
+
+    Raises:
+        UserCodeError: the creator raised, or did not return a writer.
+    """
+
+    def __init__(self, creator: Callable[[IOContext], Any], options: Mapping[str, Any]) -> None:
+        with calling("the writer of output", creator):
+            self._writer = creator(IOContext(config=options))
+        if not callable(getattr(self._writer, "write", None)):
+            raise UserCodeError(
+                f"output returned a {type(self._writer).__name__}, expected an OutputWriter: a class with "
+                "write(sample_batch)."
+            )
+        self._folder = tempfile.TemporaryDirectory(prefix="hindcast-writer-")
+        self.path = str(Path(self._folder.name) / "episodes")
+
+    def close(self) -> None:
+        """Pass each recorded episode to the writer, as a `SampleBatch`; then delete the folder.
+
+        Raises:
+            UserCodeError: the writer raised.
+        """
+        with self._folder:
+            if read_manifest(resolve(self.path)) is None:
+                return
+            for batch in DatasetReader(self.path):
+                with calling("the writer of output in write()", type(self._writer).write):
+                    self._writer.write(batch)

@@ -1,0 +1,433 @@
+"""Convert the values of options to fields of a resource, or raise an error of one sentence."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic.alias_generators import to_camel
+
+from hindcast.api.base import find_non_json, to_yaml_types
+from hindcast.api.environment import NamedCall
+from hindcast.api.formats import format_traits
+from hindcast.api.sentences import nearest
+from hindcast.errors import SpecError
+from hindcast.rllib.builder.expressions import is_expression, parse_comparisons
+from hindcast.rllib.builder.model_config import DefaultModelConfig, convert_observation_filter, model_fields
+from hindcast.rllib.builder.module_spec import MultiRLModuleSpec, RLModuleSpec, module_fields
+from hindcast.rllib.builder.options import OPTIONS
+from hindcast.rllib.builder.user_objects import environment_id, import_path_of, to_import_path
+
+Options = Mapping[str, Any]
+
+# If two formats have the same method, the later, more general one is used: read_json is JSON, not SampleBatch.
+_READ_METHODS: Final = {
+    method: name for name, traits in format_traits().items() for method in traits.ray_methods
+}
+"""Read method of Ray Data -> format of the input."""
+_WRITE_METHODS: Final = {"write_parquet": None, "write_json": "JSON", "write_csv": "CSV"}
+_URI_SCHEMES: Final = {"gcs": "gs://", "s3": "s3://", "abs": "abfss://"}
+"""RLlib's name of a file system -> the scheme of its URIs."""
+_ESTIMATORS: Final = {
+    "ImportanceSampling": "is",
+    "WeightedImportanceSampling": "wis",
+    "DirectMethod": "dm",
+    "DoublyRobust": "dr",
+}
+"""RLlib's class of an estimator -> Hindcast's name of the estimate."""
+_WORKER_FIELDS: Final = {"num_cpus": "cpus", "num_gpus": "gpus", "memory": "memory"}
+"""Ray's resource option of a worker -> field of `dataWorkers`."""
+_BATCHING_OPTIONS: Final = ("prefetch_batches", "local_shuffle_buffer_size", "local_shuffle_seed")
+_BLOCK_SIZE_OPTIONS: Final = ("override_num_blocks", "concurrency")
+_REPLACED_ENTRIES: Final = {
+    "input_read_method_kwargs": dict.fromkeys(
+        _BLOCK_SIZE_OPTIONS, "Hindcast chooses the size of blocks for each format"
+    ),
+    "map_batches_kwargs": {"zero_copy_batch": "blocks are always read in shared memory"},
+}
+
+
+def copy_value(value: Any) -> Any:
+    """Copy containers and descriptions of networks, recursively; return any other object itself."""
+    if isinstance(value, dict):
+        mapping = copy.copy(value)
+        mapping.update({key: copy_value(entry) for key, entry in value.items()})
+        return mapping
+    if type(value) in (list, tuple):
+        return type(value)(map(copy_value, value))
+    if isinstance(value, list | set):
+        return copy.copy(value)
+    if isinstance(value, DefaultModelConfig | RLModuleSpec | MultiRLModuleSpec):
+        config = copy.copy(value)
+        vars(config).update(copy_value(vars(value)))
+        return config
+    return value
+
+
+def _check_env_config(value: Any) -> Any:
+    if isinstance(value, Mapping) and (problem := find_non_json(to_yaml_types(value))):
+        raise SpecError(
+            f"env_config contains {problem}, which a resource cannot contain: use it in the function that you pass to "
+            "register_env, or pass text from which the environment finds it, such as its import path."
+        )
+    return value
+
+
+def space_to_field(value: Any) -> Any:
+    """Convert a Gymnasium space to the resource's JSON; return JSON and None as they are."""
+    if value is None or isinstance(value, Mapping):
+        return value
+    # Imported here because JSON needs no Gymnasium.
+    from hindcast.episodes.spaces import space_to_json
+
+    return space_to_json(value)
+
+
+def input_fields(options: Options, common_fields: Options) -> list[dict[str, Any]]:
+    """Return `spec.input`: an entry for each path of `input_`.
+
+    Args:
+        options: name -> value as set by the user.
+        common_fields: the fields of every entry; "sampler" has the fields of the sampler.
+
+    Raises:
+        SpecError: there are no inputs, one is not a path, the sampler is missing, or read options conflict.
+    """
+    inputs = options.get("input_")
+    if not inputs:
+        raise SpecError("input_ is missing: name the data to train on with .offline_data(input_=...).")
+    if options.get("input_read_sample_batches") and options.get("input_read_episodes"):
+        raise SpecError("input_read_sample_batches and input_read_episodes are both True: set one of them.")
+    common_fields = _add_read_method(common_fields, options)
+    weights = inputs if isinstance(inputs, Mapping) else {}
+    paths = input_entries(options)
+    if "sampler" in common_fields and "sampler" not in paths:
+        raise SpecError(
+            "sampler, replay_buffer_config and num_steps_sampled_before_learning_starts configure the sampler: "
+            'add "sampler" to input_.'
+        )
+    return [
+        {**_input_entry(path, options, common_fields), **({"weight": weights[path]} if weights else {})}
+        for path in paths
+    ]
+
+
+def _add_read_method(common_fields: Options, options: Options) -> Options:
+    """Return the common fields, with `readOptions.method` if the read method is not in `_READ_METHODS`."""
+    method = options.get("input_read_method")
+    if method is None or (isinstance(method, str) and method in _READ_METHODS):
+        return common_fields
+    read_options = {
+        "method": to_import_path("input_read_method", method),
+        **common_fields.get("readOptions", {}),
+    }
+    return {**common_fields, "readOptions": read_options}
+
+
+def has_recorded_input(options: Options) -> bool:
+    """Return True if `input_` names anything but the sampler."""
+    return any(entry != "sampler" for entry in input_entries(options))
+
+
+def input_entries(options: Options) -> list[Any]:
+    """Return the entries of `input_`, without their weights."""
+    inputs = options.get("input_") or ()
+    return list(inputs) if isinstance(inputs, Mapping | list | tuple) else [inputs]
+
+
+def output_path(options: Options) -> str:
+    """Return `spec.output.path`.
+
+    Raises:
+        SpecError: the output is missing or not a path, or the file system is unknown.
+    """
+    path = options.get("output")
+    if not path:
+        raise SpecError("output is missing: name the folder of the dataset with .offline_data(output=...).")
+    if callable(path):
+        raise SpecError(
+            f"output is {path!r}, but only build_algo() accepts a function that makes an OutputWriter: name a folder, "
+            "record, and then pass the batches on: for batch in DatasetReader(folder): writer.write(batch)."
+        )
+    if not _is_path(path):
+        raise SpecError(f"output is {path!r}, expected one path: a recording writes to one folder.")
+    if path == "logdir":
+        raise SpecError('output is "logdir", which does not exist here: name the folder of the dataset.')
+    return _add_scheme(path, options.get("output_filesystem"))
+
+
+def is_filesystem(value: Any) -> bool:
+    """Return True if a value is a file system of pyarrow or fsspec, or a store of obstore."""
+    if value is None or isinstance(value, str):
+        return False
+    # Imported here because most configs only name paths.
+    from fsspec import AbstractFileSystem
+    from pyarrow.fs import FileSystem
+
+    from hindcast.storage.backend import is_from_obstore
+
+    return isinstance(value, FileSystem | AbstractFileSystem) or is_from_obstore(value)
+
+
+def check_batching(options: Any) -> None:
+    """Check the options of `iter_batches_kwargs`.
+
+    Raises:
+        SpecError: an option is unknown.
+    """
+    if options is not None:
+        _check_names("iter_batches_kwargs", options, _BATCHING_OPTIONS)
+
+
+def replaced_entries(option: str, value: Any) -> list[str]:
+    """Return the entries without effect in a dictionary of options, each with its replacement."""
+    if not isinstance(value, Mapping):
+        return []
+    parts = _REPLACED_ENTRIES.get(option, {})
+    return [f"{name}: {remark}" for name, remark in parts.items() if value.get(name) is not None]
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str) or hasattr(value, "__fspath__")
+
+
+def _input_entry(path: Any, options: Options, common_fields: Options) -> dict[str, Any]:
+    if isinstance(path, str) and path == "sampler":
+        return {"sampler": common_fields.get("sampler", {})}
+    if not _is_path(path):
+        raise SpecError(
+            f"input_ contains {path!r}, expected a path; only build_algo() accepts functions that make an InputReader, "
+            "since a resource cannot contain them: write its batches to a folder (JsonWriter), and name that folder."
+        )
+    fields = {name: value for name, value in common_fields.items() if name != "sampler"}
+    return {"path": _add_scheme(path, options.get("input_filesystem")), **fields}
+
+
+def _add_scheme(path: Any, filesystem: Any) -> str:
+    """Return a path with the scheme of the file system; a file system object replaces the path's own scheme."""
+    text = str(path)
+    if is_filesystem(filesystem):
+        from hindcast.storage.user_files import scheme_of
+
+        return f"{scheme_of(filesystem)}://{text.partition('://')[2] or text}"
+    if filesystem is None or "://" in text:
+        return text
+    if not isinstance(filesystem, str) or filesystem not in _URI_SCHEMES:
+        raise SpecError(
+            f"the file system is {filesystem!r}: put it in the path, as in s3://bucket/folder, or set one of "
+            f"{', '.join(_URI_SCHEMES)}, a pyarrow.fs.FileSystem, an fsspec file system, or a store of obstore."
+        )
+    return _URI_SCHEMES[filesystem] + text.lstrip("/")
+
+
+def _convert_read_kwargs(options: Any) -> dict[str, Any]:
+    """Convert `input_read_method_kwargs` to fields of the input."""
+    require_mapping("input_read_method_kwargs", options)
+    fields = {name: options[name] for name in ("columns", "filter") if options.get(name) is not None}
+    if is_expression(fields.get("filter")):
+        fields["filter"] = parse_comparisons(fields["filter"])
+    read_options = {
+        name: value
+        for name, value in options.items()
+        if name not in (*_BLOCK_SIZE_OPTIONS, "columns", "filter")
+    }
+    return {**fields, "readOptions": read_options} if read_options else fields
+
+
+def _convert_data_workers(options: Any) -> dict[str, Any]:
+    """Convert `map_batches_kwargs` to `spec.pipeline.dataWorkers`."""
+    _check_names("map_batches_kwargs", options, ("concurrency", "zero_copy_batch", *_WORKER_FIELDS))
+    workers = {_WORKER_FIELDS[name]: value for name, value in options.items() if name in _WORKER_FIELDS}
+    concurrency = options.get("concurrency")
+    # For Ray Data a pair is a pool that grows and shrinks.
+    if isinstance(concurrency, tuple | list):
+        if len(concurrency) != 2:
+            raise SpecError(
+                f"map_batches_kwargs: concurrency is {concurrency!r}, expected a number, or the minimum and maximum "
+                "number of data workers."
+            )
+        workers["minReplicas"], workers["maxReplicas"] = concurrency
+    elif concurrency is not None:
+        workers["replicas"] = concurrency
+    return workers
+
+
+def _to_camel_section(option: str, options: Any) -> dict[str, Any]:
+    """Convert a dictionary of fields in snake case to a section of a resource."""
+    return {to_camel(str(name)): value for name, value in require_mapping(option, options).items()}
+
+
+def _convert_replay_buffer(options: Any) -> dict[str, Any]:
+    """Convert `replay_buffer_config` to fields of the sampler."""
+    _check_names("replay_buffer_config", options, ("type", "capacity", "alpha", "beta"))
+    return {name: value for name, value in options.items() if name == "capacity"}
+
+
+def _get_explore(options: Any) -> Any:
+    """Return `explore` of `evaluation_config`, or None if it is not set."""
+    require_mapping("evaluation_config", options)
+    if unknown := [name for name in options if name != "explore"]:
+        raise SpecError(
+            f"evaluation_config contains {', '.join(map(repr, unknown))}, but only accepts explore, env and "
+            "env_config: evaluations follow the options of .evaluation(); for other data use offline_evaluation_input."
+        )
+    return options.get("explore")
+
+
+def estimate_names(option: str, value: Any) -> list[Any]:
+    """Return the names of estimates, from a list or from RLlib's dictionary name -> {"type": class}.
+
+    Raises:
+        SpecError: an entry has options other than a type.
+    """
+    if isinstance(value, Mapping):
+        return [_estimate_name(f"{option}[{name!r}]", entry) for name, entry in value.items()]
+    return [_estimate_name(option, entry) for entry in _as_list(value)]
+
+
+def _estimate_name(label: str, entry: Any) -> str:
+    estimator = entry.get("type") if isinstance(entry, Mapping) else entry
+    if unknown := [key for key in entry if key != "type"] if isinstance(entry, Mapping) else []:
+        raise SpecError(
+            f"{label} contains {', '.join(map(repr, unknown))}, but only accepts type: "
+            "offline_evaluation_model_updates sets the number of updates of models."
+        )
+    name = estimator if isinstance(estimator, str) else getattr(estimator, "__name__", str(estimator))
+    name = name.rpartition(".")[2]
+    return _ESTIMATORS.get(name, name)
+
+
+def _convert_evaluation_type(value: Any) -> list[str] | None:
+    name = _convert_choice("offline_evaluation_type", {"eval_loss": None, "is": "is", "pdis": "pdis"}, value)
+    return None if name is None else [name]
+
+
+def _convert_choice(option: str, choices: Mapping[str, str | None], value: Any) -> str | None:
+    if not isinstance(value, str) or value not in choices:
+        raise SpecError(f"{option} is {value!r}, expected one of {', '.join(map(repr, choices))}.")
+    return choices[value]
+
+
+def _convert_connectors(value: Any) -> list[Any]:
+    return [_convert_connector(entry) for entry in _as_list(value)]
+
+
+def named_connectors(value: Any) -> list[NamedCall]:
+    """Return the connectors of `learner_connector` as import paths and arguments.
+
+    Raises:
+        SpecError: an entry is neither a name nor a connector.
+    """
+    if value is None:
+        return []
+    return [
+        NamedCall(name=connector) if isinstance(connector, str) else NamedCall(**connector)
+        for connector in _convert_connectors(value)
+    ]
+
+
+def _convert_connector(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return to_import_path("learner_connector", value)
+    _check_names("learner_connector", value, ("name", "kwargs"))
+    return {**value, "name": to_import_path("learner_connector", value.get("name"))}
+
+
+def _to_callback_classes(hook: str, value: Any) -> list[Any]:
+    """Convert functions to import paths of callback classes with one method, `hook`."""
+    from hindcast.rllib.callbacks import callbacks_from_function
+
+    functions = _as_list(value)
+    if any(not (callable(function) or isinstance(function, str)) for function in functions):
+        raise SpecError(
+            f'{hook} is {value!r}, expected a function, its "package.module:name", or a list of them.'
+        )
+    return [
+        f"hindcast.rllib.callbacks:{hook}.{path.replace(':', '.')}"
+        if (path := function if isinstance(function, str) else import_path_of(function))
+        else to_import_path(hook, callbacks_from_function(hook, function))
+        for function in functions
+    ]
+
+
+def _zero_to_one(value: Any) -> Any:
+    return 1 if isinstance(value, int) and value == 0 else value
+
+
+def _to_residency(value: Any) -> str:
+    return "Resident" if value else "Streaming"
+
+
+def _convert_bytes(value: Any) -> Any:
+    """Convert a float such as 1e9 to the text of an integer, since sizes in a resource are not floats."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else value
+
+
+def require_mapping(label: str, value: Any) -> Mapping[str, Any]:
+    """Check that a value is a dictionary, and return it.
+
+    Raises:
+        SpecError: the value is not a dictionary.
+    """
+    if not isinstance(value, Mapping):
+        raise SpecError(f"{label} is {value!r}, expected a dictionary.")
+    return value
+
+
+def _as_list(value: Any) -> Sequence[Any]:
+    """Return a list unchanged, and any other value in a list of one."""
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def _check_names(option: str, options: Any, names: Iterable[str]) -> None:
+    for name in require_mapping(option, options):
+        if name not in names:
+            raise SpecError(f"{option}: {name!r} is not an option here{nearest(name, names)}")
+
+
+CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "env": environment_id,
+    "env_config": _check_env_config,
+    "observation_space": space_to_field,
+    "action_space": space_to_field,
+    "observation_filter": convert_observation_filter,
+    "num_env_runners": _zero_to_one,
+    "num_learners": _zero_to_one,
+    "num_cpus_per_learner": lambda value: None if value == "auto" else value,
+    "callbacks_class": lambda value: [to_import_path("callbacks_class", entry) for entry in _as_list(value)],
+    "learner_class": partial(to_import_path, "learner_class"),
+    **{name: partial(_to_callback_classes, name) for name in OPTIONS["callbacks"] if name.startswith("on_")},
+    "learner_connector": _convert_connectors,
+    "input_read_method": lambda value: (
+        _READ_METHODS.get(value, "RayData") if isinstance(value, str) else "RayData"
+    ),
+    "input_read_method_kwargs": _convert_read_kwargs,
+    "input_read_sample_batches": lambda value: "SampleBatch" if value else None,
+    "map_batches_kwargs": _convert_data_workers,
+    "sampler": partial(_to_camel_section, "sampler"),
+    "input_prepare": partial(_to_camel_section, "input_prepare"),
+    "replay_buffer_config": _convert_replay_buffer,
+    "materialize_data": _to_residency,
+    "materialize_mapped_data": _to_residency,
+    "prelearner_class": partial(to_import_path, "prelearner_class"),
+    "prelearner_use_recorded_module_states": lambda value: "recorded" if value else "zero",
+    "offline_data_class": partial(to_import_path, "offline_data_class"),
+    "output_write_episodes": lambda value: "Episodes" if value else "Columns",
+    "output_write_method": partial(_convert_choice, "output_write_method", _WRITE_METHODS),
+    "output_max_file_size": _convert_bytes,
+    "evaluation_interval": lambda value: value or None,
+    "evaluation_config": _get_explore,
+    "offline_evaluation_interval": lambda value: value or None,
+    "offline_evaluation_input": lambda value: [value] if isinstance(value, str | Path) else value,
+    "offline_evaluation_type": _convert_evaluation_type,
+    "off_policy_estimation_methods": lambda value: (
+        estimate_names("off_policy_estimation_methods", value) or None
+    ),
+    "custom_evaluation_function": partial(to_import_path, "custom_evaluation_function"),
+    "model_config": model_fields,
+    "rl_module_spec": module_fields,
+}
+"""Option -> the function that converts its value to the value of the field; None leaves the field out."""

@@ -1,0 +1,179 @@
+"""Connectors in RLlib's form in a training's pipeline: they are called with lists of `SingleAgentEpisode`.
+
+Adjacent ones become one `EpisodeConnector`: they share episodes, batch and `shared_data`. It converts a block to
+episodes and back, which is slow, since each episode becomes Python objects; only connectors of this form need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import gymnasium as gym
+import torch
+
+from hindcast.api.environment import NamedCall
+from hindcast.episodes.block import Block
+from hindcast.episodes.convert import block_to_episodes, episodes_to_block
+from hindcast.errors import SpecError
+from hindcast.pipeline.connector_factory import FIELD, construct_connector, parameters_of
+from hindcast.pipeline.connectors import AddColumns, BatchConnector, BlockConnector, ConnectorContext, Context
+from hindcast.pipeline.contracts import check_episodes, check_repeatable
+from hindcast.pipeline.metrics_logger import MetricsLogger
+from hindcast.rllib.connectors.connector_v2 import ConnectorV2, LearnerConnectorPipeline
+from hindcast.rllib.connectors.library import (
+    LIBRARY_CONNECTORS,
+    UNNEEDED_CONNECTORS,
+    AddColumnsFromEpisodesToTrainBatch,
+    AddNextObservationsFromEpisodesToTrainBatch,
+    default_connectors,
+    is_default,
+)
+from hindcast.rllib.connectors.module_batches import with_batch
+from hindcast.rllib.multi_rl_module import MultiRLModule, frozen_copy
+from hindcast.user_code import Misuse, raise_user_code_error
+
+
+class EpisodeConnectorForm:
+    """See `ConnectorForm`."""
+
+    names = LIBRARY_CONNECTORS.keys()
+
+    def factory(self, name: str) -> Callable[..., Any] | None:
+        if name in UNNEEDED_CONNECTORS:
+            raise SpecError(_unneeded_message(name))
+        return LIBRARY_CONNECTORS.get(name)
+
+    def includes(self, candidate: Any) -> bool:
+        """Return True if an object is called with episodes."""
+        if isinstance(candidate, BlockConnector | BatchConnector | type) or not callable(candidate):
+            return False
+        return isinstance(candidate, ConnectorV2) or "episodes" in parameters_of(candidate)
+
+    def expand(self, connector: Any) -> Sequence[Any]:
+        """Return the connectors of a pipeline without the default ones at its end, since a training does the same."""
+        if type(connector) is LearnerConnectorPipeline:
+            return _expand_pipeline(connector)
+        if type(connector) in LIBRARY_CONNECTORS.values():
+            is_for_all = isinstance(connector, AddColumnsFromEpisodesToTrainBatch)
+            return [AddColumns(connector.added_columns, all_recorded=is_for_all)]
+        if type(connector).__name__ in UNNEEDED_CONNECTORS and is_default(connector):
+            raise SpecError(_unneeded_message(type(connector).__name__))
+        return [connector]
+
+    def adapt(self, connectors: Sequence[Any], context: ConnectorContext) -> BlockConnector:
+        return EpisodeConnector(connectors, context)
+
+
+FORM = EpisodeConnectorForm()
+
+
+class EpisodeConnector(BlockConnector):
+    """A connector over blocks that runs connectors over episodes.
+
+    Args:
+        connectors: objects with the call of `ConnectorV2`.
+        context: if its `next_obs` is set, a connector that changes observations in the batch must set `new_obs` too.
+    """
+
+    def __init__(self, connectors: Sequence[Any], context: ConnectorContext) -> None:
+        self.connectors = connectors
+        self._spaces = (context.observation_space, context.action_space)
+        self._pipeline = LearnerConnectorPipeline(*self._spaces, connectors=connectors)
+        self._module = None if context.module is None else MultiRLModule(frozen_copy(context.module))
+        self._next_obs = context.next_obs
+        self._is_checked = False
+        self.stochastic = any(bool(getattr(connector, "stochastic", False)) for connector in connectors)
+        self.columns = tuple(name for connector in connectors for name in getattr(connector, "columns", ()))
+        self.adds_undeclared_columns = not self.columns
+
+    @property
+    def name(self) -> str:
+        """Names of the classes of the connectors over episodes."""
+        return ", ".join(type(connector).__name__ for connector in self.connectors)
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The `__call__` of the first connector over episodes."""
+        return type(self.connectors[0]).__call__
+
+    def __call__(self, block: Block, context: Context) -> Block:
+        if len(self.connectors) > 1 and not self._is_checked:
+            self._is_checked = True
+            self._check_each(block, context)
+        return self._run(self._pipeline, block, context)
+
+    def _run(self, pipeline: LearnerConnectorPipeline, block: Block, context: Context) -> Block:
+        episodes = block_to_episodes(block, *self._spaces)
+        # The network is a frozen copy, so its outputs need no gradients.
+        with torch.no_grad():
+            batch = pipeline(
+                batch={},
+                episodes=episodes,
+                rl_module=self._module,
+                explore=False,
+                shared_data={"context": context},
+                metrics=context.metrics,
+            )
+        return with_batch(episodes_to_block(episodes), batch, next_obs=self._next_obs)
+
+    def _check_each(self, block: Block, context: Context) -> None:
+        """Name the first connector that breaks a rule: together they are only known as one connector."""
+        for count, connector in enumerate(self.connectors, 1):
+            pipeline = LearnerConnectorPipeline(*self._spaces, connectors=self.connectors[:count])
+            try:
+                first, second = (
+                    self._run(pipeline, block, replace(context, metrics=MetricsLogger())) for _ in range(2)
+                )
+                check_episodes(second, block.length)
+                check_repeatable(first.columns, second.columns)
+            except (Misuse, ValueError) as error:
+                raise_user_code_error(
+                    error, f"connector {type(connector).__name__}", type(connector).__call__
+                )
+
+
+def make_learner_pipeline(
+    named: Iterable[NamedCall], observation_space: gym.Space | None, action_space: gym.Space | None
+) -> LearnerConnectorPipeline:
+    """Return a resource's connectors as RLlib's pipeline for learners, followed by RLlib's default connectors.
+
+    Raises:
+        SpecError: an unknown name, or a connector that is not in RLlib's form.
+        UserCodeError: importing or constructing one raised.
+    """
+    context = ConnectorContext(observation_space, action_space)
+    connectors = [connector for entry in named for connector in _flatten(construct_connector(entry, context))]
+    for connector in connectors:
+        if not FORM.includes(connector):
+            raise SpecError(
+                f"{FIELD}: {type(connector).__name__} cannot be in a LearnerConnectorPipeline, which only "
+                "takes connectors in RLlib's form (ConnectorV2)."
+            )
+    return LearnerConnectorPipeline(
+        observation_space, action_space, connectors=[*connectors, *default_connectors()]
+    )
+
+
+def _flatten(entry: Any) -> list[Any]:
+    if isinstance(entry, list | tuple):
+        return [connector for part in entry for connector in _flatten(part)]
+    return list(entry) if type(entry) is LearnerConnectorPipeline else [entry]
+
+
+def _expand_pipeline(pipeline: LearnerConnectorPipeline) -> list[Any]:
+    connectors = list(pipeline)
+    requested_columns = [
+        AddColumns(connector.added_columns)
+        for connector in connectors
+        if type(connector) is AddNextObservationsFromEpisodesToTrainBatch
+    ]
+    # Connectors of the user's own may rely on defaults before them, so only those at the end are dropped.
+    while connectors and (is_default(connectors[-1]) or type(connectors[-1]) in LIBRARY_CONNECTORS.values()):
+        connectors.pop()
+    return [*connectors, *requested_columns]
+
+
+def _unneeded_message(name: str) -> str:
+    return f"{FIELD}: {name} is not needed here. Leave it out: {UNNEEDED_CONNECTORS[name]}."

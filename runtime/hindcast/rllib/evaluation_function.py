@@ -1,0 +1,58 @@
+"""Evaluation functions in RLlib's form: `f(algorithm, eval_workers)`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from hindcast.api.environment import EnvironmentSpec
+from hindcast.models.policy import Policy
+from hindcast.names import ENV_RUNNER_RESULTS
+from hindcast.rllib.runner_groups import EnvRunnerGroup, LocalEnvRunner
+from hindcast.run.training_evaluation import NUM_ARGUMENTS, accepts_positional, check_metrics
+from hindcast.user_code import Misuse
+
+_ALGORITHM: Final = ("algorithm", "algo")
+_NUM_RLLIB_ARGUMENTS: Final = 2
+
+
+def adapt(
+    function: Callable[..., Any], environment: EnvironmentSpec, explore: bool
+) -> Callable[[Policy, int, Any], dict[str, Any]] | None:
+    """See `FunctionAdapter`. The parameters of the function show whether it is in RLlib's form."""
+    if not _has_rllib_signature(function):
+        return None
+
+    def evaluate(policy: Policy, seed: int, algorithm: Any) -> dict[str, Any]:
+        runner = LocalEnvRunner(environment, policy, seed, explore)
+        try:
+            return _parse_results(function(algorithm, EnvRunnerGroup(runner)))
+        finally:
+            runner.close()
+
+    return evaluate
+
+
+def _has_rllib_signature(function: Callable[..., Any]) -> bool:
+    if next(iter(inspect.signature(function).parameters), None) in _ALGORITHM:
+        return True
+    # Hindcast's own form comes first, for functions that accept both, such as f(*args).
+    return not accepts_positional(function, NUM_ARGUMENTS) and accepts_positional(
+        function, _NUM_RLLIB_ARGUMENTS
+    )
+
+
+def _parse_results(result: Any) -> dict[str, Any]:
+    """Convert RLlib's `(metrics, env_steps, agent_steps)`, or metrics alone, to results."""
+    expected = "(metrics, env_steps, agent_steps), or a dictionary of metrics"
+    steps: dict[str, int] = {}
+    if isinstance(result, tuple):
+        if len(result) != 3 or not isinstance(result[1], int) or not isinstance(result[2], int):
+            types = ", ".join(type(element).__name__ for element in result)
+            raise Misuse(f"returned ({types}); it must return {expected}.")
+        result, steps = result[0], {"num_env_steps": result[1]}
+    metrics = check_metrics(result, expected)
+    if isinstance(env_runner_results := metrics.get(ENV_RUNNER_RESULTS), Mapping):
+        return {**metrics, ENV_RUNNER_RESULTS: {**steps, **env_runner_results}}
+    return {ENV_RUNNER_RESULTS: {**steps, **metrics}}

@@ -1,0 +1,86 @@
+"""`TrainingConfig` provides a training's options under RLlib's names, to user classes in RLlib's form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import gymnasium as gym
+import torch
+
+from hindcast.api.environment import EnvironmentSpec, NamedCall
+from hindcast.api.model import ModelSpec
+from hindcast.episodes.spaces import space_from_json
+from hindcast.errors import SpecError
+from hindcast.models.preprocessing import Preprocessing
+from hindcast.models.rl_module import build_module
+from hindcast.pipeline.rng import derive_seed
+from hindcast.rllib.connectors.connector_v2 import LearnerConnectorPipeline
+from hindcast.rllib.connectors.form import make_learner_pipeline
+from hindcast.rllib.multi_rl_module import ModuleSpec
+
+
+class TrainingConfig:
+    """The options of a training, as read-only attributes; the same for YAML, Python and a cluster.
+
+    Args:
+        document: JSON: `options` by RLlib's names, `connectors`, `model`, `observationSpace`, `actionSpace`, `seed`.
+
+    Attributes:
+        observation_space, action_space: the environment's, or the training's own; None if it has none.
+    """
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self._document = {"options": {}, "connectors": [], **document}
+        self.observation_space = _parse_space(document.get("observationSpace"))
+        self.action_space = _parse_space(document.get("actionSpace"))
+
+    def __getattr__(self, name: str) -> Any:
+        options = self.__dict__.get("_document", {}).get("options", {})
+        if name.startswith("__") or name not in options:
+            names = ", ".join([*sorted(options), "observation_space", "action_space", "rl_module_spec"])
+            raise AttributeError(f"the config has no {name!r} here; it has {names}")
+        return options[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return an option, or the default if it is not set."""
+        return self._document["options"].get(name, default)
+
+    def build_learner_connector(
+        self,
+        input_observation_space: gym.Space | None,
+        input_action_space: gym.Space | None,
+        device: Any = None,  # noqa: ARG002
+    ) -> LearnerConnectorPipeline:
+        """Return the training's connectors in RLlib's form, followed by RLlib's default connectors."""
+        connectors = [NamedCall(**entry) for entry in self._document["connectors"]]
+        return make_learner_pipeline(connectors, input_observation_space, input_action_space)
+
+    @cached_property
+    def rl_module_spec(self) -> ModuleSpec:
+        """The spec of the policy's network, with weights from the training's seed.
+
+        Raises:
+            SpecError: the training has no spaces.
+        """
+        if self.observation_space is None or self.action_space is None:
+            raise SpecError(
+                "a pre-learner uses the network, which requires spaces: name the environment, or set "
+                "spec.observationSpace and spec.actionSpace."
+            )
+        model = ModelSpec.model_validate(self._document["model"])
+        environment = EnvironmentSpec.model_validate(self._document["environment"])
+        preprocessing = Preprocessing.from_specs(
+            self.observation_space, self.action_space, model, environment
+        )
+        # The weights that are trained come from torch's global generator, which must not depend on pre-learners.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive_seed(self._document["seed"], "pre-learner"))
+            return ModuleSpec(
+                build_module(preprocessing.observation_space, preprocessing.action_space, model, False)
+            )
+
+
+def _parse_space(space: Any) -> gym.Space | None:
+    return None if space is None else space_from_json(space)
