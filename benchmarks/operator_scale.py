@@ -200,7 +200,7 @@ def main() -> None:
     arguments = parser.parse_args()
     namespace = f"scale-{uuid.uuid4().hex[:8]}"
     rows: list[Row] = []
-    with ApiServer.of(os.environ["KUBECONFIG"]) as api, tempfile.TemporaryDirectory() as folder:
+    with ApiServer.from_kubeconfig(os.environ["KUBECONFIG"]) as api, tempfile.TemporaryDirectory() as folder:
         api.apply_crds(sorted((HERE.parent / "crds").glob("*.yaml")))
         api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
         kubeconfig, log_numbers = create_account(api, namespace, Path(folder)), iter(range(9))

@@ -1,4 +1,4 @@
-"""Algorithms that tests name as `algorithm_toys:Name`: one for each kind of item, one with targets."""
+"""Toy algorithms that tests name as `algorithm_toys:Name`: one for each kind of training item, one with targets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hindcast.pipeline.window import WindowData
 
 
 class ToyOptions(AlgorithmOptions):
-    """Shared by the toys."""
+    """Options of all toy algorithms."""
 
     lr: float = 1e-2
     gamma: float = 0.9
@@ -36,7 +36,7 @@ class _Toy(Algorithm):
 
 
 class LambdaReturnsOptions(ToyOptions):
-    """Advantage-weighted imitation with lambda-returns over whole episodes, as MARWIL's."""
+    """Advantage-weighted imitation with lambda-returns over complete episodes, as in MARWIL."""
 
     lambda_: float = 0.8
     targets_every: Positive | None = None
@@ -81,7 +81,7 @@ class RaisingTargets(LambdaReturns):
 
 
 class NStepQOptions(ToyOptions):
-    """Q-learning with n-step returns and a target network, as DQN's."""
+    """Q-learning with n-step returns and a target network, as in DQN."""
 
     n_step: Positive = 3
 
@@ -101,10 +101,14 @@ class NStepQ(_Toy):
         return Losses({"policy": self.errors(nets, batch).square().mean()})
 
     def errors(self, nets: nn.ModuleDict, batch: Tensors) -> Tensor:
-        q = _q(nets["policy"], batch["obs"]).gather(1, batch["actions"].long().unsqueeze(1)).squeeze(1)
+        q = (
+            _action_outputs(nets["policy"], batch["obs"])
+            .gather(1, batch["actions"].long().unsqueeze(1))
+            .squeeze(1)
+        )
         with torch.no_grad():
-            best = _q(nets["target"], batch["new_obs"]).amax(1)
-        return q - (batch["rewards"] + batch["discounts"] * best)
+            max_next_q = _action_outputs(nets["target"], batch["new_obs"]).amax(1)
+        return q - (batch["rewards"] + batch["discounts"] * max_next_q)
 
     def after_update(self, nets: nn.ModuleDict, step: Step) -> None:
         self.update_target_networks(nets, 0.1)
@@ -128,14 +132,14 @@ class WithoutPriorities(PrioritisedQ):
         return NStepQ.losses(self, nets, batch, step)
 
 
-class DemandingOptions(ToyOptions):
-    """One of them has no default."""
+class OptionsWithoutDefault(ToyOptions):
+    """Options, one of them without a default."""
 
     z: int
 
 
-class Demanding(NStepQ):
-    Options = DemandingOptions
+class WithRequiredOption(NStepQ):
+    Options = OptionsWithoutDefault
 
 
 class CausalMeanOptions(ToyOptions):
@@ -156,11 +160,11 @@ class CausalMean(_Toy):
         mask = batch["loss_mask"]
         counts = torch.arange(1, mask.shape[1] + 1).unsqueeze(1)
         means = (batch["obs"].cumsum(1) / counts).flatten(0, 1)
-        distribution = nets["policy"].distribution(_q(nets["policy"], means))
+        distribution = nets["policy"].distribution(_action_outputs(nets["policy"], means))
         losses = -distribution.logp(batch["actions"].flatten()).unflatten(0, mask.shape)
         return Losses({"policy": masked_mean(losses, mask)})
 
 
-def _q(policy: Any, observations: Tensor) -> Tensor:
+def _action_outputs(policy: Any, observations: Tensor) -> Tensor:
     outputs: Tensor = policy.forward_train({"obs": observations})["action_dist_inputs"]
     return outputs

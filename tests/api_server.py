@@ -1,4 +1,4 @@
-"""A thin client of the API server for tests: plain objects in and out, refusals as values of an exception."""
+"""A thin client of the API server for tests: objects are dictionaries, and refusals raise `RefusalError`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MERGE = "application/merge-patch+json"
 
 
 class RefusalError(Exception):
-    """The API server's answer, other than 2xx.
+    """An answer of the API server with a status other than 2xx.
 
     Attributes:
         status: the HTTP status.
-        message: its sentence.
-        causes: (field, sentence) of each problem of an invalid object.
+        message: the error message.
+        causes: (field, message) of each problem of an invalid object.
     """
 
     def __init__(self, status: int, answer: Object) -> None:
@@ -41,7 +41,7 @@ class ApiServer:
         self.client = api
 
     @classmethod
-    def of(cls, kubeconfig: str) -> Self:
+    def from_kubeconfig(cls, kubeconfig: str) -> Self:
         return cls(config.new_client_from_config(config_file=kubeconfig))
 
     def __enter__(self) -> Self:
@@ -59,7 +59,19 @@ class ApiServer:
         accept: str = "application/json",
         **query: str,
     ) -> Object:
-        """Send one request; text is sent as it is. Raises `RefusalError`."""
+        """Send one request, and return the answer's document.
+
+        Args:
+            method: HTTP method.
+            path: path of the object or collection.
+            body: an object, or text that is sent unchanged.
+            content_type: content type of the body.
+            accept: accepted content type.
+            query: query parameters.
+
+        Raises:
+            RefusalError: the status is not 2xx.
+        """
         call = self.client.param_serialize(
             method,
             path,
@@ -78,8 +90,8 @@ class ApiServer:
     def path_of(self, document: Object, namespace: str | None = None) -> str:
         """Return the path of an object's collection; the object's own namespace takes precedence."""
         version, kind = document["apiVersion"], document["kind"]
-        place = document.get("metadata", {}).get("namespace", namespace)
-        return collection(version, plural(kind), place)
+        object_namespace = document.get("metadata", {}).get("namespace", namespace)
+        return collection(version, plural(kind), object_namespace)
 
     def create(self, document: Object, namespace: str | None = None, **query: str) -> Object:
         path = self.path_of(document, namespace)
@@ -106,11 +118,13 @@ class ApiServer:
         """Apply the CRDs on the server; return when the API server serves their new version."""
         for file in files:
             definition = YAML(typ="safe", pure=True).load(file)
-            before = self._generation(definition)
+            generation_before = self._generation(definition)
             definition = self.apply(definition, "tests")
-            self._wait_served(definition)
-            if 0 < before < definition["metadata"]["generation"]:
-                time.sleep(2)  # the old schema is served for a moment, and nothing tells how long
+            self._wait_until_served(definition)
+            if 0 < generation_before < definition["metadata"]["generation"]:
+                time.sleep(
+                    2
+                )  # the server uses the old schema for another moment, and does not report its end
 
     def _generation(self, definition: Object) -> int:
         try:
@@ -119,10 +133,10 @@ class ApiServer:
             return 0
         return int(document["metadata"]["generation"])
 
-    def _wait_served(self, definition: Object) -> None:
+    def _wait_until_served(self, definition: Object) -> None:
         path = f"{self.path_of(definition)}/{definition['metadata']['name']}"
         wait_for(lambda: _is_established(self.request("GET", path)), f"{path} is established")
-        # Handlers change a moment after the condition; discovery then knows the resource.
+        # The API server changes its handlers a moment after it sets the condition.
         spec = definition["spec"]
         collection_path = collection(
             f"{spec['group']}/{spec['versions'][0]['name']}", spec["names"]["plural"]
@@ -145,16 +159,16 @@ def plural(kind: str) -> str:
 
 
 def collection(version: str, plural_name: str, namespace: str | None = None) -> str:
-    """`/api/v1/namespaces/ns/pods`, `/apis/hindcast.dev/v1alpha1/namespaces/ns/offlinetrainings`."""
+    """Return the path of a collection: `/api/v1/namespaces/ns/pods`, `/apis/hindcast.dev/v1alpha1/offlinetrainings`."""
     root = f"/apis/{version}" if "/" in version else f"/api/{version}"
     return f"{root}/namespaces/{namespace}/{plural_name}" if namespace else f"{root}/{plural_name}"
 
 
-def wait_for(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
-    """Poll a condition until it holds; fail with `what` if it does not in time."""
-    end = time.monotonic() + seconds
+def wait_for(condition: Callable[[], bool], expectation: str, seconds: float = 60.0) -> None:
+    """Poll a condition until it holds; after `seconds`, fail with the expectation that was not met."""
+    deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, f"not within {seconds} s: {what}"
+        assert time.monotonic() < deadline, f"not within {seconds} s: {expectation}"
         time.sleep(0.05)
 
 

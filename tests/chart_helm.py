@@ -1,4 +1,4 @@
-"""The chart as helm renders it."""
+"""Render the Helm chart."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def tool(name: str) -> str:
     """Return the path of a program; without it, skip the test, or fail if a cluster is required."""
     path = shutil.which(name)
     if path is None:
-        missing = pytest.fail if os.environ.get("HINDCAST_REQUIRE_CLUSTER") == "1" else pytest.skip
-        missing(f"{name} is not installed: the chart is not rendered")
+        fail_or_skip = pytest.fail if os.environ.get("HINDCAST_REQUIRE_CLUSTER") == "1" else pytest.skip
+        fail_or_skip(f"{name} is not installed: the chart is not rendered")
     return path
 
 
@@ -43,29 +43,34 @@ def helm(*arguments: str, values: Object | None = None) -> subprocess.CompletedP
 def refusal(values: Object) -> str:
     """Return helm's message about values that it refuses."""
     process = _template(values, "system")
-    assert process.returncode != 0, "helm took these values"
+    assert process.returncode != 0, "helm accepted these values"
     return process.stderr
 
 
 class RenderedChart:
-    """The objects of a release, by kind and name."""
+    """The objects that a release consists of."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.objects: list[Object] = [o for o in YAML(typ="safe", pure=True).load_all(text) if o]
+        self.objects: list[Object] = [
+            document for document in YAML(typ="safe", pure=True).load_all(text) if document
+        ]
 
-    def all(self, kind: str) -> list[Object]:
+    def find_all(self, kind: str) -> list[Object]:
         return [document for document in self.objects if document["kind"] == kind]
 
-    def one(self, kind: str, name: str | None = None) -> Object:
-        matches = [o for o in self.all(kind) if name in (None, o["metadata"]["name"])]
-        assert len(matches) == 1, f"{kind} {name or ''}: {[o['metadata']['name'] for o in self.all(kind)]}"
+    def find_one(self, kind: str, name: str | None = None) -> Object:
+        objects = self.find_all(kind)
+        matches = [document for document in objects if name in (None, document["metadata"]["name"])]
+        assert len(matches) == 1, (
+            f"{kind} {name or ''}: {[document['metadata']['name'] for document in objects]}"
+        )
         return matches[0]
 
     @property
     def pod(self) -> Object:
         """Spec of the operator's pods."""
-        spec: Object = self.one("Deployment")["spec"]["template"]["spec"]
+        spec: Object = self.find_one("Deployment")["spec"]["template"]["spec"]
         return spec
 
     @property
@@ -88,5 +93,5 @@ def _render_cached(values: str, namespace: str) -> RenderedChart:
 
 
 def _template(values: Object, namespace: str) -> subprocess.CompletedProcess[str]:
-    place = ("--namespace", namespace, "--kube-version", CLUSTER_VERSION)
-    return helm("template", "hindcast", str(CHART), *place, values=values)
+    options = ("--namespace", namespace, "--kube-version", CLUSTER_VERSION)
+    return helm("template", "hindcast", str(CHART), *options, values=values)

@@ -7,7 +7,9 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # test processes share the machine; before torch is imported
+os.environ.setdefault(
+    "OMP_NUM_THREADS", "1"
+)  # test processes share the machine; set before torch is imported
 
 import fsspec
 import pytest
@@ -27,10 +29,10 @@ _LAYERS = {"docs": "docs", "examples": "docs", "faults": "faults", "stores": "st
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests by their folder, and run slow ones first, so that parallel workers end together."""
-    here = Path(__file__).parent
+    """Mark tests by their folder, and run tests of the docs first: they take longest, and workers then end together."""
+    tests_folder = Path(__file__).parent
     for item in items:
-        layer = _LAYERS.get(item.path.relative_to(here).parts[0])
+        layer = _LAYERS.get(item.path.relative_to(tests_folder).parts[0])
         if layer is not None:
             item.add_marker(layer)
     items.sort(key=lambda item: next(item.iter_markers("docs"), None) is None)
@@ -38,17 +40,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _test_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Keep indices of foreign files with the tests, not in the home folder."""
+    """Store indices of foreign files in a temporary folder, not in the home folder."""
     os.environ["HINDCAST_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(autouse=True)
 def _restore_registered_objects() -> Iterator[None]:
     """Forget objects that a test registers, so that later tests do not send them to their processes."""
-    before = user_code.registered_objects()
+    objects_before = user_code.registered_objects()
     yield
     user_code._registered_objects.clear()
-    user_code.restore_objects(before)
+    user_code.restore_objects(objects_before)
 
 
 @pytest.fixture(scope="session")
@@ -92,7 +94,7 @@ def walks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def reporter() -> MemoryReporter:
-    """A reporter that keeps everything in memory."""
+    """A reporter that stores everything in memory."""
     return MemoryReporter()
 
 
@@ -109,7 +111,7 @@ def memory_path() -> Iterator[str]:
 def small_disk(tmp_path: Path) -> Iterator[Callable[..., Path]]:
     """`small_disk("size=1m")` mounts a fresh tmpfs; `small_disk("remount,size=9m")` changes it.
 
-    `small_disk("ro", folder)` mounts another over a folder.
+    `small_disk("ro", folder)` mounts another tmpfs over a folder.
     """
     disk = tmp_path / "disk"
     disk.mkdir()

@@ -1,4 +1,4 @@
-"""Corrupts files, and checks that reading them fails with their name."""
+"""Corrupt files, and check that reading them fails with an error that names the file."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def corrupted_copies(content: bytes, num_copies: int, seed: int = 0) -> Iterator
 def count_refusals(
     path: Path, read: Callable[[], Content], check: Callable[[Content], None], times: int, seed: int = 0
 ) -> int:
-    """Corrupt a file `times` times; return how often reading it is refused in a sentence that names the file.
+    """Corrupt a file `times` times, and return how often reading it raises a DataError that names the file.
 
-    If it can still be read, its content must pass `check`.
+    If the file can still be read, its content must pass `check`.
     """
     original, num_refused = path.read_bytes(), 0
     for copy in corrupted_copies(original, times, seed):
@@ -49,7 +49,7 @@ def count_refusals(
 
 
 def check_truncations(path: Path, read: Callable[[], object], every: int) -> None:
-    """Check that a file truncated at every multiple of `every` bytes is refused with its name."""
+    """Truncate a file to 1, 1 + `every`, … bytes, and check that reading it raises a DataError that names it."""
     original = path.read_bytes()
     for size in range(1, len(original), every):
         path.write_bytes(original[:size])

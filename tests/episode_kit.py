@@ -41,7 +41,7 @@ def make_block(lengths: Sequence[int] = (3, 5, 2), first: int = 0, seed: int = 0
     )
 
 
-def spec_of(block: Block) -> DataSpec:
+def make_spec(block: Block) -> DataSpec:
     return DataSpec.from_block(block, OBS_SPACE, ACTION_SPACE, "Test-v0")
 
 
@@ -49,7 +49,7 @@ def write_blocks(
     folder: str | Path | Location, *blocks: Block, stem: str | None = None, **options: object
 ) -> tuple[FileEntry, ...]:
     """Write Parquet files without commits or a manifest."""
-    spec = spec_of(blocks[0])
+    spec = make_spec(blocks[0])
     writer = BlockWriter(resolve(folder), spec, stem or make_file_stem(0, "a1"), **options)  # type: ignore[arg-type]
     for block in blocks:
         writer.write(block)
@@ -58,17 +58,21 @@ def write_blocks(
 
 def record(folder: str | Path | Location, *blocks: Block, manifest: bool = True) -> Location:
     """Write a committed recording with one range per block, with or without a manifest."""
-    location, files, first = resolve(folder), [], 0
-    for number, block in enumerate(blocks):
-        entries = write_blocks(location, block, stem=make_file_stem(number, "a1"))
+    location, files, first_episode = resolve(folder), [], 0
+    for range_index, block in enumerate(blocks):
+        entries = write_blocks(location, block, stem=make_file_stem(range_index, "a1"))
         commit = Commit(
-            range=number, files=entries, episodes=block.num_episodes, timesteps=block.num_steps, first=first
+            range=range_index,
+            files=entries,
+            episodes=block.num_episodes,
+            timesteps=block.num_steps,
+            first=first_episode,
         )
         write_commit(location, commit)
         files += entries
-        first += block.num_episodes
+        first_episode += block.num_episodes
     if manifest:
-        write_manifest(location, Manifest(spec=spec_of(blocks[0]).to_json(), files=tuple(files), seed=0))
+        write_manifest(location, Manifest(spec=make_spec(blocks[0]).to_json(), files=tuple(files), seed=0))
     return location
 
 
@@ -100,7 +104,7 @@ KIT = SimpleNamespace(
     observation_space=OBS_SPACE,
     action_space=ACTION_SPACE,
     block=make_block,
-    spec=spec_of,
+    spec=make_spec,
     write=write_blocks,
     record=record,
     assert_same=assert_same,

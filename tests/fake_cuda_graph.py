@@ -1,4 +1,4 @@
-"""A CUDA graph without a GPU: operations are recorded once and repeated in the same memory."""
+"""A stand-in for a CUDA graph, without a GPU: it records operations once and repeats them in the same memory."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class FakeCudaGraph(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        self._calls.append((func, args, kwargs or {}, _tensors(result)))
+        self._calls.append((func, args, kwargs or {}, _find_tensors(result)))
         return result
 
     @torch.no_grad()
     def replay(self) -> None:
         """Repeat all operations, reading and writing the tensors that were recorded."""
         for func, args, kwargs, recorded_tensors in self._calls:
-            for target, value in zip(recorded_tensors, _tensors(func(*args, **kwargs)), strict=True):
-                if target.data_ptr() != value.data_ptr():  # else a view, or changed in place
+            for target, value in zip(recorded_tensors, _find_tensors(func(*args, **kwargs)), strict=True):
+                if target.data_ptr() != value.data_ptr():  # otherwise it is a view, or was changed in place
                     target.copy_(value)
 
 
-def _tensors(result: Any) -> list[Tensor]:
+def _find_tensors(result: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]

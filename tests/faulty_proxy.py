@@ -1,11 +1,12 @@
-"""A proxy in front of a store that fails requests at a test's request. It is a process of its own, since some clients
-hold Python's global lock while they wait for an answer.
+"""An HTTP proxy in front of an object store; tests tell it which requests to fail.
 
-    python faulty_proxy.py UPSTREAM_PORT [ADDRESS]     prints its own port; listens on 127.0.0.1 by default
+It runs in a separate process, since some clients hold Python's global lock while they wait for an answer:
 
-Whole requests and whole answers pass through it; HTTP/1.1 without TLS. `Host` stays as the client wrote it, since
-signatures cover it. What Google's store says in other words than S3 is translated: the condition that an object is not
-there; its bearer tokens are left out.
+    python faulty_proxy.py UPSTREAM_PORT [ADDRESS]     prints its port; ADDRESS is 127.0.0.1 by default
+
+It speaks HTTP/1.1 without TLS, and reads a request or answer completely before it passes it on. `Host` is not changed,
+since signatures cover it. Requests of Google's clients are translated to S3's: it translates the condition that an
+object does not exist, and drops bearer tokens.
 
 A test sends `PUT /faults` with a list of faults; `GET /faults` returns the requests since then.
 """
@@ -26,7 +27,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote
 
 CONTROL = "/faults"
-_OF_A_CONNECTION = {"connection", "keep-alive", "transfer-encoding", "expect", "content-length"}
+_CONNECTION_HEADERS = {"connection", "keep-alive", "transfer-encoding", "expect", "content-length"}
 
 
 @dataclass
@@ -35,11 +36,12 @@ class Fault:
 
     Attributes:
         matching: regular expression for `METHOD path`, without percent-encoding.
-        every: applies to every n-th matching request.
-        times: applies to this many of those; None for all.
+        every: n, if only every n-th matching request fails.
+        times: maximum number of requests that fail; None for no limit.
         status: HTTP status of the answer; 0 to pass requests on.
-        code: error code of the store in that answer.
-        cut: bytes of the answer after which the connection is reset; -1 before the request is passed on.
+        code: error code of the store in this answer.
+        cut: number of bytes of the answer after which the connection is reset; -1 resets it before the request is
+            passed on; None does not reset it.
         delay: seconds before requests are passed on.
     """
 
@@ -60,33 +62,33 @@ class Proxy(ThreadingHTTPServer):
     def __init__(self, upstream: int, address: str) -> None:
         super().__init__((address, 0), _Handler)
         self.upstream = upstream
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self._faults: list[Fault] = []
-        self._matched: list[int] = []
+        self._num_matches: list[int] = []
         self._lock = threading.Lock()
 
     def begin(self, faults: list[dict[str, object]]) -> None:
         with self._lock:
             self._faults = [Fault(**fault) for fault in faults]
-            self._matched = [0] * len(faults)
-            self.asked = []
+            self._num_matches = [0] * len(faults)
+            self.requests = []
 
     def fault_for(self, request: str) -> Fault | None:
         with self._lock:
-            self.asked.append(request)
+            self.requests.append(request)
             return next(
-                (fault for i, fault in enumerate(self._faults) if self._meets(i, fault, request)), None
+                (fault for i, fault in enumerate(self._faults) if self._applies(i, fault, request)), None
             )
 
-    def _meets(self, i: int, fault: Fault, request: str) -> bool:
+    def _applies(self, i: int, fault: Fault, request: str) -> bool:
         if not re.search(fault.matching, request):
             return False
-        self._matched[i] += 1
-        turn, rest = divmod(self._matched[i], fault.every)
-        return rest == 0 and (fault.times is None or turn <= fault.times)
+        self._num_matches[i] += 1
+        fault_number, remainder = divmod(self._num_matches[i], fault.every)
+        return remainder == 0 and (fault.times is None or fault_number <= fault.times)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hangs up is no error of the proxy's."""
+        """Ignore clients that hang up."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -94,7 +96,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: Proxy
 
     def _serve(self) -> None:
-        body = self._body()
+        body = self._read_body()
         if self.path == CONTROL:
             self._control(body)
             return
@@ -107,7 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._reset()
             return
         try:
-            status, headers, answer = self._upstream(body)
+            status, headers, answer = self._forward(body)
         except (OSError, http.client.HTTPException):
             self._reset()
             return
@@ -116,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = do_PATCH = _serve  # noqa: N815
 
     def _control(self, body: bytes) -> None:
-        requests = json.dumps(self.server.asked).encode()
+        requests = json.dumps(self.server.requests).encode()
         if self.command == "PUT":
             self.server.begin(json.loads(body))
         self._answer(200, [], requests)
@@ -124,9 +126,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _refuse(self, fault: Fault) -> None:
         """Send an error that clients of S3, GCS and Azure all understand."""
         headers = [("x-ms-error-code", fault.code)]
-        if (
-            self.command == "HEAD"
-        ):  # Azure's client parses what a header announces, and aborts where nothing comes
+        # Azure's client parses the body that a header announces, and aborts if there is none.
+        if self.command == "HEAD":
             self._answer(fault.status, headers, b"")
             return
         headers.append(("Content-Type", "application/xml"))
@@ -135,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
         )
         self._answer(fault.status, headers, text.encode())
 
-    def _body(self) -> bytes:
+    def _read_body(self) -> bytes:
         if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
             return self.rfile.read(int(self.headers.get("Content-Length") or 0))
         chunks = []
@@ -143,15 +144,15 @@ class _Handler(BaseHTTPRequestHandler):
             chunks.append(self.rfile.read(size))
             self.rfile.readline()
         while self.rfile.readline().strip():
-            """Trailers."""
+            pass  # skip trailers
         return b"".join(chunks)
 
-    def _upstream(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+    def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self.server.upstream, timeout=60)
         with contextlib.closing(connection):
             connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
             for name, value in self.headers.items():
-                if name.lower() not in _OF_A_CONNECTION and not value.startswith("Bearer"):
+                if name.lower() not in _CONNECTION_HEADERS and not value.startswith("Bearer"):
                     connection.putheader(name, value)
             if self.headers.get("x-goog-if-generation-match") == "0":
                 connection.putheader("If-None-Match", "*")
@@ -167,13 +168,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response_only(status)
         length = next((value for name, value in headers if name.lower() == "content-length"), None)
         for name, value in headers:
-            if name.lower() not in _OF_A_CONNECTION:
+            if name.lower() not in _CONNECTION_HEADERS:
                 self.send_header(name, value)
-        bodiless = self.command == "HEAD" or status in (204, 304)
+        has_no_body = self.command == "HEAD" or status in (204, 304)
         if status != 204:
-            self.send_header("Content-Length", length if bodiless and length else str(len(body)))
+            self.send_header("Content-Length", length if has_no_body and length else str(len(body)))
         self.end_headers()
-        if bodiless:
+        if has_no_body:
             return
         self.wfile.write(body if cut is None else body[:cut])
         if cut is not None:
@@ -188,11 +189,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
 
     def log_message(self, *_: object) -> None:
-        """Nothing is logged."""
+        """Log nothing."""
 
 
 class Faults:
-    """The test's side of a proxy."""
+    """Controls a proxy from a test."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -202,14 +203,14 @@ class Faults:
         return f"http://127.0.0.1:{self.port}"
 
     def begin(self, *faults: Fault) -> list[str]:
-        """Set the faults from now on, none by default; return the requests until now."""
-        return self._ask("PUT", json.dumps([asdict(fault) for fault in faults]))
+        """Set the faults from now on, none by default; return the requests since the last call."""
+        return self._send("PUT", json.dumps([asdict(fault) for fault in faults]))
 
-    def asked(self) -> list[str]:
+    def requests(self) -> list[str]:
         """Return `METHOD path` of all requests since `begin`."""
-        return self._ask("GET", "")
+        return self._send("GET", "")
 
-    def _ask(self, method: str, body: str) -> list[str]:
+    def _send(self, method: str, body: str) -> list[str]:
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
             connection.request(method, CONTROL, body)
             requests: list[str] = json.loads(connection.getresponse().read())

@@ -1,4 +1,4 @@
-"""Number of repetitions of checks: `HINDCAST_CHECKS` is `quick`, `all` (CI) or `soak`; see docs/checks.md."""
+"""The number of repetitions of checks, by `HINDCAST_CHECKS`: `quick`, `all` (CI) or `soak`; see docs/checks.md."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from hypothesis import HealthCheck, settings
 
 _LAYERS = ("quick", "all", "soak")
 LAYER = os.environ.get("HINDCAST_CHECKS", "quick")
-assert LAYER in _LAYERS, f"HINDCAST_CHECKS is {LAYER!r}; it may be {', '.join(_LAYERS)}"
+assert LAYER in _LAYERS, f"HINDCAST_CHECKS is {LAYER!r}; expected one of {', '.join(_LAYERS)}"
 
 
 def examples(count: int) -> settings:
-    """Return settings of a property: half of `count` examples in CI, a fifth in the quick layer, 20 times in a soak.
+    """Return hypothesis settings: `count / 2` examples in CI, `count / 5` in the quick layer, `20 * count` in a soak.
 
     A failure prints how to reproduce it.
     """
-    # Only a soak draws other examples each time; elsewhere, more of them would repeat the same ones.
+    # Only a soak draws different examples each time; the other layers repeat the same ones in every run.
     max_examples = {"quick": max(count // 5, 3), "all": max(count // 2, 3), "soak": 20 * count}[LAYER]
     return settings(
         max_examples=max_examples,

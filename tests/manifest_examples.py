@@ -13,7 +13,7 @@ from hindcast_operator.names import child_name
 
 UID = "0a1b2c3d-0000-4000-8000-000000000001"
 DEFAULTS = Defaults(storage_root="s3://bucket/hindcast")
-SMALL = {
+SMALL_INPUTS = {
     "OfflineRecording/cartpole": ResolvedInput(
         path="s3://bucket/cartpole", bytes=9_000_000, timesteps=225_000
     )
@@ -48,13 +48,14 @@ def _resource(kind: str, name: str, spec: dict[str, Any]) -> Resource:
 
 
 def defaults(**values: Any) -> Defaults:
-    """Platform defaults in the form of the chart's values."""
+    """Make platform defaults from the chart's values."""
     return Defaults.model_validate(
         {"storageRoot": "s3://bucket/hindcast"} | values, by_alias=True, by_name=False
     )
 
 
 def attempt_of(resource: Resource, number: int = 1, uid: str = UID, **inputs: ResolvedInput) -> Attempt:
+    """Make an attempt of a resource, with small inputs by default."""
     return Attempt(
         revision=resource.spec.revision,
         number=number,
@@ -62,7 +63,7 @@ def attempt_of(resource: Resource, number: int = 1, uid: str = UID, **inputs: Re
         namespace="rl",
         uid=uid,
         spec_hash=spec_hash(resource),
-        inputs=inputs or SMALL,
+        inputs=inputs or SMALL_INPUTS,
     )
 
 
@@ -91,17 +92,21 @@ def templates(job: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def groups(job: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the Ray groups by pool."""
     cluster = job["spec"]["rayClusterSpec"]
-    return {"head": cluster["headGroupSpec"]} | {g["groupName"]: g for g in cluster["workerGroupSpecs"]}
+    return {"head": cluster["headGroupSpec"]} | {
+        group["groupName"]: group for group in cluster["workerGroupSpecs"]
+    }
 
 
 def containers(template: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the containers of a pod template, then its init containers."""
     yield from template["spec"]["containers"]
     yield from template["spec"].get("initContainers", [])
 
 
 def env(template: dict[str, Any]) -> dict[str, Any]:
     """Return the variables of the first container: name -> value or source."""
-    return {v["name"]: v.get("value", v.get("valueFrom")) for v in template["spec"]["containers"][0]["env"]}
+    variables = template["spec"]["containers"][0]["env"]
+    return {variable["name"]: variable.get("value", variable.get("valueFrom")) for variable in variables}
 
 
 def list_refusals(resource: Resource, platform: Defaults = DEFAULTS) -> list[str]:

@@ -39,7 +39,7 @@ class Net(RLModule):
 
 
 class SumOfObservations(RLModule):
-    """Has a state: the sum of the observations so far."""
+    """A recurrent module; its state is the sum of the observations so far."""
 
     def setup(self) -> None:
         self.pi = nn.Linear(4, self.action_head.inputs_size)
@@ -48,10 +48,10 @@ class SumOfObservations(RLModule):
         return {"sum": torch.zeros(4)}
 
     def _forward(self, batch: Mapping[str, Tensor]) -> Outputs:
-        obs, before = batch["obs"], batch["state_in/sum"]
-        sums = obs + before if obs.dim() == 2 else obs.cumsum(1) + before.unsqueeze(1)
-        last = sums if obs.dim() == 2 else sums[:, -1]
-        return {"action_dist_inputs": self.pi(sums.tanh()), "state_out/sum": last}
+        obs, previous_sum = batch["obs"], batch["state_in/sum"]
+        sums = obs + previous_sum if obs.dim() == 2 else obs.cumsum(1) + previous_sum.unsqueeze(1)
+        last_sum = sums if obs.dim() == 2 else sums[:, -1]
+        return {"action_dist_inputs": self.pi(sums.tanh()), "state_out/sum": last_sum}
 
 
 class EncoderModule(RLModule):
@@ -66,7 +66,7 @@ class EncoderModule(RLModule):
 
 
 class ScaledModule(PolicyModule):
-    """The default network, whose outputs are scaled."""
+    """The default network with scaled outputs."""
 
     def setup(self, scale: float = 1.0) -> None:
         super().setup()
@@ -93,7 +93,7 @@ class LinearModule(RLModule):
 
 
 class RLlibModule(RLModule, ValueFunctionAPI):
-    """Written for RLlib: its `__init__`, options in `model_config`, values by `compute_values`."""
+    """A module written for RLlib, with its `__init__`, options in `model_config`, and values from `compute_values`."""
 
     def __init__(  # noqa: PLR0917  RLlib's
         self,
@@ -175,19 +175,19 @@ class OtherArguments(LinearModule):
 
 
 class CountsSteps(LinearModule):
-    """Keeps a number in Python."""
+    """Counts steps in an attribute that is not part of the module's state."""
 
     def setup(self) -> None:
         super().setup()
-        self.seen = 0
+        self.num_steps = 0
 
     def _forward_train(self, batch: Mapping[str, Tensor]) -> Any:
-        self.seen += len(batch["obs"])
+        self.num_steps += len(batch["obs"])
         return self._forward(batch)
 
 
 class StoresBatches(LinearModule):
-    """Keeps all batches in a list; its mask is computed once, so it is not state."""
+    """Stores all batches in a list; its mask is computed once, so it is not state."""
 
     def setup(self) -> None:
         super().setup()
@@ -206,7 +206,7 @@ class UnusedLayer(LinearModule):
 
     def setup(self) -> None:
         super().setup()
-        self.forgotten = nn.Linear(4, 2)
+        self.unused_layer = nn.Linear(4, 2)
 
 
 class DrawsNoise(LinearModule):

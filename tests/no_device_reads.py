@@ -1,4 +1,4 @@
-"""A mode of torch in which reading from a device is an error."""
+"""A torch dispatch mode in which reading from a device is an error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _aten = torch.ops.aten
-_READING = {
+_READING_OPERATIONS = {
     _aten._local_scalar_dense,
     _aten.is_nonzero,
     _aten.equal,
@@ -22,9 +22,9 @@ class NoDeviceReads(TorchDispatchMode):
     """Refuses operations that return a number or a shape from a device to Python, which would wait for the device."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        by_mask = func.overloadpacket in (_aten.index, _aten.index_put, _aten.index_put_) and any(
+        is_mask_index = func.overloadpacket in (_aten.index, _aten.index_put, _aten.index_put_) and any(
             index is not None and index.dtype == torch.bool for index in args[1]
         )
-        assert not by_mask, f"{func} by a mask"
-        assert func.overloadpacket not in _READING, f"{func}"
+        assert not is_mask_index, f"{func} indexes by a mask"
+        assert func.overloadpacket not in _READING_OPERATIONS, f"{func}"
         return func(*args, **(kwargs or {}))

@@ -1,8 +1,8 @@
 """Object stores that the tests start: SeaweedFS for S3, Azurite for Azure.
 
-SeaweedFS also stands for Google Cloud Storage, whose XML interface is that of S3 but for what the proxy translates.
+SeaweedFS also stands in for Google Cloud Storage: its XML interface is like S3, and the proxy translates the rest.
 
-Each listens on 127.0.0.1 alone, keeps its data in a folder of the test's, and can be killed and started again there.
+Each server listens on 127.0.0.1 only, stores its data in the test's folder, and can be killed and started again there.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ SCRIPTS = Path(sys.executable).parent
 ROOT = Path(__file__).parents[1]
 AZURITE_FOLDER = ROOT / ".cache" / "azurite"
 AZURITE = AZURITE_FOLDER / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
-AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # Azurite's own
-_STARTS_WITHIN_S = 60.0
+AZURE_KEY = (
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # the default
+)
+_START_TIMEOUT_SECONDS = 60.0
 _PORT_LOCKS: list[TextIO] = []
 """Locks on the ports that this process has reserved."""
-_ALL_IN_GOOGLE = ["Read:google", "Write:google", "List:google"]
+_GOOGLE_BUCKET_ACTIONS = ["Read:google", "Write:google", "List:google"]
 
 
 class ServerProcess:
@@ -53,9 +55,9 @@ class ServerProcess:
             self._process = subprocess.Popen(
                 self._command, cwd=self._folder, env=self._environment, stdout=log, stderr=log
             )
-        end = time.monotonic() + _STARTS_WITHIN_S
-        while not _answers(self.port):
-            if self._process.poll() is not None or time.monotonic() > end:
+        deadline = time.monotonic() + _START_TIMEOUT_SECONDS
+        while not _accepts_connections(self.port):
+            if self._process.poll() is not None or time.monotonic() > deadline:
                 log_end = (self._folder / "log").read_text(errors="replace")[-2000:]
                 raise RuntimeError(f"{self._command[0]} does not start: {log_end}")
             time.sleep(0.05)
@@ -64,21 +66,24 @@ class ServerProcess:
         self._end(signal.SIGKILL)
 
     def end(self) -> None:
-        """End with all on disk: Azurite writes every few seconds, and on SIGTERM; SeaweedFS at once."""
+        """End the process when all data are on disk: Azurite writes them on SIGTERM, SeaweedFS immediately."""
         self._end(signal.SIGTERM if "node" in self._command else signal.SIGKILL)
 
-    def _end(self, how: signal.Signals) -> None:
+    def _end(self, signal_number: signal.Signals) -> None:
         if self._process is not None:
-            self._process.send_signal(how)
-            self._process.wait(_STARTS_WITHIN_S)
+            self._process.send_signal(signal_number)
+            self._process.wait(_START_TIMEOUT_SECONDS)
 
 
 def seaweed(folder: Path) -> ServerProcess:
-    """S3: `writer` may do all, `reader` may read; everybody may read the bucket `public`, and do all in `google`."""
+    """Make an S3 server.
+
+    `writer` may do everything, `reader` may read. Anyone may read the bucket `public`, and do everything in `google`.
+    """
     identities = [
         _identity("writer", "Admin", "Read", "Write", "List", "Tagging"),
         _identity("reader", "Read", "List"),
-        {"name": "anonymous", "actions": ["Read:public", "List:public", *_ALL_IN_GOOGLE]},
+        {"name": "anonymous", "actions": ["Read:public", "List:public", *_GOOGLE_BUCKET_ACTIONS]},
     ]
     (folder / "s3.json").write_text(json.dumps({"identities": identities}))
     (folder / "data").mkdir(exist_ok=True)
@@ -114,7 +119,7 @@ def seaweed(folder: Path) -> ServerProcess:
 
 
 def s3_client(user: str, address: str, **options: bool) -> pafs.S3FileSystem:
-    """pyarrow's own client of SeaweedFS, as `writer` or `reader`."""
+    """Make a client of SeaweedFS by pyarrow, for the user `writer` or `reader`."""
     return pafs.S3FileSystem(
         access_key=user,
         secret_key=f"{user}-secret",
@@ -126,9 +131,9 @@ def s3_client(user: str, address: str, **options: bool) -> pafs.S3FileSystem:
 
 
 def make_buckets(port: int, *names: str) -> None:
-    """Buckets in SeaweedFS, which listens before it can write."""
+    """Create buckets in SeaweedFS; retry, since it accepts connections before it can write."""
     client = s3_client("writer", f"127.0.0.1:{port}", allow_bucket_creation=True)
-    end = time.monotonic() + _STARTS_WITHIN_S
+    deadline = time.monotonic() + _START_TIMEOUT_SECONDS
     while True:
         try:
             for name in names:
@@ -137,13 +142,13 @@ def make_buckets(port: int, *names: str) -> None:
                     stream.write(b"hello")
             return
         except OSError:
-            if time.monotonic() > end:
+            if time.monotonic() > deadline:
                 raise
             time.sleep(0.2)
 
 
 def azurite(folder: Path) -> ServerProcess:
-    """Azure's blobs, for the account that Azurite always has."""
+    """Make a server of Azure's blobs, with Azurite's default account."""
     (port,) = free_ports(1)
     options = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", str(folder)]
     flags = ["--silent", "--skipApiVersionCheck", "--disableTelemetry"]
@@ -151,7 +156,7 @@ def azurite(folder: Path) -> ServerProcess:
 
 
 def make_container(port: int, name: str) -> None:
-    """A container in Azurite."""
+    """Create a container in Azurite."""
     address = f"127.0.0.1:{port}"
     client = pafs.AzureFileSystem(
         "devstoreaccount1",
@@ -164,14 +169,14 @@ def make_container(port: int, name: str) -> None:
     client.create_dir(name)
 
 
-def require(is_there: bool, what: str, how: str) -> None:
+def require(is_available: bool, name: str, remedy: str) -> None:
     """Skip the test if a server is missing, but fail in CI."""
-    if is_there:
+    if is_available:
         return
-    sentence = f"{what} is not there: {how}"
+    message = f"{name} is missing: {remedy}"
     if os.environ.get("CI") == "true" and shutil.which("node"):
-        pytest.fail(sentence)
-    pytest.skip(sentence)
+        pytest.fail(message)
+    pytest.skip(message)
 
 
 def has_node() -> bool:
@@ -180,7 +185,7 @@ def has_node() -> bool:
 
 @contextmanager
 def proxy(upstream: int, address: str = "127.0.0.1") -> Iterator[Faults]:
-    """A faulty proxy before a port, listening on an address."""
+    """Run a faulty proxy for the port `upstream`, listening on an address; yield its control."""
     command = [sys.executable, str(Path(__file__).with_name("faulty_proxy.py")), str(upstream), address]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -191,16 +196,16 @@ def proxy(upstream: int, address: str = "127.0.0.1") -> Iterator[Faults]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Reserve ports that nothing listens on, and that no other pytest process gets while this one lives.
+    """Reserve free ports for as long as this process runs; no other pytest process gets them.
 
-    They lie below the ports that the system assigns to connections, so that a killed server can use its port again.
+    They are below the ports that the system assigns to connections, so that a killed server can use its port again.
     """
     folder = Path(tempfile.gettempdir()) / "hindcast-test-ports"
     folder.mkdir(exist_ok=True)
     ports: list[int] = []
     for port in range(20_000, 30_000):
         file = (folder / str(port)).open("w")
-        if not (_is_locked(file) and _is_free(port)):
+        if not (_try_lock(file) and _is_free(port)):
             file.close()
             continue
         _PORT_LOCKS.append(file)
@@ -210,7 +215,7 @@ def free_ports(count: int) -> list[int]:
     raise RuntimeError("no ports are left")
 
 
-def _is_locked(file: TextIO) -> bool:
+def _try_lock(file: TextIO) -> bool:
     """Lock a file for this process; return whether it succeeded."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -227,7 +232,7 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def _answers(port: int) -> bool:
+def _accepts_connections(port: int) -> bool:
     try:
         socket.create_connection(("127.0.0.1", port), timeout=1).close()
     except OSError:

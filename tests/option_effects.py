@@ -1,4 +1,4 @@
-"""Effects of an option of a config."""
+"""Determine the effect of setting an option of a config."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hindcast import AlgorithmConfig
 from hindcast.errors import UserError
 from hindcast.run.ineffective_fields import find_ineffective_fields, find_ineffective_options
 
-_READ_ONLINE = ("algorithm", "config", "environment", "model", "seed", "evaluation", "callbacks")
+_ONLINE_SECTIONS = ("algorithm", "config", "environment", "model", "seed", "evaluation", "callbacks")
 
 
 def effective_options(config: AlgorithmConfig) -> dict[str, Any]:
@@ -23,27 +23,28 @@ def effective_options(config: AlgorithmConfig) -> dict[str, Any]:
             continue
         spec = resource.spec.model_dump(by_alias=True)
         for field in find_ineffective_fields(resource, is_one_machine=True):
-            remove(spec, field)
+            _remove_field(spec, field)
         if resource is plan.training and plan.is_online:
-            spec = {section: spec[section] for section in _READ_ONLINE}
+            spec = {section: spec[section] for section in _ONLINE_SECTIONS}
         options[resource.kind] = spec
     if plan.training is None:
         options |= {"config": dict(plan.config), "model": plan.model.model_dump(by_alias=True)}
         for field in find_ineffective_options(plan.algorithm, plan.config, plan.model):
-            remove(options, field)
+            _remove_field(options, field)
     return options
 
 
-def remove(spec: dict[str, Any], field: str) -> None:
-    first, _, rest = field.partition(".")
-    if rest:
-        remove(spec[first], rest)
+def _remove_field(spec: dict[str, Any], field: str) -> None:
+    """Remove a field, by its dotted path."""
+    section, _, remaining_path = field.partition(".")
+    if remaining_path:
+        _remove_field(spec[section], remaining_path)
     else:
-        del spec[first]
+        del spec[section]
 
 
 def option_effect(config: AlgorithmConfig, method: str, options: Mapping[str, Any]) -> str:
-    """Return what setting an option in a config does."""
+    """Set options; return "has an effect", "is warned of", "is refused" or "does nothing"."""
     previous_options = effective_options(config)
     try:
         getattr(config, method)(**options)
@@ -63,7 +64,7 @@ def other_value(schema: Mapping[str, Any]) -> Any:
     """Return a valid value of an option other than its default.
 
     Args:
-        schema: its JSON schema.
+        schema: the option's JSON schema.
     """
     default = schema["default"]
     if isinstance(default, bool):

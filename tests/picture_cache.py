@@ -1,4 +1,4 @@
-"""Draws one picture of each kind and reuses it: drawing those of a run takes two seconds."""
+"""Draw one picture of each kind and reuse it, since drawing all pictures of a run takes two seconds."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ def render_once(folder: Path) -> Callable[[Picture, Theme], bytes]:
     """Return a `render` that stores in a folder the first picture of each drawing function and returns it again."""
     folder.mkdir(exist_ok=True)
 
-    def rendered(picture: Picture, theme: Theme) -> bytes:
+    def render_cached(picture: Picture, theme: Theme) -> bytes:
         code = picture.draw.__code__
         file = folder / f"{Path(code.co_filename).stem}-{code.co_firstlineno}-{theme.name}.png"
         if not file.exists():
             temporary_file = file.with_suffix(f".{os.getpid()}")
             temporary_file.write_bytes(render(picture, theme))
-            temporary_file.replace(file)  # others may draw it, too
+            temporary_file.replace(file)  # another process may draw it at the same time
         return file.read_bytes()
 
-    return rendered
+    return render_cached

@@ -18,8 +18,8 @@ from warm_python import WarmPython, fork_ray_workers
 
 TESTS = Path(__file__).parent
 POOL = {"hindcast.dev/pool": "learner"}
-_FOLDER = "RAY_TMPDIR"
-# Ray would look twice a second for logs to print; tests print none.
+_FOLDER_VARIABLE = "RAY_TMPDIR"
+# By default Ray looks twice a second for logs to print; tests print none.
 os.environ["LOG_NAME_UPDATE_INTERVAL_S"] = "60"
 
 
@@ -30,8 +30,10 @@ def _folder() -> str:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Make starting Ray fail in tests without the mark `ray`, and in their processes."""
-    os.environ[_FOLDER] = _folder() if item.get_closest_marker("ray") else "/dev/null/test-not-marked-ray"
+    """Let Ray fail to start in tests without the mark `ray`, and in processes that they start."""
+    os.environ[_FOLDER_VARIABLE] = (
+        _folder() if item.get_closest_marker("ray") else "/dev/null/test-not-marked-ray"
+    )
 
 
 def pytest_unconfigure() -> None:
@@ -44,8 +46,8 @@ def pytest_unconfigure() -> None:
 def ray_here(tmp_path_factory: pytest.TempPathFactory, warm: WarmPython) -> Iterator[Path]:
     """Start Ray with 4 CPUs, 2 advertised GPUs, and the label of the pool `learner`.
 
-    Its workers can import the test modules, and start at once. Yields the folder of the files that toy environments
-    look for: `kill`, `slow`.
+    Its workers can import the test modules, and are forked from a warm Python. Yields the folder of the files that toy
+    environments look for: `kill`, `slow`.
     """
     toys = tmp_path_factory.mktemp("toys")
     paths = [TESTS, *filter(Path.is_dir, TESTS.iterdir()), *sys.path]

@@ -40,7 +40,7 @@ CARTPOLE = {"id": "CartPole-v1"}
 
 
 class MemoryReporter:
-    """A reporter that keeps everything in memory."""
+    """A reporter that stores everything in memory."""
 
     def __init__(self) -> None:
         self.stages: list[Progress] = []
@@ -62,12 +62,12 @@ class StopAfter(Interruption):
 
     def __init__(self, num_checks: int) -> None:
         super().__init__()
-        self._left = num_checks
+        self._num_remaining = num_checks
 
     def check(self) -> None:
-        if self._left == 0:
+        if self._num_remaining == 0:
             raise Interrupted("interrupted by the test")
-        self._left -= 1
+        self._num_remaining -= 1
 
 
 def recording(path: object, **spec: Any) -> OfflineRecording:
@@ -128,12 +128,12 @@ def sources(resource: OfflineTraining) -> list[Source]:
     """Open the recorded data of a training; only columns, weights and `top` of its inputs are used."""
     readings = [
         Reading((str(source.path),), options=ReadOptions(columns=source.columns))
-        for source in resource.spec.recorded
+        for source in resource.spec.recorded_inputs
     ]
     return make_sources(
         [
             Input(reading, source.weight, source.top, open_reading(reading))
-            for reading, source in zip(readings, resource.spec.recorded, strict=True)
+            for reading, source in zip(readings, resource.spec.recorded_inputs, strict=True)
         ]
     )
 
@@ -165,7 +165,7 @@ def add_position_dependence(policy: Policy) -> Policy:
 
 
 def read_all(path: object) -> Block:
-    """Read all episodes of data of any kind, without keeping the prepared copy."""
+    """Read all episodes of data in any format; a prepared copy is deleted."""
     with TemporaryDirectory() as cache:
         dataset = open_data(str(path), verify=True, cache=cache)
         return Block.concat([dataset.read(unit) for unit in dataset.units])
@@ -179,7 +179,7 @@ def episode_hashes(block: Block) -> dict[str, str]:
         for name in sorted(block.columns):
             rows = block.columns[name][block.rows_of(name, i)]
             sha.update(name.encode() + repr(rows.tolist()).encode() + str(rows.dtype).encode())
-        assert eps_id not in hashes, f"{eps_id} is there twice"
+        assert eps_id not in hashes, f"{eps_id} occurs twice"
         hashes[str(eps_id)] = sha.hexdigest()
     return hashes
 
@@ -223,7 +223,7 @@ def command_line(process: int) -> str:
 
 
 def race_for_lease(state: Location) -> list[bool]:
-    """Let two writers request a folder at the same moment; return whether each got it, sorted."""
+    """Let two writers request a folder at the same time; return, sorted, whether each of them got it."""
     ready, finish = (threading.Barrier(2, timeout=60) for _ in range(2))
 
     def write() -> bool:

@@ -12,12 +12,12 @@ import numpy as np
 
 
 class Walk(gym.Env):
-    """Episodes of a seeded length. Every observation says which episode it is from, and at which timestep.
+    """Episodes of a seeded length. Every observation shows its episode, a random number, and its timestep.
 
     Args:
-        shortest: least steps of an episode.
-        longest: most steps.
-        truncates: episodes end by truncation.
+        shortest: minimum number of steps of an episode.
+        longest: maximum number of steps.
+        truncates: whether episodes end by truncation instead of termination.
     """
 
     observation_space = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
@@ -31,7 +31,7 @@ class Walk(gym.Env):
         super().reset(seed=seed)
         self._t = 0
         self._length = int(self.np_random.integers(self._limits[0], self._limits[1] + 1))
-        self._mark = self.np_random.random(dtype=np.float32)
+        self._episode_id = self.np_random.random(dtype=np.float32)
         self._last = -1
         return self._observe(), {}
 
@@ -46,11 +46,11 @@ class Walk(gym.Env):
         return self._observe(), reward, is_over and not self._truncates, is_over and self._truncates, {}
 
     def _observe(self) -> np.ndarray:
-        return np.array([self._mark, self._t, self._length, self._last], dtype=np.float32)
+        return np.array([self._episode_id, self._t, self._length, self._last], dtype=np.float32)
 
 
 class SteeredWalk(Walk):
-    """The same with continuous actions, of which the first one is the reward."""
+    """A Walk with continuous actions; the reward is the first entry of the action."""
 
     action_space = gym.spaces.Box(np.float32([-2, 0]), np.float32([1, 3]))
 
@@ -60,24 +60,24 @@ class SteeredWalk(Walk):
 
 
 class Homing(gym.Env):
-    """Twenty steps in a square, each of which costs the distance from its centre."""
+    """Twenty steps in a square; the reward of a step is minus the distance from the centre."""
 
     observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
     action_space = gym.spaces.Box(-2, 2, (2,), np.float32)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict]:
         super().reset(seed=seed)
-        self._t, self._place = 0, self.np_random.uniform(-1, 1, 2).astype(np.float32)
-        return self._place, {}
+        self._t, self._position = 0, self.np_random.uniform(-1, 1, 2).astype(np.float32)
+        return self._position, {}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
         self._t += 1
-        self._place = np.clip(self._place + 0.15 * np.asarray(action, np.float32), -1, 1)
-        return self._place, -float(np.linalg.norm(self._place)), False, self._t == 20, {}
+        self._position = np.clip(self._position + 0.15 * np.asarray(action, np.float32), -1, 1)
+        return self._position, -float(np.linalg.norm(self._position)), False, self._t == 20, {}
 
 
 class Composite(gym.Env):
-    """Composite spaces and infos; actions are checked."""
+    """Composite spaces, and infos; actions are checked."""
 
     observation_space = gym.spaces.Dict(
         place=gym.spaces.Box(-np.inf, np.inf, (2,), np.float32),
@@ -104,8 +104,8 @@ class Composite(gym.Env):
         return {"place": place, "kind": (self._t % 3, np.array([self._t % 2, 1], dtype=np.int8))}
 
 
-class Speaking(Walk):
-    """Observations are words."""
+class TextWalk(Walk):
+    """A Walk with strings as observations."""
 
     observation_space = gym.spaces.Text(8)
 
@@ -114,7 +114,7 @@ class Speaking(Walk):
 
 
 class Frames(Walk):
-    """Observations are pictures."""
+    """A Walk with images as observations."""
 
     observation_space = gym.spaces.Box(0, 255, (40, 40, 3), np.uint8)
 
@@ -122,13 +122,13 @@ class Frames(Walk):
         return np.full((40, 40, 3), self._t, dtype=np.uint8)
 
 
-class Wrong(Walk):
+class FaultyEnv(Walk):
     """An environment with a defect.
 
     Args:
-        what: "reset" or "step" raise; "shape", "short", "missing", "not a number" give wrong observations;
-            "reward" and "info" such things; "constructor" raises there; "old reset" and "old step" return what Gym's
-            did; "infinite" is the reward of each episode's second step.
+        what: the defect. "constructor", "reset" and "step" raise an exception there; "shape", "short", "missing" and
+            "not a number" return such observations; "reward" and "info" return an invalid reward or info; "old reset"
+            and "old step" return as in Gym, before Gymnasium; "infinite" is the reward of each episode's second step.
     """
 
     def __init__(self, what: str) -> None:
@@ -163,19 +163,19 @@ class Wrong(Walk):
 
     def _observe(self) -> Any:
         if self._t == 0:
-            whole = {"here": np.zeros(1), "there": np.zeros(1)}
-            return whole if self._what == "missing" else super()._observe()
-        wrong = {
+            complete_observation = {"here": np.zeros(1), "there": np.zeros(1)}
+            return complete_observation if self._what == "missing" else super()._observe()
+        faulty_observations = {
             "shape": np.zeros((2, 4), np.float32),
             "short": np.zeros(1, np.float32),
             "missing": {"here": np.zeros(1)},
             "not a number": "left",
         }
-        return wrong.get(self._what, super()._observe())
+        return faulty_observations.get(self._what, super()._observe())
 
 
-class Deadly(Walk):
-    """Kills its process in the first step after a file TOY_KILL_ONCE was made, and removes the file."""
+class KillsProcess(Walk):
+    """Kills its process in the first step after the file that TOY_KILL_ONCE names was created, and deletes the file."""
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
         file = Path(os.environ["TOY_KILL_ONCE"])
@@ -186,7 +186,7 @@ class Deadly(Walk):
 
 
 class Continuous(gym.Env):
-    """A Box action within [-2, 6]; the reward is the action that arrived."""
+    """A Box action within [-2, 6]; the reward is the first entry of the action that the environment gets."""
 
     observation_space = gym.spaces.Box(-1, 1, (3,), np.float32)
     action_space = gym.spaces.Box(-2.0, 6.0, (2,), np.float32)
@@ -206,13 +206,13 @@ class Continuous(gym.Env):
 
 
 class Recall(gym.Env):
-    """A cue, +1 or -1, is shown with the first observation alone; the last action is right if it names the cue.
+    """Only the first observation shows a cue, +1 or -1; the reward is 1 if the last action matches it.
 
-    Observations are [cue, whether the next action is the last]. Actions are 1 and 2, of which 2 names a cue of +1.
+    Observations are [cue or 0, whether the next action is the last]. Action 2 matches the cue +1, action 1 the cue -1.
 
     Args:
-        shortest: least steps of an episode.
-        longest: most steps.
+        shortest: minimum number of steps of an episode.
+        longest: maximum number of steps.
     """
 
     observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)

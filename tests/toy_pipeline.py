@@ -1,4 +1,4 @@
-"""Parts of a training that tests name as `toy_pipeline:Name`."""
+"""Components of a training that tests name as `toy_pipeline:Name`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hindcast.pipeline.window import Batch
 
 
 class ObservationLog(OfflineData):
-    """Notes the first value of every observation that is delivered."""
+    """Records the first value of every observation that is delivered."""
 
     seen: ClassVar[list[torch.Tensor]] = []
 
@@ -30,7 +30,7 @@ class ObservationLog(OfflineData):
 
 
 class DigestingData(OfflineData):
-    """Writes a digest of each batch to the file in TOY_BATCHES; asks to stop after TOY_STOP_AT batches."""
+    """Writes a digest of each batch to the file TOY_BATCHES; interrupts its process after TOY_STOP_AT batches."""
 
     def sample(self, num_samples: int) -> Batch:
         batch = super().sample(num_samples)
@@ -39,14 +39,14 @@ class DigestingData(OfflineData):
             digest.update(leaf.encode() + batch[leaf].numpy().tobytes())
         with Path(os.environ["TOY_BATCHES"]).open("a") as file:
             file.write(digest.hexdigest() + "\n")
-        count = len(Path(os.environ["TOY_BATCHES"]).read_text().split())
-        if str(count) == os.environ.get("TOY_STOP_AT"):
+        num_batches = len(Path(os.environ["TOY_BATCHES"]).read_text().split())
+        if str(num_batches) == os.environ.get("TOY_STOP_AT"):
             os.kill(os.getpid(), signal.SIGINT)
         return batch
 
 
 class TwoOptimisers(BC):
-    """Behaviour cloning whose biases have an optimiser of their own."""
+    """Behaviour cloning with a separate optimiser for biases."""
 
     def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
         weights = [parameter for parameter in nets.parameters() if parameter.ndim > 1]
@@ -59,17 +59,17 @@ class TwoOptimisers(BC):
         return Losses({"weights": loss, "biases": 2 * loss}, losses.metrics)
 
 
-def judge(policy: Any, environment: Any, seed: int) -> dict[str, float]:
-    """An evaluation function: the norm of the weights."""
+def evaluate_weight_norm(policy: Any, environment: Any, seed: int) -> dict[str, float]:
+    """An evaluation function that returns the squared norm of the weights as return."""
     norm = sum(float(parameter.detach().square().sum()) for parameter in policy.module.parameters())
     return {"episode_return_mean": norm, "seed": float(seed)}
 
 
-def judge_nothing(policy: Any, environment: Any, seed: int) -> dict[str, float]:
-    """An evaluation function that gives no return."""
+def evaluate_without_return(policy: Any, environment: Any, seed: int) -> dict[str, float]:
+    """An evaluation function that reports no return."""
     return {"episode_len_mean": 1.0}
 
 
-def judge_badly(policy: Any, environment: Any, seed: int) -> dict[str, float]:
+def raising_evaluation(policy: Any, environment: Any, seed: int) -> dict[str, float]:
     """An evaluation function that raises."""
     raise ZeroDivisionError("no episodes at all")

@@ -1,9 +1,9 @@
-"""Python programs that start in milliseconds: each is forked from a process with Hindcast or RLlib imported already.
+"""Python programs that start in milliseconds: each is forked from a process that has imported Hindcast or RLlib.
 
-A program runs in a process of its own, with its caller's files, folder and environment, as if the interpreter had
-started it; but with Hindcast deprecation warnings are errors, unless the program is an installed package's.
+A program runs in a separate process, with its caller's files, folder and environment, as if the interpreter had started
+it. With Hindcast, deprecation warnings are errors, unless the program belongs to an installed package.
 
-    python warm_python.py ADDRESS MODULE…    (the process that is forked; ADDRESS is a socket to be made)
+    python warm_python.py ADDRESS MODULE…    (runs the process that is forked; ADDRESS is the path of its socket)
 """
 
 from __future__ import annotations
@@ -52,12 +52,13 @@ if status < 0:
     os.kill(os.getpid(), -status)
 sys.exit(status)
 """
-"""Stands for the program, which has its caller's files, and ends with it as it ends; killed, it takes it along."""
+"""The stand-in of a program: it passes on its open files and signals, and ends with the program's status; if it is
+killed, so is the program."""
 
-_MOST_FILES = 250
-_FLAGS = ("-B", "-s")  # of the interpreter: what they say holds already
+_MAX_FILES = 250
+_FLAGS = ("-B", "-s")  # flags of the interpreter, which already apply to the forked process
 _HINDCAST = "hindcast.cli.main"
-_TAKE_LONG_TO_IMPORT = (
+_SLOW_IMPORTS = (
     _HINDCAST,
     "hindcast.run.execute",
     "hindcast.run.training",
@@ -73,7 +74,7 @@ class WarmPython:
     """Starts programs in milliseconds.
 
     Attributes:
-        folder: holds `python` and `hindcast`, to be put first on PATH.
+        folder: contains `python` and `hindcast`; put it first on PATH.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -90,25 +91,26 @@ class WarmPython:
 
 
 class Program:
-    """A program that runs, with what `subprocess.Popen` has of it.
+    """A running program, with some methods and attributes of `subprocess.Popen`.
 
     Attributes:
-        stdout: what it prints, errors too.
-        returncode: None while it runs; minus the signal that killed it.
+        stdout: its standard output and standard error.
+        pid: its process id.
+        returncode: its exit status, negative for a signal that killed it; None while it runs.
     """
 
     def __init__(self, address: str, request: list[Any]) -> None:
         message = json.dumps([*request, [0, 1, 2], os.getpid()]).encode()
-        reading, writing = os.pipe()
+        read_end, write_end = os.pipe()
         self._server = socket.socket(socket.AF_UNIX)
         self._server.connect(address)
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        socket.send_fds(self._server, [len(message).to_bytes(8, "big")], [nothing, writing, writing])
-        os.close(nothing)
-        os.close(writing)
+        null_device = os.open(os.devnull, os.O_RDONLY)
+        socket.send_fds(self._server, [len(message).to_bytes(8, "big")], [null_device, write_end, write_end])
+        os.close(null_device)
+        os.close(write_end)
         self._server.sendall(message)
         self._answer = self._server.makefile()
-        self.stdout = os.fdopen(reading)
+        self.stdout = os.fdopen(read_end)
         self.pid = int(self._answer.readline())
         self.returncode: int | None = None
 
@@ -124,31 +126,31 @@ class Program:
             self._server.close()
         return self.returncode
 
-    def send_signal(self, number: int) -> None:
+    def send_signal(self, signal_number: int) -> None:
         if self.poll() is None:
-            os.kill(self.pid, number)
+            os.kill(self.pid, signal_number)
 
 
 @contextmanager
 def warm_python(
     folder: Path,
     python: str = sys.executable,
-    modules: Sequence[str] = _TAKE_LONG_TO_IMPORT,
+    modules: Sequence[str] = _SLOW_IMPORTS,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[WarmPython]:
-    """Programs can be started until this ends.
+    """Run the process from which programs are forked, until the block ends.
 
     Args:
-        folder: for what `WarmPython` has there.
+        folder: folder for the files of `WarmPython`.
         python: the interpreter.
-        modules: that it imports before any program starts.
-        environment: in which it does so; this process's by default.
+        modules: modules that the process imports first.
+        environment: environment variables of the process; None for those of this process.
     """
     warm = WarmPython(folder)
     command = [python, __file__, str(folder / "socket"), *modules]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as server:
         assert server.stdout is not None
-        server.stdout.readline()  # it listens
+        server.stdout.readline()  # wait until it listens
         try:
             yield warm
         finally:
@@ -156,10 +158,10 @@ def warm_python(
 
 
 def fork_workers(python: str) -> None:
-    """Start the workers of this process's pools by a command from now on: loky's, and those that are spawned.
+    """From now on, start the workers of this process's pools with a command: loky's pools, and spawned ones.
 
     Args:
-        python: the command, a `WarmPython`'s.
+        python: the command, of a `WarmPython`.
     """
     from multiprocessing import util
 
@@ -171,31 +173,31 @@ def fork_workers(python: str) -> None:
         is_worker = "--multiprocessing-fork" in arguments
         return spawn(os.fsencode(python) if is_worker else path, arguments, files)
 
-    def start_worker(command: Sequence[str], *given: Any, **options: Any) -> int:
-        return start([python, *command[1:]], *given, **options)
+    def start_worker(command: Sequence[str], *args: Any, **options: Any) -> int:
+        return start([python, *command[1:]], *args, **options)
 
     util.spawnv_passfds, fork_exec.fork_exec = spawnv_passfds, start_worker
 
 
 def fork_ray_workers(python: str) -> None:
-    """Start the workers of each Ray that this process starts from now on by a command.
+    """From now on, start the workers of each Ray that this process starts with a command.
 
     Args:
-        python: the command; a `WarmPython`'s that has not imported Ray, which reads its environment as it is imported.
+        python: the command, of a `WarmPython` that has not imported Ray, since Ray reads the environment on import.
     """
     from ray._private import services
 
     start, option = services.start_ray_process, "--python_worker_command="
 
-    def start_ray_process(command: Sequence[str], *given: Any, **options: Any) -> Any:
-        command = [part.replace(option + sys.executable, option + python) for part in command]
-        return start(command, *given, **options)
+    def start_ray_process(command: Sequence[str], *args: Any, **options: Any) -> Any:
+        command = [argument.replace(option + sys.executable, option + python) for argument in command]
+        return start(command, *args, **options)
 
     services.start_ray_process = start_ray_process
 
 
 def _fork_workers_of_programs(python: str) -> None:
-    """Those of each program's pools, and of each Ray that Hindcast starts in it."""
+    """Fork the workers of each program's pools, and of each Ray that Hindcast starts in it."""
     from hindcast import ray_session
 
     fork_workers(python)
@@ -209,6 +211,7 @@ def _fork_workers_of_programs(python: str) -> None:
 
 
 def _draw_once(folder: Path) -> None:
+    """Let programs draw each kind of picture only once."""
     from hindcast.report import page
     from picture_cache import render_once
 
@@ -216,11 +219,11 @@ def _draw_once(folder: Path) -> None:
 
 
 def main(address: str, *modules: str) -> Any:
-    """Serve; returns only in the process of a program, with its exit code."""
+    """Fork programs on request; return only in the process of a program, with its exit code."""
     for name in modules:
         importlib.import_module(name)
     for finalizer in weakref.finalize._registry:
-        finalizer.atexit = False  # programs end without undoing these imports: that took a second
+        finalizer.atexit = False  # undoing the imports at exit would take a program a second
     gc.freeze()
     if _HINDCAST in modules:
         _fork_workers_of_programs(str(Path(address).with_name("python")))
@@ -248,10 +251,10 @@ def _reap() -> None:
 
 
 def _answer(caller: socket.socket) -> Any:
-    """Fork the program; tell the caller its process, then how it ended."""
-    size, files, _, _ = socket.recv_fds(caller, 8, _MOST_FILES)
+    """Fork the program; send the caller its process id and, when it has ended, its exit status."""
+    size, files, _, _ = socket.recv_fds(caller, 8, _MAX_FILES)
     message = caller.makefile("rb").read(int.from_bytes(size, "big"))
-    arguments, folder, environment, numbers, stand_in = json.loads(message)
+    arguments, folder, environment, descriptors, stand_in = json.loads(message)
     program = os.fork()
     if program:
         for file in files:
@@ -260,26 +263,26 @@ def _answer(caller: socket.socket) -> Any:
         with suppress(BrokenPipeError):
             caller.sendall(f"{program}\n".encode())
         if end_descriptor not in select.select([caller, end_descriptor], [], [])[0]:
-            os.kill(program, signal.SIGKILL)  # the caller was
+            os.kill(program, signal.SIGKILL)  # the caller was killed
         _, status = os.waitpid(program, 0)
         with suppress(BrokenPipeError):
             caller.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
         os._exit(0)
     caller.close()
-    _place(files, numbers)
+    _renumber_files(files, descriptors)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
     return _run(stand_in, *arguments)
 
 
-def _place(files: list[int], numbers: list[int]) -> None:
-    """Give files the numbers by which the program knows them."""
+def _renumber_files(files: list[int], descriptors: list[int]) -> None:
+    """Give the received files the descriptors that they have in the caller."""
     copies = [fcntl.fcntl(file, fcntl.F_DUPFD, 1000) for file in files]
     for file in files:
         os.close(file)
-    for file, number in zip(copies, numbers, strict=True):
-        os.dup2(file, number)
+    for file, descriptor in zip(copies, descriptors, strict=True):
+        os.dup2(file, descriptor)
         os.close(file)
 
 
@@ -297,7 +300,7 @@ def _run(stand_in: int, name: str, *arguments: str) -> Any:
         os.getppid = partial(parent_of, stand_in)
         return _run_worker(*arguments)
     if arguments[0].endswith("/ray/_private/workers/setup_worker.py"):
-        arguments = _set_up(*arguments[1:])
+        arguments = _prepare_ray_worker(*arguments[1:])
     if _HINDCAST in sys.modules and "site-packages" not in arguments[0]:
         warnings.simplefilter("error", DeprecationWarning)
     sys.argv = list(arguments)
@@ -307,7 +310,7 @@ def _run(stand_in: int, name: str, *arguments: str) -> Any:
 
 
 def _run_worker(option: str, program: str, *arguments: str) -> int:
-    """A worker of loky or of `multiprocessing`, which bring their own `sys.path`; or an operator."""
+    """Run a worker of loky or `multiprocessing`, which set `sys.path` themselves, or an operator."""
     sys.argv = [option, *arguments]
     if option == "-m":
         runpy.run_module(program, run_name="__main__", alter_sys=True)
@@ -317,21 +320,21 @@ def _run_worker(option: str, program: str, *arguments: str) -> int:
 
 
 def parent_of(process: int) -> int:
-    """Its parent; that of a program's stand-in is the process that started the program."""
+    """Return the id of a process's parent; for a program's stand-in, the process that started the program."""
     stat = Path(f"/proc/{process}/stat").read_text()
     return int(stat.rpartition(")")[2].split()[1])
 
 
-def _set_up(*arguments: str) -> tuple[str, ...]:
-    """Return the arguments that Ray's `setup_worker.py` would start, and set the worker's environment."""
+def _prepare_ray_worker(*arguments: str) -> tuple[str, ...]:
+    """Set the environment of a Ray worker as Ray's `setup_worker.py` does, and return the worker's command."""
     option = "--serialized-runtime-env-context="
-    (context,) = (part.removeprefix(option) for part in arguments if part.startswith(option))
+    (context,) = (argument.removeprefix(option) for argument in arguments if argument.startswith(option))
     os.environ.update(json.loads(context)["env_vars"])
-    return tuple(part for part in arguments if not part.startswith((option, "--language=")))
+    return tuple(argument for argument in arguments if not argument.startswith((option, "--language=")))
 
 
-def _end(work: Callable[[], Any]) -> NoReturn:
-    """As the interpreter ends, but that nothing is collected: each page of what was imported would be copied for it."""
+def _run_and_exit(work: Callable[[], Any]) -> NoReturn:
+    """Run a function and exit like the interpreter, but without garbage collection, which would copy all pages."""
     try:
         code = work()
     except SystemExit as exited:
@@ -351,4 +354,4 @@ def _end(work: Callable[[], Any]) -> NoReturn:
 
 
 if __name__ == "__main__":
-    _end(lambda: main(*sys.argv[1:]))
+    _run_and_exit(lambda: main(*sys.argv[1:]))

@@ -75,7 +75,7 @@ class Interrupted(UserError):
 
 
 def first_line(error: Exception) -> str:
-    """Return the first non-empty line of another library's error, whose text may go on with a long trace."""
+    """Return the first non-empty line of another library's error, which may continue with a long traceback."""
     lines = (line.strip() for line in str(error).splitlines())
     return next(filter(None, lines), "no reason given")
 
@@ -85,14 +85,14 @@ def catch_user_error(function: Callable[[], T]) -> T | UserError:
     try:
         return function()
     except UserError as error:
-        return error  # raised here, it would reach the caller wrapped in an error of Ray or loky
+        return error  # if it were raised here, Ray or loky would wrap it in another error
 
 
 def unwrap(result: T | UserError) -> T:
-    """Return the result of `catch_user_error` in another process, or raise its error.
+    """Return the result of a `catch_user_error` in another process, or raise the error that it returned.
 
     Raises:
-        UserError: the function raised it.
+        UserError: the function called by `catch_user_error` raised it.
     """
     if isinstance(result, UserError):
         raise result

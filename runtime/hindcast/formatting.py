@@ -1,11 +1,11 @@
-"""Formats numbers for people, on the console and in reports: `12.3k`, `1.5 MiB`, `2 min 4 s`."""
+"""Format numbers for people, on the console and in reports: `12.3k`, `1.5 MiB`, `2 min 4 s`."""
 
 import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-_MIN_EXPONENT_FORM: Final = 1e15  # numbers from here on are written with powers of ten
+_MIN_SCIENTIFIC: Final = 1e15  # numbers from here on are written as 1e+15
 
 
 def count(value: float) -> str:
@@ -23,7 +23,7 @@ def significant(value: float) -> str:
     """Format three significant digits; from 1000 on, all digits in groups: 0.0123, 4.5, 487, 10,401, 1e+20."""
     if not math.isfinite(value):
         return str(value)
-    return f"{value:,.0f}" if 999.5 <= abs(value) < _MIN_EXPONENT_FORM else f"{value:.3g}"
+    return f"{value:,.0f}" if 999.5 <= abs(value) < _MIN_SCIENTIFIC else f"{value:.3g}"
 
 
 def integer(value: float) -> str:
@@ -46,9 +46,9 @@ def duration(seconds: float) -> str:
         return f"{seconds:.2f} s"
     if seconds < 59.95:  # from here on, one decimal rounds to 60.0 s
         return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, remaining_seconds = divmod(round(seconds), 60)
     if minutes < 60:
-        return f"{minutes} min {rest} s"
+        return f"{minutes} min {remaining_seconds} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min"
 
@@ -77,21 +77,21 @@ def first_few(items: Sequence[object], limit: int) -> str:
 
 
 def space(document: Mapping[str, Any] | None) -> str:
-    """Format a space's JSON in short: `Box(4) in [-1, 1]`, `Discrete(2)`, `Dict(goal: Box(3), on: Discrete(2))`."""
+    """Format a space's JSON briefly: `Box(4) in [-1, 1]`, `Discrete(2)`, `Dict(goal: Box(3), on: Discrete(2))`."""
     if document is None:
         return "unknown"
-    kind, parts = document["type"], document.get("spaces")
+    kind, children = document["type"], document.get("spaces")
     if kind == "Box":
-        inside = ", ".join(map(str, document["shape"]))
-        return f"Box({inside}){_bounds(document['low'], document['high'])}"
-    if isinstance(parts, Mapping):
-        return f"{kind}({', '.join(f'{name}: {space(part)}' for name, part in parts.items())})"
-    if parts is not None:
-        return f"{kind}({', '.join(map(space, parts))})"
+        dimensions = ", ".join(map(str, document["shape"]))
+        return f"Box({dimensions}){_format_bounds(document['low'], document['high'])}"
+    if isinstance(children, Mapping):
+        return f"{kind}({', '.join(f'{name}: {space(child)}' for name, child in children.items())})"
+    if children is not None:
+        return f"{kind}({', '.join(map(space, children))})"
     return f"{kind}({document.get('n', document.get('nvec', ''))})"
 
 
-def _bounds(low: Any, high: Any) -> str:
+def _format_bounds(low: Any, high: Any) -> str:
     if isinstance(low, list) or isinstance(high, list) or "inf" in f"{low}{high}":
         return ""
     return f" in [{significant(low)}, {significant(high)}]"

@@ -9,7 +9,8 @@ from pathlib import Path
 _EVENT_FILES = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 """Files of cgroup v2 and v1; both contain a line `oom_kill <count>`."""
 _LIMIT_FILES = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-_NO_LIMIT = 1 << 60  # cgroup v1 reports a number of about this size if there is no limit; v2 reports "max"
+_NO_LIMIT_BYTES = 1 << 60
+"""Without a limit cgroup v1 reports a larger number, and v2 reports "max"."""
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # options of mallopt, from glibc's malloc.h
 _MAX_FREE_BYTES, _LARGE_BLOCK_BYTES = 256 * 2**20, 32 * 2**20
@@ -28,15 +29,15 @@ def keep_freed_memory() -> None:
         set_option(_M_TRIM_THRESHOLD, _MAX_FREE_BYTES)
 
 
-def oom_kills() -> int:
+def count_oom_kills() -> int:
     """Return the number of this container's processes that were killed for lack of memory; 0 if unknown."""
     events = "\n".join(path.read_text() for path in map(Path, _EVENT_FILES) if path.exists())
     match = re.search(r"^oom_kill ([0-9]+)$", events, re.MULTILINE)
     return int(match[1]) if match else 0
 
 
-def memory_limit() -> int | None:
+def memory_limit_bytes() -> int | None:
     """Return the bytes that this container may use; None without a limit."""
     texts = [path.read_text().strip() for path in map(Path, _LIMIT_FILES) if path.exists()]
     limits = [int(text) for text in texts if text.isdigit()]
-    return min((limit for limit in limits if limit < _NO_LIMIT), default=None)
+    return min((limit for limit in limits if limit < _NO_LIMIT_BYTES), default=None)

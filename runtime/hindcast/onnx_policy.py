@@ -30,7 +30,7 @@ class OnnxPolicy:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        import onnxruntime  # here, since exporting reads the names above without it
+        import onnxruntime  # imported here because exporting, which needs the constants above, works without it
 
         description_file = Path(folder, DESCRIPTION)
         if not description_file.is_file() or not Path(folder, PROGRAM).is_file():
@@ -46,12 +46,13 @@ class OnnxPolicy:
             )
         self._inputs: list[dict[str, Any]] = description["inputs"]
         self._outputs = [output["name"] for output in description["outputs"]]
-        self._struct = _struct(description["actionSpace"])
+        self._struct = _make_struct(description["actionSpace"])
         self._session = onnxruntime.InferenceSession(str(Path(folder, PROGRAM)))
         self.reset()
 
     def reset(self) -> None:
         """Begin an episode."""
+        # An input with a "start" is a recurrent state; its next value is the output that it "follows".
         self._state = {
             port["name"]: np.asarray(port["start"], port["dtype"])[None]
             for port in self._inputs
@@ -63,12 +64,12 @@ class OnnxPolicy:
 
         Args:
             obs: nested like the observation space: dicts and tuples of arrays and numbers.
-            reward: the reward of the previous step, which a Decision Transformer reads.
+            reward: the reward of the previous step, which only a Decision Transformer reads.
 
         Raises:
             ValueError: the observation does not fit the policy's observation space.
         """
-        leaves = {**dict(_leaves(obs, _OBS)), _REWARD: reward}
+        leaves = {**dict(_iterate_leaves(obs, _OBS)), _REWARD: reward}
         inputs = {port["name"]: self._state.get(port["name"]) for port in self._inputs}
         inputs |= {port["name"]: _input_row(port, leaves) for port in self._inputs if "start" not in port}
         outputs = dict(zip(self._outputs, self._session.run(self._outputs, inputs), strict=True))
@@ -77,6 +78,7 @@ class OnnxPolicy:
 
 
 def _input_row(port: dict[str, Any], leaves: dict[str, Any]) -> NDArray[Any]:
+    """Return the leaf of an input of the program as a batch of one row, after checking its shape."""
     name, shape = port["name"], tuple(port["shape"])
     if name not in leaves or np.shape(leaves[name]) != shape:
         problem = f"has shape {list(np.shape(leaves[name]))}" if name in leaves else "is missing"
@@ -84,27 +86,27 @@ def _input_row(port: dict[str, Any], leaves: dict[str, Any]) -> NDArray[Any]:
     return np.asarray(leaves[name], port["dtype"])[None]
 
 
-def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield (name, leaf) of a nested value: `obs/camera`, `obs/pose/0`; `obs` for a value without parts."""
+def _iterate_leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield (name, leaf) of a nested value: `obs/camera`, `obs/pose/0`; `obs` for a value that is not nested."""
     if not isinstance(value, Mapping | tuple):
         yield name, value
         return
-    for key, part in value.items() if isinstance(value, Mapping) else enumerate(value):
-        yield from _leaves(part, f"{name}/{key}")
+    for key, child in value.items() if isinstance(value, Mapping) else enumerate(value):
+        yield from _iterate_leaves(child, f"{name}/{key}")
 
 
 def _nest(leaves: Mapping[str, Any], name: str, struct: Any) -> Any:
-    """Nest the leaves like `struct`."""
+    """Nest the leaves below `name` like `struct`."""
     if isinstance(struct, dict):
-        return {key: _nest(leaves, f"{name}/{key}", part) for key, part in struct.items()}
+        return {key: _nest(leaves, f"{name}/{key}", child) for key, child in struct.items()}
     if isinstance(struct, tuple):
-        return tuple(_nest(leaves, f"{name}/{number}", part) for number, part in enumerate(struct))
+        return tuple(_nest(leaves, f"{name}/{index}", child) for index, child in enumerate(struct))
     return leaves[name]
 
 
-def _struct(space: dict[str, Any]) -> Any:
-    """Return None nested like a value of the space."""
-    parts = space.get("spaces")
-    if isinstance(parts, dict):
-        return {key: _struct(part) for key, part in parts.items()}
-    return None if parts is None else tuple(_struct(part) for part in parts)
+def _make_struct(space: dict[str, Any]) -> Any:
+    """Return the nested dicts and tuples of the space's values, with None in place of each leaf."""
+    children = space.get("spaces")
+    if isinstance(children, dict):
+        return {key: _make_struct(child) for key, child in children.items()}
+    return None if children is None else tuple(_make_struct(child) for child in children)

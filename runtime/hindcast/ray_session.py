@@ -1,4 +1,4 @@
-"""Starts and joins Ray for this process. Only this module calls `ray.init`.
+"""Start a Ray for this process, or join its cluster. Only this module calls `ray.init`.
 
 A process starts its own Ray, and joins a cluster only if it runs as a job of that cluster.
 """
@@ -13,12 +13,12 @@ from typing import Any, Final
 QUIET_OPTIONS: Final = {"log_to_driver": False, "logging_level": "ERROR"}
 """Options of `ray.init` for a Ray that prints nothing to the user's terminal."""
 
-_JOB: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""Variable that Ray sets in the driver of a job (`ray job submit`, KubeRay's RayJob)."""
+_JOB_VARIABLE: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""Environment variable that Ray sets in the driver of a job (`ray job submit`, KubeRay's RayJob)."""
 
 
 def start_ray(**options: Any) -> None:
-    """Start a Ray on this machine for this process alone, without its dashboard.
+    """Start a Ray on this machine, only for this process and without the dashboard.
 
     Args:
         options: passed to `ray.init`.
@@ -51,7 +51,7 @@ def connect() -> None:
 
     if ray.is_initialized():
         return
-    if _JOB in os.environ:
+    if _JOB_VARIABLE in os.environ:
         join_cluster()
     else:
         start_ray()

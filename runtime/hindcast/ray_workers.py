@@ -26,16 +26,16 @@ class RayWorkers(Generic[Context]):
 
     def __init__(self, num_workers: int, context: Context, options: Mapping[str, Any]) -> None:
         self.num_workers = num_workers
-        self._class = ray.remote(_WorkerActor).options(**options)
+        self._actor_class = ray.remote(_WorkerActor).options(**options)
         self._context = ray.put(context)
-        self._actors = {self._class.remote(self._context) for _ in range(num_workers)}
+        self._actors = {self._actor_class.remote(self._context) for _ in range(num_workers)}
         self._idle: SimpleQueue[Any] = SimpleQueue()
         for actor in self._actors:
             self._idle.put(actor)
-        # A call waits in ray.get, so each actor needs a thread of its own.
+        # Each actor needs its own thread, since a call waits in ray.get.
         self._threads = ThreadPoolExecutor(num_workers, thread_name_prefix="hindcast-workers")
         self._actors_lock = threading.Lock()
-        self._closed = False
+        self._is_closed = False
 
     def submit(
         self, function: Callable[[Context, *Arguments], Result], *arguments: *Arguments
@@ -51,7 +51,7 @@ class RayWorkers(Generic[Context]):
     def close(self) -> None:
         """Kill the actors, whether idle or not."""
         with self._actors_lock:
-            self._closed = True
+            self._is_closed = True
             for actor in self._actors:
                 ray.kill(actor)
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -69,9 +69,9 @@ class RayWorkers(Generic[Context]):
 
     def _replace(self, actor: Any) -> Any:
         with self._actors_lock:
-            if not self._closed:  # else a new actor would outlive close()
+            if not self._is_closed:  # an actor created after close() would never be killed
                 self._actors.remove(actor)
-                actor = self._class.remote(self._context)
+                actor = self._actor_class.remote(self._context)
                 self._actors.add(actor)
             return actor
 
@@ -80,7 +80,8 @@ class _WorkerActor:
     """An actor that keeps the context."""
 
     def __init__(self, context: Any) -> None:
-        end_with_parent(os.getppid())  # Ray notices that its node is gone only if init adopts the worker
+        # When its node dies, Ray itself ends a worker only if init has adopted the worker.
+        end_with_parent(os.getppid())
         self._context = context
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Number of torch threads: as many as pay off for the work and as the machine has free."""
+"""Choose the number of torch threads by the size of the work and the number of idle processors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DEFAULT_NUM_THREADS = torch.get_num_threads()
 """Torch's own default: `OMP_NUM_THREADS` if set."""
 
 _MIN_WORK_TO_SHARE = 4_000_000
-"""Parameters times rows from which a forward pass gains from a second thread."""
+"""Number of parameters times number of rows from which on a second thread makes a forward pass faster."""
 
 
 def num_processors() -> int:
@@ -26,13 +26,13 @@ def choose_num_threads(net: nn.Module, rows: int, num_busy: int = 0) -> int:
 
     Args:
         net: the network.
-        rows: rows of a batch.
-        num_busy: processors that other processes of the same run occupy.
+        rows: number of rows of a batch.
+        num_busy: number of processors that other processes of the same run occupy.
     """
-    convolves = any(isinstance(module, nn.Conv2d) for module in net.modules())
-    parameters = sum(parameter.numel() for parameter in net.parameters())
+    has_convolution = any(isinstance(module, nn.Conv2d) for module in net.modules())
+    num_parameters = sum(parameter.numel() for parameter in net.parameters())
     # Small passes are over before a second thread has begun.
-    if not convolves and parameters * rows < _MIN_WORK_TO_SHARE:
+    if not has_convolution and num_parameters * rows < _MIN_WORK_TO_SHARE:
         return 1
     # Threads that wait for each other on occupied processors made recording 50 times slower.
     return max(1, min(_DEFAULT_NUM_THREADS, num_processors() - num_busy))
@@ -40,7 +40,7 @@ def choose_num_threads(net: nn.Module, rows: int, num_busy: int = 0) -> int:
 
 @contextlib.contextmanager
 def torch_threads(num_threads: int) -> Iterator[None]:
-    """Compute with `count` threads in this block."""
+    """Compute with `num_threads` threads in this block."""
     previous = torch.get_num_threads()
     torch.set_num_threads(num_threads)
     try:

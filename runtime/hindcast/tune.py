@@ -8,7 +8,7 @@
     results = tuner.fit()
 
 The module has everything that `ray.tune` has. Importing it registers the algorithms as trainables ("BC"; `tune.BC` is
-the class) and lets configs serve as search spaces.
+the class) and makes `param_space` accept configs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hindcast.ray_session import connect
 from hindcast.rllib.builder import trainables
 from hindcast.rllib.builder.config import AlgorithmConfig
 
-_Config.register(AlgorithmConfig)
+_Config.register(AlgorithmConfig)  # Tune only accepts dictionaries and this class as search spaces
 for _name in schemas():
     ray.tune.register_trainable(_name, getattr(trainables, _name))
 
@@ -36,7 +36,7 @@ class Tuner(ray.tune.Tuner):
     """Ray's `Tuner`. If the process is not connected to Ray, it starts its own, without a dashboard."""
 
     def __init__(self, trainable: Any = None, **options: Any) -> None:
-        super().__init__(_trainable(trainable), **options)
+        super().__init__(_to_trainable(trainable), **options)
 
     @classmethod
     def restore(cls, *args: Any, **kwargs: Any) -> ray.tune.Tuner:
@@ -51,13 +51,13 @@ class Tuner(ray.tune.Tuner):
 
 
 def run(run_or_experiment: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run Ray's `tune.run`, connected to Ray like `Tuner`."""
+    """Connect to Ray as `Tuner` does, and call Ray's `tune.run`."""
     connect()
-    return ray.tune.run(_trainable(run_or_experiment), *args, **kwargs)
+    return ray.tune.run(_to_trainable(run_or_experiment), *args, **kwargs)
 
 
-def _trainable(trainable: Any) -> Any:
-    """Replace an algorithm's class (`hindcast.BC`) by the name that is registered with Tune; return others as is."""
+def _to_trainable(trainable: Any) -> Any:
+    """Replace an algorithm's class (`hindcast.BC`) by the name registered with Tune; return anything else unchanged."""
     return getattr(trainable, "algorithm_name", trainable)
 
 

@@ -1,4 +1,4 @@
-"""Imports and calls user code, and turns its exceptions into one sentence that names file and line."""
+"""Import and call user code, and turn its exceptions into one sentence that names the file and line."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def calling(subject: str, function: Callable[..., Any] | None = None) -> Iterato
 def raise_user_code_error(
     error: Exception, subject: str, function: Callable[..., Any] | None = None
 ) -> NoReturn:
-    """Raise an exception of user code, or its `Misuse`, as one sentence.
+    """Raise an exception of user code, or a `Misuse` by it, as a `UserCodeError` of one sentence.
 
     Args:
         error: the exception.
@@ -67,7 +67,7 @@ def raise_user_code_error(
     """
     if isinstance(error, UserError):
         raise error
-    text, syntax_location = _describe_syntax_error(error)
+    text, syntax_location = _message_and_syntax_location(error)
     message = text.strip().partition("\n")[0][:500] or "no message"
     user_frames = [*_user_frames(error), *syntax_location]
     if not user_frames and function is not None and not is_user_code(function):
@@ -91,18 +91,18 @@ def definition_location(function: Callable[..., Any]) -> str:
 
 
 def register_object(value: Any, path: str | None = None) -> str:
-    """Register a user object; return the path that names it here and where `restore_objects` restored it.
+    """Register a user object; return its path in this process and in those that call `restore_objects`.
 
     Args:
         value: a class, function or other object of the user's.
-        path: the path to register; if None, "__main__:Name", with a number if that names another object.
+        path: the path to register; None chooses "__main__:Name", and adds a number if another object has that path.
     """
     if path is None:
         parts = re.findall(r"\w+", getattr(value, "__qualname__", type(value).__name__))
         name = parts[-1] if parts[-1].isidentifier() else "Given"
-        path, number = f"__main__:{name}", 2
+        path, suffix = f"__main__:{name}", 2
         while not _is_same_object(_registered_objects.get(path, value), value):
-            path, number = f"__main__:{name}_{number}", number + 1
+            path, suffix = f"__main__:{name}_{suffix}", suffix + 1
     _registered_objects[path] = value
     return path
 
@@ -123,11 +123,11 @@ def is_registered(path: str) -> bool:
     return path in _registered_objects
 
 
-def class_import_path(kind: type) -> str:
+def class_import_path(cls: type) -> str:
     """Return the path under which a class is registered, else "package.module:Name"."""
     return next(
-        (path for path, value in _registered_objects.items() if value is kind),
-        f"{kind.__module__}:{kind.__qualname__}",
+        (path for path, value in _registered_objects.items() if value is cls),
+        f"{cls.__module__}:{cls.__qualname__}",
     )
 
 
@@ -146,7 +146,7 @@ def import_object(path: str, field: str) -> Any:
             module = importlib.import_module(module_name)
     except UserCodeError as error:
         missing = error.__cause__
-        # The user's module may itself import one that is missing: then the field is right, and their code is not.
+        # If the user's module imports a missing module, the error is in their code and not in the field.
         if isinstance(missing, ModuleNotFoundError) and f"{module_name}.".startswith(f"{missing.name}."):
             raise SpecError(
                 f"{field} is {path!r}: there is no module {missing.name!r}; install it, or add its folder to "
@@ -171,39 +171,40 @@ def import_subclass(path: str, base: type[T], field: str) -> type[T]:
     return subclass
 
 
-def refuse_unused_overrides(kind: type) -> None:
+def refuse_unused_overrides(user_class: type) -> None:
     """Refuse a user class that overrides a method that RLlib calls and Hindcast does not.
 
     Args:
-        kind: the user's class. A base of Hindcast's may have `unsupported_overrides`: name of such a method -> what to
-            do instead.
+        user_class: the user's class. A base class of Hindcast may have `unsupported_overrides`: name of such a method
+            -> what to do instead.
 
     Raises:
         SpecError: the class overrides one of these methods.
     """
-    for base in kind.__mro__:
+    for base in user_class.__mro__:
         for name, remedy in vars(base).get("unsupported_overrides", {}).items():
-            if getattr(kind, name, None) is not getattr(base, name, None):
-                raise SpecError(f"{kind.__name__} overrides {name}, which is never called: {remedy}.")
+            if getattr(user_class, name, None) is not getattr(base, name, None):
+                raise SpecError(f"{user_class.__name__} overrides {name}, which is never called: {remedy}.")
 
 
-def source_digest(kind: Any) -> str:
+def source_digest(obj: Any) -> str:
     """Return the sha256 (hex) of the files that define a user's class or function and its bases, except Hindcast's."""
     digest = hashlib.sha256()
-    for base in getattr(kind, "__mro__", (kind,)):
-        if base is kind or base.__module__.partition(".")[0] not in ("builtins", "hindcast"):
-            digest.update(_source_of(base))
+    for base in getattr(obj, "__mro__", (obj,)):
+        if base is obj or base.__module__.partition(".")[0] not in ("builtins", "hindcast"):
+            digest.update(_read_source(base))
     return digest.hexdigest()
 
 
-def _source_of(kind: Any) -> bytes:
-    file = getattr(sys.modules.get(getattr(kind, "__module__", "")), "__file__", None)
+def _read_source(obj: Any) -> bytes:
+    """Return the file that defines a class or function, else its source, else its name."""
+    file = getattr(sys.modules.get(getattr(obj, "__module__", "")), "__file__", None)
     if file is not None and Path(file).exists():
         return Path(file).read_bytes()
     try:
-        return inspect.getsource(kind).encode()  # a notebook's cell has a source but no file
+        return inspect.getsource(obj).encode()  # a notebook's cell has a source but no file
     except (OSError, TypeError):
-        return str(getattr(kind, "__qualname__", type(kind).__qualname__)).encode()
+        return str(getattr(obj, "__qualname__", type(obj).__qualname__)).encode()
 
 
 def _is_same_object(existing: Any, value: Any) -> bool:
@@ -215,7 +216,7 @@ def is_user_code(function: Callable[..., Any]) -> bool:
     return not definition_location(function).startswith(_HINDCAST_FOLDER)
 
 
-def _describe_syntax_error(error: Exception) -> tuple[str, list[str]]:
+def _message_and_syntax_location(error: Exception) -> tuple[str, list[str]]:
     """Return an error's text and, for a syntax error in a file, `[file:line]`, which no frame names."""
     if not isinstance(error, SyntaxError) or not error.filename or error.filename.startswith("<"):
         return str(error), []

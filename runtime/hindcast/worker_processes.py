@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar, TypeVarTuple
 from hindcast.errors import WorkerLost
 from hindcast.user_code import registered_objects, restore_objects
 
-_POLL_INTERVAL_S = 0.5
+_POLL_INTERVAL_SECONDS = 0.5
 _MIN_BYTES_FOR_PROCESSES = 256 << 20
 
 Context = TypeVar("Context")
@@ -42,14 +42,14 @@ class Workers(Protocol[Context_co]):
         """Call `function(context, *arguments)` in an idle process.
 
         Args:
-            function: a function of a module, so that a process can import it.
+            function: a function at the top level of a module, so that a process can import it.
 
         Raises:
             BrokenExecutor: from the future, if this or another process was killed. Later calls get new processes.
         """
 
     def share(self, value: Value) -> Value:
-        """Return an argument of several calls in a form that is sent as few times as possible."""
+        """Prepare a value that is an argument of several calls, so that it is sent as few times as possible."""
 
     def close(self) -> None:
         """Stop the processes, whether idle or not."""
@@ -116,7 +116,7 @@ def map_unordered(
     """Yield `function(context, item)` of each item, in the order in which they complete.
 
     Args:
-        function: a function of a module, so that processes can import it.
+        function: a function at the top level of a module, so that processes can import it.
         context: first argument of all calls; it is sent once to each process.
         items: second argument of each call.
         num_workers: number of processes; 1 runs everything in this process.
@@ -132,6 +132,7 @@ def map_unordered(
         return
     processes = WorkerProcesses(num_workers, context)
     try:
+        # A second item waits for each process, so that none is idle while results are collected.
         yield from _collect_results(processes, function, iter(items), 2 * num_workers, check)
     except BrokenExecutor as error:
         raise WorkerLost(
@@ -148,10 +149,13 @@ def _collect_results(
     max_running: int,
     check: Check,
 ) -> Iterator[Result]:
+    """Yield the results as they complete, with at most `max_running` calls submitted at a time."""
     running: set[Future[Result]] = {processes.submit(function, item) for item in islice(items, max_running)}
     while running:
         check()
-        completed_futures, running = wait(running, timeout=_POLL_INTERVAL_S, return_when=FIRST_COMPLETED)
+        completed_futures, running = wait(
+            running, timeout=_POLL_INTERVAL_SECONDS, return_when=FIRST_COMPLETED
+        )
         results = [future.result() for future in completed_futures]
         running |= {processes.submit(function, item) for item in islice(items, len(completed_futures))}
         yield from results
@@ -161,14 +165,14 @@ def end_with_parent(parent: int) -> None:
     """End this process soon after its parent has ended.
 
     Args:
-        parent: process id of the parent, passed on by the parent: it may end before this process can ask for it.
+        parent: process id of the parent, read by the parent itself, which may end before this process could ask for it.
     """
     threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
 
 
 def _exit_with_parent(parent: int) -> None:
     while os.getppid() == parent:
-        time.sleep(_POLL_INTERVAL_S)
+        time.sleep(_POLL_INTERVAL_SECONDS)
     os._exit(1)  # sys.exit would end this thread only
 
 
@@ -179,9 +183,8 @@ _context: Any = None
 def _initialise(objects: dict[str, Any], context: Any, parent: int) -> None:
     global _context  # noqa: PLW0603  (one per process)
     restore_objects(objects)
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches the whole group; the parent decides what it means
+    # Ctrl-C reaches all processes of the terminal; only the parent reacts to it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent(parent)
     _context = context
 

@@ -1,8 +1,8 @@
-"""Which fields of the resources the code reads, found in its syntax trees.
+"""Find the fields of the resources that the code reads, in its syntax trees.
 
-Names get types where the code says them: parameters and attributes by their annotations, variables and loops by
-what is assigned, calls by what the function is annotated to return. A read is an attribute of an expression whose
-type is one of the resources' models, so that `memory` of a runner is not taken for `memory` of a learner.
+The type of a parameter or attribute is its annotation, that of a variable the type of the assigned value, and that of
+a call the function's return annotation. A read is an attribute of an expression that has one of the resources' models
+as its type, so `memory` of a runner is not mistaken for `memory` of a learner.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from typing import get_args
 
 from pydantic import BaseModel
 
-Kind = type[BaseModel]
-Kinds = frozenset[Kind]
-NONE: Kinds = frozenset()
+ModelClass = type[BaseModel]
+ModelClasses = frozenset[ModelClass]
+NO_MODELS: ModelClasses = frozenset()
 
 _MENTION = re.compile(r"hindcast\.api|\bspec\b")
 
 
-def models_in(annotation: object) -> Iterator[Kind]:
-    """The models that an annotation names, whatever contains them."""
+def models_in(annotation: object) -> Iterator[ModelClass]:
+    """Yield the models that an annotation names, also within containers."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for part in get_args(annotation):
         yield from models_in(part)
 
 
-def fields_below(model: Kind, path: str = "") -> Iterator[tuple[str, Kind, str]]:
-    """(path by YAML names, model, field) of all leaves below a model."""
+def leaf_fields(model: ModelClass, path: str = "") -> Iterator[tuple[str, ModelClass, str]]:
+    """Yield (path by YAML names, model, field) of all leaves of a model."""
     for name, field in model.model_fields.items():
         field_path = f"{path}.{field.alias or name}" if path else str(field.alias or name)
-        inner = list(models_in(field.annotation))
-        if not inner or inner[0].__module__.endswith(".spaces"):  # a space is taken as a whole
+        child_models = list(models_in(field.annotation))
+        if not child_models or child_models[0].__module__.endswith(".spaces"):  # a space counts as one field
             yield field_path, model, name
             continue
-        for kind in inner:
-            yield from fields_below(kind, field_path) if kind.model_fields else [(field_path, model, name)]
+        for child in child_models:
+            yield from leaf_fields(child, field_path) if child.model_fields else [(field_path, model, name)]
 
 
 def parse_readers(sources: Iterable[Path]) -> dict[Path, ast.Module]:
-    """The files that could read a field."""
+    """Parse the files that may read a field; return path -> syntax tree."""
     texts = {path: path.read_text() for path in sources}
     return {path: ast.parse(text) for path, text in texts.items() if _MENTION.search(text)}
 
@@ -53,59 +53,62 @@ class Readers:
     """Reads of fields in a code base.
 
     Args:
-        roots: the models whose parts count.
-        trees: the code that may read them, parsed.
-        own: the models' own code; only what their properties read counts, where these are read.
+        roots: the models to which the fields belong, directly or in nested models.
+        trees: the code that may read them.
+        model_trees: the code of the models. Reads in a property count if other code reads the property.
 
     Attributes:
-        read: (model, field) that something reads.
+        read: the fields that are read, as (model, field).
     """
 
     def __init__(
-        self, roots: Iterable[Kind], trees: Sequence[ast.Module], model_trees: Sequence[ast.Module]
+        self, roots: Iterable[ModelClass], trees: Sequence[ast.Module], model_trees: Sequence[ast.Module]
     ) -> None:
-        self.read: set[tuple[Kind, str]] = set()
-        self._kinds = {kind.__name__: kind for root in roots for kind in _models_below(root)}
+        self.read: set[tuple[ModelClass, str]] = set()
+        self._models = {model.__name__: model for root in roots for model in _models_below(root)}
         self._roots = frozenset(roots)
-        self._aliases: dict[str, Kinds] = {}
-        self._returns: dict[str, Kinds] = defaultdict(frozenset)
-        self._dumping: set[str] = set()
-        self._attributes: dict[str, Kinds] = defaultdict(frozenset)
-        self._properties = dict(_properties(model_trees, self._kinds))
+        self._aliases: dict[str, ModelClasses] = {}
+        self._returns: dict[str, ModelClasses] = defaultdict(frozenset)
+        self._dumping_functions: set[str] = set()
+        self._attributes: dict[str, ModelClasses] = defaultdict(frozenset)
+        self._properties = dict(_iterate_properties(model_trees, self._models))
         for tree in (*model_trees, *trees):
-            self._find_aliases(tree)
+            self._read_aliases(tree)
         for tree in trees:
-            self._declarations(tree)
-        for _ in range(2):  # what an attribute is may be said further down, or in another file
+            self._read_declarations(tree)
+        for _ in range(2):  # the type of an attribute may follow later, or in another file
             for tree in trees:
-                self._Walk(self, {}).body(tree.body)
+                self._Scope(self, {}).visit(tree.body)
 
-    def _find_aliases(self, tree: ast.Module) -> None:
+    def _read_aliases(self, tree: ast.Module) -> None:
         for node in tree.body:
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name | ast.BinOp | ast.Subscript):
                 self._aliases |= {
-                    each.id: self.models_named(node.value)
-                    for each in node.targets
-                    if isinstance(each, ast.Name)
+                    target.id: self.models_named(node.value)
+                    for target in node.targets
+                    if isinstance(target, ast.Name)
                 }
 
-    def _declarations(self, tree: ast.Module) -> None:
+    def _read_declarations(self, tree: ast.Module) -> None:
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef):
                 self._returns[node.name] |= self.models_named(node.returns)
-                if _dumps_an_argument(node):
-                    self._dumping.add(node.name)
-                if any(isinstance(each, ast.Name) and "property" in each.id for each in node.decorator_list):
+                if _calls_model_dump_of_argument(node):
+                    self._dumping_functions.add(node.name)
+                if any(
+                    isinstance(decorator, ast.Name) and "property" in decorator.id
+                    for decorator in node.decorator_list
+                ):
                     self._attributes[node.name] |= self.models_named(node.returns)
             elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 self._attributes[node.target.id] |= self.models_named(node.annotation)
 
-    def models_named(self, annotation: ast.expr | None) -> Kinds:
-        """The models that an annotation's text names."""
-        models: set[Kind] = set()
+    def models_named(self, annotation: ast.expr | None) -> ModelClasses:
+        """Return the models that the source of an annotation names."""
+        models: set[ModelClass] = set()
         for node in ast.walk(annotation) if annotation is not None else ():
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                models |= {self._kinds[node.value]} if node.value in self._kinds else NONE
+                models |= {self._models[node.value]} if node.value in self._models else NO_MODELS
             name = (
                 node.id
                 if isinstance(node, ast.Name)
@@ -113,116 +116,125 @@ class Readers:
                 if isinstance(node, ast.Attribute)
                 else ""
             )
-            models |= {self._kinds[name]} if name in self._kinds else self._aliases.get(name, NONE)
+            models |= {self._models[name]} if name in self._models else self._aliases.get(name, NO_MODELS)
         return frozenset(models)
 
-    def attribute(self, kinds: Kinds, name: str) -> Kinds:
-        """The type of an attribute of these models; that it is read is noted."""
-        models: set[Kind] = set()
-        for kind in kinds:
-            if name in kind.model_fields:
-                self.read.add((kind, name))
-                models.update(models_in(kind.model_fields[name].annotation))
-            elif name in self._properties.get(kind, {}):
-                self._Walk(self, {"self": frozenset({kind})}).body(self._properties[kind][name].body)
-                models |= self.models_named(self._properties[kind][name].returns)
+    def read_attribute(self, owners: ModelClasses, name: str) -> ModelClasses:
+        """Mark an attribute of these models as read, and return the models that it may be or contain."""
+        models: set[ModelClass] = set()
+        for owner in owners:
+            if name in owner.model_fields:
+                self.read.add((owner, name))
+                models.update(models_in(owner.model_fields[name].annotation))
+            elif name in self._properties.get(owner, {}):
+                self._Scope(self, {"self": frozenset({owner})}).visit(self._properties[owner][name].body)
+                models |= self.models_named(self._properties[owner][name].returns)
         return frozenset(models)
 
-    def mark_all_fields(self, kinds: Kinds) -> None:
-        """All of these models are read; a resource as a whole is only passed on."""
-        for kind in kinds - self._roots:
-            for _, inner, name in fields_below(kind):
-                self.read.add((inner, name))
+    def mark_all_fields(self, models: ModelClasses) -> None:
+        """Mark all fields of these models as read, except if they are roots: a whole resource is only passed on."""
+        for model in models - self._roots:
+            for _, child, name in leaf_fields(model):
+                self.read.add((child, name))
 
-    class _Walk:
-        """One scope: the types of its names."""
+    class _Scope:
+        """Visits the statements of one scope, and tracks the models of its names."""
 
-        def __init__(self, readers: Readers, names: dict[str, Kinds]) -> None:
+        def __init__(self, readers: Readers, names: dict[str, ModelClasses]) -> None:
             self._readers = readers
             self._names = names
 
-        def body(self, statements: Iterable[ast.stmt]) -> None:
+        def visit(self, statements: Iterable[ast.stmt]) -> None:
             for statement in statements:
                 self._statement(statement)
 
         def _statement(self, node: ast.AST) -> None:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-                argument_kinds = {each.arg: self._readers.models_named(each.annotation) for each in arguments}
-                type(self)(self._readers, {**self._names, **argument_kinds}).body(node.body)
+                argument_models = {
+                    argument.arg: self._readers.models_named(argument.annotation) for argument in arguments
+                }
+                type(self)(self._readers, {**self._names, **argument_models}).visit(node.body)
             elif isinstance(node, ast.ClassDef):
-                type(self)(self._readers, dict(self._names)).body(node.body)
+                type(self)(self._readers, dict(self._names)).visit(node.body)
             elif isinstance(node, ast.Assign):
                 for target in node.targets:
                     self._assign(target, node.value)
             elif isinstance(node, ast.For):
-                self._bind(node.target, self.kinds(node.iter))
-                self.body([*node.body, *node.orelse])
+                self._bind(node.target, self.models_of(node.iter))
+                self.visit([*node.body, *node.orelse])
             else:
                 for _, value in ast.iter_fields(node):
-                    for each in value if isinstance(value, list) else [value]:
-                        if isinstance(each, ast.expr):
-                            self.kinds(each)
-                        elif isinstance(each, ast.AST):
-                            self._statement(each)
+                    for child in value if isinstance(value, list) else [value]:
+                        if isinstance(child, ast.expr):
+                            self.models_of(child)
+                        elif isinstance(child, ast.AST):
+                            self._statement(child)
 
         def _assign(self, target: ast.expr, value: ast.expr) -> None:
             if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
                 for left, right in zip(target.elts, value.elts, strict=True):
                     self._assign(left, right)
             else:
-                self._bind(target, self.kinds(value))
+                self._bind(target, self.models_of(value))
 
-        def _bind(self, target: ast.expr, kinds: Kinds) -> None:
+        def _bind(self, target: ast.expr, models: ModelClasses) -> None:
             for node in ast.walk(target):
                 if isinstance(node, ast.Name):
-                    self._names[node.id] = kinds
+                    self._names[node.id] = models
                 elif isinstance(node, ast.Attribute):
-                    self._readers._attributes[node.attr] |= kinds
+                    self._readers._attributes[node.attr] |= models
 
-        def kinds(self, node: ast.expr) -> Kinds:
-            """The models that an expression may be, or may hold."""
+        def models_of(self, node: ast.expr) -> ModelClasses:
+            """Return the models that the value of an expression may be or contain."""
             if isinstance(node, ast.Name):
-                return self._names.get(node.id, NONE)
+                return self._names.get(node.id, NO_MODELS)
             if isinstance(node, ast.Attribute):
-                base = self.kinds(node.value)
+                base = self.models_of(node.value)
                 return (
-                    self._readers.attribute(base, node.attr) if base else self._readers._attributes[node.attr]
+                    self._readers.read_attribute(base, node.attr)
+                    if base
+                    else self._readers._attributes[node.attr]
                 )
             if isinstance(node, ast.Call):
                 return self._call(node)
             if isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):
                 return self._comprehension(node)
-            parts = [self.kinds(each) for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
-            return NONE if isinstance(node, ast.Compare | ast.Lambda) else frozenset().union(*parts)
-
-        def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Kinds:
-            for part in node.generators:
-                self._bind(part.target, self.kinds(part.iter))
-                for condition in part.ifs:
-                    self.kinds(condition)
-            elements = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
-            return frozenset().union(*map(self.kinds, elements))
-
-        def _call(self, node: ast.Call) -> Kinds:
-            argument_kinds = [
-                self.kinds(each) for each in (*node.args, *(each.value for each in node.keywords))
+            child_models = [
+                self.models_of(child) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)
             ]
+            return (
+                NO_MODELS if isinstance(node, ast.Compare | ast.Lambda) else frozenset().union(*child_models)
+            )
+
+        def _comprehension(
+            self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
+        ) -> ModelClasses:
+            for generator in node.generators:
+                self._bind(generator.target, self.models_of(generator.iter))
+                for condition in generator.ifs:
+                    self.models_of(condition)
+            elements = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+            return frozenset().union(*map(self.models_of, elements))
+
+        def _call(self, node: ast.Call) -> ModelClasses:
+            arguments = (*node.args, *(keyword.value for keyword in node.keywords))
+            argument_models = [self.models_of(argument) for argument in arguments]
             function = node.func
             if isinstance(function, ast.Attribute):
-                base = self.kinds(function.value)
+                base = self.models_of(function.value)
                 if function.attr in ("model_dump", "model_dump_json"):
                     self._readers.mark_all_fields(base)
                 if function.attr in ("model_copy", "values", "items", "get"):
                     return base
                 return self._readers._returns[function.attr]
             name = function.id if isinstance(function, ast.Name) else ""
-            if name in self._readers._dumping:
-                self._readers.mark_all_fields(frozenset().union(*argument_kinds))
+            if name in self._readers._dumping_functions:
+                self._readers.mark_all_fields(frozenset().union(*argument_models))
             if name == "getattr" and not isinstance(node.args[1], ast.Constant):
-                self._readers.mark_all_fields(argument_kinds[0])
-            if name in self._readers._kinds:
-                return frozenset({self._readers._kinds[name]})
+                self._readers.mark_all_fields(argument_models[0])
+            if name in self._readers._models:
+                return frozenset({self._readers._models[name]})
             if name in (
                 "enumerate",
                 "zip",
@@ -235,39 +247,40 @@ class Readers:
                 "cast",
                 "set",
             ):
-                return frozenset().union(*argument_kinds)
+                return frozenset().union(*argument_models)
             return self._readers._returns[name]
 
 
-def _models_below(model: Kind) -> set[Kind]:
-    models, waiting = {model}, [model]
-    while waiting:
-        fields = waiting.pop().model_fields.values()
-        inner = {
-            kind for field in fields for kind in models_in(field.annotation)
-        } - models  # spaces hold spaces
-        models |= inner
-        waiting += inner
+def _models_below(model: ModelClass) -> set[ModelClass]:
+    models, pending = {model}, [model]
+    while pending:
+        fields = pending.pop().model_fields.values()
+        # Without the models seen so far, since a space may contain spaces.
+        new_models = {child for field in fields for child in models_in(field.annotation)} - models
+        models |= new_models
+        pending += new_models
     return models
 
 
-def _dumps_an_argument(function: ast.FunctionDef) -> bool:
-    names = {each.arg for each in function.args.args}
+def _calls_model_dump_of_argument(function: ast.FunctionDef) -> bool:
+    argument_names = {argument.arg for argument in function.args.args}
     dumped_values = (
-        each.value
-        for each in ast.walk(function)
-        if isinstance(each, ast.Attribute) and each.attr == "model_dump"
+        node.value
+        for node in ast.walk(function)
+        if isinstance(node, ast.Attribute) and node.attr == "model_dump"
     )
-    return any(isinstance(each, ast.Name) and each.id in names for each in dumped_values)
+    return any(isinstance(value, ast.Name) and value.id in argument_names for value in dumped_values)
 
 
-def _properties(
-    model_trees: Iterable[ast.Module], kinds: dict[str, Kind]
-) -> Iterator[tuple[Kind, dict[str, ast.FunctionDef]]]:
+def _iterate_properties(
+    model_trees: Iterable[ast.Module], models: dict[str, ModelClass]
+) -> Iterator[tuple[ModelClass, dict[str, ast.FunctionDef]]]:
     for tree in model_trees:
         for node in tree.body:
-            if isinstance(node, ast.ClassDef) and node.name in kinds:
+            if isinstance(node, ast.ClassDef) and node.name in models:
                 properties = [
-                    each for each in node.body if isinstance(each, ast.FunctionDef) and each.decorator_list
+                    statement
+                    for statement in node.body
+                    if isinstance(statement, ast.FunctionDef) and statement.decorator_list
                 ]
-                yield kinds[node.name], {each.name: each for each in properties}
+                yield models[node.name], {function.name: function for function in properties}

@@ -1,4 +1,4 @@
-"""Checks of a resource: mistakes that its run would refuse are refused before, without a run."""
+"""Checks of a resource: mistakes that a run would refuse are refused when the resource is loaded."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import pytest
 from hindcast.api import validate_resource
 from hindcast.errors import SpecError
 
-SAMPLES: dict[str, Any] = {"input": [{"sampler": {}}]}
+SAMPLER_INPUT: dict[str, Any] = {"input": [{"sampler": {}}]}
 MEAN_STD_FILTER: dict[str, Any] = {"model": {"observationFilter": "MeanStd"}}
 PRIORITIZED_REPLAY: dict[str, Any] = {"config": {"prioritizedReplay": True}}
-BESIDE_DATA: dict[str, Any] = {"input": [{"path": "data", "weight": 1}, {"sampler": {}, "weight": 1}]}
+DATA_AND_SAMPLER_INPUT: dict[str, Any] = {
+    "input": [{"path": "data", "weight": 1}, {"sampler": {}, "weight": 1}]
+}
 CHECKPOINT: dict[str, Any] = {"initialCheckpoint": "runs/clone"}
 
-TRAININGS = [
+INVALID_TRAININGS = [
     ("BC", {"config": {"lr": [[5, 1.0]]}}, "config.lr: the schedule starts at timestep 5, expected 0"),
     ("BC", {"config": {"lr": []}}, "config.lr has 0 entries, expected at least 1"),
     ("DQN", {"config": {"epsilon": 1.5}}, "config.epsilon is 1.5, expected at most 1 or a list"),
@@ -52,7 +54,7 @@ TRAININGS = [
     ),
     (
         "DQN",
-        SAMPLES | MEAN_STD_FILTER,
+        SAMPLER_INPUT | MEAN_STD_FILTER,
         "model.observationFilter is MeanStd, which computes its statistics from recorded data, but there are no "
         "recorded data: leave it out, and scale observations in a wrapper of the environment",
     ),
@@ -74,12 +76,12 @@ TRAININGS = [
     ),
     (
         "own:Algorithm",
-        SAMPLES | MEAN_STD_FILTER,
+        SAMPLER_INPUT | MEAN_STD_FILTER,
         "model.observationFilter is MeanStd, which computes its statistics from recorded data, but there are no "
         "recorded data: leave it out, and scale observations in a wrapper of the environment",
     ),
 ]
-PATHS = (
+UNCHECKED_PATHS = (
     "model",
     "model.recurrent",
     "model.distribution",
@@ -87,8 +89,8 @@ PATHS = (
     "input",
     "pipeline.residency",
 )
-"""Fields that are read before it is known that they are what they should be."""
-EXPERTS = [
+"""Fields that the checks read before their types are validated."""
+INVALID_EXPERTS = [
     (
         {"config": {"minibatchSize": 5000}},
         "config.minibatchSize is 5000, expected at most spec.policy.train.config.trainBatchSizePerLearner, 4000",
@@ -106,7 +108,7 @@ EXPERTS = [
 ]
 
 
-def resource(kind: str, spec: dict[str, Any]) -> dict[str, Any]:
+def make_resource(kind: str, spec: dict[str, Any]) -> dict[str, Any]:
     environment = {"environment": {"id": "CartPole-v1"}}
     return {
         "apiVersion": "hindcast.dev/v1alpha1",
@@ -116,37 +118,37 @@ def resource(kind: str, spec: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def training(algorithm: str, change: dict[str, Any]) -> dict[str, Any]:
+def make_training(algorithm: str, change: dict[str, Any]) -> dict[str, Any]:
     spec = {"algorithm": algorithm, "input": [{"path": "data"}], "stop": {"updates": 1}}
-    return resource("OfflineTraining", spec | change)
+    return make_resource("OfflineTraining", spec | change)
 
 
-def expert(change: dict[str, Any]) -> dict[str, Any]:
+def make_expert_recording(change: dict[str, Any]) -> dict[str, Any]:
     policy = {"train": {"stop": {"iterations": 1}} | change}
     spec = {"policy": policy, "duration": {"episodes": 1}, "output": {"path": "data"}}
-    return resource("OfflineRecording", spec)
+    return make_resource("OfflineRecording", spec)
 
 
-@pytest.mark.parametrize(("algorithm", "change", "sentence"), TRAININGS)
-def test_training_with_unfit_fields_is_refused(algorithm: str, change: dict[str, Any], sentence: str) -> None:
+@pytest.mark.parametrize(("algorithm", "change", "message"), INVALID_TRAININGS)
+def test_training_with_unfit_fields_is_refused(algorithm: str, change: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError) as error:
-        validate_resource(training(algorithm, change))
-    assert str(error.value) == f"spec.{sentence}"
+        validate_resource(make_training(algorithm, change))
+    assert str(error.value) == f"spec.{message}"
 
 
-@pytest.mark.parametrize(("change", "sentence"), EXPERTS)
-def test_expert_with_unfit_fields_is_refused(change: dict[str, Any], sentence: str) -> None:
+@pytest.mark.parametrize(("change", "message"), INVALID_EXPERTS)
+def test_expert_with_unfit_fields_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError) as error:
-        validate_resource(expert(change))
-    assert str(error.value) == f"spec.policy.train.{sentence}"
+        validate_resource(make_expert_recording(change))
+    assert str(error.value) == f"spec.policy.train.{message}"
 
 
 @pytest.mark.parametrize(
     ("algorithm", "change"),
     [
-        ("DQN", BESIDE_DATA | MEAN_STD_FILTER),
-        ("DQN", SAMPLES | MEAN_STD_FILTER | CHECKPOINT),
-        ("DQN", SAMPLES | PRIORITIZED_REPLAY | {"pipeline": {"residency": "Streaming"}}),
+        ("DQN", DATA_AND_SAMPLER_INPUT | MEAN_STD_FILTER),
+        ("DQN", SAMPLER_INPUT | MEAN_STD_FILTER | CHECKPOINT),
+        ("DQN", SAMPLER_INPUT | PRIORITIZED_REPLAY | {"pipeline": {"residency": "Streaming"}}),
         ("DQN", PRIORITIZED_REPLAY | {"pipeline": {"residency": "Resident"}}),
         ("DQN", {"pipeline": {"residency": "Streaming"}, "learners": {"compile": True}}),
         ("own:Algorithm", {"model": {"moduleClass": "own:Module", "recurrent": "LSTM"}}),
@@ -154,21 +156,21 @@ def test_expert_with_unfit_fields_is_refused(change: dict[str, Any], sentence: s
     ],
 )
 def test_training_with_fit_fields_is_accepted(algorithm: str, change: dict[str, Any]) -> None:
-    assert validate_resource(training(algorithm, change))
+    assert validate_resource(make_training(algorithm, change))
 
 
 @pytest.mark.parametrize("change", [MEAN_STD_FILTER, {"algorithm": "DQN"} | MEAN_STD_FILTER | CHECKPOINT])
 def test_expert_with_fit_fields_is_accepted(change: dict[str, Any]) -> None:
-    assert validate_resource(expert(change))
+    assert validate_resource(make_expert_recording(change))
 
 
 @pytest.mark.parametrize("value", ["text", 1.5, [], [[]], {"a": []}])
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", UNCHECKED_PATHS)
 def test_value_of_wrong_type_is_refused_in_a_sentence(path: str, value: Any) -> None:
-    *parents, last = path.split(".")
-    change: dict[str, Any] = {last: value}
+    *parents, field_name = path.split(".")
+    change: dict[str, Any] = {field_name: value}
     for name in reversed(parents):
         change = {name: change}
     for algorithm in ("BC", "IQL", "DQN"):
         with pytest.raises(SpecError, match=rf"^spec\.{path}"):
-            validate_resource(training(algorithm, change))
+            validate_resource(make_training(algorithm, change))

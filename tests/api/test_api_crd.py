@@ -11,9 +11,9 @@ from pydantic import BaseModel, Field
 
 from hindcast.api import options
 from hindcast.api.crd import custom_resource_definitions
-from hindcast.api.structural import OPEN, structural
+from hindcast.api.structural import OPEN, to_structural
 
-STUB: dict[str, Any] = {
+STUB_SCHEMAS: dict[str, Any] = {
     "BC": {
         "properties": {"lr": {"anyOf": [{"type": "number"}, {"type": "array", "items": {"type": "number"}}]}},
         "x-kinds": ["OfflineTraining"],
@@ -41,13 +41,13 @@ STUB: dict[str, Any] = {
 PLURALS = ("offlinerecordings", "offlinetrainings")
 
 
-def version(definition: dict[str, Any]) -> dict[str, Any]:
+def get_version(definition: dict[str, Any]) -> dict[str, Any]:
     first_version: dict[str, Any] = definition["spec"]["versions"][0]
     return first_version
 
 
-def root(definition: dict[str, Any]) -> dict[str, Any]:
-    schema: dict[str, Any] = version(definition)["schema"]["openAPIV3Schema"]
+def get_root_schema(definition: dict[str, Any]) -> dict[str, Any]:
+    schema: dict[str, Any] = get_version(definition)["schema"]["openAPIV3Schema"]
     return schema
 
 
@@ -57,27 +57,29 @@ def definition(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 @pytest.fixture
-def stub_spec() -> dict[str, Any]:
-    spec: dict[str, Any] = root(custom_resource_definitions(STUB)["offlinetrainings"])["properties"]["spec"]
+def stub_training_spec() -> dict[str, Any]:
+    spec: dict[str, Any] = get_root_schema(custom_resource_definitions(STUB_SCHEMAS)["offlinetrainings"])[
+        "properties"
+    ]["spec"]
     return spec
 
 
-def nodes(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+def iterate_nodes(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
     yield path, schema
     for name, part in schema.get("properties", {}).items():
-        yield from nodes(part, f"{path}.{name}")
+        yield from iterate_nodes(part, f"{path}.{name}")
     for key in ("items", "additionalProperties"):
         if isinstance(schema.get(key), dict):
-            yield from nodes(schema[key], f"{path}[]")
+            yield from iterate_nodes(schema[key], f"{path}[]")
 
 
-def rules(schema: dict[str, Any]) -> list[dict[str, str]]:
+def get_rules(schema: dict[str, Any]) -> list[dict[str, str]]:
     validations: list[dict[str, str]] = schema.get("x-kubernetes-validations", [])
     return validations
 
 
 def test_schema_is_structural(definition: dict[str, Any]) -> None:
-    for path, node in nodes(root(definition)):
+    for path, node in iterate_nodes(get_root_schema(definition)):
         assert not {"$ref", "$defs", "anyOf", "oneOf", "allOf", "const", "title"} & set(node), path
         assert node.get("type") or node.get(OPEN) or node.get("x-kubernetes-int-or-string"), path
         assert not ("additionalProperties" in node and "properties" in node), path
@@ -88,7 +90,7 @@ def test_schema_is_structural(definition: dict[str, Any]) -> None:
 
 def test_schema_bounds_every_field(definition: dict[str, Any]) -> None:
     limits = {"string": "maxLength", "array": "maxItems"}
-    for path, node in nodes(root(definition)["properties"]["spec"]):
+    for path, node in iterate_nodes(get_root_schema(definition)["properties"]["spec"]):
         if node.get("type") in limits and "enum" not in node:
             assert limits[node["type"]] in node, path
         if "additionalProperties" in node:
@@ -102,43 +104,43 @@ def test_definition_fits_into_an_annotation(definition: dict[str, Any]) -> None:
 def test_schema_describes_every_field(definition: dict[str, Any]) -> None:
     undescribed_paths = [
         path
-        for path, node in nodes(root(definition))
+        for path, node in iterate_nodes(get_root_schema(definition))
         if re.search(r"\.\w+$", path) and not node.get("description")
     ]
     assert undescribed_paths == [".apiVersion", ".kind", ".metadata"]
 
 
 def test_new_object_is_not_mistaken_for_a_finished_one(definition: dict[str, Any]) -> None:
-    assert version(definition)["subresources"] == {"status": {}}
-    assert root(definition)["properties"]["status"]["default"] == {"observedGeneration": -1}
+    assert get_version(definition)["subresources"] == {"status": {}}
+    assert get_root_schema(definition)["properties"]["status"]["default"] == {"observedGeneration": -1}
 
 
 def test_printer_columns_show_fields_that_exist(definition: dict[str, Any]) -> None:
-    columns = version(definition)["additionalPrinterColumns"]
+    columns = get_version(definition)["additionalPrinterColumns"]
     default_columns = [column["name"] for column in columns if not column.get("priority")]
     wide_columns = [column["name"] for column in columns if column.get("priority")]
     assert default_columns == ["State", "Reason", "Algorithm", "Progress", "Return", "Attempt", "Age"]
     assert wide_columns[0] == "RayJob"
     assert wide_columns[-1] == "Message"
-    field_paths = {path for path, _ in nodes(root(definition))}
+    field_paths = {path for path, _ in iterate_nodes(get_root_schema(definition))}
     for column in columns:
         path = re.sub(r"\[.*?\](?=\.)", "[]", column["jsonPath"])
         assert path in field_paths | {".metadata.creationTimestamp"}
 
 
 def test_selectable_fields_have_scalar_types(definition: dict[str, Any]) -> None:
-    schema_by_path = dict(nodes(root(definition)))
-    paths = [field["jsonPath"] for field in version(definition)["selectableFields"]]
+    schema_by_path = dict(iterate_nodes(get_root_schema(definition)))
+    paths = [field["jsonPath"] for field in get_version(definition)["selectableFields"]]
     assert paths[:2] == [".status.state", ".spec.suspend"]
     assert [schema_by_path[path]["type"] for path in paths] == ["string", "boolean", "string", "string"]
 
 
-def test_list_types_merge_by_name_if_entries_have_one(
+def test_lists_of_named_entries_merge_by_name(
     definition: dict[str, Any],
 ) -> None:
     lists = {
         re.sub(r"\[\]$", "", path): node
-        for path, node in nodes(root(definition))
+        for path, node in iterate_nodes(get_root_schema(definition))
         if node.get("type") == "array"
     }
     keys = {
@@ -163,7 +165,7 @@ def test_list_types_merge_by_name_if_entries_have_one(
 def test_enums_are_in_pascal_case_except_for_names_of_other_libraries(definition: dict[str, Any]) -> None:
     other_values_by_path = {
         path: [value for value in node["enum"] if not re.fullmatch(r"[A-Z0-9][A-Za-z0-9]*", value)]
-        for path, node in nodes(root(definition))
+        for path, node in iterate_nodes(get_root_schema(definition))
         if "enum" in node
     }
     fields = {path.rsplit(".", 1)[-1].strip("[]") for path, values in other_values_by_path.items() if values}
@@ -181,22 +183,22 @@ def test_enums_are_in_pascal_case_except_for_names_of_other_libraries(definition
 def test_descriptions_name_the_defaults_of_fields(definition: dict[str, Any]) -> None:
     paths_without_default = [
         path
-        for path, node in nodes(root(definition))
+        for path, node in iterate_nodes(get_root_schema(definition))
         if path.startswith(".spec.")
         and "default" in node
         and "properties" not in node
         and "Default:" not in node["description"]
     ]
     assert paths_without_default == []
-    spec = root(definition)["properties"]["spec"]["properties"]
+    spec = get_root_schema(definition)["properties"]["spec"]["properties"]
     assert spec["seed"]["description"].endswith(" Default: 0.")
     assert spec["runPolicy"]["properties"]["backoffLimit"]["description"].endswith(" Default: 3.")
 
 
 def test_options_have_no_defaults_in_the_schema(definition: dict[str, Any]) -> None:
-    configs = [node for path, node in nodes(root(definition)) if path.endswith(".config")]
+    configs = [node for path, node in iterate_nodes(get_root_schema(definition)) if path.endswith(".config")]
     assert len(configs) == 1
-    assert all("default" not in node for _, node in nodes(configs[0]))
+    assert all("default" not in node for _, node in iterate_nodes(configs[0]))
 
 
 @pytest.mark.parametrize(
@@ -210,12 +212,16 @@ def test_options_have_no_defaults_in_the_schema(definition: dict[str, Any]) -> N
     ],
 )
 def test_descriptions_name_the_defaults_of_options(option: str, expected: str) -> None:
-    spec = root(custom_resource_definitions(options.schemas())["offlinetrainings"])["properties"]["spec"]
+    spec = get_root_schema(custom_resource_definitions(options.schemas())["offlinetrainings"])["properties"][
+        "spec"
+    ]
     assert spec["properties"]["config"]["properties"][option]["description"].endswith(f" {expected}")
 
 
-def test_schema_has_informative_defaults_only() -> None:
-    spec = root(custom_resource_definitions(STUB)["offlinetrainings"])["properties"]["spec"]["properties"]
+def test_schema_has_only_informative_defaults() -> None:
+    spec = get_root_schema(custom_resource_definitions(STUB_SCHEMAS)["offlinetrainings"])["properties"][
+        "spec"
+    ]["properties"]
     assert spec["seed"]["default"] == 0
     assert spec["pipeline"]["default"] == {}
     assert spec["pipeline"]["properties"]["windowSteps"]["default"] == 2**20
@@ -225,16 +231,16 @@ def test_schema_has_informative_defaults_only() -> None:
 
 
 def test_exclusive_fields_become_rules() -> None:
-    policy = root(custom_resource_definitions(STUB)["offlinerecordings"])["properties"]["spec"]["properties"][
-        "policy"
-    ]
-    (rule,) = rules(policy)
+    policy = get_root_schema(custom_resource_definitions(STUB_SCHEMAS)["offlinerecordings"])["properties"][
+        "spec"
+    ]["properties"]["policy"]
+    (rule,) = get_rules(policy)
     assert rule["message"] == "exactly one of train, checkpoint, trainingRef, random is needed"
     assert "has(self.trainingRef)" in rule["rule"]
 
 
-def test_options_are_the_union_of_all_algorithms(stub_spec: dict[str, Any]) -> None:
-    config = stub_spec["properties"]["config"]["properties"]
+def test_options_are_the_union_of_all_algorithms(stub_training_spec: dict[str, Any]) -> None:
+    config = stub_training_spec["properties"]["config"]["properties"]
     assert sorted(config) == ["alphaLr", "bcIters", "gradClip", "in", "lr", "tau"]
     # If the algorithms disagree about a type, only the loader checks it.
     assert config["bcIters"] == {
@@ -247,17 +253,17 @@ def test_options_are_the_union_of_all_algorithms(stub_spec: dict[str, Any]) -> N
     assert config["gradClip"]["nullable"] is True
 
 
-def test_number_or_list_refuses_text_by_a_readable_pattern(stub_spec: dict[str, Any]) -> None:
-    lr = stub_spec["properties"]["config"]["properties"]["lr"]
+def test_number_or_list_refuses_text_by_a_readable_pattern(stub_training_spec: dict[str, Any]) -> None:
+    lr = stub_training_spec["properties"]["config"]["properties"]["lr"]
     assert lr[OPEN] is True
     assert not re.match(lr["pattern"], "fast")
     assert "a list or a number" in lr["pattern"]
 
 
-def test_inapplicable_option_is_refused_by_name(stub_spec: dict[str, Any]) -> None:
+def test_inapplicable_option_is_refused_by_name(stub_training_spec: dict[str, Any]) -> None:
     rules_by_option = {
         match.group(1): rule
-        for rule in rules(stub_spec)
+        for rule in get_rules(stub_training_spec)
         if (match := re.match(r"'config\.(\w+) does not apply", rule.get("messageExpression", "")))
     }
     # CEL cannot read alphaLr, tau and lr, since each accepts several types.
@@ -267,23 +273,25 @@ def test_inapplicable_option_is_refused_by_name(stub_spec: dict[str, Any]) -> No
     assert "a field of CQL'" in rules_by_option["gradClip"]["messageExpression"]
 
 
-def test_unknown_algorithm_or_one_of_another_kind_is_refused(stub_spec: dict[str, Any]) -> None:
-    (rule,) = [rule for rule in rules(stub_spec) if "algorithm is" in rule.get("messageExpression", "")]
+def test_unknown_algorithm_or_one_of_another_kind_is_refused(stub_training_spec: dict[str, Any]) -> None:
+    (rule,) = [
+        rule for rule in get_rules(stub_training_spec) if "algorithm is" in rule.get("messageExpression", "")
+    ]
     assert "['BC', 'CQL', 'IQL']" in rule["rule"]
     assert "PPO" not in rule["rule"]
 
 
 def run_defining_fields(definition: dict[str, Any]) -> set[str]:
-    spec = root(definition)["properties"]["spec"]
+    spec = get_root_schema(definition)["properties"]["spec"]
     return {
         rule["message"].split(" ")[0]
-        for rule in rules(spec)
+        for rule in get_rules(spec)
         if rule.get("message", "").endswith("it changes only with a higher revision")
     }
 
 
 def test_run_defining_fields_of_recording_change_only_with_the_revision() -> None:
-    assert run_defining_fields(custom_resource_definitions(STUB)["offlinerecordings"]) == {
+    assert run_defining_fields(custom_resource_definitions(STUB_SCHEMAS)["offlinerecordings"]) == {
         "environment",
         "policy.train.algorithm",
         "policy.train.config",
@@ -311,9 +319,9 @@ def test_run_defining_fields_of_recording_change_only_with_the_revision() -> Non
 
 
 def test_run_defining_fields_of_training_change_only_with_the_revision() -> None:
-    paths = run_defining_fields(custom_resource_definitions(STUB)["offlinetrainings"])
+    paths = run_defining_fields(custom_resource_definitions(STUB_SCHEMAS)["offlinetrainings"])
     assert {"algorithm", "config", "model", "input", "seed", "checkpoint.path"} <= paths
-    mutable = {
+    changeable_fields = {
         "stop",
         "evaluation",
         "suspend",
@@ -324,12 +332,14 @@ def test_run_defining_fields_of_training_change_only_with_the_revision() -> None
         "checkpoint",
         "pipeline",
     }
-    assert not mutable & paths
+    assert not changeable_fields & paths
     assert not {"checkpoint.every", "pipeline.prefetchBatches"} & paths
 
 
-def test_transition_rules_compare_only_set_fields(stub_spec: dict[str, Any]) -> None:
-    rule_by_field = {rule.get("message", "").split(" ")[0]: rule["rule"] for rule in rules(stub_spec)}
+def test_transition_rules_compare_only_set_fields(stub_training_spec: dict[str, Any]) -> None:
+    rule_by_field = {
+        rule.get("message", "").split(" ")[0]: rule["rule"] for rule in get_rules(stub_training_spec)
+    }
     assert rule_by_field["seed"] == "self.revision > oldSelf.revision || self.seed == oldSelf.seed"
     is_set, was_set = "has(self.initialCheckpoint)", "has(oldSelf.initialCheckpoint)"
     is_equal = "self.initialCheckpoint == oldSelf.initialCheckpoint"
@@ -339,8 +349,8 @@ def test_transition_rules_compare_only_set_fields(stub_spec: dict[str, Any]) -> 
 
 
 def test_rules_name_fields_that_exist(definition: dict[str, Any]) -> None:
-    for path, node in nodes(root(definition)):
-        for rule in rules(node):
+    for path, node in iterate_nodes(get_root_schema(definition)):
+        for rule in get_rules(node):
             for name in re.findall(r"\b(?:self|oldSelf)\.(\w+)\b(?!\()", rule["rule"]):
                 assert name in node.get("properties", {}), (path, rule["rule"])
 
@@ -358,7 +368,7 @@ class Part(BaseModel):
     leaves: list[Leaf] = []
     names: dict[str, str] = {}
     anything: object = None
-    maybe: Leaf | None = None
+    optional_leaf: Leaf | None = None
 
 
 def test_structural_schema_of_a_model() -> None:
@@ -366,7 +376,7 @@ def test_structural_schema_of_a_model() -> None:
         "type": "object",
         "properties": {"size": {"type": "number", "minimum": 0, "exclusiveMinimum": True, "default": 1.0}},
     }
-    assert structural(Part.model_json_schema())["properties"] == {
+    assert to_structural(Part.model_json_schema())["properties"] == {
         "leaf": {**leaf, "description": "The leaf.", "default": {}},
         "leaves": {
             "type": "array",
@@ -380,14 +390,14 @@ def test_structural_schema_of_a_model() -> None:
             "additionalProperties": {"type": "string", "maxLength": 1024},
         },
         "anything": {OPEN: True},
-        "maybe": {**leaf, "description": "A leaf."},
+        "optional_leaf": {**leaf, "description": "A leaf."},
     }
 
 
 def test_default_objects_pass_their_rules_before_inner_defaults_are_set(definition: dict[str, Any]) -> None:
     """The API server checks the rules of a default object before it sets the defaults within."""
     num_checks = 0
-    for schema in schemas_below(root(definition)):
+    for schema in iterate_schemas(get_root_schema(definition)):
         default = schema.get("default")
         rules = [rule["rule"] for rule in schema.get("x-kubernetes-validations", ())]
         for rule in rules if isinstance(default, dict) else ():
@@ -398,8 +408,8 @@ def test_default_objects_pass_their_rules_before_inner_defaults_are_set(definiti
     assert num_checks
 
 
-def schemas_below(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def iterate_schemas(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield schema
     items = schema.get("items")
     for child in (*schema.get("properties", {}).values(), *([items] if isinstance(items, dict) else [])):
-        yield from schemas_below(child)
+        yield from iterate_schemas(child)

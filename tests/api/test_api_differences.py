@@ -18,17 +18,21 @@ RECORDING: dict[str, Any] = {
 TRAINING: dict[str, Any] = {"algorithm": "BC", "input": [{"path": "data"}], "stop": {"iterations": 10}}
 
 
-def resource(kind: str, spec: dict[str, Any]) -> Resource:
+def make_resource(kind: str, spec: dict[str, Any]) -> Resource:
     header = {"apiVersion": "hindcast.dev/v1alpha1", "kind": kind, "metadata": {"name": "a"}}
     return validate_resource({**header, "spec": spec})
 
 
-def of_training(before: dict[str, Any], after: dict[str, Any]) -> str:
-    return differences(*(resource("OfflineTraining", {**TRAINING, **each}) for each in (before, after)))
+def training_differences(before: dict[str, Any], after: dict[str, Any]) -> str:
+    return differences(
+        *(make_resource("OfflineTraining", {**TRAINING, **change}) for change in (before, after))
+    )
 
 
-def of_recording(before: dict[str, Any], after: dict[str, Any]) -> str:
-    return differences(*(resource("OfflineRecording", {**RECORDING, **each}) for each in (before, after)))
+def recording_differences(before: dict[str, Any], after: dict[str, Any]) -> str:
+    return differences(
+        *(make_resource("OfflineRecording", {**RECORDING, **change}) for change in (before, after))
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,13 +63,13 @@ def of_recording(before: dict[str, Any], after: dict[str, Any]) -> str:
 def test_differences_name_fields_and_values(
     before: dict[str, Any], after: dict[str, Any], expected: str
 ) -> None:
-    assert of_training(before, after) == expected
+    assert training_differences(before, after) == expected
 
 
 def test_differences_name_three_fields_and_count_the_others() -> None:
     after = {"seed": 1, "duration": {"episodes": 6}, "policy": {"random": {}, "explore": False}}
-    more = {"runners": {"envsPerRunner": 1}, "output": {"path": "data", "format": "CSV"}}
-    assert of_recording({}, {**after, **more}) == (
+    further_changes = {"runners": {"envsPerRunner": 1}, "output": {"path": "data", "format": "CSV"}}
+    assert recording_differences({}, {**after, **further_changes}) == (
         "spec.duration.episodes: 5 → 6, spec.policy.explore: true → false, spec.runners.envsPerRunner: 8 → 1 and 2 more"
     )
 
@@ -78,11 +82,11 @@ def test_differences_name_three_fields_and_count_the_others() -> None:
         ({"login": {"a": ["before"]}}, {"login": {"a": 1}}, "spec.environment.kwargs.login.a"),
     ],
 )
-def test_differences_hide_texts_of_user_arguments(
+def test_differences_hide_text_in_user_arguments(
     before: dict[str, Any], after: dict[str, Any], expected: str
 ) -> None:
     assert (
-        of_recording(
+        recording_differences(
             *({"environment": {"id": "CartPole-v1", "kwargs": kwargs}} for kwargs in (before, after))
         )
         == expected
@@ -90,27 +94,28 @@ def test_differences_hide_texts_of_user_arguments(
 
 
 def test_differences_hide_long_values() -> None:
-    assert of_training({}, {"model": {"fcnetHiddens": [1000] * 20}}) == "spec.model.fcnetHiddens"
+    assert training_differences({}, {"model": {"fcnetHiddens": [1000] * 20}}) == "spec.model.fcnetHiddens"
 
 
-def open_fields(model: type[Model]) -> set[str]:
-    """Names of the fields that take any object."""
+def find_free_form_fields(model: type[Model]) -> set[str]:
+    """Return the names of the fields that accept any mapping."""
     schema = model.model_json_schema()
-    parts = [schema, *schema["$defs"].values()]
+    object_schemas = [schema, *schema["$defs"].values()]
     return {
         name
-        for part in parts
-        for name, field in part.get("properties", {}).items()
+        for object_schema in object_schemas
+        for name, field in object_schema.get("properties", {}).items()
         for option in (field, *field.get("anyOf", ()))
         if option.get("x-kubernetes-preserve-unknown-fields") and option.get("type") == "object"
     }
 
 
-def test_differences_know_every_free_form_field() -> None:
-    """Those of the cluster are operational, so they never differ."""
-    of_cluster = open_fields(ClusterSpec)
+def test_free_form_fields_are_complete() -> None:
+    """Except the fields of `cluster`, which are operational, so they are never compared."""
+    cluster_fields = find_free_form_fields(ClusterSpec)
     assert OPERATIONAL in OfflineTrainingSpec.model_fields["cluster"].metadata
     assert OPERATIONAL in OfflineRecordingSpec.model_fields["cluster"].metadata
     assert (
-        open_fields(OfflineTrainingSpec) | open_fields(OfflineRecordingSpec) == FREE_FORM_FIELDS | of_cluster
+        find_free_form_fields(OfflineTrainingSpec) | find_free_form_fields(OfflineRecordingSpec)
+        == FREE_FORM_FIELDS | cluster_fields
     )

@@ -1,4 +1,4 @@
-"""Every field of the resources is read by something, or stands in the table of those that have no effect."""
+"""Every field of the resources is read by some code, or is in the table of fields without effect."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 import pytest
-from field_readers import Readers, fields_below, parse_readers
+from field_readers import Readers, leaf_fields, parse_readers
 from pydantic import BaseModel
 
 from hindcast.api import OfflineRecording, OfflineTraining
@@ -16,8 +16,8 @@ from hindcast.run.ineffective_fields import INEFFECTIVE_EVERYWHERE, INEFFECTIVE_
 
 ROOT = Path(__file__).parents[2]
 SPECS: tuple[type[BaseModel], ...] = (OfflineTrainingSpec, OfflineRecordingSpec)
-LOOKED_AT_ALONE = {"learners.replicas", "runners.cpus"}
-"""Read on one machine too, for the size of a batch and for a placement that has no use for it."""
+ALSO_READ_ON_ONE_MACHINE = {"learners.replicas", "runners.cpus"}
+"""Declared ineffective on one machine, but read there: for the batch size, and by a placement that ignores it."""
 
 
 Trees = dict[Path, ast.Module]
@@ -25,12 +25,12 @@ Trees = dict[Path, ast.Module]
 
 @pytest.fixture(scope="module")
 def trees() -> Trees:
-    parts = ("runtime/hindcast", "operator/hindcast_operator")
-    return parse_readers(path for part in parts for path in ROOT.glob(f"{part}/**/*.py"))
+    packages = ("runtime/hindcast", "operator/hindcast_operator")
+    return parse_readers(path for package in packages for path in ROOT.glob(f"{package}/**/*.py"))
 
 
 def find_unread_fields(trees: Trees) -> set[str]:
-    """Fields, by their YAML names, that no file outside of `hindcast.api` reads."""
+    """Return the fields, by their YAML names, that no file outside of `hindcast.api` reads."""
     model_trees = [tree for path, tree in trees.items() if "api" in path.relative_to(ROOT).parts]
     reader_trees = [
         tree
@@ -38,8 +38,8 @@ def find_unread_fields(trees: Trees) -> set[str]:
         if tree not in model_trees and path.name != "ineffective_fields.py"
     ]
     readers = Readers((OfflineTraining, OfflineRecording, *SPECS), reader_trees, model_trees)
-    leaves = {leaf for spec in SPECS for leaf in fields_below(spec)}
-    return {place for place, model, name in leaves if (model, name) not in readers.read}
+    leaves = {leaf for spec in SPECS for leaf in leaf_fields(spec)}
+    return {path for path, model, name in leaves if (model, name) not in readers.read}
 
 
 def test_field_without_reader_is_declared_ineffective(trees: Trees) -> None:
@@ -47,25 +47,25 @@ def test_field_without_reader_is_declared_ineffective(trees: Trees) -> None:
 
 
 def test_field_read_only_on_a_cluster_is_declared_so(trees: Trees) -> None:
-    here = {
+    local_trees = {
         path: tree
         for path, tree in trees.items()
         if not {"cluster", "hindcast_operator"} & set(path.relative_to(ROOT).parts)
     }
-    unread_fields = find_unread_fields(here) - set(INEFFECTIVE_EVERYWHERE)
+    unread_fields = find_unread_fields(local_trees) - set(INEFFECTIVE_EVERYWHERE)
     declared_fields = {
-        place
-        for place in unread_fields
+        path
+        for path in unread_fields
         for field in INEFFECTIVE_ON_ONE_MACHINE
-        if f"{place}.".startswith(f"{field}.")
+        if f"{path}.".startswith(f"{field}.")
     }
     assert unread_fields - declared_fields == set()
-    stale = [
+    fields_read_anyway = [
         field
         for field in INEFFECTIVE_ON_ONE_MACHINE
-        if not any(f"{place}.".startswith(f"{field}.") for place in unread_fields)
+        if not any(f"{path}.".startswith(f"{field}.") for path in unread_fields)
     ]
-    assert set(stale) == LOOKED_AT_ALONE
+    assert set(fields_read_anyway) == ALSO_READ_ON_ONE_MACHINE
 
 
 def test_readers_distinguish_models_with_equal_field_names() -> None:

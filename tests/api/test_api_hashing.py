@@ -1,4 +1,4 @@
-"""The spec hash: the same for the same experiment however it is written, another for another experiment."""
+"""The spec hash: equal for equal experiments, however they are written, and different for different ones."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ TRAINING: dict[str, Any] = {
 }
 
 
-def resource(kind: str, spec: dict[str, Any]) -> Resource:
+def make_resource(kind: str, spec: dict[str, Any]) -> Resource:
     header = {"apiVersion": "hindcast.dev/v1alpha1", "kind": kind, "metadata": {"name": "a"}}
     return validate_resource({**header, "spec": spec})
 
@@ -34,22 +34,22 @@ def merge_specs(spec: Any, change: Any) -> Any:
     return spec | {key: merge_specs(spec.get(key, {}), value) for key, value in change.items()}
 
 
-def recording(change: dict[str, Any] | None = None) -> str:
-    return spec_hash(resource("OfflineRecording", merge_specs(RECORDING, change or {})))
+def recording_hash(change: dict[str, Any] | None = None) -> str:
+    return spec_hash(make_resource("OfflineRecording", merge_specs(RECORDING, change or {})))
 
 
-def training(change: dict[str, Any] | None = None) -> str:
-    return spec_hash(resource("OfflineTraining", merge_specs(TRAINING, change or {})))
+def training_hash(change: dict[str, Any] | None = None) -> str:
+    return spec_hash(make_resource("OfflineTraining", merge_specs(TRAINING, change or {})))
 
 
 def test_spec_hash_is_16_hex_digits() -> None:
-    assert len(recording()) == 16
-    assert int(recording(), 16) >= 0
-    assert recording() != training()
+    assert len(recording_hash()) == 16
+    assert int(recording_hash(), 16) >= 0
+    assert recording_hash() != training_hash()
 
 
 def test_spec_hash_ignores_formatting_and_key_order(tmp_path: Path) -> None:
-    block = """\
+    text = """\
 kind: OfflineTraining
 spec:
   stop: {iterations: 1e1}
@@ -63,9 +63,9 @@ spec:
 metadata: {name: another-name, labels: {team: red}}
 apiVersion: hindcast.dev/v1alpha1
 """
-    (tmp_path / "a.yaml").write_text(block)
-    (loaded,) = load_resources(tmp_path / "a.yaml")
-    assert spec_hash(loaded.resource) == training()
+    (tmp_path / "a.yaml").write_text(text)
+    (loaded_resource,) = load_resources(tmp_path / "a.yaml")
+    assert spec_hash(loaded_resource.resource) == training_hash()
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ apiVersion: hindcast.dev/v1alpha1
     ],
 )
 def test_spec_hash_ignores_defaults_written_out(change: dict[str, Any]) -> None:
-    assert training(change) == training()
+    assert training_hash(change) == training_hash()
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_spec_hash_ignores_defaults_written_out(change: dict[str, Any]) -> None:
     ],
 )
 def test_spec_hash_ignores_operational_fields_of_training(change: dict[str, Any]) -> None:
-    assert training(change) == training()
+    assert training_hash(change) == training_hash()
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_spec_hash_ignores_operational_fields_of_training(change: dict[str, Any]
     ],
 )
 def test_spec_hash_changes_with_defining_field_of_training(change: dict[str, Any]) -> None:
-    assert training(change) != training()
+    assert training_hash(change) != training_hash()
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_spec_hash_changes_with_defining_field_of_training(change: dict[str, Any
     ],
 )
 def test_spec_hash_ignores_operational_fields_of_recording(change: dict[str, Any]) -> None:
-    assert recording(change) == recording()
+    assert recording_hash(change) == recording_hash()
 
 
 @pytest.mark.parametrize(
@@ -147,16 +147,18 @@ def test_spec_hash_ignores_operational_fields_of_recording(change: dict[str, Any
     ],
 )
 def test_spec_hash_changes_with_defining_field_of_recording(change: dict[str, Any]) -> None:
-    assert recording(change) != recording()
+    assert recording_hash(change) != recording_hash()
 
 
 def test_spec_hash_includes_an_empty_choice() -> None:
-    random = spec_hash(resource("OfflineRecording", {**RECORDING, "policy": {"random": {}}}))
-    loaded = spec_hash(resource("OfflineRecording", {**RECORDING, "policy": {"checkpoint": {"path": "x"}}}))
-    assert random != loaded
+    random_hash = spec_hash(make_resource("OfflineRecording", {**RECORDING, "policy": {"random": {}}}))
+    checkpoint_hash = spec_hash(
+        make_resource("OfflineRecording", {**RECORDING, "policy": {"checkpoint": {"path": "x"}}})
+    )
+    assert random_hash != checkpoint_hash
 
 
 def test_spec_hash_equals_that_of_earlier_versions() -> None:
-    """Datasets and runs carry it: another value here orphans what users have recorded."""
-    assert recording() == "445ca057f1b0342a"
-    assert training() == "eb3094d41b489421"
+    """Datasets and runs store the hash. If it changes, they can no longer be resumed."""
+    assert recording_hash() == "445ca057f1b0342a"
+    assert training_hash() == "eb3094d41b489421"

@@ -1,4 +1,4 @@
-"""A resource is JSON on its way to the API server: what JSON and Kubernetes cannot carry is refused here too."""
+"""Resources reach the API server as JSON: values that JSON or Kubernetes refuse are refused when loading, too."""
 
 import json
 import math
@@ -12,93 +12,95 @@ from hindcast.api.options import schemas
 from hindcast.api.status import ProgressStatus
 from hindcast.errors import SpecError
 
-SPEC: dict[str, Any] = {"algorithm": "BC", "input": [{"path": "data"}], "stop": {"epochs": 3}}
+TRAINING_SPEC: dict[str, Any] = {"algorithm": "BC", "input": [{"path": "data"}], "stop": {"epochs": 3}}
 
 
-def training(metadata: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+def make_training(metadata: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
     return {
         "apiVersion": "hindcast.dev/v1alpha1",
         "kind": "OfflineTraining",
         "metadata": {"name": "clone"} | (metadata or {}),
-        "spec": SPEC | spec,
+        "spec": TRAINING_SPEC | spec,
     }
 
 
-def refusal(resource: dict[str, Any]) -> str:
+def refusal_message(resource: dict[str, Any]) -> str:
     with pytest.raises(SpecError) as error:
         validate_resource(resource)
     return str(error.value)
 
 
 def test_resource_with_last_applied_annotation_is_read() -> None:
-    last_applied = json.dumps(training(model={"fcnetHiddens": [256] * 32}, observationSpace=None)) * 20
+    last_applied = json.dumps(make_training(model={"fcnetHiddens": [256] * 32}, observationSpace=None)) * 20
     annotations = {"kubectl.kubernetes.io/last-applied-configuration": last_applied}
-    resource = validate_resource(training({"annotations": annotations}))
+    resource = validate_resource(make_training({"annotations": annotations}))
     assert resource.metadata.annotations == annotations
 
 
 def test_many_labels_are_read() -> None:
     labels = {f"example.com/label-{i}": str(i) for i in range(200)} | {"empty": ""}
-    assert validate_resource(training({"labels": labels})).metadata.labels == labels
+    assert validate_resource(make_training({"labels": labels})).metadata.labels == labels
 
 
 @pytest.mark.parametrize("label", [{"Example.com/x": "a"}, {"a b": "c"}, {"a/b/c": "d"}, {"x" * 64: "e"}])
 def test_invalid_label_key_is_refused(label: dict[str, str]) -> None:
     (name,) = label
-    assert f"has the label '{name}'" in refusal(training({"labels": label}))
-    assert f"has the label '{name}'" in refusal(training(cluster={"nodeSelector": label}))
+    assert f"has the label '{name}'" in refusal_message(make_training({"labels": label}))
+    assert f"has the label '{name}'" in refusal_message(make_training(cluster={"nodeSelector": label}))
 
 
 @pytest.mark.parametrize("value", ["a b", "-a", "a/b", "x" * 64])
 def test_invalid_label_value_is_refused(value: str) -> None:
-    assert refusal(training({"labels": {"team": value}})).startswith("metadata.labels.team is")
-    assert "spec.cluster.scheduling.labels.team is" in refusal(
-        training(cluster={"scheduling": {"labels": {"team": value}}})
+    assert refusal_message(make_training({"labels": {"team": value}})).startswith("metadata.labels.team is")
+    assert "spec.cluster.scheduling.labels.team is" in refusal_message(
+        make_training(cluster={"scheduling": {"labels": {"team": value}}})
     )
 
 
 @pytest.mark.parametrize(
-    ("resource", "place"),
+    ("resource", "path"),
     [
-        (training({"name": "clone\n"}), "metadata.name"),
-        (training({"namespace": "default\n"}), "metadata.namespace"),
-        (training(algorithm="my.package:Algorithm\n"), "spec.algorithm"),
-        (training(pipeline={"preLearner": "my.package:PreLearner\n"}), "spec.pipeline.preLearner"),
-        (training(pipeline={"windowBytes": "1Gi\n"}), "spec.pipeline.windowBytes"),
+        (make_training({"name": "clone\n"}), "metadata.name"),
+        (make_training({"namespace": "default\n"}), "metadata.namespace"),
+        (make_training(algorithm="my.package:Algorithm\n"), "spec.algorithm"),
+        (make_training(pipeline={"preLearner": "my.package:PreLearner\n"}), "spec.pipeline.preLearner"),
+        (make_training(pipeline={"windowBytes": "1Gi\n"}), "spec.pipeline.windowBytes"),
     ],
 )
-def test_name_with_line_end_is_refused(resource: dict[str, Any], place: str) -> None:
-    assert refusal(resource).startswith(f"{place} is ")
+def test_text_that_ends_with_a_newline_is_refused(resource: dict[str, Any], path: str) -> None:
+    assert refusal_message(resource).startswith(f"{path} is ")
 
 
 @pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
 def test_number_that_is_not_finite_is_refused(number: float) -> None:
     environment = {"id": "CartPole-v1", "kwargs": {"bounds": [{"high": number}]}}
-    assert "spec.environment.kwargs contains" in refusal(training(environment=environment))
-    assert "spec.stop.epochs" in refusal(training(stop={"epochs": number}))
-    assert "spec.config.lr" in refusal(training(config={"lr": number}))
-    assert "spec.customConfig contains" in refusal(training(algorithm="a:B", customConfig={"x": number}))
+    assert "spec.environment.kwargs contains" in refusal_message(make_training(environment=environment))
+    assert "spec.stop.epochs" in refusal_message(make_training(stop={"epochs": number}))
+    assert "spec.config.lr" in refusal_message(make_training(config={"lr": number}))
+    assert "spec.customConfig contains" in refusal_message(
+        make_training(algorithm="a:B", customConfig={"x": number})
+    )
     rows = [{"path": "data", "filter": [{"column": "x", "op": "<", "value": number}]}]
-    assert "spec.input[0].filter[0].value contains" in refusal(training(input=rows))
+    assert "spec.input[0].filter[0].value contains" in refusal_message(make_training(input=rows))
 
 
-def test_unbounded_space_is_written_in_words_and_hashed() -> None:
+def test_space_with_infinite_bounds_is_hashed() -> None:
     space = {"type": "Box", "low": "-inf", "high": math.inf, "shape": [4]}
-    assert len(spec_hash(validate_resource(training(observationSpace=space)))) == 16
+    assert len(spec_hash(validate_resource(make_training(observationSpace=space)))) == 16
 
 
 @pytest.mark.parametrize("number", [2**63, 1e30, -(2**63)])
-def test_integer_beyond_64_bits_is_refused(number: float) -> None:
-    assert "spec.seed is" in refusal(training(seed=number))
+def test_integer_of_more_than_64_bits_is_refused(number: float) -> None:
+    assert "spec.seed is" in refusal_message(make_training(seed=number))
 
 
 def test_largest_seed_is_accepted() -> None:
-    assert validate_resource(training(seed=2**63 - 1)).spec.seed == 2**63 - 1
+    assert validate_resource(make_training(seed=2**63 - 1)).spec.seed == 2**63 - 1
 
 
 @pytest.mark.parametrize("size", [-1, "-1Gi", "1" * 33, "1Zi", 1.5, True])
 def test_invalid_size_is_refused(size: object) -> None:
-    assert "expected a size such as 512Mi" in refusal(training(learners={"memory": size}))
+    assert "expected a size such as 512Mi" in refusal_message(make_training(learners={"memory": size}))
 
 
 def test_progress_leaves_out_metrics_that_are_not_finite() -> None:
@@ -127,6 +129,8 @@ def test_schema_of_run_policy_has_no_defaults() -> None:
     ],
 )
 def test_evaluation_duration_must_be_a_count_or_auto(duration: object, expected: str) -> None:
-    sentence = refusal(training(environment={"id": "CartPole-v1"}, evaluation={"duration": duration}))
-    assert expected in sentence
-    assert sentence.count("\n") == 0
+    message = refusal_message(
+        make_training(environment={"id": "CartPole-v1"}, evaluation={"duration": duration})
+    )
+    assert expected in message
+    assert message.count("\n") == 0

@@ -1,4 +1,4 @@
-"""From YAML to resources: what a user may write, and the one sentence for each mistake."""
+"""Load resources from YAML: what users may write, and one sentence for each mistake."""
 
 import json
 from pathlib import Path
@@ -36,22 +36,22 @@ spec:
 """
 
 
-def write(folder: Path, text: str, name: str = "run.yaml") -> Path:
+def write_file(folder: Path, text: str, name: str = "run.yaml") -> Path:
     path = folder / name
     path.write_text(text, encoding="utf-8")
     return path
 
 
-def problems(folder: Path, text: str) -> list[str]:
-    """The sentences for a file, without the folder's name."""
-    path = write(folder, text)
+def list_problems(folder: Path, text: str) -> list[str]:
+    """Return the lines of the error for a file, without the folder's name."""
+    path = write_file(folder, text)
     with pytest.raises(SpecError) as error:
         load_resources([path])
     return str(error.value).replace(f"{folder}/", "").splitlines()
 
 
 def test_load_returns_both_kinds_in_order_with_their_lines(tmp_path: Path) -> None:
-    path = write(tmp_path, f"# a comment\n{RECORDING}---\n{TRAINING}---\n")
+    path = write_file(tmp_path, f"# a comment\n{RECORDING}---\n{TRAINING}---\n")
     recording, training = load_resources([path])
     assert isinstance(recording.resource, OfflineRecording)
     assert isinstance(training.resource, OfflineTraining)
@@ -63,18 +63,18 @@ def test_load_returns_both_kinds_in_order_with_their_lines(tmp_path: Path) -> No
 
 
 def test_load_reads_json(tmp_path: Path) -> None:
-    (loaded,) = load_resources([write(tmp_path, TRAINING)])
-    text = json.dumps(document_of(loaded.resource))
-    (reloaded,) = load_resources(write(tmp_path, text, "run.json"))
-    assert reloaded.resource == loaded.resource
+    (loaded_resource,) = load_resources([write_file(tmp_path, TRAINING)])
+    text = json.dumps(document_of(loaded_resource.resource))
+    (reloaded_resource,) = load_resources(write_file(tmp_path, text, "run.json"))
+    assert reloaded_resource.resource == loaded_resource.resource
 
 
 def test_load_reads_anchors_and_merge_keys(tmp_path: Path) -> None:
     text = TRAINING.replace("config: {lr: 8e-4}", "model: &m {fcnetHiddens: [8], frameStack: 2}")
     text = f"{text}---\n" + text.replace("clone", "other").replace("&m {", "{<<: &n {frameStack: 4}, ")
-    first, second = load_resources([write(tmp_path, text.replace(", frameStack: 2}", "}", 2))])
-    assert first.resource.spec.model.frame_stack == 1  # type: ignore[union-attr]
-    assert second.resource.spec.model.frame_stack == 4  # type: ignore[union-attr]
+    base, merged = load_resources([write_file(tmp_path, text.replace(", frameStack: 2}", "}", 2))])
+    assert base.resource.spec.model.frame_stack == 1  # type: ignore[union-attr]
+    assert merged.resource.spec.model.frame_stack == 4  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -167,40 +167,42 @@ def test_mistake_in_training_is_reported_in_one_sentence(
     tmp_path: Path, old: str, new: str, expected: str
 ) -> None:
     assert old in TRAINING
-    sentences = problems(tmp_path, TRAINING.replace(old, new))
-    assert len(sentences) == 1
-    assert expected in sentences[0]
+    messages = list_problems(tmp_path, TRAINING.replace(old, new))
+    assert len(messages) == 1
+    assert expected in messages[0]
 
 
 def test_policy_must_be_exactly_one(tmp_path: Path) -> None:
-    sentences = problems(tmp_path, RECORDING.replace("  duration:", "    random: {}\n  duration:"))
-    assert sentences == [
+    messages = list_problems(tmp_path, RECORDING.replace("  duration:", "    random: {}\n  duration:"))
+    assert messages == [
         "run.yaml:6: spec.policy: exactly one of train, checkpoint, trainingRef, random is needed, "
         "found train and random"
     ]
-    sentences_without_policy = problems(
+    messages_without_policy = list_problems(
         tmp_path, RECORDING.replace("\n    train: {algorithm: PPO, stop: {episodeReturnMean: 450}}", " {}")
     )
-    assert sentences_without_policy[0].endswith("found none")
+    assert messages_without_policy[0].endswith("found none")
 
 
 def test_options_of_expert_are_checked(tmp_path: Path) -> None:
-    sentences = problems(tmp_path, RECORDING.replace("PPO,", "PPO, config: {clipParam: x, lrr: 1},"))
-    assert sentences == [
+    messages = list_problems(tmp_path, RECORDING.replace("PPO,", "PPO, config: {clipParam: x, lrr: 1},"))
+    assert messages == [
         "run.yaml:7: spec.policy.train.config.clipParam is 'x' (text), expected a number",
         "run.yaml:7: spec.policy.train.config.lrr is not a field; did you mean 'lr'?",
     ]
 
 
 def test_load_reports_all_problems_of_all_files(tmp_path: Path) -> None:
-    first = write(
+    first_file = write_file(
         tmp_path, RECORDING.replace("500", "many").replace("path: data", "path: data, format: X"), "a.yaml"
     )
-    second = write(tmp_path, TRAINING.replace("8e-4", "fast") + "---\na: b: c\n", "b.yaml")
+    second_file = write_file(tmp_path, TRAINING.replace("8e-4", "fast") + "---\na: b: c\n", "b.yaml")
     with pytest.raises(SpecError) as error:
-        load_resources([first, second, tmp_path / "c.yaml"])
-    places = [line.removeprefix(f"{tmp_path}/").split(" is ")[0] for line in str(error.value).splitlines()]
-    assert places == [
+        load_resources([first_file, second_file, tmp_path / "c.yaml"])
+    message_starts = [
+        line.removeprefix(f"{tmp_path}/").split(" is ")[0] for line in str(error.value).splitlines()
+    ]
+    assert message_starts == [
         "a.yaml:8: spec.duration.episodes",
         "a.yaml:9: spec.output.format",
         "b.yaml:6: spec.config.lr",
@@ -211,56 +213,59 @@ def test_load_reports_all_problems_of_all_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "---\n---\n"])
 def test_empty_file_is_refused(tmp_path: Path, text: str) -> None:
-    (sentence,) = problems(tmp_path, text)
+    (message,) = list_problems(tmp_path, text)
     assert (
-        sentence
+        message
         == "run.yaml: contains no resource; begin it with apiVersion: hindcast.dev/v1alpha1 and a kind"
     )
 
 
 def test_unreadable_file_is_refused_with_the_reason(tmp_path: Path) -> None:
-    binary = tmp_path / "model.yaml"
-    binary.write_bytes(b"\xff\xfe\x00\x81")
-    for path, sentence in (
+    binary_file = tmp_path / "model.yaml"
+    binary_file.write_bytes(b"\xff\xfe\x00\x81")
+    for path, message in (
         (tmp_path / "none.yaml", "there is no such file"),
         (tmp_path, "is a folder; name the YAML files in it"),
-        (binary, "is not a text file in UTF-8 (byte 0)"),
+        (binary_file, "is not a text file in UTF-8 (byte 0)"),
     ):
         with pytest.raises(SpecError) as error:
             load_resources(path)
-        assert str(error.value) == f"{path}: {sentence}"
+        assert str(error.value) == f"{path}: {message}"
 
 
 def test_two_resources_with_one_name_are_refused(tmp_path: Path) -> None:
-    sentences = problems(tmp_path, f"{TRAINING}---\n{TRAINING}")
-    assert sentences == [
+    messages = list_problems(tmp_path, f"{TRAINING}---\n{TRAINING}")
+    assert messages == [
         "run.yaml:13: metadata.name is 'clone', which is the name of another "
         "OfflineTraining (run.yaml:3); rename one"
     ]
     same_name_other_kind = f"{TRAINING}---\n{RECORDING.replace('name: expert', 'name: clone')}"
-    assert len(load_resources([write(tmp_path, same_name_other_kind)])) == 2
+    assert len(load_resources([write_file(tmp_path, same_name_other_kind)])) == 2
 
 
-def test_document_that_is_no_resource_is_refused(tmp_path: Path) -> None:
-    assert problems(tmp_path, "- 1\n") == [
+def test_document_that_is_not_a_resource_is_refused(tmp_path: Path) -> None:
+    assert list_problems(tmp_path, "- 1\n") == [
         "run.yaml:1: the document is a list, expected a resource: apiVersion, kind, metadata, spec"
     ]
 
 
 def test_recursive_and_exploding_aliases_are_refused(tmp_path: Path) -> None:
-    (sentence,) = problems(tmp_path, TRAINING.replace("{lr: 8e-4}", "&a {lr: *a}"))
-    assert "contains itself" in sentence
+    (message,) = list_problems(tmp_path, TRAINING.replace("{lr: 8e-4}", "&a {lr: *a}"))
+    assert "contains itself" in message
     bomb = "\n".join(["a0: &a0 [x, x]"] + [f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, 40)])
-    assert any("too many values" in line for line in problems(tmp_path, bomb))
+    assert any("too many values" in line for line in list_problems(tmp_path, bomb))
 
 
 def test_options_of_custom_algorithm_are_not_checked(tmp_path: Path) -> None:
     text = TRAINING.replace("algorithm: BC", "algorithm: my.code:Mine").replace("config:", "customConfig:")
-    (loaded,) = load_resources([write(tmp_path, text)])
-    assert isinstance(loaded.resource, OfflineTraining)
-    assert loaded.resource.spec.custom_config == {"lr": 0.0008}
+    (loaded_resource,) = load_resources([write_file(tmp_path, text)])
+    assert isinstance(loaded_resource.resource, OfflineTraining)
+    assert loaded_resource.resource.spec.custom_config == {"lr": 0.0008}
     expert = RECORDING.replace("PPO", "my.code:Mine")
-    assert "cannot" in problems(tmp_path, expert)[0] or "not an algorithm" in problems(tmp_path, expert)[0]
+    assert (
+        "cannot" in list_problems(tmp_path, expert)[0]
+        or "not an algorithm" in list_problems(tmp_path, expert)[0]
+    )
 
 
 def test_validate_checks_plain_values_like_a_file() -> None:
@@ -271,22 +276,24 @@ def test_validate_checks_plain_values_like_a_file() -> None:
         validate_resource(data | {"spec": spec | {"config": {"lr": "fast"}}})
 
 
-plain = st.recursive(
+json_values = st.recursive(
     st.none()
     | st.booleans()
     | st.integers()
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(max_size=40),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=40), inner, max_size=4),
+    lambda children: (
+        st.lists(children, max_size=4) | st.dictionaries(st.text(max_size=40), children, max_size=4)
+    ),
     max_leaves=20,
 )
 
 
 @pytest.mark.slow
 @examples(100)
-@given(value=st.dictionaries(st.text(min_size=1, max_size=40), plain, min_size=1, max_size=4))
+@given(value=st.dictionaries(st.text(min_size=1, max_size=40), json_values, min_size=1, max_size=4))
 def test_load_reads_any_json_back(tmp_path_factory: pytest.TempPathFactory, value: object) -> None:
-    path = write(tmp_path_factory.getbasetemp(), json.dumps(value), "any.json")
+    path = write_file(tmp_path_factory.getbasetemp(), json.dumps(value), "any.json")
     (document,) = read_documents(path)
     assert document.problems == []
     assert document.value == value
@@ -311,12 +318,12 @@ def test_load_reads_any_json_back(tmp_path_factory: pytest.TempPathFactory, valu
     ],
 )
 def test_scalars_are_read_as_yaml_1_2(tmp_path: Path, text: str, value: object) -> None:
-    (document,) = read_documents(write(tmp_path, f"a: {text}\n"))
+    (document,) = read_documents(write_file(tmp_path, f"a: {text}\n"))
     assert document.value == {"a": value}
     assert type(document.value["a"]) is type(value)
 
 
-COMPLETE = """\
+TRAINING_WITH_CLUSTER = """\
 apiVersion: hindcast.dev/v1alpha1
 kind: OfflineTraining
 metadata: {name: cartpole-bc}
@@ -351,14 +358,16 @@ spec:
 
 
 def test_cluster_sections_are_read(tmp_path: Path) -> None:
-    (loaded,) = load_resources(write(tmp_path, COMPLETE))
-    spec = loaded.resource.spec
-    assert isinstance(loaded.resource, OfflineTraining)
+    (loaded_resource,) = load_resources(write_file(tmp_path, TRAINING_WITH_CLUSTER))
+    spec = loaded_resource.resource.spec
+    assert isinstance(loaded_resource.resource, OfflineTraining)
     assert spec.cluster.pod_overrides.learner == {"spec": {"nodeSelector": {"gpu": "h100"}}}
-    assert loaded.resource.spec.pipeline.data_workers.interval == (4, 8)
-    assert loaded.resource.spec.input[1].schema_map == {"obs": "observation"}
-    sentences = problems(tmp_path, COMPLETE.replace("queueName", "queue").replace("secretRef", "secret"))
-    assert [line.split(" is ")[0] for line in sentences] == [
+    assert loaded_resource.resource.spec.pipeline.data_workers.interval == (4, 8)
+    assert loaded_resource.resource.spec.input[1].schema_map == {"obs": "observation"}
+    messages = list_problems(
+        tmp_path, TRAINING_WITH_CLUSTER.replace("queueName", "queue").replace("secretRef", "secret")
+    )
+    assert [line.split(" is ")[0] for line in messages] == [
         "run.yaml:25: spec.cluster.envFrom[0].secret",
         "run.yaml:29: spec.cluster.scheduling.queue",
     ]

@@ -1,4 +1,4 @@
-"""The resources as pydantic models: defaults, strictness, choices, what is refused and how it is expected."""
+"""The resources as pydantic models: defaults, strict types, choices, and the messages for invalid values."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ from hindcast.api.training import LearnersSpec, OfflineTrainingSpec, StopSpec
 TRAINING = {"algorithm": "BC", "input": [{"path": "data"}], "stop": {"epochs": 1}}
 
 
-def message(error: pytest.ExceptionInfo[ValidationError]) -> str:
+def error_messages(error: pytest.ExceptionInfo[ValidationError]) -> str:
     return "\n".join(str(details["msg"]) for details in error.value.errors())
 
 
@@ -37,10 +37,10 @@ def test_minimal_training_has_the_documented_defaults() -> None:
 
 
 def test_fields_have_the_same_meaning_in_both_spellings() -> None:
-    camel = EvaluationSpec.model_validate({"durationUnit": "Timesteps", "parallelToTraining": True})
-    snake = EvaluationSpec.model_validate({"duration_unit": "timesteps", "parallel_to_training": True})
-    assert camel == snake
-    assert camel.model_dump(by_alias=True)["durationUnit"] == "Timesteps"
+    camel_case = EvaluationSpec.model_validate({"durationUnit": "Timesteps", "parallelToTraining": True})
+    snake_case = EvaluationSpec.model_validate({"duration_unit": "timesteps", "parallel_to_training": True})
+    assert camel_case == snake_case
+    assert camel_case.model_dump(by_alias=True)["durationUnit"] == "Timesteps"
 
 
 def test_specs_are_immutable() -> None:
@@ -95,12 +95,12 @@ def test_integer_with_exponent_is_read() -> None:
         (OutputSpec, {"path": "x", "maxFileSize": True}, "expected a size"),
     ],
 )
-def test_invalid_part_is_refused_with_a_sentence(
+def test_invalid_section_is_refused_with_a_sentence(
     model: type[BaseModel], data: dict[str, object], expected: str
 ) -> None:
     with pytest.raises(ValidationError) as error:
         model.model_validate(data)
-    assert expected in message(error)
+    assert expected in error_messages(error)
 
 
 @pytest.mark.parametrize(
@@ -114,10 +114,10 @@ def test_invalid_part_is_refused_with_a_sentence(
         ({"input": []}, "at least 1 item"),
     ],
 )
-def test_inconsistent_parts_of_training_are_refused(change: dict[str, object], expected: str) -> None:
+def test_inconsistent_fields_of_training_are_refused(change: dict[str, object], expected: str) -> None:
     with pytest.raises(ValidationError) as error:
         OfflineTrainingSpec.model_validate(TRAINING | change)
-    assert expected in message(error)
+    assert expected in error_messages(error)
 
 
 @pytest.mark.parametrize(
@@ -136,14 +136,14 @@ def test_inconsistent_parts_of_training_are_refused(change: dict[str, object], e
 def test_credentials_in_uri_are_refused_and_not_repeated(path: str) -> None:
     with pytest.raises(ValidationError) as error:
         CheckpointPolicy.model_validate({"path": path})
-    assert "contains credentials" in message(error)
-    assert "secret" not in message(error).replace("Secret", "")
+    assert "contains credentials" in error_messages(error)
+    assert "secret" not in error_messages(error).replace("Secret", "")
 
 
 def test_uri_with_one_slash_is_refused() -> None:
     with pytest.raises(ValidationError) as error:
         CheckpointPolicy.model_validate({"path": "hdfs:/archive"})
-    assert "is neither a URI nor a plain path: write hdfs://host:port/archive" in message(error)
+    assert "is neither a URI nor a plain path: write hdfs://host:port/archive" in error_messages(error)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_parse_bytes_returns_bytes(text: str | int, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1 Gi", "1GB", "Gi", "1e3"])
-def test_parse_bytes_refuses_other_texts(text: str) -> None:
+def test_parse_bytes_refuses_other_text(text: str) -> None:
     with pytest.raises(ValueError, match="expected a size"):
         parse_bytes(text)
 
@@ -192,7 +192,7 @@ def test_wrapper_is_a_name_or_a_name_with_arguments() -> None:
     assert spec.wrappers == [NamedCall(name="A"), NamedCall(name="b:C", kwargs={"k": 1})]
 
 
-def test_nested_spaces_keep_infinite_bounds_as_words() -> None:
+def test_nested_spaces_write_infinite_bounds_as_text() -> None:
     space = {
         "type": "Dict",
         "spaces": {
@@ -217,15 +217,15 @@ def test_metadata_drops_fields_of_the_api_server() -> None:
         Metadata.model_validate({"name": "a", "lables": {}})
 
 
-def all_models() -> set[type[BaseModel]]:
+def find_all_models() -> set[type[BaseModel]]:
     models: set[type[BaseModel]] = set()
-    waiting: list[type[BaseModel]] = [OfflineRecording, OfflineTraining]
-    while waiting:
-        model = waiting.pop()
+    pending: list[type[BaseModel]] = [OfflineRecording, OfflineTraining]
+    while pending:
+        model = pending.pop()
         if model not in models:
             models.add(model)
             for field in model.model_fields.values():
-                waiting += nested_models(field.annotation)
+                pending += nested_models(field.annotation)
     return models
 
 
@@ -235,10 +235,10 @@ def nested_models(annotation: object) -> list[type[BaseModel]]:
 
 
 def test_every_field_has_a_description() -> None:
-    assert len(all_models()) > 40
+    assert len(find_all_models()) > 40
     missing = [
         f"{model.__name__}.{name}"
-        for model in all_models()
+        for model in find_all_models()
         for name, field in model.model_fields.items()
         if not field.description
     ]
@@ -247,14 +247,14 @@ def test_every_field_has_a_description() -> None:
 
 class TestInitialisers:
     @pytest.mark.parametrize(
-        "given", ["xavier_uniform", "xavier_uniform_", {"name": "xavier_uniform", "kwargs": {}}]
+        "initializer", ["xavier_uniform", "xavier_uniform_", {"name": "xavier_uniform", "kwargs": {}}]
     )
-    def test_names_with_and_without_underscore(self, given: Any) -> None:
-        model = ModelSpec.model_validate({"fcnetKernelInitializer": given})
+    def test_name_may_end_with_underscore(self, initializer: Any) -> None:
+        model = ModelSpec.model_validate({"fcnetKernelInitializer": initializer})
         assert model.fcnet_kernel_initializer == NamedCall(name="xavier_uniform")
 
     @pytest.mark.parametrize(
-        ("field", "given", "sentence"),
+        ("field", "initializer", "message"),
         [
             ("fcnetKernelInitializer", "glorot", "is 'glorot', which is not an initialiser"),
             (
@@ -281,24 +281,24 @@ class TestInitialisers:
         ],
     )
     def test_invalid_initializer_is_refused_with_a_sentence(
-        self, field: str, given: Any, sentence: str
+        self, field: str, initializer: Any, message: str
     ) -> None:
-        with pytest.raises(ValidationError, match=sentence):
-            ModelSpec.model_validate({field: given})
+        with pytest.raises(ValidationError, match=message):
+            ModelSpec.model_validate({field: initializer})
 
 
 @pytest.mark.parametrize(
-    ("written", "cpus"), [(2, 2.0), (0.5, 0.5), ("500m", 0.5), ("2", 2.0), ("0.25", 0.25)]
+    ("quantity", "cpus"), [(2, 2.0), (0.5, 0.5), ("500m", 0.5), ("2", 2.0), ("0.25", 0.25)]
 )
-def test_cpus_accept_kubernetes_quantities(written: object, cpus: float) -> None:
-    assert LearnersSpec.model_validate({"cpus": written}).cpus == cpus
-    assert PodResources.model_validate({"cpu": written}).cpu == cpus
+def test_cpus_accept_kubernetes_quantities(quantity: object, cpus: float) -> None:
+    assert LearnersSpec.model_validate({"cpus": quantity}).cpus == cpus
+    assert PodResources.model_validate({"cpu": quantity}).cpu == cpus
 
 
-@pytest.mark.parametrize("written", [0, "0m", -1, "0.5 cores", "1Gi", True, [1], float("nan")])
-def test_cpus_refuse_other_values(written: object) -> None:
+@pytest.mark.parametrize("value", [0, "0m", -1, "0.5 cores", "1Gi", True, [1], float("nan")])
+def test_cpus_refuse_other_values(value: object) -> None:
     with pytest.raises(ValidationError, match=r"expected CPUs above 0 such as 2, 0\.5 or 500m"):
-        LearnersSpec.model_validate({"cpus": written})
+        LearnersSpec.model_validate({"cpus": value})
 
 
 def test_list_map_refuses_a_name_twice() -> None:

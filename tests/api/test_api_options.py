@@ -1,4 +1,4 @@
-"""Options checked from JSON schemas alone, as a machine without torch does it."""
+"""Options are checked with JSON schemas only, as on a machine without torch."""
 
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from hindcast.api.sentences import sentence
 
 
 class Options(BaseModel):
-    """Options of an imaginary algorithm, one of each type."""
+    """Options of a stub algorithm, one of each type."""
 
     model_config = ConfigDict(alias_generator=to_camel, extra="forbid")
 
@@ -28,9 +28,9 @@ class Options(BaseModel):
     twin: bool = True
 
 
-STUB: dict[str, dict[str, Any]] = {
+STUB_SCHEMAS: dict[str, dict[str, Any]] = {
     "Stub": Options.model_json_schema() | {"x-kinds": ["OfflineTraining"]},
-    "Plain": {
+    "Recurrent": {
         "properties": {
             "lr": {"type": "number", "default": 1e-3},
             "trainBatchSizePerLearner": {"type": "integer", "default": 32},
@@ -42,29 +42,29 @@ STUB: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def _stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _stub_schemas(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for module in (options, checks):
-        monkeypatch.setattr(module, "schemas", lambda: STUB)
+        monkeypatch.setattr(module, "schemas", lambda: STUB_SCHEMAS)
     options.options_model.cache_clear()
     yield
     options.options_model.cache_clear()
 
 
-def list_sentences(
+def list_problems(
     algorithm: str, config: object, kind: str = "OfflineTraining", model: object = None
 ) -> list[str]:
     spec = {"algorithm": algorithm, "config": config, "model": model}
     return [sentence(problem) for problem in check_algorithm(kind, spec, ("spec",))]
 
 
-@pytest.mark.usefixtures("_stub")
+@pytest.mark.usefixtures("_stub_schemas")
 def test_recurrent_model_is_refused_for_other_algorithms() -> None:
     refusal = "spec.model.recurrent is 'GRU', but Stub learns from single timesteps and cannot train a recurrent policy"
-    assert list_sentences("Stub", {}, model={"recurrent": "GRU"}) == [refusal]
-    assert list_sentences("Plain", {}, model={"recurrent": "GRU"}) == []
+    assert list_problems("Stub", {}, model={"recurrent": "GRU"}) == [refusal]
+    assert list_problems("Recurrent", {}, model={"recurrent": "GRU"}) == []
     assert (
-        list_sentences("Stub", {}, model={"recurrent": "None"})
-        == list_sentences("Stub", {}, model="no mapping")
+        list_problems("Stub", {}, model={"recurrent": "None"})
+        == list_problems("Stub", {}, model="no mapping")
         == []
     )
 
@@ -80,7 +80,7 @@ def test_recurrent_model_is_refused_for_other_algorithms() -> None:
 )
 def test_rebuilt_model_accepts_what_the_options_accept(config: dict[str, Any]) -> None:
     Options.model_validate(config)
-    build_model("Stub", STUB["Stub"]).model_validate(config)
+    build_model("Stub", STUB_SCHEMAS["Stub"]).model_validate(config)
 
 
 @pytest.mark.parametrize(
@@ -102,40 +102,40 @@ def test_rebuilt_model_refuses_what_the_options_refuse(config: dict[str, Any]) -
     with pytest.raises(ValidationError):
         Options.model_validate(config)
     with pytest.raises(ValidationError):
-        build_model("Stub", STUB["Stub"]).model_validate(config)
+        build_model("Stub", STUB_SCHEMAS["Stub"]).model_validate(config)
 
 
 def test_rebuilt_model_has_the_defaults() -> None:
-    assert build_model("Stub", STUB["Stub"])().model_dump() == Options().model_dump(by_alias=True)
+    assert build_model("Stub", STUB_SCHEMAS["Stub"])().model_dump() == Options().model_dump(by_alias=True)
 
 
-@pytest.mark.usefixtures("_stub")
+@pytest.mark.usefixtures("_stub_schemas")
 def test_invalid_options_are_refused_in_sentences() -> None:
-    assert list_sentences("Stub", {"bcIters": 3}) == []
-    assert list_sentences("Plain", {"bcIters": 3}) == [
-        "spec.config.bcIters does not apply to Plain; it is a field of Stub"
+    assert list_problems("Stub", {"bcIters": 3}) == []
+    assert list_problems("Recurrent", {"bcIters": 3}) == [
+        "spec.config.bcIters does not apply to Recurrent; it is a field of Stub"
     ]
-    assert list_sentences("Stub", {"bcIter": 3}) == [
+    assert list_problems("Stub", {"bcIter": 3}) == [
         "spec.config.bcIter is not a field; did you mean 'bcIters'?"
     ]
-    assert list_sentences("Stub", {"size": "a", "sizes": 1}) == [
+    assert list_problems("Stub", {"size": "a", "sizes": 1}) == [
         "spec.config.size is 'a' (text), expected a whole number or nothing",
         "spec.config.sizes is not a field; did you mean 'size'?",
     ]
-    assert list_sentences("Stub", {"expectile": 2, "twin": 1}) == [
+    assert list_problems("Stub", {"expectile": 2, "twin": 1}) == [
         "spec.config.expectile is 2, expected less than 1",
         "spec.config.twin is 1, expected true or false",
     ]
-    assert list_sentences("Stup", {}) == [
+    assert list_problems("Stup", {}) == [
         "spec.algorithm is 'Stup', which is not an algorithm; did you mean 'Stub'?"
     ]
-    assert list_sentences("Stub", {}, "OfflineRecording") == [
-        "spec.algorithm is Stub, which an OfflineRecording cannot use; it can use Plain"
+    assert list_problems("Stub", {}, "OfflineRecording") == [
+        "spec.algorithm is Stub, which an OfflineRecording cannot use; it can use Recurrent"
     ]
-    assert list_sentences("my.mod:Algorithm", {"anything": 1}) == []
+    assert list_problems("my.mod:Algorithm", {"anything": 1}) == []
 
 
-@pytest.mark.usefixtures("_stub")
+@pytest.mark.usefixtures("_stub_schemas")
 def test_non_default_options_leave_out_defaults() -> None:
     config = {"lr": 1, "bcIters": 0, "clipBy": "norm", "size": 1e1}
     assert non_default_options("Stub", config) == {"lr": 1.0, "size": 10}

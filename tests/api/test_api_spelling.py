@@ -16,7 +16,7 @@ from hindcast.api.spelling import IN_PYTHON
 from hindcast.errors import SpecError
 
 HEADER = {"apiVersion": "hindcast.dev/v1alpha1", "kind": "OfflineTraining", "metadata": {"name": "clone"}}
-BASE: dict[str, Any] = {"algorithm": "BC", "input": [{"path": "data"}], "stop": {"updates": 1}}
+BASE_SPEC: dict[str, Any] = {"algorithm": "BC", "input": [{"path": "data"}], "stop": {"updates": 1}}
 YAML_SPELLING: dict[str, Any] = {
     "model": {"recurrent": "LSTM", "observationFilter": "MeanStd", "distribution": "SquashedGaussian"},
     "config": {"gradClip": 1.0, "gradClipBy": "Norm", "lr": [[0, 1e-3, "Cosine"], [1000, 0.0]]},
@@ -33,38 +33,38 @@ PYTHON_SPELLING: dict[str, Any] = {
 }
 
 
-def document(spec: dict[str, Any]) -> dict[str, Any]:
-    return {**HEADER, "spec": {**BASE, **spec}}
+def make_document(spec: dict[str, Any]) -> dict[str, Any]:
+    return {**HEADER, "spec": {**BASE_SPEC, **spec}}
 
 
-def refusal(folder: Path, spec: dict[str, Any]) -> list[str]:
-    """The sentences on a file with this spec, without its name."""
+def refusal_messages(folder: Path, spec: dict[str, Any]) -> list[str]:
+    """Return the lines of the error for a file with this spec, without the file's name."""
     file = folder / "run.json"
-    file.write_text(json.dumps(document(spec)), encoding="utf-8")
+    file.write_text(json.dumps(make_document(spec)), encoding="utf-8")
     with pytest.raises(SpecError) as error:
         load_resources(file)
     return [line.removeprefix(f"{file}:1: ") for line in str(error.value).splitlines()]
 
 
-def test_both_spellings_make_the_same_resource_and_hash() -> None:
-    resources = [validate_resource(document(spec)) for spec in (YAML_SPELLING, PYTHON_SPELLING)]
+def test_both_spellings_give_equal_resources_and_hashes() -> None:
+    resources = [validate_resource(make_document(spec)) for spec in (YAML_SPELLING, PYTHON_SPELLING)]
     assert resources[0] == resources[1]
     assert resources[0].spec.model.recurrent == "lstm"  # type: ignore[union-attr]
-    # The hash that version 053aa6a computes of the old spelling.
+    # The hash that version 053aa6a computes for Python's spelling, its only one.
     assert {spec_hash(resource) for resource in resources} == {"d328ae7071224eb0"}
 
 
 def test_document_of_resource_from_python_loads(tmp_path: Path) -> None:
-    resource = validate_resource(document(PYTHON_SPELLING))
-    assert document_of(resource) == document(YAML_SPELLING)
+    resource = validate_resource(make_document(PYTHON_SPELLING))
+    assert document_of(resource) == make_document(YAML_SPELLING)
     file = tmp_path / "run.json"
     file.write_text(json.dumps(document_of(resource)), encoding="utf-8")
-    (loaded,) = load_resources(file)
-    assert loaded.resource == resource
+    (loaded_resource,) = load_resources(file)
+    assert loaded_resource.resource == resource
 
 
 def test_old_spelling_in_a_file_says_what_to_write(tmp_path: Path) -> None:
-    assert refusal(tmp_path, PYTHON_SPELLING) == [
+    assert refusal_messages(tmp_path, PYTHON_SPELLING) == [
         "spec.model.distribution is 'squashedGaussian': write SquashedGaussian",
         "spec.model.observationFilter is 'meanStd': write MeanStd",
         "spec.model.recurrent is 'lstm': write LSTM",
@@ -76,19 +76,21 @@ def test_old_spelling_in_a_file_says_what_to_write(tmp_path: Path) -> None:
     ]
 
 
-def test_unknown_word_in_a_file_lists_the_words_of_yaml(tmp_path: Path) -> None:
-    assert refusal(tmp_path, {"model": {"observationFilter": "meanstd"}, "config": {"gradClipBy": "l2"}}) == [
+def test_unknown_value_in_a_file_lists_yaml_spellings(tmp_path: Path) -> None:
+    assert refusal_messages(
+        tmp_path, {"model": {"observationFilter": "meanstd"}, "config": {"gradClipBy": "l2"}}
+    ) == [
         "spec.model.observationFilter is 'meanstd' (text), expected None or MeanStd; did you mean 'MeanStd'?",
         "spec.config.gradClipBy is 'l2' (text), expected GlobalNorm, Norm or Value",
     ]
 
 
-def test_unknown_word_from_python_lists_the_words_of_python() -> None:
+def test_unknown_value_from_python_lists_python_spellings() -> None:
     with pytest.raises(ValidationError, match="'none' or 'meanStd'"):
         ModelSpec.model_validate({"observationFilter": "meanstd"})
 
 
-def test_dump_by_yaml_names_has_yaml_words_unless_python_words_are_asked_for() -> None:
+def test_dump_by_yaml_names_has_yaml_spelling_unless_python_spelling_is_requested() -> None:
     model = ModelSpec(recurrent="gru")
     assert model.model_dump()["recurrent"] == "gru"
     assert model.model_dump(by_alias=True)["recurrent"] == "GRU"

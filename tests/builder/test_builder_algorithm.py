@@ -30,7 +30,7 @@ from toy_environments import Walk
 MODEL = {"fcnet_hiddens": [8]}
 
 
-def clone(data: Path) -> BCConfig:
+def clone_config(data: Path) -> BCConfig:
     return (
         BCConfig()
         .environment(Walk)
@@ -41,7 +41,7 @@ def clone(data: Path) -> BCConfig:
     )
 
 
-def expert() -> PPOConfig:
+def expert_config() -> PPOConfig:
     return (
         PPOConfig()
         .environment("CartPole-v1", max_episode_steps=30)
@@ -51,38 +51,38 @@ def expert() -> PPOConfig:
     )
 
 
-def weights(algo: RunningAlgorithm) -> dict[str, torch.Tensor]:
+def get_weights(algo: RunningAlgorithm) -> dict[str, torch.Tensor]:
     return algo.get_module().get_state()
 
 
-def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
+def are_equal(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
-def without_times(result: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in result.items() if name not in TIMES}
+def drop_times(result: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in result.items() if name not in TIME_KEYS}
 
 
-TIMES = ("timers", "time_total_s", "timesteps_per_s")
+TIME_KEYS = ("timers", "time_total_s", "timesteps_per_s")
 
 
 class TestTraining:
     def test_result_has_rllib_names(self, walks: Path) -> None:
-        with clone(walks).build_algo() as algo:
-            first, second, third = algo.train(), algo.train(), algo.train()
+        with clone_config(walks).build_algo() as algo:
+            first_result, second_result, third_result = algo.train(), algo.train(), algo.train()
         assert algo.iteration == 3
-        assert first["training_iteration"] == 1
-        assert first["num_env_steps_trained_lifetime"] == 160
-        assert "policy_loss" in first["learners"]["default_policy"]
-        assert "evaluation" not in first
-        assert second["evaluation"]["training_iteration"] == 2
-        assert second["evaluation"]["env_runners"]["num_episodes"] == 3
-        assert third["evaluation"] == second["evaluation"]
+        assert first_result["training_iteration"] == 1
+        assert first_result["num_env_steps_trained_lifetime"] == 160
+        assert "policy_loss" in first_result["learners"]["default_policy"]
+        assert "evaluation" not in first_result
+        assert second_result["evaluation"]["training_iteration"] == 2
+        assert second_result["evaluation"]["env_runners"]["num_episodes"] == 3
+        assert third_result["evaluation"] == second_result["evaluation"]
 
     @pytest.mark.slow
     def test_held_out_episodes_evaluate_without_an_environment(self, walks: Path, tmp_path: Path) -> None:
         config = (
-            clone(walks)
+            clone_config(walks)
             .evaluation(
                 evaluation_interval=None, offline_evaluation_interval=2, offline_evaluation_held_out=0.4
             )
@@ -104,13 +104,13 @@ class TestTraining:
 
     def test_evaluate_offline_without_held_out_episodes_raises(self, walks: Path) -> None:
         with (
-            clone(walks).build_algo() as algo,
+            clone_config(walks).build_algo() as algo,
             pytest.raises(SpecError, match="offline_evaluation_held_out is m"),
         ):
             algo.evaluate_offline()
 
     def test_online_algorithm_with_held_out_episodes_raises(self) -> None:
-        config = expert().evaluation(offline_evaluation_interval=1, offline_evaluation_held_out=0.1)
+        config = expert_config().evaluation(offline_evaluation_interval=1, offline_evaluation_held_out=0.1)
         with pytest.raises(
             SpecError, match=r"^offline_evaluation_interval does not apply to PPO, which learns from"
         ):
@@ -118,26 +118,26 @@ class TestTraining:
 
     @pytest.mark.slow
     def test_parallel_evaluation_belongs_to_previous_iteration(self, walks: Path) -> None:
-        config = clone(walks).evaluation(evaluation_parallel_to_training=True)
-        with clone(walks).build_algo() as algo:
+        config = clone_config(walks).evaluation(evaluation_parallel_to_training=True)
+        with clone_config(walks).build_algo() as algo:
             expected = [algo.train() for _ in range(3)][-1]["evaluation"]
         with config.build_algo() as algo:
             results = [algo.train() for _ in range(3)]
         assert "evaluation" not in results[1]
         assert results[2]["evaluation"] == expected
 
-    def test_online_training_improves(self) -> None:
-        with expert().build_algo() as algo:
+    def test_online_training_samples_one_batch_and_evaluates_on_request(self) -> None:
+        with expert_config().build_algo() as algo:
             result = algo.train()
             assert "evaluation" not in result
             assert result["num_env_steps_sampled_lifetime"] == 64
             assert algo.evaluate()["env_runners"]["num_episodes"] == 10
 
     def test_online_training_evaluates_at_its_interval(self) -> None:
-        with expert().evaluation(evaluation_interval=2, evaluation_duration=3).build_algo() as algo:
-            first, second = algo.train(), algo.train()
-        assert "evaluation" not in first
-        assert second["evaluation"]["env_runners"]["num_episodes"] == 3
+        with expert_config().evaluation(evaluation_interval=2, evaluation_duration=3).build_algo() as algo:
+            first_result, second_result = algo.train(), algo.train()
+        assert "evaluation" not in first_result
+        assert second_result["evaluation"]["env_runners"]["num_episodes"] == 3
 
     def test_training_without_environment_uses_spaces(self, walks: Path) -> None:
         config = (
@@ -151,22 +151,22 @@ class TestTraining:
                 algo.evaluate()
 
     def test_later_changes_of_config_have_no_effect(self, walks: Path) -> None:
-        config = clone(walks)
+        config = clone_config(walks)
         with config.build_algo() as algo:
             config.training(lr=9.0)
             assert algo.config["lr"] == 1e-2
 
     def test_config_after_build_is_frozen(self, walks: Path) -> None:
-        with clone(walks).build_algo() as algo, pytest.raises(SpecError, match="the config is frozen"):
+        with clone_config(walks).build_algo() as algo, pytest.raises(SpecError, match="the config is frozen"):
             algo.config.lr = 9.0
 
     def test_build_algo_accepts_an_environment(self) -> None:
-        frozen = expert()
-        frozen.freeze()
-        with frozen.build(env=Walk) as algo:
+        frozen_config = expert_config()
+        frozen_config.freeze()
+        with frozen_config.build(env=Walk) as algo:
             assert algo.config.env is Walk
 
-    def test_data_without_next_observations_name_the_options_that_accept_them(self, tmp_path: Path) -> None:
+    def test_error_for_data_without_next_observations_names_the_options(self, tmp_path: Path) -> None:
         rows = [
             {"eps_id": "a", "t": t, "obs": [0.1 * t] * 4, "actions": t % 2, "rewards": 1.0}
             | {"terminated": False, "truncated": t == 4}
@@ -186,7 +186,7 @@ class TestTraining:
             config.offline_data(input_prepare={"gaps": "Cut"}).validate()
 
     def test_options_without_effect_are_noted(self, walks: Path, caplog: pytest.LogCaptureFixture) -> None:
-        config = clone(walks).env_runners(batch_mode="complete_episodes")
+        config = clone_config(walks).env_runners(batch_mode="complete_episodes")
         config.offline_data(map_batches_kwargs={"concurrency": 2, "zero_copy_batch": True})
         with config.build_algo() as algo:
             notes = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
@@ -196,7 +196,7 @@ class TestTraining:
     def test_options_that_networks_lack_are_noted(self, walks: Path, tmp_path: Path) -> None:
         model = DefaultModelConfig(fcnet_hiddens=[8], log_std_min=-3.0, frame_stack=2)
         noted_options = ["model_config.log_std_min has no effect: the policy has no standard deviations"]
-        training = clone(walks).rl_module(model_config=model)
+        training = clone_config(walks).rl_module(model_config=model)
         recorder = BCConfig().environment(Walk).offline_data(output=str(tmp_path / "out"))
         for config in (training, recorder.rl_module(model_config=model)):
             with config.build_algo() as algo:
@@ -204,50 +204,50 @@ class TestTraining:
                 assert not [note for note in algo.notes if "vf_share_layers" in note]
 
     def test_padding_of_filters_is_not_noted(self, walks: Path) -> None:
-        """Without images: nobody gave conv_padding, which follows from conv_filters."""
-        with clone(walks).rl_module(model_config={"conv_filters": [[4, 3, 1]]}).build_algo() as algo:
+        """The data have no images. Only conv_filters is set, and conv_padding follows from it."""
+        with clone_config(walks).rl_module(model_config={"conv_filters": [[4, 3, 1]]}).build_algo() as algo:
             notes = [note for note in algo.notes if "conv_" in note]
         assert notes == ["model_config.conv_filters has no effect: no observation is an image"]
-        with clone(walks).rl_module(model_config={"conv_padding": "same"}).build_algo() as algo:
+        with clone_config(walks).rl_module(model_config={"conv_padding": "same"}).build_algo() as algo:
             assert "model_config.conv_padding has no effect: no observation is an image" in algo.notes
 
     def test_training_on_data_with_output_is_noted_once(self, walks: Path, tmp_path: Path) -> None:
-        with clone(walks).offline_data(output=str(tmp_path / "out")).build_algo() as algo:
-            before = list(algo.notes)
+        with clone_config(walks).offline_data(output=str(tmp_path / "out")).build_algo() as algo:
+            notes_before = list(algo.notes)
             algo.train()
             algo.train()
-        assert algo.notes[len(before) :] == [
+        assert algo.notes[len(notes_before) :] == [
             "output: only evaluate() adds episodes to the dataset; train() records none"
         ]
 
-    def test_notes_name_missing_devices(self, walks: Path) -> None:
-        with clone(walks).learners(num_learners=2, num_gpus_per_learner=0).build_algo() as algo:
+    def test_several_learners_on_one_machine_are_noted(self, walks: Path) -> None:
+        with clone_config(walks).learners(num_learners=2, num_gpus_per_learner=0).build_algo() as algo:
             assert "num_learners: only sets the size of a batch on one machine" in algo.notes[0]
 
 
 class TestCheckpoints:
     def test_resume_after_half_the_updates_repeats_the_other_half(self, walks: Path, tmp_path: Path) -> None:
-        with clone(walks).build_algo() as expected_result:
-            results = [expected_result.train() for _ in range(10)]
-            final = weights(expected_result)
-        with clone(walks).build_algo() as first:
+        with clone_config(walks).build_algo() as uninterrupted_algo:
+            results = [uninterrupted_algo.train() for _ in range(10)]
+            final_weights = get_weights(uninterrupted_algo)
+        with clone_config(walks).build_algo() as first_algo:
             for _ in range(5):
-                first.train()
-            path = first.save_to_path(tmp_path / "half")
+                first_algo.train()
+            path = first_algo.save_to_path(tmp_path / "half")
         assert path == str(tmp_path / "half")
-        with clone(walks).build_algo() as second:
-            second.restore_from_path(path)
-            assert second.iteration == 5
-            resumed_results = [second.train() for _ in range(5)]
-            assert same(weights(second), final)
+        with clone_config(walks).build_algo() as second_algo:
+            second_algo.restore_from_path(path)
+            assert second_algo.iteration == 5
+            resumed_results = [second_algo.train() for _ in range(5)]
+            assert are_equal(get_weights(second_algo), final_weights)
         assert resumed_results[-1]["num_updates_lifetime"] == 100
-        assert [without_times(result) for result in resumed_results] == [
-            without_times(r) for r in results[5:]
+        assert [drop_times(result) for result in resumed_results] == [
+            drop_times(result) for result in results[5:]
         ]
 
     @pytest.mark.slow
     def test_resume_repeats_a_running_evaluation(self, walks: Path, tmp_path: Path) -> None:
-        config = clone(walks).evaluation(evaluation_parallel_to_training=True)
+        config = clone_config(walks).evaluation(evaluation_parallel_to_training=True)
         with config.build_algo() as algo:
             for _ in range(2):
                 algo.train()
@@ -258,22 +258,22 @@ class TestCheckpoints:
             assert algo.train()["evaluation"] == expected
 
     def test_resume_of_online_training_is_exact(self, tmp_path: Path) -> None:
-        with expert().build_algo() as algo:
+        with expert_config().build_algo() as algo:
             algo.train()
             path = algo.save_to_path(tmp_path / "ck")
-            expected, final = algo.train(), weights(algo)
-        with expert().build_algo() as algo:
+            expected, final_weights = algo.train(), get_weights(algo)
+        with expert_config().build_algo() as algo:
             algo.restore_from_path(path)
-            assert without_times(algo.train()) == without_times(expected)
-            assert same(weights(algo), final)
+            assert drop_times(algo.train()) == drop_times(expected)
+            assert are_equal(get_weights(algo), final_weights)
 
     def test_save_without_path_creates_a_folder(self) -> None:
-        with expert().build_algo() as algo:
+        with expert_config().build_algo() as algo:
             path = algo.save_to_path()
             assert Policy.load(path).digest == algo.get_policy().digest
 
     def test_save_overwrites_only_a_checkpoint(self, tmp_path: Path) -> None:
-        with expert().build_algo() as algo:
+        with expert_config().build_algo() as algo:
             algo.save_to_path(tmp_path / "ck")
             algo.train()
             algo.save_to_path(tmp_path / "ck")
@@ -282,7 +282,7 @@ class TestCheckpoints:
             with pytest.raises(DataError, match=r"contains notes\.txt and is not a checkpoint"):
                 algo.save_to_path(tmp_path / "mine")
         assert (tmp_path / "mine" / "notes.txt").read_text() == "mine"
-        with expert().build_algo() as algo:
+        with expert_config().build_algo() as algo:
             algo.restore_from_path(tmp_path / "ck")
             assert algo.iteration == 1
 
@@ -290,9 +290,9 @@ class TestCheckpoints:
 class TestComponents:
     @pytest.fixture(scope="class")
     @staticmethod
-    def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path = tmp_path_factory.mktemp("component") / "ck"
-        with expert().build_algo() as algo:
+        with expert_config().build_algo() as algo:
             algo.train()
             algo.save_to_path(path)
         return path
@@ -304,11 +304,11 @@ class TestComponents:
             f"{COMPONENT_LEARNER_GROUP}/{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}/default_policy",
         ],
     )
-    def test_restore_of_policy_keeps_optimisers(self, saved: Path, component: str) -> None:
-        with expert().build_algo() as algo:
-            algo.restore_from_path(saved, component=component)
+    def test_restore_of_policy_keeps_optimisers(self, checkpoint: Path, component: str) -> None:
+        with expert_config().build_algo() as algo:
+            algo.restore_from_path(checkpoint, component=component)
             assert algo.iteration == 0
-            assert algo.get_policy().digest == Policy.load(saved).digest
+            assert algo.get_policy().digest == Policy.load(checkpoint).digest
             assert algo.get_module(DEFAULT_MODULE_ID) is algo.get_policy().module
 
     def test_restore_of_policy_resets_target_network(self, walks: Path, tmp_path: Path) -> None:
@@ -323,64 +323,70 @@ class TestComponents:
             for name, tensor in policy.values.state_dict().items():
                 assert torch.equal(target.state_dict()[name], tensor), name
 
-    def test_restore_of_learner_includes_optimisers(self, saved: Path) -> None:
-        with expert().build_algo() as algo:
-            algo.restore_from_path(saved, component=COMPONENT_LEARNER)
+    def test_restore_of_learner_includes_optimisers(self, checkpoint: Path) -> None:
+        with expert_config().build_algo() as algo:
+            algo.restore_from_path(checkpoint, component=COMPONENT_LEARNER)
             assert algo.iteration == 0
             assert algo._trainer.learner.updates == 4
 
-    def test_restore_accepts_a_module_folder(self, saved: Path) -> None:
-        with expert().build_algo() as algo:
-            algo.restore_from_path(saved / "module", component=COMPONENT_RL_MODULE)
-            assert algo.get_policy().digest == Policy.load(saved).digest
+    def test_restore_accepts_a_module_folder(self, checkpoint: Path) -> None:
+        with expert_config().build_algo() as algo:
+            algo.restore_from_path(checkpoint / "module", component=COMPONENT_RL_MODULE)
+            assert algo.get_policy().digest == Policy.load(checkpoint).digest
 
-    def test_clone_restores_policy_of_expert(self, saved: Path, tmp_path: Path) -> None:
+    def test_clone_restores_policy_of_expert(self, checkpoint: Path, tmp_path: Path) -> None:
         config = BCConfig().environment("CartPole-v1", max_episode_steps=30).rl_module(model_config=MODEL)
         with config.offline_data(output=str(tmp_path / "out")).build_algo() as algo:
-            algo.restore_from_path(saved, component=COMPONENT_RL_MODULE)
+            algo.restore_from_path(checkpoint, component=COMPONENT_RL_MODULE)
             observation = np.array([0.1, 0.2, 0.3, 0.4], dtype=np.float32)
-            assert algo.get_policy()(observation) == Policy.load(saved)(observation)
+            assert algo.get_policy()(observation) == Policy.load(checkpoint)(observation)
             with pytest.raises(SpecError, match="BC has nothing to train on"):
                 algo.train()
 
-    def test_expert_from_clone_keeps_its_value_head(self, saved: Path, tmp_path: Path) -> None:
+    def test_expert_from_clone_keeps_its_value_head(self, checkpoint: Path, tmp_path: Path) -> None:
         config = BCConfig().environment("CartPole-v1", max_episode_steps=30).rl_module(model_config=MODEL)
         with config.offline_data(output=str(tmp_path / "out")).build_algo() as algo:
             algo.save_to_path(tmp_path / "clone")
-        with expert().build_algo() as algo:
+        with expert_config().build_algo() as algo:
             algo.restore_from_path(tmp_path / "clone", component=COMPONENT_RL_MODULE)
             assert "has no value head" in algo.notes[0]
 
     @pytest.mark.parametrize(
-        ("change", "sentence"),
+        ("change", "message"),
         [
             (
-                lambda c: c.rl_module(model_config={**MODEL, "fcnet_activation": "relu"}),
+                lambda config: config.rl_module(model_config={**MODEL, "fcnet_activation": "relu"}),
                 "fcnet_activation='tanh'",
             ),
-            (lambda c: c.rl_module(model_config={"fcnet_hiddens": [9]}), "fcnet_hiddens=[8]"),
-            (lambda c: c.rl_module(model_config={**MODEL, "vf_share_layers": True}), "vf_share_layers=False"),
-            (lambda c: c.environment("Acrobot-v1"), "it belongs to another environment"),
-            (lambda c: c.environment("CartPole-v1", clip_actions=True), "clipActions False between"),
+            (lambda config: config.rl_module(model_config={"fcnet_hiddens": [9]}), "fcnet_hiddens=[8]"),
+            (
+                lambda config: config.rl_module(model_config={**MODEL, "vf_share_layers": True}),
+                "vf_share_layers=False",
+            ),
+            (lambda config: config.environment("Acrobot-v1"), "it belongs to another environment"),
+            (
+                lambda config: config.environment("CartPole-v1", clip_actions=True),
+                "clipActions False between",
+            ),
         ],
     )
-    def test_restore_of_other_policy_raises(self, saved: Path, change: Any, sentence: str) -> None:
-        with change(expert()).build_algo() as algo:
-            before = weights(algo)
+    def test_restore_of_other_policy_raises(self, checkpoint: Path, change: Any, message: str) -> None:
+        with change(expert_config()).build_algo() as algo:
+            weights_before = get_weights(algo)
             for component in (COMPONENT_RL_MODULE, None):
                 with pytest.raises(DataError) as error:
-                    algo.restore_from_path(saved, component=component)
-                assert sentence in str(error.value)
-            assert same(weights(algo), before)
+                    algo.restore_from_path(checkpoint, component=component)
+                assert message in str(error.value)
+            assert are_equal(get_weights(algo), weights_before)
 
-    def test_restore_of_unknown_parts_raises(self, saved: Path, tmp_path: Path, walks: Path) -> None:
-        with expert().build_algo() as algo:
+    def test_restore_of_unknown_parts_raises(self, checkpoint: Path, tmp_path: Path, walks: Path) -> None:
+        with expert_config().build_algo() as algo:
             with pytest.raises(DataError, match="there is no checkpoint at"):
                 algo.restore_from_path(tmp_path / "none", component=COMPONENT_RL_MODULE)
             with pytest.raises(DataError, match="there is no complete checkpoint at"):
-                algo.restore_from_path(saved.parent / "ck" / "module")
+                algo.restore_from_path(checkpoint.parent / "ck" / "module")
             with pytest.raises(SpecError, match="component is 'env_runner', which is not in checkpoints"):
-                algo.restore_from_path(saved, component="env_runner")
+                algo.restore_from_path(checkpoint, component="env_runner")
             with pytest.raises(SpecError, match="the only module is"):
                 algo.get_module("other")
             for restore in (algo.restore, algo.restore_from_path):
@@ -389,59 +395,59 @@ class TestComponents:
             with pytest.raises(SpecError, match="the path is None, expected"):
                 algo.restore_from_path(None, component=COMPONENT_RL_MODULE)
         with (
-            clone(walks).build_algo() as algo,
+            clone_config(walks).build_algo() as algo,
             pytest.raises(DataError, match="a checkpoint of PPO, but this is BC"),
         ):
-            algo.restore_from_path(saved)
+            algo.restore_from_path(checkpoint)
 
 
 class TestReferenceNames:
     def test_save_and_restore(self, walks: Path, tmp_path: Path) -> None:
-        with clone(walks).build_algo() as first:
-            first.train()
-            save_result = first.save(tmp_path / "saved")
-            expected = weights(first)
+        with clone_config(walks).build_algo() as first_algo:
+            first_algo.train()
+            save_result = first_algo.save(tmp_path / "saved")
+            expected = get_weights(first_algo)
         assert save_result.checkpoint.path == str(tmp_path / "saved")
-        for target in (save_result, save_result.checkpoint.path):
-            with clone(walks).build_algo() as second:
-                second.restore(target)
-                assert second.iteration == 1
-                assert same(weights(second), expected)
+        for restored_from in (save_result, save_result.checkpoint.path):
+            with clone_config(walks).build_algo() as second_algo:
+                second_algo.restore(restored_from)
+                assert second_algo.iteration == 1
+                assert are_equal(get_weights(second_algo), expected)
 
     def test_checkpoint_contains_its_config(self, walks: Path, tmp_path: Path) -> None:
         env_config = {"longest": 8}
-        with clone(walks).environment(env_config=env_config).build_algo() as first:
+        with clone_config(walks).environment(env_config=env_config).build_algo() as first_algo:
             env_config["longest"] = 3
-            first.train()
-            first.save_to_path(tmp_path / "saved")
-            expected = without_times(first.train())
-        with RunningAlgorithm.from_checkpoint(tmp_path / "saved") as second:
-            assert second.config.to_resource() == first.config.to_resource()
-            assert second.config.env_config == {"longest": 8}
-            assert without_times(second.train()) == expected
+            first_algo.train()
+            first_algo.save_to_path(tmp_path / "saved")
+            expected = drop_times(first_algo.train())
+        with RunningAlgorithm.from_checkpoint(tmp_path / "saved") as second_algo:
+            assert second_algo.config.to_resource() == first_algo.config.to_resource()
+            assert second_algo.config.env_config == {"longest": 8}
+            assert drop_times(second_algo.train()) == expected
 
     def test_from_checkpoint_without_config_raises(self, tmp_path: Path) -> None:
-        config = expert().environment(env_config={"render_mode": object()})
+        config = expert_config().environment(env_config={"render_mode": object()})
         folder = tmp_path / "saved"
-        with expert().build_algo() as algo:
+        with expert_config().build_algo() as algo:
             algo.config = config
             algo.save_to_path(folder)
         with pytest.raises(
             DataError, match=r"has no env_config: pass the config, from_checkpoint\(path, config\)"
         ):
             RunningAlgorithm.from_checkpoint(folder)
-        with RunningAlgorithm.from_checkpoint(folder, expert()) as algo:
+        with RunningAlgorithm.from_checkpoint(folder, expert_config()) as algo:
             assert algo.iteration == 0
 
     def test_offline_data_exists_only_with_data(self, walks: Path) -> None:
-        with clone(walks).build_algo() as algo:
+        with clone_config(walks).build_algo() as algo:
             assert algo.offline_data is not None
             assert algo.offline_data.batch_size == 16
-        with expert().build_algo() as algo:
+        with expert_config().build_algo() as algo:
             assert algo.offline_data is None
 
     def test_removed_attributes_name_their_replacement(self) -> None:
-        with expert().build_algo() as algo:
+        with expert_config().build_algo() as algo:
             with pytest.raises(SpecError, match=r"workers does not exist: env_runner_group"):
                 algo.workers.foreach_worker(print)
             with pytest.raises(SpecError, match=r"compute_single_action does not exist: get_policy"):
@@ -452,63 +458,63 @@ class TestReferenceNames:
 
 class TestGroups:
     def test_learner_group_gets_and_sets_weights(self, walks: Path) -> None:
-        with clone(walks).build_algo() as algo:
-            before = algo.learner_group.get_weights()
+        with clone_config(walks).build_algo() as algo:
+            weights_before = algo.learner_group.get_weights()
             algo.train()
             assert algo.learner_group.foreach_learner(lambda learner: learner.updates) == [
                 algo._trainer.learner.updates
             ]
             (module,) = algo.learner_group.foreach_learner(lambda learner: learner.module["default_policy"])
             assert module is algo.get_module()
-            assert not same(weights(algo), before["default_policy"])
-            algo.learner_group.set_weights(before)
-            assert same(weights(algo), before["default_policy"])
+            assert not are_equal(get_weights(algo), weights_before["default_policy"])
+            algo.learner_group.set_weights(weights_before)
+            assert are_equal(get_weights(algo), weights_before["default_policy"])
 
     def test_set_weights_of_other_module_raises(self, walks: Path) -> None:
-        with clone(walks).build_algo() as algo:
+        with clone_config(walks).build_algo() as algo:
             with pytest.raises(SpecError, match="weights are for other: the only module is 'default_policy'"):
                 algo.learner_group.set_weights({"other": {}})
             with pytest.raises(SpecError, match="the weights do not match this model: "):
                 algo.learner_group.set_weights({"default_policy": {}})
 
     def test_local_env_runner_plays_whole_episodes(self) -> None:
-        with expert().build_algo() as algo, expert().build_algo() as other_algo:
+        with expert_config().build_algo() as algo, expert_config().build_algo() as other_algo:
             runner = algo.env_runner_group.local_env_runner
-            first, second = runner.sample(num_episodes=2), runner.sample(num_episodes=1)
-            assert len({episode.id_ for episode in first + second}) == 3
-            assert all(episode.is_done for episode in first + second)
-            (three,) = other_algo.env_runner_group.foreach_env_runner(
+            first_episodes, last_episodes = runner.sample(num_episodes=2), runner.sample(num_episodes=1)
+            assert len({episode.id_ for episode in first_episodes + last_episodes}) == 3
+            assert all(episode.is_done for episode in first_episodes + last_episodes)
+            (other_episodes,) = other_algo.env_runner_group.foreach_env_runner(
                 lambda env_runner: env_runner.sample(num_episodes=3)
             )
-            for one, other_episode in zip(first + second, three, strict=True):
-                np.testing.assert_array_equal(one.get_observations(), other_episode.get_observations())
+            for episode, other_episode in zip(first_episodes + last_episodes, other_episodes, strict=True):
+                np.testing.assert_array_equal(episode.get_observations(), other_episode.get_observations())
             assert sum(map(len, runner.sample(num_timesteps=50))) >= 50
             with pytest.raises(SpecError, match="pass num_episodes or num_timesteps"):
                 runner.sample()
 
 
 class TestInitialCheckpoint:
-    def recorder(self, folder: Path) -> BCConfig:
+    def recorder_config(self, folder: Path) -> BCConfig:
         config = BCConfig().environment("CartPole-v1", max_episode_steps=30).rl_module(model_config=MODEL)
         return config.offline_data(output=str(folder / "out"))
 
     def test_initial_checkpoint_sets_weights_of_expert(self, tmp_path: Path) -> None:
-        with expert().debugging(seed=5).build_algo() as algo:
+        with expert_config().debugging(seed=5).build_algo() as algo:
             algo.save_to_path(tmp_path / "saved")
-            expected = weights(algo)
-        with expert().training(initial_checkpoint=str(tmp_path / "saved")).build_algo() as algo:
-            assert same(weights(algo), expected)
+            expected = get_weights(algo)
+        with expert_config().training(initial_checkpoint=str(tmp_path / "saved")).build_algo() as algo:
+            assert are_equal(get_weights(algo), expected)
 
     def test_initial_checkpoint_sets_weights_of_recorded_policy(self, tmp_path: Path) -> None:
-        with self.recorder(tmp_path).debugging(seed=5).build_algo() as algo:
+        with self.recorder_config(tmp_path).debugging(seed=5).build_algo() as algo:
             algo.save_to_path(tmp_path / "saved")
-            expected = weights(algo)
-        config = self.recorder(tmp_path).training(initial_checkpoint=str(tmp_path / "saved"))
+            expected = get_weights(algo)
+        config = self.recorder_config(tmp_path).training(initial_checkpoint=str(tmp_path / "saved"))
         with config.build_algo() as algo:
-            assert same(weights(algo), expected)
+            assert are_equal(get_weights(algo), expected)
 
     def test_missing_initial_checkpoint_raises(self, walks: Path, tmp_path: Path) -> None:
-        for config in (expert(), self.recorder(tmp_path), clone(walks)):
+        for config in (expert_config(), self.recorder_config(tmp_path), clone_config(walks)):
             config.training(initial_checkpoint="DOES_NOT_EXIST")
             with pytest.raises(DataError, match=r"(initialCheckpoint|initial_checkpoint): .*DOES_NOT_EXIST"):
                 config.build_algo()
@@ -516,13 +522,13 @@ class TestInitialCheckpoint:
 
 class TestEnvironments:
     def test_importable_class_has_its_import_path(self, walks: Path) -> None:
-        assert clone(walks).to_resource().spec.environment.id == "toy_environments:Walk"
+        assert clone_config(walks).to_resource().spec.environment.id == "toy_environments:Walk"
 
     def test_local_class_works_in_this_process(self) -> None:
-        class Local(Walk):
-            """Not to be imported."""
+        class LocalWalk(Walk):
+            """An environment that other processes cannot import."""
 
-        config = expert().environment(Local, env_config={"longest": 4})
+        config = expert_config().environment(LocalWalk, env_config={"longest": 4})
         for _ in range(2):
             with config.build_algo() as algo:
                 assert algo.evaluate()["env_runners"]["episode_len_mean"] <= 4
@@ -530,9 +536,9 @@ class TestEnvironments:
     @pytest.mark.slow
     def test_local_class_is_registered_in_evaluation_processes(self, walks: Path) -> None:
         class LocalWalk(Walk):
-            """Not to be imported."""
+            """An environment that other processes cannot import."""
 
-        config = clone(walks).environment(LocalWalk, env_config={"longest": 4})
+        config = clone_config(walks).environment(LocalWalk, env_config={"longest": 4})
         config.evaluation(evaluation_interval=1, evaluation_duration=2, evaluation_parallel_to_training=True)
         with config.build_algo() as algo:
             algo.train()
@@ -544,20 +550,20 @@ class TestEnvironments:
 
     def test_local_classes_of_one_name_are_distinct(self) -> None:
         classes = [type("Twin", (Walk,), {"action_space": gym.spaces.Discrete(n)}) for n in (2, 5)]
-        plans = [expert().environment(local_class).plan().training for local_class in classes]
+        plans = [expert_config().environment(local_class).plan().training for local_class in classes]
         assert plans[0].spec.environment.id != plans[1].spec.environment.id
 
     def test_registered_creator_gets_env_config_as_one_dictionary(self) -> None:
         register_env("walk-by-name", lambda config: Walk(**config))
-        with expert().environment("walk-by-name", env_config={"longest": 4}).build_algo() as algo:
+        with expert_config().environment("walk-by-name", env_config={"longest": 4}).build_algo() as algo:
             assert algo.evaluate()["env_runners"]["episode_len_mean"] <= 4
         register_env("walk-by-name", lambda config: Walk(shortest=20, longest=20))
-        with expert().environment("walk-by-name").build_algo() as algo:
+        with expert_config().environment("walk-by-name").build_algo() as algo:
             assert algo.evaluate()["env_runners"]["episode_len_mean"] == 20
 
     def test_registered_name_is_portable_with_the_config(self) -> None:
         register_env("walk-that-travels", Walk)
-        options = expert().environment("walk-that-travels").to_dict()
+        options = expert_config().environment("walk-that-travels").to_dict()
         assert options["env"].creator is Walk
         resource = PPOConfig().update_from_dict(options).offline_data(output="o").to_resource()
         assert resource.spec.environment.id == "walk-that-travels"

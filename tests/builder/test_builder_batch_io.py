@@ -1,4 +1,4 @@
-"""RLlib's classes of 2019: batches are written, read, and trained on; what does not apply is a sentence."""
+"""RLlib's classes of 2019 write and read batches, trainings use them, and unsupported uses raise one sentence."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from support import record, recording
 from toy_environments import Walk
 
 
-def build_batch(episode: int, steps: int = 3) -> SampleBatch:
-    """An episode, as RLlib's example `saving_experiences` makes it."""
+def build_batch(episode: int, num_steps: int = 3) -> SampleBatch:
+    """Build an episode as RLlib's example `saving_experiences` does."""
     builder = SampleBatchBuilder()
-    for t in range(steps):
+    for t in range(num_steps):
         builder.add_values(
             t=t,
             eps_id=episode,
@@ -42,20 +42,20 @@ def build_batch(episode: int, steps: int = 3) -> SampleBatch:
             action_logp=-1.0,
             rewards=1.0,
             prev_rewards=0,
-            dones=t == steps - 1,
+            dones=t == num_steps - 1,
             infos={"t": t} if t else {},
             new_obs=np.float32([episode, t + 1, 0, 0]),
         )
     return builder.build_and_reset()
 
 
-def assert_equal_batches(one: SampleBatch, other: SampleBatch) -> None:
-    assert one.keys() - {"type"} == other.keys() - {"type"}
-    for name in one:
-        np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+def assert_equal_batches(actual: SampleBatch, expected: SampleBatch) -> None:
+    assert actual.keys() - {"type"} == expected.keys() - {"type"}
+    for name in actual:
+        np.testing.assert_array_equal(actual[name], expected[name], err_msg=name)
 
 
-def bc() -> BCConfig:
+def bc_config() -> BCConfig:
     return (
         BCConfig()
         .environment(observation_space=Walk.observation_space, action_space=Walk.action_space)
@@ -65,30 +65,30 @@ def bc() -> BCConfig:
 
 
 class Reader(InputReader):
-    """Gives three episodes."""
+    """Returns three episodes."""
 
     def __init__(self, ioctx: Any) -> None:
         assert ioctx.worker_index == 0
         assert ioctx.config["train_batch_size_per_learner"] == 4
-        self._left = [build_batch(episode) for episode in range(3)]
+        self._remaining_batches = [build_batch(episode) for episode in range(3)]
 
     def next(self) -> SampleBatch:
-        if not self._left:
+        if not self._remaining_batches:
             raise StopIteration
-        return self._left.pop()
+        return self._remaining_batches.pop()
 
 
-class Endless(Reader):
+class EndlessReader(Reader):
     def next(self) -> SampleBatch:
         return build_batch(0)
 
 
-class Wrong(Reader):
+class NumberReader(Reader):
     def next(self) -> Any:
         return 3
 
 
-class Raising(Reader):
+class RaisingReader(Reader):
     def next(self) -> Any:
         raise KeyError("obs")
 
@@ -101,12 +101,15 @@ def test_sample_batch_has_columns_and_rows() -> None:
     assert builder.build_and_reset().count == 0
     assert [row["t"] for row in batch.rows()] == [0, 1, 2]
     assert batch.columns(["eps_id", SampleBatch.T])[1].tolist() == [0, 1, 2]
-    joined_batch = SampleBatch.concat_samples([build_batch(4), build_batch(5, steps=1)])
-    assert [part["t"].tolist() for part in joined_batch.split_by_episode()] == [[0, 1, 2], [0]]
-    assert_equal_batches(joined_batch, build_batch(4).concat(build_batch(5, steps=1)))
+    joined_batch = SampleBatch.concat_samples([build_batch(4), build_batch(5, num_steps=1)])
+    assert [episode_batch["t"].tolist() for episode_batch in joined_batch.split_by_episode()] == [
+        [0, 1, 2],
+        [0],
+    ]
+    assert_equal_batches(joined_batch, build_batch(4).concat(build_batch(5, num_steps=1)))
     assert joined_batch["infos"] == [{}, {"t": 1}, {"t": 2}, {}]
-    nested = SampleBatch(obs=[{"a": np.ones(2), "b": 1}] * 2)
-    assert nested["obs"]["a"].shape == (2, 2)
+    nested_batch = SampleBatch(obs=[{"a": np.ones(2), "b": 1}] * 2)
+    assert nested_batch["obs"]["a"].shape == (2, 2)
     with pytest.raises(DataError, match="differ in length: "):
         SampleBatch(obs=[1, 2], t=[0])
     with pytest.raises(DataError, match="batches have different columns"):
@@ -124,18 +127,20 @@ def test_written_batches_are_read_and_trained_on(tmp_path: Path, packed: tuple[s
         assert_equal_batches(read_batch, batch)
         assert ("obs" in packed) == (read_batch["obs"].dtype == np.float32)
     reader = JsonReader(str(tmp_path / "out"))
-    for _ in range(2):  # it begins anew
+    for _ in range(2):  # after the last batch, the reader starts again
         for batch in batches:
             assert_equal_batches(reader.next(), batch)
     data = open_data([str(tmp_path / "out")])
     assert (data.num_episodes, data.num_steps) == (4, 12)
     with (
-        bc().offline_data(input_=str(tmp_path / "out"), dataset_num_iters_per_learner=2).build_algo() as algo
+        bc_config()
+        .offline_data(input_=str(tmp_path / "out"), dataset_num_iters_per_learner=2)
+        .build_algo() as algo
     ):
         assert algo.train()["num_env_steps_trained_lifetime"] == 8
 
 
-def test_writer_limits_file_size_and_shares_no_file(tmp_path: Path, memory: str) -> None:
+def test_writers_limit_file_size_and_share_no_file(tmp_path: Path, memory: str) -> None:
     for _ in range(2):
         writer = JsonWriter(tmp_path, max_file_size=2000)
         for episode in range(4):
@@ -161,13 +166,13 @@ def test_dataset_reader_reads_any_dataset(tmp_path: Path) -> None:
         DatasetReader(3)
 
 
-@pytest.mark.parametrize("name", ["own-reader", None])
+@pytest.mark.parametrize("name", ["custom-reader", None])
 def test_custom_reader_is_an_input(name: str | None) -> None:
     reader_input: Any = Reader
     if name is not None:
         register_input(name, reader_input)
         reader_input = name
-    with bc().offline_data(input_=reader_input, dataset_num_iters_per_learner=2).build_algo() as algo:
+    with bc_config().offline_data(input_=reader_input, dataset_num_iters_per_learner=2).build_algo() as algo:
         assert any("returned 9 timesteps" in note for note in algo.notes)
         assert algo.train()["num_env_steps_trained_lifetime"] == 8
         folder = Path(algo.config.input_)
@@ -177,29 +182,33 @@ def test_custom_reader_is_an_input(name: str | None) -> None:
 
 def test_custom_reader_has_its_weight(tmp_path: Path) -> None:
     JsonWriter(tmp_path / "out").write(build_batch(7))
-    shares = {Reader: 0.25, str(tmp_path / "out"): 0.75}
-    with bc().offline_data(input_=shares, dataset_num_iters_per_learner=4).build_algo() as algo:
+    weights = {Reader: 0.25, str(tmp_path / "out"): 0.75}
+    with bc_config().offline_data(input_=weights, dataset_num_iters_per_learner=4).build_algo() as algo:
         algo.train()
 
 
 @pytest.mark.parametrize(
-    ("reader", "error", "sentence"),
+    ("reader", "error", "message"),
     [
-        (Endless, SpecError, "the reader did not stop after 100 timesteps: let next() raise StopIteration"),
-        (Wrong, UserCodeError, "Wrong.next() returned a int, expected a SampleBatch"),
-        (Raising, UserCodeError, "the reader of input_ in next()"),
+        (
+            EndlessReader,
+            SpecError,
+            "the reader did not stop after 100 timesteps: let next() raise StopIteration",
+        ),
+        (NumberReader, UserCodeError, "NumberReader.next() returned a int, expected a SampleBatch"),
+        (RaisingReader, UserCodeError, "the reader of input_ in next()"),
         (lambda ioctx: 3, SpecError, "input_ returned a int, expected an InputReader"),
         (lambda ioctx: 1 / 0, UserCodeError, "the reader of input_ raised ZeroDivisionError"),
     ],
 )
 def test_invalid_reader_raises(
-    reader: Callable[[Any], Any], error: type[Exception], sentence: str, monkeypatch: pytest.MonkeyPatch
+    reader: Callable[[Any], Any], error: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inputs, "MAX_TIMESTEPS", 100)
-    with pytest.raises(error) as caught_error:
-        bc().offline_data(input_=reader).build_algo()
-    assert sentence in str(caught_error.value)
-    assert "\n" not in str(caught_error.value)
+    with pytest.raises(error) as error_info:
+        bc_config().offline_data(input_=reader).build_algo()
+    assert message in str(error_info.value)
+    assert "\n" not in str(error_info.value)
 
 
 class Writer(OutputWriter):
@@ -218,7 +227,7 @@ class RaisingWriter(Writer):
         raise KeyError("bucket")
 
 
-def config_with_output(output: Any) -> PPOConfig:
+def output_config(output: Any) -> PPOConfig:
     return (
         PPOConfig()
         .environment(Walk)
@@ -228,9 +237,9 @@ def config_with_output(output: Any) -> PPOConfig:
     )
 
 
-@pytest.mark.parametrize("output", [Writer, lambda given: Writer(ioctx=given)])
+@pytest.mark.parametrize("output", [Writer, lambda context: Writer(ioctx=context)])
 def test_custom_writer_receives_each_episode_once(output: Any) -> None:
-    with config_with_output(output).build_algo() as algo:
+    with output_config(output).build_algo() as algo:
         folder = Path(algo.config.output)
         returns = sum(algo.evaluate()["env_runners"]["episode_return_mean"] * 3 for _ in range(2))
         assert folder.exists()
@@ -242,7 +251,7 @@ def test_custom_writer_receives_each_episode_once(output: Any) -> None:
 
 
 def test_custom_writer_without_episodes_receives_nothing() -> None:
-    config_with_output(Writer).build_algo().stop()
+    output_config(Writer).build_algo().stop()
     assert Writer.written_batches == []
 
 
@@ -250,10 +259,10 @@ def test_invalid_writer_raises() -> None:
     with pytest.raises(
         UserCodeError, match="output returned a int, expected an OutputWriter: a class with write"
     ):
-        config_with_output(lambda ioctx: 3).build_algo()
+        output_config(lambda ioctx: 3).build_algo()
     with pytest.raises(UserCodeError, match=r"the writer of output raised AssertionError at .*batch_io"):
-        config_with_output(Writer).evaluation(evaluation_duration=4).build_algo()
-    algo = config_with_output(RaisingWriter).build_algo()
+        output_config(Writer).evaluation(evaluation_duration=4).build_algo()
+    algo = output_config(RaisingWriter).build_algo()
     folder = Path(algo.config.output)
     algo.evaluate()
     with pytest.raises(UserCodeError, match=r"the writer of output in write\(\) raised KeyError at .*bucket"):
@@ -262,19 +271,19 @@ def test_invalid_writer_raises() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("options", "message"),
     [
         ({"input_": Reader}, "only build_algo() accepts functions that make an InputReader"),
         ({"output": Writer}, "for batch in DatasetReader(folder): writer.write(batch)"),
         ({"output": [Writer]}, "expected one path: a recording writes to one folder"),
         ({"output": "logdir"}, "name the folder of the dataset"),
-        ({"input_config": {"a": 1}}, "give it to the reader"),
+        ({"input_config": {"a": 1}}, "pass it to the reader"),
     ],
 )
-def test_unsupported_options_name_a_remedy(options: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(SpecError) as raised:
-        bc().environment(Walk).offline_data(**options).to_resource()
-    assert sentence in str(raised.value)
+def test_unsupported_options_name_a_remedy(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError) as error_info:
+        bc_config().environment(Walk).offline_data(**options).to_resource()
+    assert message in str(error_info.value)
 
 
 def test_json_reader_without_files_raises(tmp_path: Path) -> None:
@@ -287,17 +296,17 @@ def test_json_reader_without_files_raises(tmp_path: Path) -> None:
 
 
 def test_example_of_the_docs_page_runs(tmp_path: Path) -> None:
-    """`saving_experiences`, on CartPole."""
+    """RLlib's `saving_experiences`, with CartPole."""
     builder, writer = SampleBatchBuilder(), JsonWriter(str(tmp_path / "demo-out"))
     environment = gym.make("CartPole-v1")
     for episode in range(2):
         observation, _ = environment.reset(seed=episode)
         environment.action_space.seed(episode)
-        previous, process, t = np.zeros_like(environment.action_space.sample()), False, 0
-        while not process:
+        previous_action, is_done, t = np.zeros_like(environment.action_space.sample()), False, 0
+        while not is_done:
             action = environment.action_space.sample()
             new_obs, reward, terminated, truncated, info = environment.step(action)
-            process = terminated or truncated
+            is_done = terminated or truncated
             builder.add_values(
                 t=t,
                 eps_id=episode,
@@ -306,12 +315,12 @@ def test_example_of_the_docs_page_runs(tmp_path: Path) -> None:
                 actions=action,
                 action_prob=1.0,
                 rewards=reward,
-                prev_actions=previous,
+                prev_actions=previous_action,
                 prev_rewards=0,
-                dones=process,
+                dones=is_done,
                 infos=info,
                 new_obs=new_obs,
             )
-            observation, previous, t = new_obs, action, t + 1
+            observation, previous_action, t = new_obs, action, t + 1
         writer.write(builder.build_and_reset())
     assert open_data([str(tmp_path / "demo-out")]).num_episodes == 2

@@ -1,4 +1,4 @@
-"""Every bound that an algorithm's schema states holds: for the resource and for the Python builder, in one sentence."""
+"""A value outside a bound of an algorithm's schema raises one sentence, in a resource and in the Python builder."""
 
 from __future__ import annotations
 
@@ -17,50 +17,52 @@ from hindcast.rllib.builder.options import to_option_name
 
 Schema = Mapping[str, Any]
 
-INTEGERS = {"minimum": -1, "maximum": 1, "exclusiveMinimum": 0, "exclusiveMaximum": 0}
-"""How far the nearest whole number outside a bound is from it."""
-NUMBERS = {"minimum": -math.inf, "maximum": math.inf}
-"""Where the nearest number outside a bound lies; that of an exclusive one is itself outside."""
+INTEGER_STEPS = {"minimum": -1, "maximum": 1, "exclusiveMinimum": 0, "exclusiveMaximum": 0}
+"""Bound -> step from its limit to the nearest integer outside."""
+FLOAT_DIRECTIONS = {"minimum": -math.inf, "maximum": math.inf}
+"""Inclusive bound -> direction of the nearest float outside; the limit of an exclusive bound is itself outside."""
 
 
-def outside(options: Schema, part: Schema) -> Iterator[Any]:
-    """The nearest values that an option does not take."""
-    for kind in part.get("anyOf", [part]):
-        yield from beyond(kind)
-    if "x-type" in part:
-        number, points = part["anyOf"]
+def values_outside_option(options: Schema, option_schema: Schema) -> Iterator[Any]:
+    """Yield the nearest values that an option refuses."""
+    for type_schema in option_schema.get("anyOf", [option_schema]):
+        yield from values_outside_type(type_schema)
+    if "x-type" in option_schema:
+        number, points = option_schema["anyOf"]
         yield [[0, 0.5]] * (points["maxItems"] + 1)
-        yield from ([[0, value]] for value in beyond(number))
+        yield from ([[0, value]] for value in values_outside_type(number))
         yield [[1, 0.5]]
-    default = {name: each["default"] for name, each in options["properties"].items()}
-    if "x-at-most" in part:
-        yield default[part["x-at-most"]] + 1
+    defaults = {name: option["default"] for name, option in options["properties"].items()}
+    if "x-at-most" in option_schema:
+        yield defaults[option_schema["x-at-most"]] + 1
 
 
-def beyond(kind: Schema) -> Iterator[Any]:
-    if "enum" in kind:
+def values_outside_type(type_schema: Schema) -> Iterator[Any]:
+    if "enum" in type_schema:
         yield "nonsense"
-    if "minItems" in kind:
-        yield [[0, 0.5]] * (kind["minItems"] - 1)
-    for bound in sorted(INTEGERS.keys() & kind.keys()):
-        limit = kind[bound]
-        if kind["type"] == "integer":
-            yield limit + INTEGERS[bound]
+    if "minItems" in type_schema:
+        yield [[0, 0.5]] * (type_schema["minItems"] - 1)
+    for bound in sorted(INTEGER_STEPS.keys() & type_schema.keys()):
+        limit = type_schema[bound]
+        if type_schema["type"] == "integer":
+            yield limit + INTEGER_STEPS[bound]
         else:
-            yield math.nextafter(limit, NUMBERS[bound]) if bound in NUMBERS else float(limit)
+            yield (
+                math.nextafter(limit, FLOAT_DIRECTIONS[bound]) if bound in FLOAT_DIRECTIONS else float(limit)
+            )
 
 
 CASES = [
     pytest.param(algorithm, {option: value}, id=f"{algorithm} {option} {value!s:.24}")
     for algorithm, options in schemas().items()
-    for option, part in options["properties"].items()
-    for value in outside(options, part)
+    for option, schema in options["properties"].items()
+    for value in values_outside_option(options, schema)
 ] + [
     pytest.param("DecisionTransformer", {"embedSize": 129, "numHeads": 2}, id="DecisionTransformer numHeads")
 ]
 
 
-def of_resource(algorithm: str, config: Mapping[str, Any]) -> None:
+def validate_resource_with(algorithm: str, config: Mapping[str, Any]) -> None:
     spec: dict[str, Any] = {"algorithm": algorithm, "config": config}
     if "OfflineTraining" in schemas()[algorithm]["x-kinds"]:
         kind, spec = "OfflineTraining", {**spec, "input": [{"path": "data"}], "stop": {"updates": 1}}
@@ -73,7 +75,7 @@ def of_resource(algorithm: str, config: Mapping[str, Any]) -> None:
     )
 
 
-def of_builder(algorithm: str, config: Mapping[str, Any]) -> None:
+def validate_builder_with(algorithm: str, config: Mapping[str, Any]) -> None:
     builder = AlgorithmConfig(algorithm).environment("CartPole-v1")
     if "OfflineTraining" in schemas()[algorithm]["x-kinds"]:
         builder = builder.offline_data(input_="data")
@@ -82,10 +84,10 @@ def of_builder(algorithm: str, config: Mapping[str, Any]) -> None:
 
 @pytest.mark.parametrize(("algorithm", "config"), CASES)
 def test_value_beyond_a_bound_raises_one_sentence(algorithm: str, config: dict[str, Any]) -> None:
-    with pytest.raises(SpecError) as by_resource:
-        of_resource(algorithm, config)
-    with pytest.raises(SpecError) as by_builder:
-        of_builder(algorithm, config)
+    with pytest.raises(SpecError) as resource_error:
+        validate_resource_with(algorithm, config)
+    with pytest.raises(SpecError) as builder_error:
+        validate_builder_with(algorithm, config)
     option = next(iter(config))
-    assert re.fullmatch(rf"spec\.(policy\.train\.)?config\.{option}\W.*", str(by_resource.value))
-    assert re.fullmatch(rf"{to_option_name(option)}\W.*", str(by_builder.value))
+    assert re.fullmatch(rf"spec\.(policy\.train\.)?config\.{option}\W.*", str(resource_error.value))
+    assert re.fullmatch(rf"{to_option_name(option)}\W.*", str(builder_error.value))

@@ -1,4 +1,4 @@
-"""A user's own steps in RLlib's forms, defined where no other process could import them."""
+"""Custom connectors, losses, pre-learners and readers in RLlib's forms, which other processes cannot import."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ from hindcast.rllib.connectors.library import (
 )
 
 LINES = ["the cat sat", "a dog ran far", "the dog sat"]
-VOCABULARY = {token: number for number, token in enumerate(sorted({*" ".join(LINES).split(" ")}))}
+VOCABULARY = {token: index for index, token in enumerate(sorted({*" ".join(LINES).split(" ")}))}
 
 
 @pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _separate_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
 
 
 class ScaleObservations(ConnectorV2):
-    """Scales observations and adds a column, and uses all that it is given."""
+    """Scales observations, adds a column, and uses every argument."""
 
     def __init__(self, input_observation_space=None, input_action_space=None, *, scale=1.0, **kwargs):
         super().__init__(input_observation_space, input_action_space, **kwargs)
@@ -70,8 +70,8 @@ class ScaleObservations(ConnectorV2):
         return batch
 
 
-class Shifted(ConnectorV2):
-    """Works on tensors, where RLlib's default pieces were before."""
+class ShiftTensors(ConnectorV2):
+    """Shifts tensors, since it runs after RLlib's default connectors."""
 
     def __call__(self, *, batch, shared_data, **kwargs):
         assert shared_data["scale"] == 3.0
@@ -80,7 +80,7 @@ class Shifted(ConnectorV2):
         return batch
 
 
-class OwnPipeline(BCConfig):
+class PipelineConfig(BCConfig):
     def build_learner_connector(self, input_observation_space, input_action_space, device=None):
         pipeline = super().build_learner_connector(
             input_observation_space=input_observation_space,
@@ -95,15 +95,21 @@ class OwnPipeline(BCConfig):
         return pipeline
 
 
-class OwnPieceAtTheEnd(OwnPipeline):
+class AppendedConnectorConfig(PipelineConfig):
     def build_learner_connector(self, *args, **kwargs):
         pipeline = super().build_learner_connector(*args, **kwargs)
-        pipeline.append(Shifted())
+        pipeline.append(ShiftTensors())
         return pipeline
 
 
-def training_config(walks: Path, kind: type[AlgorithmConfig] = BCConfig, **options: Any) -> AlgorithmConfig:
-    config = kind().environment("toy_environments:Walk").training(train_batch_size_per_learner=16, **options)
+def training_config(
+    walks: Path, config_class: type[AlgorithmConfig] = BCConfig, **options: Any
+) -> AlgorithmConfig:
+    config = (
+        config_class()
+        .environment("toy_environments:Walk")
+        .training(train_batch_size_per_learner=16, **options)
+    )
     return config.offline_data(input_=str(walks), dataset_num_iters_per_learner=1)
 
 
@@ -113,28 +119,28 @@ def first_batch(config: AlgorithmConfig) -> dict[str, torch.Tensor]:
         return {leaf: tensor.clone() for leaf, tensor in algo.offline_data.next().items()}
 
 
-def make(observation_space: gym.Space, action_space: gym.Space) -> ConnectorV2:
+def make_connector(observation_space: gym.Space, action_space: gym.Space) -> ConnectorV2:
     return ScaleObservations(scale=3.0)
 
 
 @pytest.mark.parametrize(
-    "given",
+    "connector",
     [
-        make,
+        make_connector,
         {"name": ScaleObservations, "kwargs": {"scale": 3.0}},
         ScaleObservations(scale=3.0),
         lambda observations, actions: [ScaleObservations(observations, actions, scale=3.0)],
         lambda *spaces: LearnerConnectorPipeline(connectors=[ScaleObservations(*spaces, scale=3.0)]),
     ],
 )
-def test_connector_in_any_form_gives_the_same_batches(walks: Path, given: Any) -> None:
-    plain, batch = (
+def test_connector_in_any_form_gives_the_same_batches(walks: Path, connector: Any) -> None:
+    default_batch, batch = (
         first_batch(training_config(walks)),
-        first_batch(training_config(walks, learner_connector=given)),
+        first_batch(training_config(walks, learner_connector=connector)),
     )
-    assert torch.equal(batch["obs"], 3 * plain["obs"])
+    assert torch.equal(batch["obs"], 3 * default_batch["obs"])
     assert batch["before"].shape == (16, 3)
-    assert {*batch} - {*plain} == {"before"}
+    assert {*batch} - {*default_batch} == {"before"}
 
 
 def test_results_contain_metrics_of_connectors(walks: Path) -> None:
@@ -142,52 +148,55 @@ def test_results_contain_metrics_of_connectors(walks: Path) -> None:
         data = algo.offline_data
         assert data is not None
         assert algo.train()["learner_connector"] == {"timesteps": data.epoch_size}
-        assert "learner_connector" not in algo.train()  # the data lie in memory, and were read once
+        assert "learner_connector" not in algo.train()  # the data stay in memory and are not read again
 
 
 def test_override_of_build_learner_connector_is_used(walks: Path) -> None:
-    plain, batch = first_batch(training_config(walks)), first_batch(training_config(walks, OwnPipeline))
-    assert {*batch} - {*plain} == {"new_obs"}
-    assert torch.equal(batch["obs"], plain["obs"])
+    default_batch = first_batch(training_config(walks))
+    batch = first_batch(training_config(walks, PipelineConfig))
+    assert {*batch} - {*default_batch} == {"new_obs"}
+    assert torch.equal(batch["obs"], default_batch["obs"])
 
 
 def test_connector_after_default_ones_gets_tensors(walks: Path) -> None:
-    plain = first_batch(training_config(walks, OwnPipeline))
-    config = training_config(walks, OwnPieceAtTheEnd, learner_connector=make)
+    default_batch = first_batch(training_config(walks, PipelineConfig))
+    config = training_config(walks, AppendedConnectorConfig, learner_connector=make_connector)
     batch = first_batch(config)
-    torch.testing.assert_close(batch["obs"], 3 * plain["obs"] + 1)
+    torch.testing.assert_close(batch["obs"], 3 * default_batch["obs"] + 1)
     with pytest.raises(SpecError, match="build_learner_connector cannot be imported by name"):
         config.to_resource()
 
 
-class ObsAlone(ConnectorV2):
+class ChangeOnlyObs(ConnectorV2):
     def __call__(self, *, batch, **kwargs):
         batch["default_policy"]["obs"] = 2 * batch["default_policy"]["obs"]
         return batch
 
 
 def test_connector_that_changes_obs_without_new_obs_raises(walks: Path) -> None:
-    class Own(DQNConfig):
+    class AppendedConnectorDQNConfig(DQNConfig):
         def build_learner_connector(self, *args, **kwargs):
             pipeline = super().build_learner_connector(*args, **kwargs)
-            pipeline.append(ObsAlone())
+            pipeline.append(ChangeOnlyObs())
             return pipeline
 
-    with pytest.raises(UserCodeError, match=r"connector ObsAlone at .*: ?\d* ?changed 'obs' .* no 'new_obs'"):
-        first_batch(training_config(walks, Own))
+    with pytest.raises(
+        UserCodeError, match=r"connector ChangeOnlyObs at .*: ?\d* ?changed 'obs' .* no 'new_obs'"
+    ):
+        first_batch(training_config(walks, AppendedConnectorDQNConfig))
 
 
-class Penalised(BCTorchLearner):
+class PenalisedBC(BCTorchLearner):
     def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
-        base = super().compute_loss_for_module(
+        bc_loss = super().compute_loss_for_module(
             module_id=module_id, config=config, batch=batch, fwd_out=fwd_out
         )
         penalty = fwd_out["action_dist_inputs"].square().mean()
         self.metrics.log_value((module_id, "penalty"), penalty, window=1)
-        return base + config.lr * penalty
+        return bc_loss + config.lr * penalty
 
 
-class LogsASum(BCTorchLearner):
+class LogsSumMetric(BCTorchLearner):
     def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
         self.metrics.log_dict({"one": 1.0}, key=module_id, window=1)
         self.metrics.log_value("updates", 1, reduce="sum")
@@ -198,7 +207,7 @@ class LogsASum(BCTorchLearner):
 
 def test_metrics_of_a_loss_are_averaged(walks: Path) -> None:
     with (
-        training_config(walks, learner_class=LogsASum).build_algo() as algo,
+        training_config(walks, learner_class=LogsSumMetric).build_algo() as algo,
         pytest.raises(
             UserCodeError, match="metric 'updates': reduce is 'sum', but metrics of updates are averaged"
         ),
@@ -209,7 +218,7 @@ def test_metrics_of_a_loss_are_averaged(walks: Path) -> None:
 def test_learner_class_has_its_own_loss(walks: Path, tmp_path: Path) -> None:
     with training_config(walks).build_algo() as algo:
         bc_metrics = algo.train()["learners"]["default_policy"]
-    config = training_config(walks, learner_class=Penalised)
+    config = training_config(walks, learner_class=PenalisedBC)
     with config.build_algo() as algo:
         custom_metrics = algo.train()["learners"]["default_policy"]
         checkpoint = algo.save_to_path(tmp_path / "saved")
@@ -222,8 +231,8 @@ def test_learner_class_has_its_own_loss(walks: Path, tmp_path: Path) -> None:
         assert algo.train()["learners"]["default_policy"] == expected
 
 
-class Words(OfflinePreLearner):
-    """As the reference's page has it: frames of text through a pipeline of its own."""
+class TextPreLearner(OfflinePreLearner):
+    """As in RLlib's documentation: converts text to frames, with its own connector pipeline."""
 
     def __init__(  # noqa: PLR0917
         self,
@@ -249,7 +258,7 @@ class Words(OfflinePreLearner):
         self._learner_connector.append(NumpyToTensor(as_learner_connector=True))
 
     def __call__(self, batch):
-        episodes = Words._map_to_episodes(
+        episodes = TextPreLearner._map_to_episodes(
             is_multi_agent=False,
             batch=batch,
             to_numpy=True,
@@ -258,8 +267,8 @@ class Words(OfflinePreLearner):
             vocabulary=self.vocabulary,
         )["episodes"]
         batch = self._learner_connector(rl_module=self._module, batch={}, episodes=episodes, shared_data={})
-        steps = sum(episode.env_steps() for episode in episodes)
-        return {"batch": MultiAgentBatch(dict(batch), env_steps=steps)}
+        num_steps = sum(episode.env_steps() for episode in episodes)
+        return {"batch": MultiAgentBatch(dict(batch), env_steps=num_steps)}
 
     @staticmethod
     def _map_to_episodes(  # noqa: PLR0917
@@ -305,7 +314,7 @@ def test_prelearner_that_returns_batches_is_trained_on(tmp_path: Path) -> None:
         .offline_data(
             input_=str(folder),
             input_read_method="read_text",
-            prelearner_class=Words,
+            prelearner_class=TextPreLearner,
             prelearner_kwargs={"vocabulary": VOCABULARY},
         )
         .rl_module(model_config=DefaultModelConfig(conv_filters=[[16, 4, 2], [32, 4, 2]]))
@@ -315,11 +324,11 @@ def test_prelearner_that_returns_batches_is_trained_on(tmp_path: Path) -> None:
     expected = sorted(VOCABULARY[token] for line in LINES for token in line.split(" ")[1:])
     assert sorted(batch["actions"].tolist()) == expected
     assert batch["obs"].shape == (7, size, 1, 4)
-    assert batch["obs"][..., 3].sum(dim=(1, 2)).tolist() == [1.0] * 7  # the last frame is the token before
+    assert batch["obs"][..., 3].sum(dim=(1, 2)).tolist() == [1.0] * 7  # the last frame is the preceding token
 
 
-class Reversed(OfflinePreLearner):
-    """Each batch as an episode that is played backwards."""
+class ReversingPreLearner(OfflinePreLearner):
+    """Converts each batch to an episode in reverse order."""
 
     def _map_sample_batch_to_episode(self, is_multi_agent, batch, **kwargs):
         return {
@@ -336,17 +345,17 @@ class Reversed(OfflinePreLearner):
         }
 
 
-def of_sample_batches(folder: Path) -> AlgorithmConfig:
-    """Three batches of four timesteps, whose observation and action are both the number of the timestep."""
+def sample_batch_config(folder: Path) -> AlgorithmConfig:
+    """Write three batches of four timesteps, with the timestep's index as observation and action, and read them."""
     folder.mkdir()
     with (folder / "batches.json").open("w") as file:
-        for first in (0, 4, 8):
-            steps = range(first, first + 4)
+        for start in (0, 4, 8):
+            steps = range(start, start + 4)
             batch = {"obs": [[step] * 4 for step in steps], "actions": [*steps], "rewards": [1.0] * 4}
             file.write(json.dumps({"type": "SampleBatch", **batch}) + "\n")
     spaces = gym.spaces.Box(-99.0, 99.0, (4,), np.float32), gym.spaces.Discrete(12)
     config = DQNConfig().environment(observation_space=spaces[0], action_space=spaces[1])
-    return config.offline_data(input_=str(folder), prelearner_class=Reversed).training(
+    return config.offline_data(input_=str(folder), prelearner_class=ReversingPreLearner).training(
         train_batch_size_per_learner=12
     )
 
@@ -354,7 +363,7 @@ def of_sample_batches(folder: Path) -> AlgorithmConfig:
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_here")
 def test_prelearner_of_sample_batches_is_trained_on(tmp_path: Path) -> None:
-    config = of_sample_batches(tmp_path / "batches").offline_data(input_read_sample_batches=True)
+    config = sample_batch_config(tmp_path / "batches").offline_data(input_read_sample_batches=True)
     batch = first_batch(config)
     next_obs = {
         int(action): int(obs[0]) for action, obs in zip(batch["actions"], batch["new_obs"], strict=True)
@@ -365,33 +374,33 @@ def test_prelearner_of_sample_batches_is_trained_on(tmp_path: Path) -> None:
 
 
 def test_sample_batches_without_their_option_raise(tmp_path: Path) -> None:
-    sentence = (
+    message = (
         r"batches holds \.json files, but without a named format only Parquet is read: for SampleBatch JSON set "
         r"input_read_sample_batches=True \(format: SampleBatch\)"
     )
-    with pytest.raises(SpecError, match=sentence):
-        first_batch(of_sample_batches(tmp_path / "batches"))
+    with pytest.raises(SpecError, match=message):
+        first_batch(sample_batch_config(tmp_path / "batches"))
 
 
-def rows_of_numbers(path: str, episodes: int) -> Iterator[dict[str, Any]]:
-    """A read method of the user's own."""
-    for number in range(episodes):
-        observations = np.load(Path(path) / f"{number}.npy")
-        steps = len(observations) - 1
+def read_numpy_episodes(path: str, episodes: int) -> Iterator[dict[str, Any]]:
+    """Yield the timesteps of each file; a custom read method."""
+    for index in range(episodes):
+        observations = np.load(Path(path) / f"{index}.npy")
+        num_steps = len(observations) - 1
         yield {
-            "eps_id": [str(number)] * steps,
-            "t": list(range(steps)),
+            "eps_id": [str(index)] * num_steps,
+            "t": list(range(num_steps)),
             "obs": observations[:-1],
             "new_obs": observations[1:],
-            "actions": [number] * steps,
-            "rewards": [1.0] * steps,
-            "terminateds": [False] * (steps - 1) + [True],
-            "truncateds": [False] * steps,
+            "actions": [index] * num_steps,
+            "rewards": [1.0] * num_steps,
+            "terminateds": [False] * (num_steps - 1) + [True],
+            "truncateds": [False] * num_steps,
         }
 
 
-class Single(OfflinePreLearner):
-    """An instance's method, and what `read_numpy` calls its column."""
+class SingleStepPreLearner(OfflinePreLearner):
+    """Overrides an instance method, and reads the column `data` of `read_numpy`."""
 
     def _map_to_episodes(self, batch, to_numpy=False, **kwargs):
         assert self.observation_space.shape == (4,)
@@ -410,7 +419,7 @@ class Single(OfflinePreLearner):
         }
 
 
-class ReadsByItself(OfflineData):
+class CustomOfflineData(OfflineData):
     def __init__(self, config):
         import ray.data
 
@@ -419,11 +428,11 @@ class ReadsByItself(OfflineData):
         self.data = ray.data.read_numpy(self.path).map(lambda row: {"data": row["data"] * 2})
 
 
-def saved_arrays(folder: Path) -> tuple[AlgorithmConfig, list[np.ndarray]]:
+def save_arrays(folder: Path) -> tuple[AlgorithmConfig, list[np.ndarray]]:
     folder.mkdir()
-    arrays = [np.random.default_rng(number).normal(size=(6, 4)).astype(np.float32) for number in range(3)]
-    for number, array in enumerate(arrays):
-        np.save(folder / f"{number}.npy", array)
+    arrays = [np.random.default_rng(index).normal(size=(6, 4)).astype(np.float32) for index in range(3)]
+    for index, array in enumerate(arrays):
+        np.save(folder / f"{index}.npy", array)
     config = BCConfig().environment("toy_environments:Walk")
     return config.offline_data(input_=str(folder), validate_data=False), arrays
 
@@ -431,8 +440,8 @@ def saved_arrays(folder: Path) -> tuple[AlgorithmConfig, list[np.ndarray]]:
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_here")
 def test_read_method_may_be_a_function(tmp_path: Path) -> None:
-    config, arrays = saved_arrays(tmp_path / "numbers")
-    config.offline_data(input_read_method=rows_of_numbers, input_read_method_kwargs={"episodes": 3})
+    config, arrays = save_arrays(tmp_path / "numbers")
+    config.offline_data(input_read_method=read_numpy_episodes, input_read_method_kwargs={"episodes": 3})
     batch = first_batch(config.training(train_batch_size_per_learner=15))
     order = torch.argsort(batch["obs"][:, 0])
     expected = torch.from_numpy(np.concatenate([array[:-1] for array in arrays]))
@@ -448,10 +457,14 @@ def test_read_method_may_be_a_function(tmp_path: Path) -> None:
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_here")
 def test_ray_data_methods_read_by_name_or_in_a_class(tmp_path: Path) -> None:
-    config, arrays = saved_arrays(tmp_path / "numbers")
+    config, arrays = save_arrays(tmp_path / "numbers")
     config.training(train_batch_size_per_learner=18)
-    by_name = config.copy().offline_data(input_read_method="read_numpy", prelearner_class=Single)
-    by_class = config.copy().offline_data(offline_data_class=ReadsByItself, prelearner_class=Single)
+    by_name = config.copy().offline_data(
+        input_read_method="read_numpy", prelearner_class=SingleStepPreLearner
+    )
+    by_class = config.copy().offline_data(
+        offline_data_class=CustomOfflineData, prelearner_class=SingleStepPreLearner
+    )
     expected_obs = np.sort(np.concatenate(arrays)[:, 0])
     for reader_config, factor in ((by_name, 1), (by_class, 2)):
         obs = first_batch(reader_config)["obs"][:, 0].numpy()

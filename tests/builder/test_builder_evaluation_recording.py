@@ -1,4 +1,4 @@
-"""`evaluate()` with an output: whole episodes, each written once, whatever happens between the calls."""
+"""`evaluate()` with an output writes complete episodes, each of them once, also after a kill and between updates."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from toy_environments import Walk
 ROOT = Path(__file__).parents[2]
 
 
-def recorder(output: Path | str, per_call: int = 10, **options: object) -> PPOConfig:
+def recorder_config(output: Path | str, duration: int = 10, **options: object) -> PPOConfig:
     return (
         PPOConfig()
         .environment(Walk)
         .env_runners(num_envs_per_env_runner=4)
         .rl_module(model_config={"fcnet_hiddens": [8]})
-        .evaluation(evaluation_duration=per_call)
+        .evaluation(evaluation_duration=duration)
         .offline_data(output=str(output), **{"output_max_rows_per_file": 4, **options})
     )
 
 
-def record(config: PPOConfig, calls: int) -> list[dict[str, float]]:
+def record_evaluations(config: PPOConfig, num_calls: int) -> list[dict[str, float]]:
     with config.build_algo() as algo:
-        return [algo.evaluate()["env_runners"] for _ in range(calls)]
+        return [algo.evaluate()["env_runners"] for _ in range(num_calls)]
 
 
 def change_policy(algo: RunningAlgorithm) -> None:
@@ -48,7 +48,7 @@ def change_policy(algo: RunningAlgorithm) -> None:
 
 
 def test_every_evaluate_adds_its_episodes(tmp_path: Path) -> None:
-    reports = record(recorder(tmp_path), calls=3)
+    reports = record_evaluations(recorder_config(tmp_path), num_calls=3)
     block = read_all(tmp_path)
     assert [int(eps_id.rpartition("-")[2]) for eps_id in block.eps_id] == list(range(30))
     assert [report["num_episodes"] for report in reports] == [10, 10, 10]
@@ -59,7 +59,7 @@ def test_every_evaluate_adds_its_episodes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "folder"),
+    ("make_filesystem", "folder"),
     [
         (lambda root: fsspec.filesystem("memory"), "run-tests/data"),
         (lambda root: pafs.PyFileSystem(pafs.FSSpecHandler(fsspec.filesystem("memory"))), "run-tests/data"),
@@ -69,24 +69,24 @@ def test_every_evaluate_adds_its_episodes(tmp_path: Path) -> None:
     ids=["fsspec", "pyarrow", "below a folder", "local"],
 )
 def test_file_system_object_is_written_and_read(
-    tmp_path: Path, memory_path: str, kind: Callable[[Path], object], folder: str
+    tmp_path: Path, memory_path: str, make_filesystem: Callable[[Path], object], folder: str
 ) -> None:
-    filesystem, folder = kind(tmp_path), folder.format(root=tmp_path)
-    record(recorder(folder, output_filesystem=filesystem), calls=1)
+    filesystem, folder = make_filesystem(tmp_path), folder.format(root=tmp_path)
+    record_evaluations(recorder_config(folder, output_filesystem=filesystem), num_calls=1)
     assert open_dataset(folder, filesystem).num_episodes == 10
-    digests = (
+    training_config = (
         BCConfig()
         .environment(Walk)
         .rl_module(model_config={"fcnet_hiddens": [8]})
         .offline_data(input_=f"{folder}/*.parquet", input_filesystem=filesystem)
     )
-    with digests.build_algo() as algo:
+    with training_config.build_algo() as algo:
         assert algo.train()["num_env_steps_trained_lifetime"] > 0
 
 
 def test_runners_get_the_file_system_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filesystem = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
-    with recorder("data", output_filesystem=filesystem).build_algo() as algo:
+    with recorder_config("data", output_filesystem=filesystem).build_algo() as algo:
         algo.evaluate()
         task = pickle.dumps(algo._recording._recorded_task)
     monkeypatch.setattr("hindcast.storage.user_files._filesystems", {})  # as in another process
@@ -94,13 +94,13 @@ def test_runners_get_the_file_system_object(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_episodes_per_file_are_limited(tmp_path: Path) -> None:
-    record(recorder(tmp_path), calls=2)
+    record_evaluations(recorder_config(tmp_path), num_calls=2)
     rows = sorted(pq.ParquetFile(file).metadata.num_rows for file in tmp_path.glob("*.parquet"))
     assert rows == [2, 2, 4, 4, 4, 4]
 
 
 def test_manifest_after_stop_is_complete(tmp_path: Path) -> None:
-    with recorder(tmp_path).build_algo() as algo:
+    with recorder_config(tmp_path).build_algo() as algo:
         algo.evaluate()
         assert read_manifest(resolve(tmp_path)) is None
         digest = algo.get_policy().digest
@@ -111,37 +111,41 @@ def test_manifest_after_stop_is_complete(tmp_path: Path) -> None:
 
 
 def test_no_evaluation_writes_nothing(tmp_path: Path) -> None:
-    record(recorder(tmp_path / "out"), calls=0)
+    record_evaluations(recorder_config(tmp_path / "out"), num_calls=0)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
 def test_processes_record_the_same_episodes(tmp_path: Path) -> None:
-    here = record(recorder(tmp_path / "here"), calls=2)
-    files = record(recorder(tmp_path / "there").evaluation(evaluation_num_env_runners=2), calls=2)
-    assert here == files
-    assert episode_hashes(read_all(tmp_path / "here")) == episode_hashes(read_all(tmp_path / "there"))
+    local_reports = record_evaluations(recorder_config(tmp_path / "local"), num_calls=2)
+    process_reports = record_evaluations(
+        recorder_config(tmp_path / "processes").evaluation(evaluation_num_env_runners=2), num_calls=2
+    )
+    assert local_reports == process_reports
+    assert episode_hashes(read_all(tmp_path / "local")) == episode_hashes(read_all(tmp_path / "processes"))
 
 
 def test_duration_in_timesteps_records_whole_episodes(tmp_path: Path) -> None:
-    config = recorder(tmp_path, per_call=50).evaluation(evaluation_duration_unit="timesteps")
-    reports = record(config, calls=2)
+    config = recorder_config(tmp_path, duration=50).evaluation(evaluation_duration_unit="timesteps")
+    reports = record_evaluations(config, num_calls=2)
     assert all(50 <= report["num_env_steps"] < 50 + 4 * 12 for report in reports)
     assert open_dataset(str(tmp_path)).num_steps == sum(report["num_env_steps"] for report in reports)
 
 
 def test_second_run_plays_no_episode_twice(tmp_path: Path) -> None:
-    first = record(recorder(tmp_path), calls=2)
-    before = {file.name: file.stat().st_mtime_ns for file in tmp_path.glob("*.parquet")}
-    assert record(recorder(tmp_path), calls=2) == first
-    assert {file.name: file.stat().st_mtime_ns for file in tmp_path.glob("*.parquet")} == before
-    third = record(recorder(tmp_path), calls=3)
-    assert third[:2] == first
+    first_reports = record_evaluations(recorder_config(tmp_path), num_calls=2)
+    modification_times = {file.name: file.stat().st_mtime_ns for file in tmp_path.glob("*.parquet")}
+    assert record_evaluations(recorder_config(tmp_path), num_calls=2) == first_reports
+    assert {file.name: file.stat().st_mtime_ns for file in tmp_path.glob("*.parquet")} == modification_times
+    third_reports = record_evaluations(recorder_config(tmp_path), num_calls=3)
+    assert third_reports[:2] == first_reports
     assert open_dataset(str(tmp_path)).num_episodes == 30
 
 
 def test_recording_between_training_has_all_digests(tmp_path: Path) -> None:
-    config = recorder(tmp_path).training(train_batch_size_per_learner=64, minibatch_size=32, num_epochs=1)
+    config = recorder_config(tmp_path).training(
+        train_batch_size_per_learner=64, minibatch_size=32, num_epochs=1
+    )
     with config.build_algo() as algo:
         algo.evaluate()
         algo.train()
@@ -154,27 +158,27 @@ def test_recording_between_training_has_all_digests(tmp_path: Path) -> None:
     assert open_dataset(str(tmp_path)).num_episodes == 20
 
 
-class TestAnotherRecording:
+class TestExistingRecording:
     def test_recording_of_another_policy_raises(self, tmp_path: Path) -> None:
-        record(recorder(tmp_path), calls=1)
-        with recorder(tmp_path).build_algo() as algo:
+        record_evaluations(recorder_config(tmp_path), num_calls=1)
+        with recorder_config(tmp_path).build_algo() as algo:
             change_policy(algo)
             with pytest.raises(OutputConflict, match="contains episodes of another policy"):
                 algo.evaluate()
         assert open_dataset(str(tmp_path)).num_episodes == 10
 
     def test_recording_of_another_spec_raises(self, tmp_path: Path) -> None:
-        record(recorder(tmp_path), calls=1)
+        record_evaluations(recorder_config(tmp_path), num_calls=1)
         with (
-            recorder(tmp_path, per_call=5).build_algo() as algo,
+            recorder_config(tmp_path, duration=5).build_algo() as algo,
             pytest.raises(OutputConflict, match="the spec changed"),
         ):
             algo.evaluate()
 
     @pytest.mark.parametrize("change", ["policy", "spec"])
-    def test_recording_on_request_is_replaced(self, tmp_path: Path, change: str) -> None:
-        record(recorder(tmp_path), calls=2)
-        config = recorder(tmp_path, 5 if change == "spec" else 10, output_on_existing="Replace")
+    def test_recording_is_replaced_on_request(self, tmp_path: Path, change: str) -> None:
+        record_evaluations(recorder_config(tmp_path), num_calls=2)
+        config = recorder_config(tmp_path, 5 if change == "spec" else 10, output_on_existing="Replace")
         with config.build_algo() as algo:
             if change == "policy":
                 change_policy(algo)
@@ -182,18 +186,18 @@ class TestAnotherRecording:
         assert open_dataset(str(tmp_path)).num_episodes == (5 if change == "spec" else 10)
         assert leftovers(tmp_path) == []
 
-    def test_finished_recording_on_request_raises(self, tmp_path: Path) -> None:
-        record(recorder(tmp_path, output_on_existing="Fail"), calls=1)
+    def test_finished_recording_raises_if_on_existing_is_fail(self, tmp_path: Path) -> None:
+        record_evaluations(recorder_config(tmp_path, output_on_existing="Fail"), num_calls=1)
         with (
-            recorder(tmp_path, output_on_existing="Fail").build_algo() as algo,
+            recorder_config(tmp_path, output_on_existing="Fail").build_algo() as algo,
             pytest.raises(OutputConflict, match="onExisting is Fail"),
         ):
             algo.evaluate()
 
-    def test_foreign_files_are_kept(self, tmp_path: Path) -> None:
+    def test_foreign_files_raise(self, tmp_path: Path) -> None:
         (tmp_path / "mine.txt").write_text("mine")
         with (
-            recorder(tmp_path).build_algo() as algo,
+            recorder_config(tmp_path).build_algo() as algo,
             pytest.raises(OutputConflict, match="files that Hindcast did not record"),
         ):
             algo.evaluate()
@@ -201,7 +205,7 @@ class TestAnotherRecording:
 
 def test_columns_format_contains_the_same_episodes(tmp_path: Path) -> None:
     for name, episodes in (("columns", False), ("episodes", True)):
-        config = recorder(tmp_path / name, output_write_episodes=episodes)
+        config = recorder_config(tmp_path / name, output_write_episodes=episodes)
         with config.build_algo() as algo:
             algo.evaluate()
     column_hashes, episode_format_hashes = (
@@ -210,13 +214,13 @@ def test_columns_format_contains_the_same_episodes(tmp_path: Path) -> None:
     assert column_hashes == episode_format_hashes
 
 
-@pytest.mark.parametrize("form", ["JSON", "CSV", "SampleBatch"])
-def test_text_recording_resumes(tmp_path: Path, form: str) -> None:
+@pytest.mark.parametrize("output_format", ["JSON", "CSV", "SampleBatch"])
+def test_text_recording_resumes(tmp_path: Path, output_format: str) -> None:
     """The second run finds the first call's ranges, and reads their returns from the text."""
     reports = []
-    for calls in (1, 2):
-        with recorder(tmp_path, output_format=form).build_algo() as algo:
-            reports.append([algo.evaluate()["env_runners"]["episode_return_mean"] for _ in range(calls)])
+    for num_calls in (1, 2):
+        with recorder_config(tmp_path, output_format=output_format).build_algo() as algo:
+            reports.append([algo.evaluate()["env_runners"]["episode_return_mean"] for _ in range(num_calls)])
     assert reports[0][0] == reports[1][0]
 
 
@@ -248,9 +252,9 @@ def test_killed_script_resumes(tmp_path: Path, runners: int) -> None:
     assert run(tmp_path / "killed", killed_after=1) == -signal.SIGKILL
     assert open_dataset(str(tmp_path / "killed")).num_episodes == 20
     assert run(tmp_path / "killed", killed_after=-1) == 0
-    record(recorder(tmp_path / "whole"), calls=4)
+    record_evaluations(recorder_config(tmp_path / "uninterrupted"), num_calls=4)
     expected_hashes, resumed_hashes = (
-        episode_hashes(read_all(tmp_path / name)) for name in ("whole", "killed")
+        episode_hashes(read_all(tmp_path / name)) for name in ("uninterrupted", "killed")
     )
     assert expected_hashes == resumed_hashes
     assert len(expected_hashes) == 40
@@ -258,23 +262,23 @@ def test_killed_script_resumes(tmp_path: Path, runners: int) -> None:
 
 
 def test_restored_policy_is_stored_with_the_data(tmp_path: Path) -> None:
-    with recorder(tmp_path / "none").build_algo() as algo:
+    with recorder_config(tmp_path / "none").build_algo() as algo:
         change_policy(algo)
         algo.save_to_path(tmp_path / "ck")
         digest = algo.get_policy().digest
-    with recorder(tmp_path / "out").build_algo() as algo:
+    with recorder_config(tmp_path / "out").build_algo() as algo:
         algo.restore_from_path(tmp_path / "ck", component=COMPONENT_RL_MODULE)
         algo.evaluate()
     manifest = read_manifest(resolve(tmp_path / "out"))
     assert manifest is not None
     assert manifest.policy["digest"] == digest
-    resource = recorder(tmp_path / "again").to_resource(
+    resource = recorder_config(tmp_path / "again").to_resource(
         policy={"checkpoint": {"path": str(tmp_path / "out" / "_hindcast" / "policy" / "module")}}
     )
     assert resource.spec.policy.checkpoint is not None
 
 
-def test_policy_fields_are_checked_as_in_yaml(tmp_path: Path) -> None:
+def test_policy_with_unknown_field_raises_as_in_yaml(tmp_path: Path) -> None:
     policy = {"train": {"config": {"lrr": 1}, "stop": {"iterations": 1}}}
     with pytest.raises(SpecError, match=r"config\.lrr is not a field; did you mean 'lr'"):
-        recorder(tmp_path / "out").to_resource(policy=policy)
+        recorder_config(tmp_path / "out").to_resource(policy=policy)

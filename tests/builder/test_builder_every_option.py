@@ -1,4 +1,4 @@
-"""Every option of the builder that is accepted changes what is built, or a warning says that it does not."""
+"""Every accepted option of the builder changes what is built, or a warning says that it has no effect."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from pydantic.alias_generators import to_camel
-from test_builder_options import CLASSES, MAPPED_OPTIONS, MODEL_SAMPLES, SAMPLES
+from test_builder_options import MAPPED_OPTIONS, MODEL_SAMPLES, SAMPLES, VALUE_CLASSES
 
 from hindcast import AlgorithmConfig, BCConfig, PPOConfig
 from hindcast.api.options import options_of, schemas
@@ -31,23 +31,33 @@ CONFIGS: dict[str, Callable[[], AlgorithmConfig]] = {
         PPOConfig().environment("CartPole-v1").offline_data(output="out")
     ),
 }
-METHODS = [method for method in OPTIONS if method not in CLASSES]
+METHODS = [method for method in OPTIONS if method not in VALUE_CLASSES]
 VALUES: dict[str, Any] = {
     **{name: value for name, (value, *_) in SAMPLES.items()},
     "initial_checkpoint": "there",
     "iter_batches_kwargs": {"local_shuffle_seed": 3, "local_shuffle_buffer_size": 100},
 }
-NONSENSE: tuple[Any, ...] = (object(), "nonsense", -1, 2.5, [], {}, [None], {"a": object()}, float("nan"))
+INVALID_VALUES: tuple[Any, ...] = (
+    object(),
+    "nonsense",
+    -1,
+    2.5,
+    [],
+    {},
+    [None],
+    {"a": object()},
+    float("nan"),
+)
 
 
-@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize("config_name", CONFIGS)
 @pytest.mark.parametrize("method", METHODS)
-def test_option_without_effect_is_noted(kind: str, method: str) -> None:
+def test_option_without_effect_is_noted(config_name: str, method: str) -> None:
     values = {name: VALUES.get(name, 3) for name in OPTIONS[method] if name != "framework"}
     if method == "evaluation":
-        values["evaluation_config"] = {"explore": "recording" not in kind}
+        values["evaluation_config"] = {"explore": "recording" not in config_name}
     effects_by_option = {
-        name: option_effect(CONFIGS[kind](), method, {name: value}) for name, value in values.items()
+        name: option_effect(CONFIGS[config_name](), method, {name: value}) for name, value in values.items()
     }
     assert [name for name, effect in effects_by_option.items() if effect == "does nothing"] == []
 
@@ -56,32 +66,38 @@ def test_option_without_effect_is_noted(kind: str, method: str) -> None:
 def test_algorithm_option_without_effect_is_noted(algorithm: str) -> None:
     for name in algorithm_options(algorithm):
         option = options_of(algorithm)[to_camel(name.rstrip("_"))]
-        required_options = option.get("x-only-with")
-        is_lacking = required_options is not None and not options_of(algorithm)[required_options]["default"]
-        expected = "is warned of" if is_lacking else "has an effect"
-        assert option_effect(config_of(algorithm), "training", {name: other_value(option)}) == expected, name
+        required_option = option.get("x-only-with")
+        lacks_requirement = (
+            required_option is not None and not options_of(algorithm)[required_option]["default"]
+        )
+        expected = "is warned of" if lacks_requirement else "has an effect"
+        assert (
+            option_effect(make_valid_config(algorithm), "training", {name: other_value(option)}) == expected
+        ), name
 
 
-@pytest.mark.parametrize("kind", CONFIGS)
-def test_model_field_without_effect_is_noted(kind: str) -> None:
-    before = effective_options(CONFIGS[kind]().rl_module(model_config={"head_fcnet_hiddens": [5]}))
+@pytest.mark.parametrize("config_name", CONFIGS)
+def test_model_field_without_effect_is_noted(config_name: str) -> None:
+    options_before = effective_options(
+        CONFIGS[config_name]().rl_module(model_config={"head_fcnet_hiddens": [5]})
+    )
     for name in OPTIONS["DefaultModelConfig"]:
         value = MODEL_SAMPLES.get(name, (3,))[0]
-        config = CONFIGS[kind]()
+        config = CONFIGS[config_name]()
         try:
             config.rl_module(model_config={"head_fcnet_hiddens": [5], name: value})
-            assert effective_options(config) != before or any(
+            assert effective_options(config) != options_before or any(
                 f" {name}: " in line for line in config.replaced_options
             ), name
         except UserError:
             continue
 
 
-@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize("config_name", CONFIGS)
 @pytest.mark.parametrize("name", MAPPED_OPTIONS)
-def test_wrong_value_raises_one_sentence(kind: str, name: str) -> None:
-    for value in NONSENSE:
-        config = CONFIGS[kind]()
+def test_invalid_value_raises_only_user_errors(config_name: str, name: str) -> None:
+    for value in INVALID_VALUES:
+        config = CONFIGS[config_name]()
         try:
             getattr(config, MAPPED_OPTIONS[name].method)(**{name: value})
             config.validate()
@@ -89,8 +105,8 @@ def test_wrong_value_raises_one_sentence(kind: str, name: str) -> None:
             assert str(error)
 
 
-def config_of(algorithm: str) -> AlgorithmConfig:
-    """One that can be built: from data, but for what learns in its environment."""
+def make_valid_config(algorithm: str) -> AlgorithmConfig:
+    """Return a config that can be built: with data, unless the algorithm only learns in its environment."""
     config = AlgorithmConfig(algorithm).environment("CartPole-v1")
     trains_on_data = "OfflineTraining" in schemas()[algorithm]["x-kinds"]
     return config.offline_data(input_="data") if trains_on_data else config

@@ -1,4 +1,4 @@
-"""`AlgorithmConfig`: the field of each option, and the notes and errors of the others."""
+"""`AlgorithmConfig`: mapped options set their fields, replaced options are noted, refused ones raise."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ from module_toys import Net
 from support import CARTPOLE, record, recording
 
 HOOKS = (*EPISODE_HOOKS, *TRAINING_HOOKS)
-LEARNER = "hindcast.rllib.learners:BCTorchLearner"
-CALLING = "hindcast.rllib.callbacks"
+LEARNER_PATH = "hindcast.rllib.learners:BCTorchLearner"
+CALLBACKS_MODULE = "hindcast.rllib.callbacks"
 
 ROOT = Path(__file__).parents[2]
 
 OBSERVATIONS = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
 
-JUDGING = ("offline_evaluation_held_out", "offline_evaluation_input")
-"""What judges a policy without an environment: one of them is needed."""
+OFFLINE_EVALUATION_DATA = ("offline_evaluation_held_out", "offline_evaluation_input")
+"""Options for the data of an offline evaluation, which requires one of them."""
 
-CLASSES = ("DefaultModelConfig", "RLModuleSpec")
-"""Of the table, those that are no methods."""
+VALUE_CLASSES = ("DefaultModelConfig", "RLModuleSpec")
+"""Keys of `OPTIONS` that are classes of option values, not methods."""
 
-# Option -> (value, expected field of a training, expected field of a recording).
+# Option -> (value, expected value of a training's field, expected value of a recording's field); None: no such field.
 SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "env": ("Acrobot-v1", "Acrobot-v1", "Acrobot-v1"),
     "env_config": ({"size": (1, 2)}, {"size": [1, 2]}, {"size": [1, 2]}),
@@ -118,10 +118,14 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     ),
     "callbacks_class": ("own:Watching", ["own:Watching"], ["own:Watching"]),
     **{
-        name: ("own:heard", [f"{CALLING}:{name}.own.heard"], [f"{CALLING}:{name}.own.heard"])
+        name: (
+            "own:heard",
+            [f"{CALLBACKS_MODULE}:{name}.own.heard"],
+            [f"{CALLBACKS_MODULE}:{name}.own.heard"],
+        )
         for name in HOOKS
     },
-    "learner_class": (BCTorchLearner, LEARNER, None),
+    "learner_class": (BCTorchLearner, LEARNER_PATH, None),
     "learner_connector": (
         "AddNextObservationsFromEpisodesToTrainBatch",
         [{"name": "AddNextObservationsFromEpisodesToTrainBatch", "kwargs": {}}],
@@ -213,7 +217,7 @@ MAPPED_OPTIONS = {
     name: option
     for options in OPTIONS.values()
     for name, option in options.items()
-    if option.kind == "mapped" and option.method not in CLASSES
+    if option.kind == "mapped" and option.method not in VALUE_CLASSES
 }
 MODEL_SAMPLES: dict[str, tuple[Any, Any]] = {
     "fcnet_hiddens": ([8], [8]),
@@ -244,29 +248,29 @@ MODEL_SAMPLES: dict[str, tuple[Any, Any]] = {
 }
 
 
-def at(resource: Any, field: str) -> Any:
-    """The value of a field, by its YAML name."""
-    here = resource.model_dump(mode="json", by_alias=True, exclude_none=True)["spec"]
+def field_value(resource: Any, field: str) -> Any:
+    """Return the value of a field, by its YAML name."""
+    value = resource.model_dump(mode="json", by_alias=True, exclude_none=True)["spec"]
     if field.startswith("input."):
-        here, field = here["input"][0], field.removeprefix("input.")
+        value, field = value["input"][0], field.removeprefix("input.")
     for step in field.split("."):
-        here = here[step]
-    return here
+        value = value[step]
+    return value
 
 
-def take(config: AlgorithmConfig, option: Option, value: Any) -> AlgorithmConfig:
+def set_option(config: AlgorithmConfig, option: Option, value: Any) -> AlgorithmConfig:
     return getattr(config, option.method)(**{option.name: value})
 
 
-def bc() -> BCConfig:
+def bc_config() -> BCConfig:
     return BCConfig().environment("CartPole-v1").offline_data(input_="data")
 
 
-def playing() -> AlgorithmConfig:
+def sampler_config() -> AlgorithmConfig:
     return AlgorithmConfig("DQN").environment("CartPole-v1")
 
 
-def recorder() -> PPOConfig:
+def recorder_config() -> PPOConfig:
     return PPOConfig().environment("CartPole-v1").offline_data(output="out")
 
 
@@ -286,7 +290,7 @@ def recorder() -> PPOConfig:
 )
 def test_contradicting_offline_evaluation_raises(options: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=message):
-        bc().evaluation(**options).validate()
+        bc_config().evaluation(**options).validate()
 
 
 def test_samples_cover_the_table() -> None:
@@ -301,68 +305,70 @@ def test_samples_cover_the_table() -> None:
 @pytest.mark.parametrize("name", [name for name, option in MAPPED_OPTIONS.items() if option.training])
 def test_option_sets_its_field_of_a_training(name: str) -> None:
     option, (value, expected, _) = MAPPED_OPTIONS[name], SAMPLES[name]
-    config = playing() if option.training.startswith("input.sampler") else bc()
+    config = sampler_config() if option.training.startswith("input.sampler") else bc_config()
     if name == "num_envs_per_env_runner":
         config.evaluation(evaluation_interval=1)
         expected = value
     if name == "evaluation_config":
         config.evaluation(evaluation_interval=1)
-    if option.training.startswith("evaluation.offline.") and name not in JUDGING:
+    if option.training.startswith("evaluation.offline.") and name not in OFFLINE_EVALUATION_DATA:
         config.evaluation(offline_evaluation_held_out=0.1)
-    resource = take(config, option, value).to_resource()
+    resource = set_option(config, option, value).to_resource()
     if name == "input_":
         assert [source.path for source in resource.spec.input] == expected
     elif name == "input_read_method_kwargs":
         assert resource.spec.input[0].columns == expected["columns"]
         assert resource.spec.input[0].read_options == expected["readOptions"]
     elif name in ("model_config", "rl_module_spec"):
-        assert {field: at(resource, f"model.{field}") for field in expected} == expected
+        assert {field: field_value(resource, f"model.{field}") for field in expected} == expected
     else:
-        assert at(resource, option.training) == expected
+        assert field_value(resource, option.training) == expected
 
 
 @pytest.mark.parametrize("name", [name for name, option in MAPPED_OPTIONS.items() if option.recording])
 def test_option_sets_its_field_of_a_recording(name: str) -> None:
     option, (value, _, expected) = MAPPED_OPTIONS[name], SAMPLES[name]
-    config = recorder()
+    config = recorder_config()
     if name == "output_compress_columns":
         config.offline_data(output_format="SampleBatch")
-    resource = take(config, option, value).to_resource()
+    resource = set_option(config, option, value).to_resource()
     if name in ("model_config", "rl_module_spec"):
-        assert {field: at(resource, f"policy.train.model.{field}") for field in expected} == expected
+        assert {field: field_value(resource, f"policy.train.model.{field}") for field in expected} == expected
     else:
-        assert at(resource, option.recording) == expected
+        assert field_value(resource, option.recording) == expected
 
 
 @pytest.mark.parametrize("name", MODEL_SAMPLES)
 def test_model_field_sets_its_field(name: str) -> None:
     value, expected = MODEL_SAMPLES[name]
-    resource = bc().rl_module(model_config={name: value}).to_resource()
-    assert at(resource, OPTIONS["DefaultModelConfig"][name].training) == expected
-    resource_of_class = bc().rl_module(model_config=DefaultModelConfig(**{name: value})).to_resource()
-    assert at(resource_of_class, OPTIONS["DefaultModelConfig"][name].training) == expected
+    resource = bc_config().rl_module(model_config={name: value}).to_resource()
+    assert field_value(resource, OPTIONS["DefaultModelConfig"][name].training) == expected
+    resource_of_class = bc_config().rl_module(model_config=DefaultModelConfig(**{name: value})).to_resource()
+    assert field_value(resource_of_class, OPTIONS["DefaultModelConfig"][name].training) == expected
 
 
 REPLACED_OPTIONS = [
     (option.method, name)
     for options in OPTIONS.values()
     for name, option in options.items()
-    if option.kind == "replaced" and option.method not in (*CLASSES, "framework")
+    if option.kind == "replaced" and option.method not in (*VALUE_CLASSES, "framework")
 ]
 REFUSED_OPTIONS = [
     option
     for options in OPTIONS.values()
     for option in options.values()
-    if option.kind == "refused" and option.method not in CLASSES
+    if option.kind == "refused" and option.method not in VALUE_CLASSES
 ]
 
 
 def test_most_specific_output_option_takes_precedence() -> None:
     compressed_columns = (
-        recorder().offline_data(output_write_episodes=False, output_compress_columns=["obs"]).to_resource()
+        recorder_config()
+        .offline_data(output_write_episodes=False, output_compress_columns=["obs"])
+        .to_resource()
     )
     assert compressed_columns.spec.output.compress_columns == []  # Parquet compresses all of them
-    config = recorder().offline_data(output_write_episodes=True, output_write_method="write_parquet")
+    config = recorder_config().offline_data(output_write_episodes=True, output_write_method="write_parquet")
     assert config.to_resource().spec.output.format == "Episodes"
     config.offline_data(output_write_method="write_json")
     assert config.to_resource().spec.output.format == "JSON"
@@ -372,10 +378,10 @@ def test_most_specific_output_option_takes_precedence() -> None:
 
 @pytest.mark.parametrize(("method", "name"), REPLACED_OPTIONS)
 def test_replaced_option_has_no_effect_and_is_noted(method: str, name: str) -> None:
-    config = bc()
-    before = config.to_resource()
+    config = bc_config()
+    resource_before = config.to_resource()
     getattr(config, method)(**{name: {"prefetch_batches": 5} if name == "iter_batches_kwargs" else 3})
-    assert config.to_resource() == before
+    assert config.to_resource() == resource_before
     assert [line for line in config.replaced_options if line.startswith(f"{name}: ")]
 
 
@@ -388,25 +394,25 @@ def test_replaced_option_has_no_effect_and_is_noted(method: str, name: str) -> N
     ],
 )
 def test_entry_without_effect_is_noted(option: str, value: Any, message: str) -> None:
-    config = bc().offline_data(**{option: value})
+    config = bc_config().offline_data(**{option: value})
     (line,) = config.replaced_options
     assert line.startswith(f"{option}: {next(iter(value))}: ")
     assert message in line
-    assert bc().offline_data(**{option: dict.fromkeys(value)}).replaced_options == []
+    assert bc_config().offline_data(**{option: dict.fromkeys(value)}).replaced_options == []
 
 
-@pytest.mark.parametrize("form", ["Columns", "Episodes", "JSON", "SampleBatch"])
-def test_output_compress_columns_without_sample_batch_is_noted(form: str) -> None:
-    config = recorder().offline_data(output_compress_columns=["obs"], output_format=form)
+@pytest.mark.parametrize("output_format", ["Columns", "Episodes", "JSON", "SampleBatch"])
+def test_output_compress_columns_without_sample_batch_is_noted(output_format: str) -> None:
+    config = recorder_config().offline_data(output_compress_columns=["obs"], output_format=output_format)
     notes = [line for line in config.replaced_options if line.startswith("output_compress_columns: ")]
-    assert bool(notes) == (form != "SampleBatch")
+    assert bool(notes) == (output_format != "SampleBatch")
 
 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
         (
-            lambda: bc().offline_data(output_compression="zstd"),
+            lambda: bc_config().offline_data(output_compression="zstd"),
             "output_compression: only applies to recordings, but no",
         ),
         (
@@ -418,23 +424,23 @@ def test_output_compress_columns_without_sample_batch_is_noted(form: str) -> Non
             "num_gpus_per_learner: PPO learns from its own samples, in this process",
         ),
         (
-            lambda: bc().learners(num_learners=4),
+            lambda: bc_config().learners(num_learners=4),
             "num_learners: only sets the size of a batch on one machine",
         ),
         (
-            lambda: bc().offline_data(map_batches_kwargs={"concurrency": 2}),
+            lambda: bc_config().offline_data(map_batches_kwargs={"concurrency": 2}),
             "map_batches_kwargs: has no effect on one machine",
         ),
         (
-            lambda: bc().offline_data(materialize_data=True, materialize_mapped_data=False),
+            lambda: bc_config().offline_data(materialize_data=True, materialize_mapped_data=False),
             "materialize_mapped_data: contradicts materialize_data; the data stay resident",
         ),
         (
-            lambda: bc().evaluation(evaluation_interval=1, evaluation_parallel_to_training=True),
+            lambda: bc_config().evaluation(evaluation_interval=1, evaluation_parallel_to_training=True),
             "evaluation_parallel_to_training: one process evaluates; set evaluation_num_env_runners for more",
         ),
         (
-            lambda: bc().evaluation(evaluation_interval=1, evaluation_sample_timeout_s=3),
+            lambda: bc_config().evaluation(evaluation_interval=1, evaluation_sample_timeout_s=3),
             "evaluation_sample_timeout_s: only has an effect with evaluation_parallel_to_training",
         ),
     ],
@@ -445,7 +451,7 @@ def test_option_without_effect_is_noted_with_its_reason(config: Any, message: st
 
 
 def test_options_at_their_defaults_are_not_noted() -> None:
-    config = bc().learners(num_learners=0).offline_data(map_batches_kwargs={"num_cpus": 1})
+    config = bc_config().learners(num_learners=0).offline_data(map_batches_kwargs={"num_cpus": 1})
     config.offline_data(materialize_data=True, materialize_mapped_data=True).env_runners(batch_mode=None)
     assert config.replaced_options == []
 
@@ -453,23 +459,23 @@ def test_options_at_their_defaults_are_not_noted() -> None:
 @pytest.mark.parametrize("option", REFUSED_OPTIONS, ids=lambda option: f"{option.method}-{option.name}")
 def test_refused_option_raises_with_reason(option: Option) -> None:
     with pytest.raises(SpecError, match=option.name) as refusal:
-        take(bc(), option, 3)
+        set_option(bc_config(), option, 3)
     assert option.remark in str(refusal.value)
-    take(bc(), option, None)
+    set_option(bc_config(), option, None)
 
 
 def test_refused_model_field_raises_unless_at_its_default() -> None:
     with pytest.raises(
         SpecError, match="lstm_use_prev_action is True: the recurrent layer only gets observations"
     ):
-        bc().rl_module(model_config=DefaultModelConfig(lstm_use_prev_action=True)).to_resource()
+        bc_config().rl_module(model_config=DefaultModelConfig(lstm_use_prev_action=True)).to_resource()
     with pytest.raises(SpecError, match=r"model_config\.lstm_use_prev_reward is True"):
-        bc().rl_module(model_config={"lstm_use_prev_reward": True}).to_resource()
-    bc().rl_module(model_config={"lstm_use_prev_action": False}).to_resource()
+        bc_config().rl_module(model_config={"lstm_use_prev_reward": True}).to_resource()
+    bc_config().rl_module(model_config={"lstm_use_prev_action": False}).to_resource()
 
 
 def test_lstm_options_of_rllib_set_the_model() -> None:
-    config = bc().training(burnin_len=3).offline_data(prelearner_use_recorded_module_states=True)
+    config = bc_config().training(burnin_len=3).offline_data(prelearner_use_recorded_module_states=True)
     config.rl_module(model_config=DefaultModelConfig(use_lstm=True, lstm_cell_size=64))
     model = config.to_resource().spec.model
     recurrent_fields = (
@@ -494,7 +500,7 @@ def test_lstm_options_of_rllib_set_the_model() -> None:
 
 class TestMistakes:
     @pytest.mark.parametrize(
-        ("mistake", "sentence"),
+        ("mistake", "message"),
         [
             (
                 lambda: BCConfig().evaluation(evaluation_intervall=3),
@@ -528,7 +534,7 @@ class TestMistakes:
             ),
             (lambda: AlgorithmConfig().to_resource(), "AlgorithmConfig() has no algorithm"),
             (lambda: AlgorithmConfig().training(lrr=1), "lrr is not an option; did you mean 'lr'?"),
-            (lambda: bc().update_from_dict({"framework": "tf2"}), "framework is 'tf2'"),
+            (lambda: bc_config().update_from_dict({"framework": "tf2"}), "framework is 'tf2'"),
             (lambda: BCConfig().rollouts(num_workers=2), "rollouts(): RLlib renamed it; use env_runners()"),
             (lambda: BCConfig().python_environment(), "python_environment(): processes inherit"),
             (lambda: BCConfig().experimental(), "experimental(): does not apply"),
@@ -540,16 +546,16 @@ class TestMistakes:
             (lambda: setattr(BCConfig(), "fcnet_hiddens", [8]), "fcnet_hiddens is a field of rl_module("),
             (
                 lambda: setattr(BCConfig(), "my_param", 3),
-                'options of your own require a custom algorithm, AlgorithmConfig("package.module:Class")',
+                'custom options require a custom algorithm, AlgorithmConfig("package.module:Class")',
             ),
             (lambda: BCConfig.overrides(lrr=1), "lrr is not an option of a config; did you mean 'lr'?"),
             (lambda: BCConfig().validate(), "input_ is missing"),
             (
-                lambda: bc().training(lr="fast").to_resource(),
+                lambda: bc_config().training(lr="fast").to_resource(),
                 "lr is 'fast' (text), expected a number",
             ),
             (
-                lambda: bc().training(train_batch_size_per_learner=0).to_resource(),
+                lambda: bc_config().training(train_batch_size_per_learner=0).to_resource(),
                 "train_batch_size_per_learner is 0, expected at least 1",
             ),
             (lambda: BCConfig().to_resource(), "input_ is missing"),
@@ -560,43 +566,54 @@ class TestMistakes:
                 "input_ does not apply",
             ),
             (
-                lambda: bc().offline_data(map_batches_kwargs={"batch_size": 1}).to_resource(),
+                lambda: bc_config().offline_data(map_batches_kwargs={"batch_size": 1}).to_resource(),
                 "map_batches_kwargs: 'batch_size' is not an option here",
             ),
             (
-                lambda: bc().offline_data(iter_batches_kwargs={"collate_fn": print}).to_resource(),
+                lambda: bc_config().offline_data(iter_batches_kwargs={"collate_fn": print}).to_resource(),
                 "iter_batches_kwargs: 'collate_fn' is not an option here",
             ),
             (
-                lambda: bc().offline_data(map_batches_kwargs={"concurrency": (1, 2, 3)}).to_resource(),
+                lambda: bc_config().offline_data(map_batches_kwargs={"concurrency": (1, 2, 3)}).to_resource(),
                 "map_batches_kwargs: concurrency is (1, 2, 3), expected a number, or the minimum and maximum",
             ),
-            (lambda: bc().offline_data(map_batches_kwargs=2).to_resource(), "expected a dictionary"),
-            (lambda: bc().offline_data(input_filesystem="nfs").to_resource(), "the file system is 'nfs'"),
+            (lambda: bc_config().offline_data(map_batches_kwargs=2).to_resource(), "expected a dictionary"),
             (
-                lambda: bc().offline_data(input_filesystem={}).plan(),
+                lambda: bc_config().offline_data(input_filesystem="nfs").to_resource(),
+                "the file system is 'nfs'",
+            ),
+            (
+                lambda: bc_config().offline_data(input_filesystem={}).plan(),
                 "the file system is {}: put it in the path",
             ),
             (
-                lambda: bc().offline_data(input_filesystem=pafs.LocalFileSystem()).to_resource(),
+                lambda: bc_config().offline_data(input_filesystem=pafs.LocalFileSystem()).to_resource(),
                 "input_filesystem is a LocalFileSystem, which a resource cannot contain: write paths as URIs",
             ),
             (
-                lambda: recorder().offline_data(output_write_method="write_avro").to_resource(),
+                lambda: recorder_config().offline_data(output_write_method="write_avro").to_resource(),
                 "output_write_method is 'write_avro', expected one of 'write_parquet', 'write_json', 'write_csv'",
             ),
-            (lambda: bc().offline_data(input_=[3]).to_resource(), "input_ contains 3, expected a path"),
             (
-                lambda: bc().offline_data(input_={"sampler": 0.5, "a": 0.5}).to_resource(),
+                lambda: bc_config().offline_data(input_=[3]).to_resource(),
+                "input_ contains 3, expected a path",
+            ),
+            (
+                lambda: bc_config().offline_data(input_={"sampler": 0.5, "a": 0.5}).to_resource(),
                 "spec.input[0].sampler does not apply to BC; it is an option for CQL, DQN",
             ),
             (
-                lambda: playing().offline_data(input_="a").training(sampler={"capacity": 5}).to_resource(),
+                lambda: (
+                    sampler_config().offline_data(input_="a").training(sampler={"capacity": 5}).to_resource()
+                ),
                 'configure the sampler: add "sampler" to input_',
             ),
-            (lambda: playing().training(sampler=3).to_resource(), "sampler is 3, expected a dictionary"),
             (
-                lambda: playing().training(sampler={"episodes": 3}).to_resource(),
+                lambda: sampler_config().training(sampler=3).to_resource(),
+                "sampler is 3, expected a dictionary",
+            ),
+            (
+                lambda: sampler_config().training(sampler={"episodes": 3}).to_resource(),
                 "spec.input[0].sampler.episodes is not a field",
             ),
             (lambda: AlgorithmConfig("DQN").to_resource(), "input_ is missing"),
@@ -605,27 +622,31 @@ class TestMistakes:
                 "env is missing: name the environment to play in",
             ),
             (
-                lambda: bc().offline_data(input_=len).to_resource(),
+                lambda: bc_config().offline_data(input_=len).to_resource(),
                 "input_ contains <built-in function len>, expected a path",
             ),
             (
-                lambda: recorder().offline_data(output=["a", "b"]).to_resource(),
+                lambda: recorder_config().offline_data(output=["a", "b"]).to_resource(),
                 "output is ['a', 'b'], expected one path: a recording writes to one folder",
             ),
             (
                 lambda: (
-                    bc().offline_data(input_read_episodes=True, input_read_sample_batches=True).to_resource()
+                    bc_config()
+                    .offline_data(input_read_episodes=True, input_read_sample_batches=True)
+                    .to_resource()
                 ),
                 "input_read_sample_batches and input_read_episodes are both True",
             ),
-            (lambda: bc().environment(3).to_resource(), "env is 3: expected an id"),
+            (lambda: bc_config().environment(3).to_resource(), "env is 3: expected an id"),
             *(
                 (
-                    lambda given=given: bc().environment("CartPole-v1", env_config=given).plan(),
-                    f"env_config contains {found}, which a resource cannot contain: use it in the function that you "
+                    lambda env_config=env_config: (
+                        bc_config().environment("CartPole-v1", env_config=env_config).plan()
+                    ),
+                    f"env_config contains {problem}, which a resource cannot contain: use it in the function that you "
                     "pass to register_env",
                 )
-                for given, found in (
+                for env_config, problem in (
                     ({"reward": lambda _: 0.0}, "a function at 'reward'"),
                     ({"limits": [1, {"of": object()}]}, "an object at 'limits.1.of'"),
                     ({"names": {"a"}}, "a set at 'names'"),
@@ -633,7 +654,7 @@ class TestMistakes:
             ),
             (
                 lambda: (
-                    bc()
+                    bc_config()
                     .environment("CartPole-v1")
                     .evaluation(evaluation_interval=1, evaluation_config={"env_config": {"reward": len}})
                     .plan()
@@ -642,23 +663,23 @@ class TestMistakes:
             ),
             (
                 lambda: (
-                    bc()
+                    bc_config()
                     .offline_data(prelearner_class=f"{__name__}:Net", prelearner_kwargs={"f": len})
                     .to_resource()
                 ),
                 "prelearner_kwargs contains a builtin_function_or_method at 'f', expected text, numbers",
             ),
-            (lambda: bc().rl_module(model_config=3).to_resource(), "model_config is a int"),
+            (lambda: bc_config().rl_module(model_config=3).to_resource(), "model_config is a int"),
             (
-                lambda: bc().rl_module(model_config={"fcnet_hidden": [8]}).to_resource(),
+                lambda: bc_config().rl_module(model_config={"fcnet_hidden": [8]}).to_resource(),
                 "model_config.fcnet_hidden is not a field; did you mean 'fcnet_hiddens'?",
             ),
             (
-                lambda: bc().offline_data(prelearner_class=type("Mine", (), {})).to_resource(),
+                lambda: bc_config().offline_data(prelearner_class=type("Mine", (), {})).to_resource(),
                 "Mine cannot be imported by name, and a resource can only contain names",
             ),
             (
-                lambda: bc().evaluation(evaluation_duration="auto").to_resource(),
+                lambda: bc_config().evaluation(evaluation_duration="auto").to_resource(),
                 "has duration Auto without parallelToTraining",
             ),
             (
@@ -671,10 +692,10 @@ class TestMistakes:
             ),
         ],
     )
-    def test_mistake_raises_one_sentence(self, mistake: Any, sentence: str) -> None:
+    def test_mistake_raises_one_sentence(self, mistake: Any, message: str) -> None:
         with pytest.raises(SpecError) as error:
             mistake()
-        assert sentence in str(error.value)
+        assert message in str(error.value)
 
     @pytest.mark.parametrize("name", ["build_env_to_module_connector", "get_default_rl_module_spec"])
     def test_unused_override_raises_one_sentence(self, name: str) -> None:
@@ -683,7 +704,7 @@ class TestMistakes:
             config_class()
 
     def test_all_mistakes_are_reported_together(self) -> None:
-        config = bc().training(lr="fast", grad_clip=-1.0).evaluation(evaluation_interval="often")
+        config = bc_config().training(lr="fast", grad_clip=-1.0).evaluation(evaluation_interval="often")
         with pytest.raises(SpecError) as error:
             config.to_resource()
         assert [line.split(" is ")[0] for line in str(error.value).splitlines()] == [
@@ -733,7 +754,7 @@ def test_rllib_example_equals_yaml() -> None:
 
 
 def test_lambda_option_has_an_underscore() -> None:
-    resource = recorder().training(lambda_=0.9).to_resource()
+    resource = recorder_config().training(lambda_=0.9).to_resource()
     assert resource.spec.policy.train.config == {"lambda": 0.9}
 
 
@@ -757,7 +778,7 @@ FIELD = pc.field
     ids=str,
 )
 def test_pyarrow_expression_becomes_filter_terms(expression: Any, terms: list[tuple[str, str, Any]]) -> None:
-    resource = bc().offline_data(input_read_method_kwargs={"filter": expression}).to_resource()
+    resource = bc_config().offline_data(input_read_method_kwargs={"filter": expression}).to_resource()
     assert [(term.column, term.op, term.value) for term in resource.spec.input[0].filter] == terms
 
 
@@ -782,17 +803,17 @@ def test_unsupported_expression_raises_one_sentence(expression: Any) -> None:
     with pytest.raises(
         SpecError, match=r"(?s)^input_read_method_kwargs: the filter .* is not a list of comparisons"
     ):
-        bc().offline_data(input_read_method_kwargs={"filter": expression}).to_resource()
+        bc_config().offline_data(input_read_method_kwargs={"filter": expression}).to_resource()
 
 
 def test_input_weights_mix_sources() -> None:
-    resource = bc().offline_data(input_={"a": 0.4, "b": 0.6}).to_resource()
+    resource = bc_config().offline_data(input_={"a": 0.4, "b": 0.6}).to_resource()
     assert [(source.path, source.weight) for source in resource.spec.input] == [("a", 0.4), ("b", 0.6)]
 
 
 def test_sampler_with_or_without_files_is_an_input() -> None:
-    """As the reference's page of 2019 mixes them."""
-    mixed_config = playing().offline_data(
+    """As in RLlib's documentation of 2019."""
+    mixed_config = sampler_config().offline_data(
         input_={"a": 0.4, "b": 0.3, "sampler": 0.3}, input_read_schema={"obs": "o"}
     )
     inputs = mixed_config.training(replay_buffer_config={"capacity": 50}).to_resource().spec
@@ -800,45 +821,49 @@ def test_sampler_with_or_without_files_is_an_input() -> None:
     assert [entry.schema_map for entry in inputs.input] == [{"obs": "o"}, {"obs": "o"}, {}]
     assert inputs.sampler.capacity == 50
     assert (
-        playing().to_resource().spec.input
-        == playing().offline_data(input_="sampler").to_resource().spec.input
+        sampler_config().to_resource().spec.input
+        == sampler_config().offline_data(input_="sampler").to_resource().spec.input
     )
-    expert = playing().offline_data(output="out").to_resource()
+    expert = sampler_config().offline_data(output="out").to_resource()
     assert expert.spec.policy.train.algorithm == "DQN"
 
 
 def test_concurrency_range_sets_data_workers() -> None:
-    resource = bc().offline_data(map_batches_kwargs={"concurrency": (2, 6)}).to_resource()
+    resource = bc_config().offline_data(map_batches_kwargs={"concurrency": (2, 6)}).to_resource()
     assert resource.spec.pipeline.data_workers.interval == (2, 6)
 
 
 def test_zero_gpus_set_the_cpu() -> None:
-    assert bc().learners(num_gpus_per_learner=0).to_resource().spec.learners.device == "cpu"
-    assert bc().to_resource().spec.learners.device == "auto"
+    assert bc_config().learners(num_gpus_per_learner=0).to_resource().spec.learners.device == "cpu"
+    assert bc_config().to_resource().spec.learners.device == "auto"
 
 
 def test_runner_observation_filter_is_kept_with_a_model_config() -> None:
-    config = bc().env_runners(observation_filter="MeanStdFilter").rl_module(model_config=DefaultModelConfig())
+    config = (
+        bc_config()
+        .env_runners(observation_filter="MeanStdFilter")
+        .rl_module(model_config=DefaultModelConfig())
+    )
     assert config.to_resource().spec.model.observation_filter == "meanStd"
 
 
 def test_default_model_config_shares_layers_as_rllib() -> None:
-    assert bc().rl_module(model_config=DefaultModelConfig()).to_resource().spec.model.vf_share_layers
-    assert not bc().to_resource().spec.model.vf_share_layers
+    assert bc_config().rl_module(model_config=DefaultModelConfig()).to_resource().spec.model.vf_share_layers
+    assert not bc_config().to_resource().spec.model.vf_share_layers
 
 
 class TestModelConfig:
     @pytest.mark.parametrize("name", ["orthogonal_", "orthogonal", torch.nn.init.orthogonal_])
     def test_initialiser_with_arguments_sets_its_field(self, name: Any) -> None:
         initializer = {"conv_kernel_initializer": name, "conv_kernel_initializer_kwargs": {"gain": 2}}
-        config = bc().rl_module(model_config=DefaultModelConfig(**initializer))
+        config = bc_config().rl_module(model_config=DefaultModelConfig(**initializer))
         field = config.to_resource().spec.model.conv_kernel_initializer
         assert (field.name, field.kwargs) == ("orthogonal", {"gain": 2})
         copied_config = BCConfig.from_dict(config.to_dict())
         assert copied_config.to_resource() == config.to_resource()
 
     def test_arguments_without_initialiser_are_noted(self) -> None:
-        config = bc().rl_module(model_config={"fcnet_bias_initializer_kwargs": {"val": 1}})
+        config = bc_config().rl_module(model_config={"fcnet_bias_initializer_kwargs": {"val": 1}})
         assert config.replaced_options == [
             "model_config: fcnet_bias_initializer_kwargs: has no effect without fcnet_bias_initializer"
         ]
@@ -854,10 +879,10 @@ class TestModelConfig:
     )
     def test_conv_filters_set_the_padding(self, model_config: dict[str, Any], padding: str) -> None:
         for config in (model_config, DefaultModelConfig(**model_config)):
-            assert bc().rl_module(model_config=config).to_resource().spec.model.conv_padding == padding
+            assert bc_config().rl_module(model_config=config).to_resource().spec.model.conv_padding == padding
 
     def test_layernorm_of_heads_follows_the_encoder(self) -> None:
-        config = bc().rl_module(model_config={"head_fcnet_hiddens": [8], "fcnet_use_layernorm": True})
+        config = bc_config().rl_module(model_config={"head_fcnet_hiddens": [8], "fcnet_use_layernorm": True})
         assert config.replaced_options == [
             "model_config: head_fcnet_use_layernorm: heads are normalised if the encoder is"
         ]
@@ -867,7 +892,7 @@ class TestModelConfig:
         assert config.replaced_options == []
 
     @pytest.mark.parametrize(
-        ("model_config", "sentence"),
+        ("model_config", "message"),
         [
             (
                 {"conv_filters": [[4, 3, 1, "same"], [4, 3, 1, "valid"]]},
@@ -882,15 +907,15 @@ class TestModelConfig:
             ({"fusionnet_kernel_initializer_kwargs": {"a": 1}}, "one encoder processes all observations"),
         ],
     )
-    def test_mistake_raises_one_sentence(self, model_config: dict[str, Any], sentence: str) -> None:
+    def test_mistake_raises_one_sentence(self, model_config: dict[str, Any], message: str) -> None:
         with pytest.raises(SpecError) as error:
-            bc().rl_module(model_config=model_config).to_resource()
-        assert sentence in str(error.value)
+            bc_config().rl_module(model_config=model_config).to_resource()
+        assert message in str(error.value)
 
 
 class TestModuleSpec:
     def test_module_spec_and_model_config_are_combined(self) -> None:
-        config = bc().rl_module(
+        config = bc_config().rl_module(
             rl_module_spec=RLModuleSpec("module_toys:Net", {"units": np.int64(9)}),
             model_config={"max_seq_len": 30, "observation_filter": "MeanStdFilter"},
         )
@@ -902,37 +927,39 @@ class TestModuleSpec:
 
     def test_other_forms_of_module_spec_are_accepted(self) -> None:
         spec = RLModuleSpec("module_toys:RLlibModule", {"h": 9, "max_seq_len": 7})
-        many = MultiRLModuleSpec(rl_module_specs={"default_policy": spec})
-        model = bc().rl_module(rl_module_spec=many).to_resource().spec.model
+        multi_spec = MultiRLModuleSpec(rl_module_specs={"default_policy": spec})
+        model = bc_config().rl_module(rl_module_spec=multi_spec).to_resource().spec.model
         assert model.module_class == "module_toys:RLlibModule"
         assert (model.module_options, model.max_seq_len) == ({"h": 9, "max_seq_len": 7}, 7)
-        default = RLModuleSpec(PolicyModule, {"fcnet_hiddens": [8]})
-        assert bc().rl_module(rl_module_spec=default).to_resource().spec.model.fcnet_hiddens == [8]
+        default_spec = RLModuleSpec(PolicyModule, {"fcnet_hiddens": [8]})
+        assert bc_config().rl_module(rl_module_spec=default_spec).to_resource().spec.model.fcnet_hiddens == [
+            8
+        ]
 
     @pytest.mark.parametrize("module_class", [None, Net])
     def test_default_model_config_in_spec_is_that_of_rl_module(self, module_class: Any) -> None:
         spec = RLModuleSpec(module_class, DefaultModelConfig(fcnet_hiddens=[8]))
-        assert bc().rl_module(rl_module_spec=spec).to_resource().spec.model.fcnet_hiddens == [8]
-        spec_config = bc().rl_module(rl_module_spec=RLModuleSpec(model_config={"fcnet_hiddens": [8]}))
+        assert bc_config().rl_module(rl_module_spec=spec).to_resource().spec.model.fcnet_hiddens == [8]
+        spec_config = bc_config().rl_module(rl_module_spec=RLModuleSpec(model_config={"fcnet_hiddens": [8]}))
         assert spec_config.to_resource().spec.model.fcnet_hiddens == [8]
 
     def test_fields_that_follow_from_the_config_are_noted(self) -> None:
         spec = RLModuleSpec(Net, observation_space=OBSERVATIONS, inference_only=True)
         assert [
-            line.split(":")[1].strip() for line in bc().rl_module(rl_module_spec=spec).replaced_options
+            line.split(":")[1].strip() for line in bc_config().rl_module(rl_module_spec=spec).replaced_options
         ] == [
             "observation_space",
             "inference_only",
         ]
 
     def test_to_dict_contains_the_module_spec(self) -> None:
-        options = bc().rl_module(rl_module_spec=RLModuleSpec(Net, {"units": 9})).to_dict()
+        options = bc_config().rl_module(rl_module_spec=RLModuleSpec(Net, {"units": 9})).to_dict()
         assert options["rl_module_spec"] == {"module_class": "module_toys:Net", "model_config": {"units": 9}}
         copied_config = BCConfig.from_dict(options)
         assert copied_config.to_resource().spec.model.module_options == {"units": 9}
 
     @pytest.mark.parametrize(
-        ("spec", "sentence"),
+        ("spec", "message"),
         [
             (3, "rl_module_spec is a int, expected an RLModuleSpec"),
             (
@@ -943,7 +970,7 @@ class TestModuleSpec:
             (RLModuleSpec(Net, catalog_class=object), "there are no catalogs; build the layers in setup()"),
             (
                 RLModuleSpec(Net, load_state_path="there"),
-                "load_state_path is 'there': give initial_checkpoint",
+                "load_state_path is 'there': use initial_checkpoint",
             ),
             (
                 MultiRLModuleSpec(rl_module_specs={"p1": RLModuleSpec(Net)}),
@@ -953,26 +980,26 @@ class TestModuleSpec:
             ({"modul_class": Net}, "modul_class is not a field; did you mean 'module_class'?"),
         ],
     )
-    def test_mistake_raises_one_sentence(self, spec: Any, sentence: str) -> None:
+    def test_mistake_raises_one_sentence(self, spec: Any, message: str) -> None:
         with pytest.raises(SpecError) as error:
-            bc().rl_module(rl_module_spec=spec).to_resource()
-        assert sentence in str(error.value)
+            bc_config().rl_module(rl_module_spec=spec).to_resource()
+        assert message in str(error.value)
 
 
 def test_copies_are_independent() -> None:
-    config = bc()
+    config = bc_config()
     config_copy = config.copy().training(lr=1e-2)
     assert config_copy["lr"] == 1e-2
     assert config.get("lr") is None
 
 
 def test_containers_are_copied_into_the_config() -> None:
-    sizes, env_config, model = [8], {"sizes": ({"a": [1]},)}, DefaultModelConfig(fcnet_hiddens=[8])
-    config = bc().environment("CartPole-v1", env_config=env_config)
-    config.rl_module(model_config={"fcnet_hiddens": sizes})
+    hiddens, env_config, model = [8], {"sizes": ({"a": [1]},)}, DefaultModelConfig(fcnet_hiddens=[8])
+    config = bc_config().environment("CartPole-v1", env_config=env_config)
+    config.rl_module(model_config={"fcnet_hiddens": hiddens})
     options, frozen = config.to_dict(), config.copy(copy_frozen=True)
-    network_config = bc().rl_module(model_config=model)
-    sizes.append(4)
+    network_config = bc_config().rl_module(model_config=model)
+    hiddens.append(4)
     model.fcnet_hiddens.append(4)
     env_config["sizes"][0]["a"].append(2)
     config.to_dict()["env_config"].clear()
@@ -986,7 +1013,11 @@ def test_containers_are_copied_into_the_config() -> None:
 
 def test_other_objects_are_not_copied() -> None:
     shared_object, files = object(), pafs.LocalFileSystem()
-    config = bc().environment(Net, env_config={"held": [shared_object]}).offline_data(input_filesystem=files)
+    config = (
+        bc_config()
+        .environment(Net, env_config={"held": [shared_object]})
+        .offline_data(input_filesystem=files)
+    )
     for config_copy in (config, config.copy(), BCConfig.from_dict(config.to_dict())):
         assert config_copy.env_config["held"][0] is shared_object
         assert (config_copy.env, config_copy.input_filesystem) == (Net, files)
@@ -994,31 +1025,34 @@ def test_other_objects_are_not_copied() -> None:
 
 
 def test_config_subclass_may_override_init() -> None:
-    class Small(BCConfig):
+    class SmallConfig(BCConfig):
         def __init__(self, algo_class: Any = None) -> None:
             super().__init__(algo_class=algo_class)
             self.lr = 0.5
 
-    class Fixed(BCConfig):
+    class FixedConfig(BCConfig):
         def __init__(self) -> None:
             super().__init__()
 
-    config_copy = Small().copy().offline_data(input_="a")
-    assert (type(config_copy), config_copy.lr, Small().get("input_")) == (Small, 0.5, None)
-    assert Fixed().copy(copy_frozen=True).copy(copy_frozen=False).training(lr=0.1).lr == 0.1
+    config_copy = SmallConfig().copy().offline_data(input_="a")
+    assert (type(config_copy), config_copy.lr, SmallConfig().get("input_")) == (SmallConfig, 0.5, None)
+    assert FixedConfig().copy(copy_frozen=True).copy(copy_frozen=False).training(lr=0.1).lr == 0.1
 
 
 def test_all_callback_classes_are_called() -> None:
-    first, second = (f"{CALLING}:Callbacks", f"{CALLING}:on_train_result.builtins.print")
-    callback_classes = bc().callbacks(first, second).to_resource()
-    assert callback_classes.spec.callbacks == [first, second]
-    assert callback_classes == bc().callbacks([first, second]).to_resource()
-    assert callback_classes == bc().callbacks(first, callbacks_class=second).to_resource()
-    assert bc().callbacks(first).callbacks_class == first
+    first_path, second_path = (
+        f"{CALLBACKS_MODULE}:Callbacks",
+        f"{CALLBACKS_MODULE}:on_train_result.builtins.print",
+    )
+    callback_classes = bc_config().callbacks(first_path, second_path).to_resource()
+    assert callback_classes.spec.callbacks == [first_path, second_path]
+    assert callback_classes == bc_config().callbacks([first_path, second_path]).to_resource()
+    assert callback_classes == bc_config().callbacks(first_path, callbacks_class=second_path).to_resource()
+    assert bc_config().callbacks(first_path).callbacks_class == first_path
 
 
 def test_options_are_attributes() -> None:
-    config = bc()
+    config = bc_config()
     config.lr, config.input_, config.env = 0.5, "other", "Acrobot-v1"
     assert (config.lr, config.input_, config["env"]) == (0.5, "other", "Acrobot-v1")
     assert config.to_resource() == BCConfig.from_dict(config.to_dict()).to_resource()
@@ -1030,7 +1064,7 @@ def test_options_are_attributes() -> None:
 
 
 def test_frozen_config_raises_on_changes() -> None:
-    config = bc()
+    config = bc_config()
     config.freeze()
     for config_copy in (config, config.copy(), config.copy(copy_frozen=True)):
         with pytest.raises(SpecError, match=r"the config is frozen: change config\.copy"):
@@ -1045,11 +1079,11 @@ def test_overrides_are_a_dictionary() -> None:
 def test_options_without_algorithm_are_copied_to_one() -> None:
     config = AlgorithmConfig().environment("CartPole-v1").training(lr=0.1).offline_data(input_="data")
     assert config.lr == 0.1
-    assert BCConfig.from_dict(config.to_dict()).to_resource() == bc().training(lr=0.1).to_resource()
+    assert BCConfig.from_dict(config.to_dict()).to_resource() == bc_config().training(lr=0.1).to_resource()
 
 
 def test_from_dict_inverts_to_dict() -> None:
-    config = bc().training(lr=1e-2).rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[8]))
+    config = bc_config().training(lr=1e-2).rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[8]))
     options = pickle.loads(pickle.dumps(config.to_dict()))
     assert BCConfig().update_from_dict(options).to_resource() == config.to_resource()
     with pytest.raises(SpecError, match="did you mean 'input_'"):
@@ -1059,7 +1093,7 @@ def test_from_dict_inverts_to_dict() -> None:
 def test_custom_algorithm_accepts_any_option() -> None:
     config = AlgorithmConfig("mine.algorithms:Clone").offline_data(input_="a").training(my_weight=2, lr=0.1)
     assert config.to_resource().spec.custom_config == {"myWeight": 2, "lr": 0.1}
-    config.training(frame_stack=4)  # its own, although a model config has a field of that name
+    config.training(frame_stack=4)  # the algorithm's option, although a model config has a field of that name
     assert config.to_resource().spec.custom_config["frameStack"] == 4
     assert config.training(grad_clip_by="norm").replaced_options == [
         "grad_clip_by: has no effect without grad_clip"
@@ -1074,7 +1108,7 @@ def test_none_turns_off_an_option_that_is_on_by_default(algorithm: str, name: st
     config = AlgorithmConfig(algorithm).environment("CartPole-v1").offline_data(input_="data")
     assert config.training(**{name: None}).to_resource().spec.config == {to_camel(name): None}
     assert config.plan().config == {to_camel(name): None}
-    assert bc().training(grad_clip=None).to_resource().spec.config == {}
+    assert bc_config().training(grad_clip=None).to_resource().spec.config == {}
 
 
 def test_option_with_required_option_by_default_is_not_noted() -> None:
@@ -1082,7 +1116,7 @@ def test_option_with_required_option_by_default_is_not_noted() -> None:
     assert config.training(grad_clip_by="norm").replaced_options == []
     notes = ["grad_clip_by: has no effect without grad_clip"]
     assert config.training(grad_clip=None).replaced_options == notes
-    assert bc().training(grad_clip_by="global_norm").replaced_options == []
+    assert bc_config().training(grad_clip_by="global_norm").replaced_options == []
 
 
 def test_custom_algorithm_may_have_a_refused_option() -> None:
@@ -1093,7 +1127,7 @@ def test_custom_algorithm_may_have_a_refused_option() -> None:
 
 
 def test_refused_option_at_rllib_default_is_accepted() -> None:
-    options = [option for of_method in OPTIONS.values() for option in of_method.values()]
+    options = [option for method_options in OPTIONS.values() for option in method_options.values()]
     for option in options:
         if option.default is not None:
             config = PPOConfig().update_from_dict({option.name: option.default})
@@ -1113,8 +1147,8 @@ def test_refused_option_at_rllib_default_is_accepted() -> None:
 )
 def test_missing_option_at_rllib_default_is_accepted(algorithm: str, options: dict[str, Any]) -> None:
     config = AlgorithmConfig(algorithm).environment("Pendulum-v1").offline_data(input_="data")
-    before = config.plan()
-    assert config.training(**options).plan() == before
+    plan_before = config.plan()
+    assert config.training(**options).plan() == plan_before
     assert config.replaced_options == []
 
 
@@ -1137,24 +1171,26 @@ def test_missing_option_at_another_value_raises(
 
 
 class TestInputEvaluation:
-    """RLlib's option of 2019, and its later dictionary."""
+    """RLlib's option of 2019 and its later form, a dictionary."""
 
     @pytest.mark.parametrize(
         "value",
         [["is", "wis"], {"is": {"type": "is"}, "wis": {"type": "WeightedImportanceSampling"}}, ("is", "wis")],
     )
     def test_estimates_use_held_out_episodes_in_every_iteration(self, value: Any) -> None:
-        offline = bc().offline_data(input_evaluation=value).to_resource().spec.evaluation.offline
+        offline = bc_config().offline_data(input_evaluation=value).to_resource().spec.evaluation.offline
         assert (offline.estimates, offline.interval, offline.held_out) == (["is", "wis"], 1, 0.1)
 
     def test_simulation_evaluates_in_every_iteration(self) -> None:
-        evaluation = bc().offline_data(input_evaluation="simulation").to_resource().spec.evaluation
+        evaluation = bc_config().offline_data(input_evaluation="simulation").to_resource().spec.evaluation
         assert (evaluation.interval, evaluation.offline) == (1, None)
-        both = bc().offline_data(input_evaluation=["simulation", "dr"]).to_resource().spec.evaluation
-        assert (both.interval, both.offline.estimates) == (1, ["dr"])
+        combined_evaluation = (
+            bc_config().offline_data(input_evaluation=["simulation", "dr"]).to_resource().spec.evaluation
+        )
+        assert (combined_evaluation.interval, combined_evaluation.offline.estimates) == (1, ["dr"])
 
     def test_direct_options_take_precedence(self) -> None:
-        config = bc().offline_data(input_evaluation=["is", "simulation"])
+        config = bc_config().offline_data(input_evaluation=["is", "simulation"])
         config.evaluation(offline_evaluation_input="held", offline_evaluation_interval=5)
         config.evaluation(off_policy_estimation_methods=["dr"], evaluation_interval=2)
         evaluation = config.to_resource().spec.evaluation
@@ -1167,7 +1203,7 @@ class TestInputEvaluation:
 
     @pytest.mark.parametrize("value", [None, [], {}])
     def test_empty_value_evaluates_nothing(self, value: Any) -> None:
-        assert bc().offline_data(input_evaluation=value).to_resource() == bc().to_resource()
+        assert bc_config().offline_data(input_evaluation=value).to_resource() == bc_config().to_resource()
 
     @pytest.mark.parametrize(
         ("value", "message"),
@@ -1182,21 +1218,23 @@ class TestInputEvaluation:
     )
     def test_unsupported_value_raises(self, value: Any, message: str) -> None:
         with pytest.raises(SpecError, match=re.escape(message)):
-            bc().offline_data(input_evaluation=value).validate()
+            bc_config().offline_data(input_evaluation=value).validate()
 
 
 class TestReplayBufferConfig:
-    @pytest.mark.parametrize("kind", ["PrioritizedEpisodeReplayBuffer", PrioritizedEpisodeReplayBuffer])
-    def test_buffer_type_sets_prioritized_replay(self, kind: Any) -> None:
-        buffer = {"type": kind, "capacity": 50, "alpha": 0.5, "beta": 0.3}
-        spec = playing().training(replay_buffer_config=buffer).to_resource().spec
+    @pytest.mark.parametrize(
+        "buffer_type", ["PrioritizedEpisodeReplayBuffer", PrioritizedEpisodeReplayBuffer]
+    )
+    def test_buffer_type_sets_prioritized_replay(self, buffer_type: Any) -> None:
+        buffer = {"type": buffer_type, "capacity": 50, "alpha": 0.5, "beta": 0.3}
+        spec = sampler_config().training(replay_buffer_config=buffer).to_resource().spec
         assert spec.sampler.capacity == 50
         assert spec.config == {
             "prioritizedReplay": True,
             "prioritizedReplayAlpha": 0.5,
             "prioritizedReplayBeta": 0.3,
         }
-        config = playing().training(replay_buffer_config=buffer, prioritized_replay_beta=0.9)
+        config = sampler_config().training(replay_buffer_config=buffer, prioritized_replay_beta=0.9)
         assert config.to_resource().spec.config["prioritizedReplayBeta"] == 0.9
 
     @pytest.mark.parametrize("algorithm", ["DQN", "SAC"])
@@ -1226,7 +1264,7 @@ class TestReplayBufferConfig:
 class TestEvaluationConfig:
     def test_environment_of_evaluation_config_is_used(self) -> None:
         overrides = {"env": "Acrobot-v1", "env_config": {"size": 2}, "explore": True}
-        config = bc().environment(env_config={"size": 1, "wind": 3})
+        config = bc_config().environment(env_config={"size": 1, "wind": 3})
         spec = config.evaluation(evaluation_config=overrides, evaluation_interval=1).to_resource().spec
         assert (spec.environment.id, spec.environment.kwargs) == ("Acrobot-v1", {"size": 2, "wind": 3})
         assert spec.evaluation.explore is True
@@ -1234,11 +1272,19 @@ class TestEvaluationConfig:
     @pytest.mark.parametrize(
         ("config", "value", "message"),
         [
-            (playing(), {"env_config": {"a": 1}}, "the policy also plays in this environment to learn"),
-            (recorder(), {"env_config": {"a": 1}}, "evaluate elsewhere with custom_evaluation_function"),
-            (bc(), {"gamma": 1}, "contains 'gamma', but only accepts explore, env and env_config"),
-            (bc(), {"env_config": 3}, "env_config is 3, expected a dictionary"),
-            (bc(), 3, "evaluation_config is 3, expected a dictionary"),
+            (
+                sampler_config(),
+                {"env_config": {"a": 1}},
+                "the policy also plays in this environment to learn",
+            ),
+            (
+                recorder_config(),
+                {"env_config": {"a": 1}},
+                "to evaluate in another one, use custom_evaluation_function",
+            ),
+            (bc_config(), {"gamma": 1}, "contains 'gamma', but only accepts explore, env and env_config"),
+            (bc_config(), {"env_config": 3}, "env_config is 3, expected a dictionary"),
+            (bc_config(), 3, "evaluation_config is 3, expected a dictionary"),
         ],
     )
     def test_unsupported_evaluation_config_raises(
@@ -1251,11 +1297,26 @@ class TestEvaluationConfig:
 @pytest.mark.parametrize(
     ("config", "method", "options", "message"),
     [
-        (recorder(), "env_runners", {"num_env_runners": "two"}, "num_env_runners is 'two' (text), expected"),
-        (bc(), "env_runners", {"num_env_runners": "two"}, "num_env_runners is 'two' (text), expected"),
-        (bc(), "learners", {"num_learners": "two"}, "num_learners is 'two' (text), expected"),
-        (bc(), "evaluation", {"evaluation_num_env_runners": "two"}, "evaluation_num_env_runners is 'two'"),
-        (bc(), "env_runners", {"num_envs_per_env_runner": "two"}, "num_envs_per_env_runner is 'two' (text)"),
+        (
+            recorder_config(),
+            "env_runners",
+            {"num_env_runners": "two"},
+            "num_env_runners is 'two' (text), expected",
+        ),
+        (bc_config(), "env_runners", {"num_env_runners": "two"}, "num_env_runners is 'two' (text), expected"),
+        (bc_config(), "learners", {"num_learners": "two"}, "num_learners is 'two' (text), expected"),
+        (
+            bc_config(),
+            "evaluation",
+            {"evaluation_num_env_runners": "two"},
+            "evaluation_num_env_runners is 'two'",
+        ),
+        (
+            bc_config(),
+            "env_runners",
+            {"num_envs_per_env_runner": "two"},
+            "num_envs_per_env_runner is 'two' (text)",
+        ),
     ],
 )
 def test_number_as_text_raises(

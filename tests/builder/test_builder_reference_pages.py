@@ -16,9 +16,10 @@ IMPORT = re.compile(r"(from [\w.]+ )?import ")
 NAME = re.compile(r"[\w.]+( as \w+)?,?")
 
 
-def differences(printed_block: str, example: str) -> list[list[str]]:
-    """Each run of lines that differs: the page's, marked `-`, and the example's, marked `+`. Indentation, blank lines
-    and comments are the example's own, but for those that say what was changed.
+def find_differing_runs(printed_block: str, example: str) -> list[list[str]]:
+    """Return the runs of differing lines: the page's begin with `- `, the example's with `+ `.
+
+    Indentation, blank lines and comments are not compared, except comments that mark a change.
     """
     runs: list[list[str]] = [[]]
     lines = [
@@ -42,8 +43,8 @@ def is_import(line: str) -> bool:
     return bool(IMPORT.match(code) or NAME.fullmatch(code) or code == ")")
 
 
-def without_heading(code: str) -> str:
-    """The code without what it begins with: a docstring, or the comment that names the page."""
+def remove_heading(code: str) -> str:
+    """Return the code without the docstring or the comment at its beginning, which names the page."""
     return re.sub(r'\A(""".*?"""|# .*?\n# Pages.*?\n)', "", code, count=1, flags=re.DOTALL)
 
 
@@ -51,7 +52,7 @@ def without_heading(code: str) -> str:
 def test_examples_differ_only_in_imports_and_marked_lines(file: Path) -> None:
     printed_block, example = (PRINTED_PAGES / f"{file.stem}.txt").read_text(), file.read_text()
     is_marked_command = file.suffix == ".sh" and CHANGE_MARK in example
-    for run in differences(*map(without_heading, (printed_block, example))):
+    for run in find_differing_runs(*map(remove_heading, (printed_block, example))):
         is_marked = is_marked_command or any(CHANGE_MARK in line for line in run)
         assert is_marked or all(map(is_import, run)), "\n".join(run)
 

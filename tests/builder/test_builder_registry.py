@@ -1,4 +1,4 @@
-"""An algorithm is one file and one line: registered, and `make crds` run, it is wherever algorithms are."""
+"""A registered algorithm is available everywhere after `make crds`: builder, resources, pages and Tune."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class WeightedOptions(BCOptions):
 
 
 class WeightedBC(BC):
-    """BC whose loss has a weight."""
+    """BC with a weighted loss."""
 
     Options = WeightedOptions
     options: WeightedOptions
@@ -51,30 +51,30 @@ class WeightedBC(BC):
         )
 
 
-class Sampling(PPO):
+class RenamedPPO(PPO):
     """PPO under another name: it learns in its environment."""
 
 
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Both registered, a line each, and what `make crds` then writes: where the package looks for it."""
+    """Register both algorithms, and return the folder with the output of `make crds`, which the package reads."""
     root = tmp_path_factory.mktemp("generated")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(REGISTRY, "Weighted", WeightedBC)
-        patch.setitem(REGISTRY, "Sampling", Sampling)
+        patch.setitem(REGISTRY, "Sampling", RenamedPPO)
         generate(root)
         patch.setattr(options, "files", lambda _: root / "runtime" / "hindcast" / "api")
-        _forget_schemas()
+        _clear_caches()
         for module, suffix in ((algorithm_configs, "Config"), (trainables, "")):
             for name in ("Weighted", "Sampling"):
                 patch.setattr(
                     module, name + suffix, _generated_class(root, module, name + suffix), raising=False
                 )
         yield root
-    _forget_schemas()
+    _clear_caches()
 
 
-def _forget_schemas() -> None:
+def _clear_caches() -> None:
     options.schemas.cache_clear()
     options.options_model.cache_clear()
 
@@ -115,10 +115,10 @@ def test_resources_and_pages_contain_registered_algorithm(generated: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("config", "sentence"), [({"weight": 3}, None), ({"weight": "much"}, "spec.config.weight is 'much'")]
+    ("config", "message"), [({"weight": 3}, None), ({"weight": "much"}, "spec.config.weight is 'much'")]
 )
 def test_resource_may_name_registered_algorithm(
-    generated: Path, config: dict[str, Any], sentence: str | None
+    generated: Path, config: dict[str, Any], message: str | None
 ) -> None:
     resource = {
         "apiVersion": "hindcast.dev/v1alpha1",
@@ -131,10 +131,10 @@ def test_resource_may_name_registered_algorithm(
             "stop": {"iterations": 1},
         },
     }
-    if sentence is None:
+    if message is None:
         assert validate_resource(resource).spec.algorithm == "Weighted"
         return
-    with pytest.raises(SpecError, match=sentence):
+    with pytest.raises(SpecError, match=message):
         validate_resource(resource)
 
 

@@ -1,4 +1,4 @@
-"""Names that code written for RLlib imports, and the errors for names that do not exist here."""
+"""Names imported by code written for RLlib, and the errors for names that Hindcast does not have."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from hindcast import BC, PPO, Algorithm, BCConfig, OfflinePreLearner, get_traina
 from hindcast.errors import SpecError
 from hindcast.rllib.names import REPLACEMENTS
 
-SAME = {
+ALIASES = {
     "RLlibCallback": "Callbacks",
     "DefaultCallbacks": "Callbacks",
     "TorchRLModule": "RLModule",
     "Algorithm": "RunningAlgorithm",
     "EpisodeType": "SingleAgentEpisode",
 }
+"""RLlib's name -> Hindcast's name of the same object."""
 
 
-@pytest.mark.parametrize("name", SAME)
+@pytest.mark.parametrize("name", ALIASES)
 def test_rllib_name_is_the_hindcast_object(name: str) -> None:
-    assert getattr(hindcast, name) is getattr(hindcast, SAME[name])
+    assert getattr(hindcast, name) is getattr(hindcast, ALIASES[name])
 
 
 @pytest.mark.parametrize("name", sorted(hindcast.PUBLIC_NAMES))

@@ -1,4 +1,4 @@
-"""`train()` with an output: all that the policy plays to learn from, each episode once, whatever happens between."""
+"""`train()` with an output records every episode that the policy learns from, each of them once, also after a kill."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OPTIONS = {
 }
 
 
-def learner(algorithm: str, output: Path | str, **options: object) -> AlgorithmConfig:
+def learner_config(algorithm: str, output: Path | str, **options: object) -> AlgorithmConfig:
     config = (
         AlgorithmConfig(algorithm)
         .environment("Pendulum-v1" if algorithm == "SAC" else Walk, max_episode_steps=10)
@@ -41,14 +41,14 @@ def learner(algorithm: str, output: Path | str, **options: object) -> AlgorithmC
 
 
 def train(config: AlgorithmConfig, iterations: int) -> int:
-    """Timesteps played."""
+    """Train, and return the number of timesteps played."""
     with config.build_algo() as algo:
         return [algo.train()["num_env_steps_sampled_lifetime"] for _ in range(iterations)][-1]
 
 
 @pytest.mark.parametrize("algorithm", OPTIONS)
 def test_every_episode_of_training_is_recorded_once(tmp_path: Path, algorithm: str) -> None:
-    num_played = train(learner(algorithm, tmp_path), iterations=3)
+    num_played = train(learner_config(algorithm, tmp_path), iterations=3)
     block = read_all(tmp_path)
     assert block.num_steps == num_played
     assert len(set(block.eps_id)) == block.num_episodes
@@ -59,8 +59,10 @@ def test_every_episode_of_training_is_recorded_once(tmp_path: Path, algorithm: s
 
 
 def test_episode_cut_by_rollout_is_truncated(tmp_path: Path) -> None:
-    """64 timesteps in 4 environments are 16 in each: of the last episode of each, what fits."""
-    train(learner("PPO", tmp_path).environment(env_config={"shortest": 10, "longest": 10}), iterations=1)
+    """64 timesteps in 4 environments are 16 in each: an episode of 10 timesteps, and 6 of the next one."""
+    train(
+        learner_config("PPO", tmp_path).environment(env_config={"shortest": 10, "longest": 10}), iterations=1
+    )
     block = read_all(tmp_path)
     assert sorted(block.length) == [6] * 4 + [10] * 4
     assert block.truncated[block.length == 6].all()
@@ -68,15 +70,17 @@ def test_episode_cut_by_rollout_is_truncated(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("algorithm", ["PPO", "DQN"])
 def test_second_run_records_only_new_episodes(tmp_path: Path, algorithm: str) -> None:
-    train(learner(algorithm, tmp_path / "again"), iterations=2)
-    before = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "again").glob("*.parquet")}
-    num_played = train(learner(algorithm, tmp_path / "again"), iterations=4)
-    train(learner(algorithm, tmp_path / "whole"), iterations=4)
-    second_block, expected_block = (read_all(tmp_path / name) for name in ("again", "whole"))
+    train(learner_config(algorithm, tmp_path / "again"), iterations=2)
+    modification_times = {
+        file.name: file.stat().st_mtime_ns for file in (tmp_path / "again").glob("*.parquet")
+    }
+    num_played = train(learner_config(algorithm, tmp_path / "again"), iterations=4)
+    train(learner_config(algorithm, tmp_path / "uninterrupted"), iterations=4)
+    second_block, expected_block = (read_all(tmp_path / name) for name in ("again", "uninterrupted"))
     assert second_block.num_steps == num_played
     assert episode_hashes(second_block) == episode_hashes(expected_block)
     assert (
-        before.items()
+        modification_times.items()
         <= {file.name: file.stat().st_mtime_ns for file in (tmp_path / "again").glob("*.parquet")}.items()
     )
 
@@ -85,10 +89,10 @@ SCRIPT = """
 import os, signal, sys
 from pathlib import Path
 from hindcast import RunningAlgorithm
-from test_builder_training_recording import learner
+from test_builder_training_recording import learner_config
 folder, killed_after = Path(sys.argv[1]), int(sys.argv[2])
 saved = folder / "checkpoint"
-config = learner("{algorithm}", folder / "data", output_max_rows_per_file=1000)
+config = learner_config("{algorithm}", folder / "data", output_max_rows_per_file=1000)
 with (RunningAlgorithm.from_checkpoint(saved, config) if saved.exists() else config.build_algo()) as algo:
     while algo.iteration < 4:
         algo.train()
@@ -110,18 +114,18 @@ def test_killed_training_resumes_from_its_checkpoint(tmp_path: Path, algorithm: 
         return subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False).returncode
 
     assert run(killed_after=3) == -signal.SIGKILL
-    before = open_dataset(str(tmp_path / "data")).num_steps
+    num_steps_before = open_dataset(str(tmp_path / "data")).num_steps
     assert run(killed_after=-1) == 0
-    num_played = train(learner(algorithm, tmp_path / "whole"), iterations=4)
-    resumed_block, expected_block = (read_all(tmp_path / name) for name in ("data", "whole"))
-    assert before < resumed_block.num_steps == num_played
+    num_played = train(learner_config(algorithm, tmp_path / "uninterrupted"), iterations=4)
+    resumed_block, expected_block = (read_all(tmp_path / name) for name in ("data", "uninterrupted"))
+    assert num_steps_before < resumed_block.num_steps == num_played
     assert set(episode_hashes(resumed_block).values()) == set(episode_hashes(expected_block).values())
     assert leftovers(tmp_path / "data") == []
 
 
-class TestOneOrTheOther:
+class TestTrainingAndEvaluation:
     def test_evaluation_after_training_is_not_recorded(self, tmp_path: Path) -> None:
-        with learner("PPO", tmp_path).build_algo() as algo:
+        with learner_config("PPO", tmp_path).build_algo() as algo:
             num_played = algo.train()["num_env_steps_sampled_lifetime"]
             for _ in range(2):
                 assert algo.evaluate()["env_runners"]["num_episodes"] == 2
@@ -129,42 +133,42 @@ class TestOneOrTheOther:
         assert open_dataset(str(tmp_path)).num_steps == num_played
 
     def test_training_after_evaluation_is_not_recorded(self, tmp_path: Path) -> None:
-        with learner("PPO", tmp_path).build_algo() as algo:
+        with learner_config("PPO", tmp_path).build_algo() as algo:
             algo.evaluate()
             algo.train()
             assert "output: only evaluate() adds episodes to the dataset; train() records none" in algo.notes
         assert open_dataset(str(tmp_path)).num_episodes == 2
 
-    @pytest.mark.parametrize("first", ["train", "evaluate"])
-    def test_dataset_of_the_other_kind_raises(self, tmp_path: Path, first: str) -> None:
-        second = {"train": "evaluate", "evaluate": "train"}[first]
-        with learner("PPO", tmp_path).build_algo() as algo:
-            getattr(algo, first)()
+    @pytest.mark.parametrize("first_method", ["train", "evaluate"])
+    def test_dataset_of_the_other_kind_raises(self, tmp_path: Path, first_method: str) -> None:
+        second_method = {"train": "evaluate", "evaluate": "train"}[first_method]
+        with learner_config("PPO", tmp_path).build_algo() as algo:
+            getattr(algo, first_method)()
         with (
-            learner("PPO", tmp_path).build_algo() as algo,
+            learner_config("PPO", tmp_path).build_algo() as algo,
             pytest.raises(OutputConflict, match="contains episodes of"),
         ):
-            getattr(algo, second)()
+            getattr(algo, second_method)()
 
-    def test_dataset_of_the_other_kind_on_request_is_replaced(self, tmp_path: Path) -> None:
-        with learner("PPO", tmp_path).build_algo() as algo:
+    def test_dataset_of_the_other_kind_is_replaced_on_request(self, tmp_path: Path) -> None:
+        with learner_config("PPO", tmp_path).build_algo() as algo:
             algo.evaluate()
-        num_played = train(learner("PPO", tmp_path, output_on_existing="Replace"), iterations=1)
+        num_played = train(learner_config("PPO", tmp_path, output_on_existing="Replace"), iterations=1)
         assert open_dataset(str(tmp_path)).num_steps == num_played
         assert leftovers(tmp_path) == []
 
 
 def test_manifest_contains_the_trained_policy(tmp_path: Path) -> None:
-    with learner("PPO", tmp_path).build_algo() as algo:
-        first = algo.get_policy().digest
+    with learner_config("PPO", tmp_path).build_algo() as algo:
+        first_digest = algo.get_policy().digest
         algo.train()
-        last = algo.get_policy().digest
+        last_digest = algo.get_policy().digest
     manifest = read_manifest(resolve(tmp_path))
     assert manifest is not None
-    assert manifest.policy == {"digest": last, "explore": True, "digests": [first, last]}
+    assert manifest.policy == {"digest": last_digest, "explore": True, "digests": [first_digest, last_digest]}
 
 
 def test_sample_batches_have_packed_columns(tmp_path: Path) -> None:
     packed_columns = {"output_format": "SampleBatch", "output_compress_columns": ["obs"]}
-    num_played = train(learner("PPO", tmp_path, **packed_columns), iterations=2)
+    num_played = train(learner_config("PPO", tmp_path, **packed_columns), iterations=2)
     assert read_all(tmp_path).num_steps == num_played

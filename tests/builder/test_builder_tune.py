@@ -1,4 +1,4 @@
-"""Algorithms as Ray Tune's trainables. One search; the examples run whole ones."""
+"""Algorithms as Ray Tune's trainables, in one small search. The examples run larger ones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_cleanup_of_a_trial_stops_its_algorithm() -> None:
     assert events == ["stop"]
 
 
-def clone(data: Path) -> BCConfig:
+def clone_config(data: Path) -> BCConfig:
     return (
         BCConfig()
         .environment(Walk)
@@ -49,20 +49,20 @@ def clone(data: Path) -> BCConfig:
     )
 
 
-@pytest.mark.parametrize("begins", ["run", "Tuner.fit", "Tuner.restore"])
-def test_search_connects_to_ray_first(monkeypatch: pytest.MonkeyPatch, begins: str) -> None:
-    """By us: Ray itself would join any cluster on the machine."""
+@pytest.mark.parametrize("entry_point", ["run", "Tuner.fit", "Tuner.restore"])
+def test_search_connects_to_ray_first(monkeypatch: pytest.MonkeyPatch, entry_point: str) -> None:
+    """Hindcast connects, since Ray itself would join any cluster on the machine."""
     from hindcast import tune
 
-    num_connections: list[str] = []
-    monkeypatch.setattr(tune, "connect", lambda: num_connections.append("connected"))
-    monkeypatch.setattr(f"ray.tune.{begins}", lambda *_, **__: num_connections.append("begun"))
+    events: list[str] = []
+    monkeypatch.setattr(tune, "connect", lambda: events.append("connected"))
+    monkeypatch.setattr(f"ray.tune.{entry_point}", lambda *_, **__: events.append("started"))
     {
         "run": lambda: tune.run("BC"),
         "Tuner.fit": lambda: tune.Tuner("BC").fit(),
         "Tuner.restore": lambda: tune.Tuner.restore("folder", "BC"),
-    }[begins]()
-    assert num_connections == ["connected", "begun"]
+    }[entry_point]()
+    assert events == ["connected", "started"]
 
 
 @pytest.mark.ray
@@ -94,7 +94,7 @@ def test_search_over_a_config_finds_the_best(
 ) -> None:
     from hindcast import tune
 
-    config = clone(walks).training(lr=tune.grid_search([1e-3, "fast"]))
+    config = clone_config(walks).training(lr=tune.grid_search([1e-3, "fast"]))
     with caplog.at_level(logging.CRITICAL):
         results = tune.Tuner(
             "BC",
@@ -107,16 +107,16 @@ def test_search_over_a_config_finds_the_best(
             ),
         ).fit()
     assert "lr is 'fast' (text), expected a number" in str(results.errors[0])
-    (good,) = [result for result in results if result.error is None]
-    assert good.metrics["training_iteration"] == 2
-    assert good.metrics["evaluation"]["env_runners"]["num_episodes"] == 3
-    assert good.config["lr"] == 1e-3
-    assert len(good.best_checkpoints) == 2
-    with clone(walks).training(lr=1e-3).build_algo() as algo:
+    (best_result,) = [result for result in results if result.error is None]
+    assert best_result.metrics["training_iteration"] == 2
+    assert best_result.metrics["evaluation"]["env_runners"]["num_episodes"] == 3
+    assert best_result.config["lr"] == 1e-3
+    assert len(best_result.best_checkpoints) == 2
+    with clone_config(walks).training(lr=1e-3).build_algo() as algo:
         for _ in range(2):
             algo.train()
-        assert Policy.load(good.checkpoint.path).digest == algo.get_policy().digest
-        algo.restore_from_path(good.checkpoint.path)
+        assert Policy.load(best_result.checkpoint.path).digest == algo.get_policy().digest
+        algo.restore_from_path(best_result.checkpoint.path)
         assert algo.iteration == 2
 
 
@@ -125,7 +125,9 @@ def test_search_over_a_config_finds_the_best(
 def test_trial_resumes_from_its_checkpoint(walks: Path, tmp_path: Path) -> None:
     from hindcast.rllib.builder.trainables import BC
 
-    evaluation = clone(walks).evaluation(offline_evaluation_interval=2, offline_evaluation_held_out=0.3)
+    evaluation = clone_config(walks).evaluation(
+        offline_evaluation_interval=2, offline_evaluation_held_out=0.3
+    )
     first = BC(evaluation.to_dict())
     result = first.step()
     assert math.isnan(result["evaluation"]["env_runners"]["episode_return_mean"])
@@ -134,7 +136,7 @@ def test_trial_resumes_from_its_checkpoint(walks: Path, tmp_path: Path) -> None:
     first.save_checkpoint(str(tmp_path))
     expected = first.step()
     assert expected["evaluation"]["offline"]["validation_loss"] > 0
-    assert math.isnan(expected["evaluation"]["offline"]["estimated_return"])  # none was asked for
+    assert math.isnan(expected["evaluation"]["offline"]["estimated_return"])  # no estimates were requested
     first.cleanup()
     second = BC(evaluation.to_dict())
     second.load_checkpoint(str(tmp_path))

@@ -44,7 +44,7 @@ def test_helm_lint_has_no_warnings(values: Object) -> None:
 
 @pytest.mark.parametrize("kind", ["Deployment", "Pod"])
 def test_pods_are_restricted(kind: str) -> None:
-    manifest = render().one(kind)
+    manifest = render().find_one(kind)
     pod = manifest["spec"]["template"]["spec"] if kind == "Deployment" else manifest["spec"]
     (container,) = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"] is True
@@ -71,18 +71,18 @@ def test_objects_have_instance_label_and_namespace() -> None:
 
 def test_selectors_match_the_operator() -> None:
     chart = render(ALL_OPTIONAL_OBJECTS)
-    labels = chart.one("Deployment")["spec"]["template"]["metadata"]["labels"].items()
-    service = chart.one("Service")
+    labels = chart.find_one("Deployment")["spec"]["template"]["metadata"]["labels"].items()
+    service = chart.find_one("Service")
     assert service["spec"]["selector"].items() <= labels
-    assert chart.one("PodDisruptionBudget")["spec"]["selector"]["matchLabels"].items() <= labels
-    assert chart.one("NetworkPolicy")["spec"]["podSelector"]["matchLabels"].items() <= labels
-    selector = chart.one("ServiceMonitor")["spec"]["selector"]["matchLabels"]
+    assert chart.find_one("PodDisruptionBudget")["spec"]["selector"]["matchLabels"].items() <= labels
+    assert chart.find_one("NetworkPolicy")["spec"]["podSelector"]["matchLabels"].items() <= labels
+    selector = chart.find_one("ServiceMonitor")["spec"]["selector"]["matchLabels"]
     assert selector.items() <= service["metadata"]["labels"].items()
 
 
 def test_chart_installs_the_generated_crds() -> None:
     expected = {d["metadata"]["name"]: d for d in map(load_yaml, sorted((ROOT / "crds").glob("*.yaml")))}
-    for definition in render().all("CustomResourceDefinition"):
+    for definition in render().find_all("CustomResourceDefinition"):
         assert definition["spec"] == expected.pop(definition["metadata"]["name"])["spec"]
     assert expected == {}
 
@@ -121,7 +121,7 @@ def test_chart_and_default_images_have_project_version() -> None:
 def test_artifact_hub_annotations_name_existing_crds() -> None:
     annotations = load_yaml(CHART / "Chart.yaml")["annotations"]
     names = {crd["name"] for crd in YAML(typ="safe").load(annotations["artifacthub.io/crds"])}
-    assert names == {crd["metadata"]["name"] for crd in render().all("CustomResourceDefinition")}
+    assert names == {crd["metadata"]["name"] for crd in render().find_all("CustomResourceDefinition")}
     for example in YAML(typ="safe", pure=True).load(annotations["artifacthub.io/crdsExamples"]):
         validate_resource(example)
 
@@ -174,13 +174,13 @@ def list_counters_and_gauges() -> list[str]:
 
 
 def render_alerts() -> Any:
-    return render(ALL_OPTIONAL_OBJECTS).one("PrometheusRule")["spec"]
+    return render(ALL_OPTIONAL_OBJECTS).find_one("PrometheusRule")["spec"]
 
 
 def list_expressions() -> list[str]:
     """Return every query of the alerts and the dashboard as the chart renders them."""
     board = json.loads(
-        render(ALL_OPTIONAL_OBJECTS).one("ConfigMap", "hindcast-dashboard")["data"]["hindcast.json"]
+        render(ALL_OPTIONAL_OBJECTS).find_one("ConfigMap", "hindcast-dashboard")["data"]["hindcast.json"]
     )
     dashboard_queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     return dashboard_queries + [

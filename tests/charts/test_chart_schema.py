@@ -105,7 +105,7 @@ def test_operator_without_defaults_uses_its_own(tmp_path: Path) -> None:
 def load_mounted_defaults(chart: RenderedChart, folder: Path) -> Defaults:
     """Load the defaults that the operator's pods mount."""
     (folder / "defaults.yaml").write_text(
-        chart.one("ConfigMap", "hindcast-defaults")["data"]["defaults.yaml"]
+        chart.find_one("ConfigMap", "hindcast-defaults")["data"]["defaults.yaml"]
     )
     return load_defaults(folder / "defaults.yaml")
 

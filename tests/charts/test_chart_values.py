@@ -26,19 +26,19 @@ def read_pod(field: str) -> ReadValue:
 
 
 def read_template(field: str, key: str) -> ReadValue:
-    return lambda chart: chart.one("Deployment")["spec"]["template"]["metadata"][field].get(key)
+    return lambda chart: chart.find_one("Deployment")["spec"]["template"]["metadata"][field].get(key)
 
 
 def read_metadata(kind: str, field: str, key: str) -> ReadValue:
-    return lambda chart: chart.one(kind)["metadata"].get(field, {}).get(key)
+    return lambda chart: chart.find_one(kind)["metadata"].get(field, {}).get(key)
 
 
 def count_objects(kind: str) -> ReadValue:
-    return lambda chart: len(chart.all(kind))
+    return lambda chart: len(chart.find_all(kind))
 
 
 def read_defaults(chart: RenderedChart) -> Any:
-    return load_yaml(chart.one("ConfigMap", "hindcast-defaults")["data"]["defaults.yaml"])["defaults"]
+    return load_yaml(chart.find_one("ConfigMap", "hindcast-defaults")["data"]["defaults.yaml"])["defaults"]
 
 
 def read_arguments(word: str) -> ReadValue:
@@ -51,13 +51,13 @@ def read_names(chart: RenderedChart) -> set[str]:
 
 
 def read_network_policy(part: str) -> ReadValue:
-    return lambda chart: chart.one("NetworkPolicy")["spec"][part]
+    return lambda chart: chart.find_one("NetworkPolicy")["spec"][part]
 
 
 def read_resource_policies(chart: RenderedChart) -> set[Any]:
     return {
         crd["metadata"].get("annotations", {}).get("helm.sh/resource-policy")
-        for crd in chart.all("CustomResourceDefinition")
+        for crd in chart.find_all("CustomResourceDefinition")
     }
 
 
@@ -81,7 +81,7 @@ CASES: list[tuple[str, Any, ReadValue, Any, Any, Object]] = [
     ("image", "mirror/hc:1", read_container("image"), "hindcast-operator:0.1.0", "mirror/hc:1", {}),
     ("imagePullPolicy", "Always", read_container("imagePullPolicy"), "IfNotPresent", "Always", {}),
     ("imagePullSecrets", [{"name": "s"}], read_pod("imagePullSecrets"), None, [{"name": "s"}], {}),
-    ("replicas", 3, lambda chart: chart.one("Deployment")["spec"]["replicas"], 2, 3, {}),
+    ("replicas", 3, lambda chart: chart.find_one("Deployment")["spec"]["replicas"], 2, 3, {}),
     (
         "watchNamespaces",
         ["a", "b"],
@@ -157,12 +157,12 @@ CASES: list[tuple[str, Any, ReadValue, Any, Any, Object]] = [
     ),
     ("podDisruptionBudget.enabled", False, count_objects("PodDisruptionBudget"), 1, 0, {}),
     ("service.annotations", {"a": "b"}, read_metadata("Service", "annotations", "a"), None, "b", {}),
-    ("service.port", 9090, lambda chart: chart.one("Service")["spec"]["ports"][0]["port"], 8080, 9090, {}),
+    ("service.port", 9090, lambda chart: chart.find_one("Service")["spec"]["ports"][0]["port"], 8080, 9090, {}),
     ("serviceMonitor.enabled", True, count_objects("ServiceMonitor"), 0, 1, {}),
     (
         "serviceMonitor.interval",
         "5s",
-        lambda chart: chart.one("ServiceMonitor")["spec"]["endpoints"][0]["interval"],
+        lambda chart: chart.find_one("ServiceMonitor")["spec"]["endpoints"][0]["interval"],
         "30s",
         "5s",
         SERVICE_MONITOR,
@@ -188,7 +188,7 @@ CASES: list[tuple[str, Any, ReadValue, Any, Any, Object]] = [
     (
         "dashboard.labels",
         {"a": "b"},
-        lambda chart: chart.one("ConfigMap", "hindcast-dashboard")["metadata"]["labels"].get("a"),
+        lambda chart: chart.find_one("ConfigMap", "hindcast-dashboard")["metadata"]["labels"].get("a"),
         None,
         "b",
         DASHBOARD,
@@ -221,7 +221,7 @@ CASES: list[tuple[str, Any, ReadValue, Any, Any, Object]] = [
     (
         "nameOverride",
         "offline",
-        lambda chart: chart.one("Deployment")["metadata"]["name"],
+        lambda chart: chart.find_one("Deployment")["metadata"]["name"],
         "hindcast",
         "hindcast-offline",
         {},
@@ -262,20 +262,20 @@ def test_every_value_has_a_case() -> None:
 
 
 def test_single_replica_has_no_disruption_budget() -> None:
-    assert render({"replicas": 1}).all("PodDisruptionBudget") == []
+    assert render({"replicas": 1}).find_all("PodDisruptionBudget") == []
 
 
 def test_watched_namespaces_get_their_own_roles() -> None:
-    cluster_rules = render().one("ClusterRole", "hindcast")["rules"]
+    cluster_rules = render().find_one("ClusterRole", "hindcast")["rules"]
     chart = render({"watchNamespaces": ["a", "b"]})
     for namespace in ("a", "b"):
-        roles = [role for role in chart.all("Role") if role["metadata"]["namespace"] == namespace]
+        roles = [role for role in chart.find_all("Role") if role["metadata"]["namespace"] == namespace]
         assert [role["rules"] for role in roles] == [cluster_rules]
         bindings = [
-            binding for binding in chart.all("RoleBinding") if binding["metadata"]["namespace"] == namespace
+            binding for binding in chart.find_all("RoleBinding") if binding["metadata"]["namespace"] == namespace
         ]
         assert [binding["roleRef"]["kind"] for binding in bindings] == ["Role"]
-    assert not [role for role in chart.all("ClusterRole") if role["metadata"]["name"] == "hindcast"]
+    assert not [role for role in chart.find_all("ClusterRole") if role["metadata"]["name"] == "hindcast"]
 
 
 def test_changed_defaults_restart_the_pods() -> None:

@@ -67,7 +67,7 @@ def toy_variables(ray_here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def kill_once(ray_here: Path) -> Path:
-    """A file that, once created, kills one `Deadly` environment with its process and is deleted."""
+    """A file that, once created, kills one `KillsProcess` environment with its process and is deleted."""
     return ray_here / "kill"
 
 
@@ -83,7 +83,7 @@ def slow_file(ray_here: Path) -> Iterator[Path]:
 @pytest.fixture(autouse=True)
 def fast_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the intervals of reports and of storage polls."""
-    monkeypatch.setattr(reporting, "SHORTEST_SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr(reporting, "MIN_REPORT_INTERVAL_SECONDS", 0.2)
     monkeypatch.setattr(storage_monitor, "POLL_INTERVAL_SECONDS", 0.3)
 
 
@@ -175,7 +175,7 @@ def test_inspect_pods_reports_kills() -> None:
 
 class TestEvaluation:
     def test_evaluation_report_is_same_after_actor_died(self, kill_once: Path) -> None:
-        deadly = EnvironmentSpec(id="toy_environments:Deadly")
+        deadly = EnvironmentSpec(id="toy_environments:KillsProcess")
         policy, local_evaluator = make_policy(WALK), EnvEvaluator(EnvironmentSpec(**WALK), 13)
         workers = make_evaluation_workers(EnvEvaluator(deadly, 13), 2)
         assert workers.gather(workers.submit(policy, 5)) == local_evaluator(policy, seed=5)
@@ -225,7 +225,7 @@ class TestRecording:
     def test_killed_runner_does_not_change_recording(
         self, tmp_path: Path, channel: RecordingChannel, kill_once: Path
     ) -> None:
-        deadly = {"id": "toy_environments:Deadly"}
+        deadly = {"id": "toy_environments:KillsProcess"}
         runners = {"replicas": 2, "envsPerRunner": 4}
         record(recording(tmp_path / "local", environment=deadly))
         kill_once.touch()
@@ -285,7 +285,7 @@ class TestRecording:
         assert recorded_hashes(tmp_path / "data") == recorded_hashes(tmp_path / "local")
 
     def test_environment_error_is_reported(self, tmp_path: Path, channel: RecordingChannel) -> None:
-        wrong_environment = {"id": "toy_environments:Wrong", "kwargs": {"what": "step"}}
+        wrong_environment = {"id": "toy_environments:FaultyEnv", "kwargs": {"what": "step"}}
         resource = recording(tmp_path / "data", environment=wrong_environment, runners={"replicas": 2})
         assert run_attempt(resource, tmp_path, channel) == 6
         outcome = reported_outcome(channel)

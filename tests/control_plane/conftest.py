@@ -32,7 +32,7 @@ def api() -> Iterator[ApiServer]:
     if not kubeconfig:
         missing = pytest.fail if os.environ.get("HINDCAST_REQUIRE_CLUSTER") == "1" else pytest.skip
         missing("KUBECONFIG is not set: these tests need an API server (`make e2e` starts one)")
-    with ApiServer.of(kubeconfig) as server:
+    with ApiServer.from_kubeconfig(kubeconfig) as server:
         server.apply_crds(sorted(CRDS.glob("*.yaml")))
         yield server
 

@@ -31,14 +31,14 @@ def test_operator_pod_is_admitted_in_restricted_namespace(api: ApiServer, namesp
     pod = operator_pod(namespace)
     api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "hindcast"}}, namespace)
     api.create(pod, dryRun="All")
-    api.create(render({}, namespace).one("Pod"), dryRun="All")
+    api.create(render({}, namespace).find_one("Pod"), dryRun="All")
     pod["spec"]["containers"][0]["securityContext"]["allowPrivilegeEscalation"] = True
     with pytest.raises(RefusalError, match="violates PodSecurity"):
         api.create(pod, dryRun="All")
 
 
 def operator_pod(namespace: str) -> Object:
-    template = render({}, namespace).one("Deployment")["spec"]["template"]
+    template = render({}, namespace).find_one("Deployment")["spec"]["template"]
     metadata = template["metadata"] | {"name": "operator", "namespace": namespace}
     return {"apiVersion": "v1", "kind": "Pod", **template, "metadata": metadata}
 

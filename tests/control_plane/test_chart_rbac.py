@@ -125,7 +125,7 @@ def installation(api: ApiServer, request: pytest.FixtureRequest) -> Iterator[Ins
     with temporary_namespaces(api, 3) as (system, served_namespace, other_namespace):
         values = {} if is_cluster_wide else {"watchNamespaces": [served_namespace]}
         kinds = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
-        objects = [manifest for kind in kinds for manifest in render(values, system).all(kind)]
+        objects = [manifest for kind in kinds for manifest in render(values, system).find_all(kind)]
         for manifest in objects:
             api.apply(manifest, "tests")
         roles = Installation(api, system, served_namespace, other_namespace, is_cluster_wide)
@@ -213,7 +213,7 @@ TRAINING: Object = {
 @pytest.fixture
 def operator(installation: Installation, tmp_path: Path) -> Iterator[ApiServer]:
     """Connect to the API server like the operator's pod, with the token of its service account."""
-    with ApiServer.of(str(write_token_kubeconfig(installation.create_token(), tmp_path))) as server:
+    with ApiServer.from_kubeconfig(str(write_token_kubeconfig(installation.create_token(), tmp_path))) as server:
         yield server
 
 

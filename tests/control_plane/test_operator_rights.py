@@ -24,7 +24,7 @@ def test_run_may_only_access_its_config_map(
         team.apply(WALKS)
         team.wait_for_state(WALKS, "Running")
         token = create_token(api, namespace, "walks-recording")
-        with ApiServer.of(str(write_kubeconfig(api, token, tmp_path / "run.kubeconfig"))) as run:
+        with ApiServer.from_kubeconfig(str(write_kubeconfig(api, token, tmp_path / "run.kubeconfig"))) as run:
             maps, secrets = collection("v1", "configmaps", namespace), collection("v1", "secrets", namespace)
             beat = {"data": {"report.json": '{"number": 7, "reportTime": "t", "lastProgressTime": "t"}'}}
             assert run.request("GET", f"{maps}/walks-r1-1")["data"]["intent"] == ""
@@ -60,7 +60,10 @@ def test_changed_account_gets_rights_with_next_attempt(
             for account in ("other", "walks-recording")
         ]
         path = f"{collection('v1', 'configmaps', namespace)}/walks-r1-2"
-        with ApiServer.of(str(kubeconfigs[0])) as run, ApiServer.of(str(kubeconfigs[1])) as former_account:
+        with (
+            ApiServer.from_kubeconfig(str(kubeconfigs[0])) as run,
+            ApiServer.from_kubeconfig(str(kubeconfigs[1])) as former_account,
+        ):
             assert run.request("GET", path)["data"]["intent"] == ""
             assert_forbidden(former_account, "GET", path)
 

@@ -64,7 +64,7 @@ API_VERSIONS = {
 @cache
 def connect_api() -> ApiServer:
     """Connect to the cluster's API server. Polling by kubectl processes would occupy a whole processor."""
-    return ApiServer.of(os.environ["KUBECONFIG"])
+    return ApiServer.from_kubeconfig(os.environ["KUBECONFIG"])
 
 
 class Kube:

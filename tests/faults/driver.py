@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> int:
                 arrange_kill_at_point(kill_at, resource.spec.checkpoint.path)
                 data = [
                     Source(str(source.path), open_dataset(str(source.path)), source.weight or 1.0)
-                    for source in resource.spec.recorded
+                    for source in resource.spec.recorded_inputs
                 ]
                 if isinstance(group, Ranks) and not group.is_leader:
                     follow_first_learner(resource, data, LOCAL, group)

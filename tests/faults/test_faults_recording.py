@@ -152,7 +152,7 @@ def test_killed_runner_is_replaced(tmp_path: Path) -> None:
 
 
 def test_user_error_in_a_runner_is_reported_in_one_sentence(tmp_path: Path) -> None:
-    environment = {"id": "toy_environments:Wrong", "kwargs": {"what": "step"}}
+    environment = {"id": "toy_environments:FaultyEnv", "kwargs": {"what": "step"}}
     runners = {"envsPerRunner": 4, "replicas": 2}
     driver = Driver(recording(tmp_path / "data", environment=environment, runners=runners), tmp_path)
     output = driver.finish()

@@ -11,9 +11,9 @@ import pytest
 
 from warm_python import warm_python
 
-HERE = Path(__file__).parent
+THIS_FOLDER = Path(__file__).parent
 Run = Callable[..., str]
-TAKE_LONG_TO_IMPORT = (
+SLOW_IMPORTS = (
     "ray.rllib.algorithms.bc",
     "ray.rllib.algorithms.ppo",
     "ray.rllib.offline.json_reader",
@@ -39,16 +39,16 @@ def rllib(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         "RAY_worker_niceness": "0",
     }
 
-    with warm_python(tmp_path_factory.mktemp("warm"), python, TAKE_LONG_TO_IMPORT, environment) as warm:
+    with warm_python(tmp_path_factory.mktemp("warm"), python, SLOW_IMPORTS, environment) as warm:
 
         def run(script: str, *arguments: object) -> str:
-            command = [str(warm.folder / "python"), str(HERE / script), *map(str, arguments)]
-            completed = subprocess.run(
+            command = [str(warm.folder / "python"), str(THIS_FOLDER / script), *map(str, arguments)]
+            process = subprocess.run(
                 command, capture_output=True, text=True, env=environment, cwd=folder, check=False, timeout=900
             )
-            assert completed.returncode == 0, (
-                f"{script} failed:\n{completed.stdout[-2000:]}\n{completed.stderr[-4000:]}"
+            assert process.returncode == 0, (
+                f"{script} failed:\n{process.stdout[-2000:]}\n{process.stderr[-4000:]}"
             )
-            return completed.stdout.strip().splitlines()[-1]
+            return process.stdout.strip().splitlines()[-1]
 
         yield run

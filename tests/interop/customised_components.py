@@ -1,6 +1,6 @@
 """A custom connector, pre-learner and network, written once for the base classes of RLlib and Hindcast.
 
-Nothing here imports either, so that both environments can.
+It imports neither of them, so that it can be imported in both environments.
 """
 
 import numpy as np
@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 
-def connector(base):
+def make_connector_class(base):
     class ScalingConnector(base):
         def __init__(self, input_observation_space=None, input_action_space=None, *, scale=2.0, **kwargs):
             super().__init__(input_observation_space, input_action_space, **kwargs)
@@ -19,10 +19,10 @@ def connector(base):
         ):
             assert self.input_observation_space.shape == (4,)
             for episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
-                steps = len(episode)
-                returns = np.cumsum(np.asarray(episode.get_rewards(slice(0, steps)))[::-1])[::-1].copy()
-                self.add_n_batch_items(batch, "returns_to_go", returns, steps, episode)
-                for t in range(steps):
+                num_steps = len(episode)
+                returns = np.cumsum(np.asarray(episode.get_rewards(slice(0, num_steps)))[::-1])[::-1].copy()
+                self.add_n_batch_items(batch, "returns_to_go", returns, num_steps, episode)
+                for t in range(num_steps):
                     self.add_batch_item(batch, "number", t, episode)
                     observations = episode.get_observations(t) * np.float32(self.scale)
                     episode.set_observations(new_data=observations, at_indices=t)
@@ -32,8 +32,8 @@ def connector(base):
     return ScalingConnector
 
 
-def last_connector(base):
-    class Last(base):
+def make_last_connector_class(base):
+    class LogitsConnector(base):
         def __call__(self, *, rl_module, batch, shared_data, **kwargs):
             assert shared_data["scaled"]
             module = rl_module["default_policy"]
@@ -44,10 +44,10 @@ def last_connector(base):
                 ]
             return batch
 
-    return Last
+    return LogitsConnector
 
 
-def network(base):
+def make_network_class(base):
     class Net(base):
         def setup(self, **options):
             self.layer = nn.Linear(4, 2)
@@ -61,7 +61,7 @@ def network(base):
     return Net
 
 
-def prelearner(base, episode_class):
+def make_prelearner_class(base, episode_class):
     class HalvingPreLearner(base):
         def _map_to_episodes(self, batch, to_numpy=False, **kwargs):
             episodes = []

@@ -1,10 +1,10 @@
-"""Compute d3rlpy's losses and gradients for a batch and given weights. Runs in the Python of the rivals.
+"""Compute d3rlpy's losses and gradients for a batch and weights. Runs in the environment that has d3rlpy.
 
     python d3rlpy_losses.py FOLDER ALGORITHM ...
 
-FOLDER/<algorithm>.npz holds the batch, `noise/...` where the algorithm draws any, and the weights,
-`<network>/<member>/<layer>/{weight,bias}`. FOLDER/<algorithm>-theirs.npz gets the losses and, named as the weights,
-gradients.
+FOLDER/<algorithm>.npz has the batch, the algorithm's draws of noise, `noise/...`, and the weights,
+`<network>/<member>/<layer>/{weight,bias}`. FOLDER/<algorithm>-theirs.npz gets the losses, and the gradients by the
+names of the weights.
 """
 
 import sys
@@ -23,11 +23,11 @@ from torch import nn
 
 ENCODER = VectorEncoderFactory([16, 16], activation="tanh")
 ENCODER_FACTORIES = {"actor_encoder_factory": ENCODER, "critic_encoder_factory": ENCODER}
-STILL = 1e-30
-"""A learning rate with which d3rlpy computes a gradient, and nothing moves."""
+TINY_LEARNING_RATE = 1e-30
+"""With this learning rate d3rlpy computes gradients, but changes no parameter."""
 
 
-def iql(given, batch):
+def iql(inputs, batch):
     impl = build_d3rlpy(
         d3rlpy.algos.IQLConfig(
             **ENCODER_FACTORIES, value_encoder_factory=ENCODER, expectile=0.8, weight_temp=3.0
@@ -35,13 +35,13 @@ def iql(given, batch):
     )
     policy, values = impl._modules.policy, impl._modules.value_func
     nets = {
-        "policy": [[*linears(policy._encoder), policy._mu]],
-        "value": [linears(values)],
-        "critics": members(impl._modules.q_funcs),
+        "policy": [[*linear_layers(policy._encoder), policy._mu]],
+        "value": [linear_layers(values)],
+        "critics": member_layers(impl._modules.q_funcs),
     }
-    load(nets, given)
-    load({"target_critics": members(impl._modules.targ_q_funcs)}, given)
-    # Ours has its log standard deviation as it is, where d3rlpy's is a sigmoid between its bounds.
+    load_weights(nets, inputs)
+    load_weights({"target_critics": member_layers(impl._modules.targ_q_funcs)}, inputs)
+    # Hindcast's log standard deviation is a parameter; d3rlpy's is a sigmoid between bounds.
     log_std = nn.Parameter(torch.zeros(1, 2))
 
     def forward(self, x, *_):
@@ -53,83 +53,89 @@ def iql(given, batch):
     actor = impl.compute_actor_loss(batch, policy(batch.observations)).actor_loss
     (critic.critic_loss + actor).backward()
     losses = {"value": critic.v_loss, "critics": critic.q_loss, "policy": actor}
-    return losses, gradients(nets) | {"log_std": log_std.grad.numpy()}
+    return losses, get_gradients(nets) | {"log_std": log_std.grad.numpy()}
 
 
-def td3_bc(given, batch):
+def td3_bc(inputs, batch):
     return td3(
-        d3rlpy.algos.TD3PlusBCConfig(**ENCODER_FACTORIES, alpha=2.5, target_smoothing_sigma=0.0), given, batch
+        d3rlpy.algos.TD3PlusBCConfig(**ENCODER_FACTORIES, alpha=2.5, target_smoothing_sigma=0.0),
+        inputs,
+        batch,
     )
 
 
-def rebrac(given, batch):
+def rebrac(inputs, batch):
     config = d3rlpy.algos.ReBRACConfig(
         **ENCODER_FACTORIES, actor_beta=0.3, critic_beta=0.4, target_smoothing_sigma=0.0
     )
-    return td3(config, given, batch)
+    return td3(config, inputs, batch)
 
 
-def td3(config, given, batch):
+def td3(config, inputs, batch):
     impl = build_d3rlpy(config)
-    nets = {"policy": members([impl._modules.policy]), "critics": members(impl._modules.q_funcs)}
-    load(nets, given)
+    nets = {"policy": member_layers([impl._modules.policy]), "critics": member_layers(impl._modules.q_funcs)}
+    load_weights(nets, inputs)
     targets = {
-        "target_policy": members([impl._modules.targ_policy]),
-        "target_critics": members(impl._modules.targ_q_funcs),
+        "target_policy": member_layers([impl._modules.targ_policy]),
+        "target_critics": member_layers(impl._modules.targ_q_funcs),
     }
-    load(targets, given)
+    load_weights(targets, inputs)
     critic = impl.compute_critic_loss(batch, impl.compute_target(batch)).critic_loss
     critic.backward()
-    critic_gradients = gradients({"critics": nets["critics"]})
+    critic_gradients = get_gradients({"critics": nets["critics"]})
     actor = impl.compute_actor_loss(batch, impl._modules.policy(batch.observations)).actor_loss
     actor.backward()
-    return {"critics": critic, "policy": actor}, critic_gradients | gradients({"policy": nets["policy"]})
+    return {"critics": critic, "policy": actor}, critic_gradients | get_gradients({"policy": nets["policy"]})
 
 
-def cql(given, batch, **lagrangian):
+def cql(inputs, batch, **lagrangian):
     config = d3rlpy.algos.CQLConfig(
         **ENCODER_FACTORIES,
         conservative_weight=5.0,
         n_action_samples=4,
         soft_q_backup=True,
-        temp_learning_rate=STILL,
+        temp_learning_rate=TINY_LEARNING_RATE,
         **{"alpha_threshold": 0.0, "alpha_learning_rate": 0.0, **lagrangian},
     )
-    return soft(config, given, batch)
+    return soft_actor_critic(config, inputs, batch)
 
 
-def cql_lagrangian(given, batch):
-    return cql(given, batch, alpha_threshold=2.0, alpha_learning_rate=STILL)
+def cql_lagrangian(inputs, batch):
+    return cql(inputs, batch, alpha_threshold=2.0, alpha_learning_rate=TINY_LEARNING_RATE)
 
 
-def sac(given, batch):
-    return soft(d3rlpy.algos.SACConfig(**ENCODER_FACTORIES, temp_learning_rate=STILL), given, batch)
+def sac(inputs, batch):
+    return soft_actor_critic(
+        d3rlpy.algos.SACConfig(**ENCODER_FACTORIES, temp_learning_rate=TINY_LEARNING_RATE), inputs, batch
+    )
 
 
-def soft(config, given, batch):
-    """On Hindcast's draws. The loss of α' is proportional to α', hence equal to its own gradient by log α'."""
+def soft_actor_critic(config, inputs, batch):
+    """Use Hindcast's draws. The loss of α' is proportional to α', so it equals its gradient by log α'."""
     impl = build_d3rlpy(config)
     modules = impl._modules
     policy = modules.policy
     nets = {
-        "policy": [[*linears(policy._encoder), policy._mu, policy._logstd]],
-        "critics": members(modules.q_funcs),
+        "policy": [[*linear_layers(policy._encoder), policy._mu, policy._logstd]],
+        "critics": member_layers(modules.q_funcs),
     }
-    load(nets, given)
-    load({"target_critics": members(modules.targ_q_funcs)}, given)
+    load_weights(nets, inputs)
+    load_weights({"target_critics": member_layers(modules.targ_q_funcs)}, inputs)
     log_weights = {"log/alpha": modules.log_temp, "log/gap_weight": getattr(modules, "log_alpha", None)}
-    logs = {name: next(log_weight.parameters()) for name, log_weight in log_weights.items() if name in given}
+    logs = {name: next(log_weight.parameters()) for name, log_weight in log_weights.items() if name in inputs}
     with torch.no_grad():
         for name, log in logs.items():
-            log.fill_(float(given[name]))
-    noises = [given[key] for name in ("next", "own", "later", "now") if (key := f"noise/{name}") in given]
+            log.fill_(float(inputs[name]))
+    noises = [
+        inputs[key] for name in ("target", "current", "next", "actor") if (key := f"noise/{name}") in inputs
+    ]
     noise = iter(map(torch.from_numpy, noises))
 
     def rsample(self, shape=()):
         return self.loc + self.scale * next(noise)
 
     def uniform(zeros, *_):
-        return torch.from_numpy(given["noise/uniform"]).transpose(0, 1).reshape(zeros.shape)
+        return torch.from_numpy(inputs["noise/uniform"]).transpose(0, 1).reshape(zeros.shape)
 
     losses, gradients_by_name = {}, {}
     with patch.object(Normal, "rsample", rsample), patch.object(torch.Tensor, "uniform_", uniform):
@@ -138,47 +144,49 @@ def soft(config, given, batch):
             losses["gap_weight"] = logs["log/gap_weight"].grad.clone().squeeze()
             gradients_by_name["log/gap_weight"] = losses["gap_weight"].numpy()
         losses["critics"].backward()
-        gradients_by_name |= gradients({"critics": nets["critics"]})
+        gradients_by_name |= get_gradients({"critics": nets["critics"]})
         losses["policy"] = impl.compute_actor_loss(batch, policy(batch.observations)).actor_loss
         gradients_by_name["log/alpha"] = logs["log/alpha"].grad.clone().squeeze().numpy()
         losses["policy"].backward()
-    return losses, gradients_by_name | gradients({"policy": nets["policy"]})
+    return losses, gradients_by_name | get_gradients({"policy": nets["policy"]})
 
 
-def dqn(given, batch):
-    return discrete(d3rlpy.algos.DoubleDQNConfig(encoder_factory=ENCODER), given, batch)
+def dqn(inputs, batch):
+    return discrete_q_learning(d3rlpy.algos.DoubleDQNConfig(encoder_factory=ENCODER), inputs, batch)
 
 
-def discrete_cql(given, batch):
+def discrete_cql(inputs, batch):
     quantiles = d3rlpy.models.QRQFunctionFactory(n_quantiles=4)
     config = d3rlpy.algos.DiscreteCQLConfig(encoder_factory=ENCODER, q_func_factory=quantiles, alpha=2.0)
-    return discrete(config, given, batch)
+    return discrete_q_learning(config, inputs, batch)
 
 
-def discrete(config, given, batch):
+def discrete_q_learning(config, inputs, batch):
     impl = build_d3rlpy(config, actions=3)
-    nets = {"policy": members(impl._modules.q_funcs)}
-    load(nets, given)
-    load({"target": members(impl._modules.targ_q_funcs)}, given)
+    nets = {"policy": member_layers(impl._modules.q_funcs)}
+    load_weights(nets, inputs)
+    load_weights({"target": member_layers(impl._modules.targ_q_funcs)}, inputs)
     loss = impl.compute_loss(batch, impl.compute_target(batch)).loss
     loss.backward()
-    return {"policy": loss}, gradients(nets)
+    return {"policy": loss}, get_gradients(nets)
 
 
-def decision_transformer(given, batch):
-    """On whole sequences. d3rlpy adds up an action's squared errors, of which ours is the mean; it normalises with
-    another epsilon, and its table of timesteps has two rows more than it says.
+def decision_transformer(inputs, batch):
+    """Use complete sequences. d3rlpy sums the two squared errors of an action, and Hindcast averages them. d3rlpy's
+    layer norm has another epsilon, and its table of timesteps has two more rows than `max_timestep`.
     """
     encoder = VectorEncoderFactory([16], activation="none")
-    none = dict.fromkeys(("attn_dropout", "resid_dropout", "embed_dropout"), 0.0)
+    no_dropout = dict.fromkeys(("attn_dropout", "resid_dropout", "embed_dropout"), 0.0)
     sizes = {"context_size": 4, "max_timestep": 10, "num_heads": 2, "num_layers": 2}
-    impl = build_d3rlpy(d3rlpy.algos.DecisionTransformerConfig(encoder_factory=encoder, **sizes, **none))
+    impl = build_d3rlpy(
+        d3rlpy.algos.DecisionTransformerConfig(encoder_factory=encoder, **sizes, **no_dropout)
+    )
     model = impl._modules.transformer.train()
     for module in model.modules():
         if isinstance(module, nn.LayerNorm):
             module.eps = 1e-5
     weights = {
-        "of_observation": linears(model._encoder),
+        "of_observation": linear_layers(model._encoder),
         "of_action": [model._action_embed],
         "of_return": [model._rtg_embed],
         "of_time": [model._position_encoding._embed],
@@ -186,7 +194,7 @@ def decision_transformer(given, batch):
         "transformer.norm": [model._gpt2._layer_norm],
         "pi.0": [model._output],
     }
-    for number, block in enumerate(model._gpt2._transformer):
+    for index, block in enumerate(model._gpt2._transformer):
         attention, dense = block._attention, block._mlp
         layers = {
             "before_attention": [block._layer_norm1],
@@ -196,7 +204,7 @@ def decision_transformer(given, batch):
             "dense.0": [dense._l1],
             "dense.2": [dense._l2],
         }
-        weights |= {f"transformer.layers.{number}.{name}": parameter for name, parameter in layers.items()}
+        weights |= {f"transformer.layers.{index}.{name}": parameter for name, parameter in layers.items()}
     tensors = {
         f"{name}.{kind}": [getattr(layer, kind) for layer in parameter]
         for name, parameter in weights.items()
@@ -204,13 +212,17 @@ def decision_transformer(given, batch):
         if hasattr(parameter[0], kind)
     }
     with torch.no_grad():
-        for name, parts in tensors.items():
-            for part, values in zip(parts, torch.from_numpy(given[name]).chunk(len(parts)), strict=True):
-                part.copy_(values)
+        for name, parameters in tensors.items():
+            values = torch.from_numpy(inputs[name]).chunk(len(parameters))
+            for parameter, value in zip(parameters, values, strict=True):
+                parameter.copy_(value)
     loss = impl.compute_loss(batch) / 2
     loss.backward()
-    slopes = {name: torch.cat([part.grad for part in parts]).numpy() for name, parts in tensors.items()}
-    return {"policy": loss}, slopes
+    gradients = {
+        name: torch.cat([parameter.grad for parameter in parameters]).numpy()
+        for name, parameters in tensors.items()
+    }
+    return {"policy": loss}, gradients
 
 
 def build_d3rlpy(config, actions=2):
@@ -219,30 +231,32 @@ def build_d3rlpy(config, actions=2):
     return algorithm.impl
 
 
-def linears(module):
+def linear_layers(module):
     return [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
 
 
-def members(modules):
-    return [linears(member) for member in modules]
+def member_layers(modules):
+    return [linear_layers(member) for member in modules]
 
 
-def each_tensor(nets):
-    for name, of_members in nets.items():
-        for member, layers in enumerate(of_members):
-            for number, layer in enumerate(layers):
-                yield f"{name}/{member}/{number}/weight", layer.weight
-                yield f"{name}/{member}/{number}/bias", layer.bias
+def iterate_tensors(nets):
+    for name, layers_by_member in nets.items():
+        for member, layers in enumerate(layers_by_member):
+            for index, layer in enumerate(layers):
+                yield f"{name}/{member}/{index}/weight", layer.weight
+                yield f"{name}/{member}/{index}/bias", layer.bias
 
 
-def load(nets, given):
+def load_weights(nets, inputs):
     with torch.no_grad():
-        for name, tensor in each_tensor(nets):
-            tensor.copy_(torch.from_numpy(given[name]))
+        for name, tensor in iterate_tensors(nets):
+            tensor.copy_(torch.from_numpy(inputs[name]))
 
 
-def gradients(nets):
-    return {name: tensor.grad.numpy().copy() for name, tensor in each_tensor(nets) if tensor.grad is not None}
+def get_gradients(nets):
+    return {
+        name: tensor.grad.numpy().copy() for name, tensor in iterate_tensors(nets) if tensor.grad is not None
+    }
 
 
 CASES = {
@@ -258,9 +272,9 @@ CASES = {
 }
 
 
-def sequences_of(given):
+def make_sequence_batch(inputs):
     names = ("obs", "actions", "rewards", "returns_to_go", "t")
-    columns = {name: torch.from_numpy(given[name]) for name in names}
+    columns = {name: torch.from_numpy(inputs[name]) for name in names}
     return TorchTrajectoryMiniBatch(
         observations=columns["obs"],
         actions=columns["actions"],
@@ -273,11 +287,11 @@ def sequences_of(given):
     )
 
 
-def batch_of(given):
-    if "returns_to_go" in given:
-        return sequences_of(given)
+def make_batch(inputs):
+    if "returns_to_go" in inputs:
+        return make_sequence_batch(inputs)
     columns = {
-        name: torch.from_numpy(given[name])
+        name: torch.from_numpy(inputs[name])
         for name in ("obs", "actions", "rewards", "new_obs", "new_actions", "terminals")
     }
     empty = torch.zeros(len(columns["obs"]), 1)
@@ -299,7 +313,7 @@ def main():
     folder = Path(sys.argv[1])
     for algorithm in sys.argv[2:]:
         inputs = dict(np.load(folder / f"{algorithm}.npz"))
-        losses, gradients = CASES[algorithm](inputs, batch_of(inputs))
+        losses, gradients = CASES[algorithm](inputs, make_batch(inputs))
         losses = {f"loss/{name}": loss.detach().numpy() for name, loss in losses.items()}
         np.savez(folder / f"{algorithm}-theirs.npz", **losses, **gradients)
     print(folder)

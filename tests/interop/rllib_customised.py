@@ -26,12 +26,12 @@ SPACES = (gym.spaces.Box(-np.inf, np.inf, (4,), np.float32), gym.spaces.Discrete
 class CustomConnectorConfig(BCConfig):
     def build_learner_connector(self, *args, **kwargs):
         pipeline = super().build_learner_connector(*args, **kwargs)
-        pipeline.append(components.last_connector(ConnectorV2)())
+        pipeline.append(components.make_last_connector_class(ConnectorV2)())
         return pipeline
 
 
 def main():
-    connector_class = components.connector(ConnectorV2)
+    connector_class = components.make_connector_class(ConnectorV2)
     config = (
         CustomConnectorConfig()
         .environment(observation_space=SPACES[0], action_space=SPACES[1])
@@ -42,14 +42,14 @@ def main():
     spec = MultiRLModuleSpec(
         rl_module_specs={
             "default_policy": RLModuleSpec(
-                module_class=components.network(TorchRLModule),
+                module_class=components.make_network_class(TorchRLModule),
                 observation_space=SPACES[0],
                 action_space=SPACES[1],
                 model_config={},
             )
         }
     )
-    prelearner_class = components.prelearner(OfflinePreLearner, SingleAgentEpisode)
+    prelearner_class = components.make_prelearner_class(OfflinePreLearner, SingleAgentEpisode)
     learner = prelearner_class(config=config.rl_module(rl_module_spec=spec), spaces=SPACES)
     table = pq.read_table(sys.argv[1])
     batch = learner({name: np.array(table[name].to_pylist()) for name in table.column_names})

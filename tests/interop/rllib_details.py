@@ -1,4 +1,4 @@
-"""Episodes that carry ids, times and custom data, packed by RLlib 2.60: OUT.parquet.
+"""Let RLlib 2.60 pack episodes with ids, times and custom data into OUT.parquet.
 
 Runs in RLlib's environment: `python rllib_details.py OUT.parquet`.
 """
@@ -26,27 +26,29 @@ CUSTOM_DATA = [
 ]
 
 
-def episode(number):
+def make_episode(index):
     result = SingleAgentEpisode(
-        id_=f"e{number}",
+        id_=f"e{index}",
         observation_space=gym.spaces.Box(-9, 9, (2,), np.float32),
         action_space=gym.spaces.Discrete(3),
-        agent_id=[None, "left", 0][number],
-        module_id=[None, "policy", None][number],
-        multi_agent_episode_id=[None, "many", "more"][number],
+        agent_id=[None, "left", 0][index],
+        module_id=[None, "policy", None][index],
+        multi_agent_episode_id=[None, "many", "more"][index],
     )
-    result.add_env_reset(np.full(2, number, np.float32), {})
-    for t in range(4 + number):
-        info = {"t": t} if number else {}
+    result.add_env_reset(np.full(2, index, np.float32), {})
+    for t in range(4 + index):
+        info = {"t": t} if index else {}
         result.add_env_step(
-            np.full(2, t, np.float32), np.int64(t % 3), t / 2, info, terminated=t == 3 + number
+            np.full(2, t, np.float32), np.int64(t % 3), t / 2, info, terminated=t == 3 + index
         )
-    result.custom_data.update(CUSTOM_DATA[number])
+    result.custom_data.update(CUSTOM_DATA[index])
     return result
 
 
 def main():
-    blobs = [msgpack.packb(episode(n).get_state(), default=msgpack_numpy.encode) for n in range(3)]
+    blobs = [
+        msgpack.packb(make_episode(index).get_state(), default=msgpack_numpy.encode) for index in range(3)
+    ]
     pq.write_table(pa.table({"item": pa.array(blobs, pa.binary())}), sys.argv[1])
     print(len(blobs))
 

@@ -1,4 +1,4 @@
-"""The options of RLlib 2.60's configs, printed as one line of JSON.
+"""Print the options of RLlib 2.60's configs as one line of JSON.
 
 Runs in RLlib's environment: `python rllib_options.py`.
 
@@ -70,7 +70,11 @@ def options_of(config_class, method):
             continue
         parameters = inspect.signature(vars(base)[method]).parameters.values()
         keyword_kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        names |= {p.name: None for p in parameters if p.kind in keyword_kinds and p.name != "self"}
+        names |= {
+            parameter.name: None
+            for parameter in parameters
+            if parameter.kind in keyword_kinds and parameter.name != "self"
+        }
     return list(names)
 
 

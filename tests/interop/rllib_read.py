@@ -1,4 +1,4 @@
-"""Write what RLlib 2.60 reads from recordings: one .npz for each folder, of leaves by episode or by row.
+"""Write what RLlib 2.60 reads from recordings: an .npz file for each folder, with leaves by episode or by row.
 
 Runs in RLlib's environment: `python rllib_read.py KIND FOLDER OUT.npz [FOLDER OUT.npz …]`; KIND is `episodes` or
 `columns`.
@@ -11,23 +11,25 @@ import msgpack
 import msgpack_numpy
 import numpy as np
 import pyarrow.parquet as pq
-import ray.data  # noqa: F401  it makes Arrow know Ray's tensors
+import ray.data  # noqa: F401  registers Ray's tensor types with Arrow
 from ray.data.block import BlockAccessor
 from ray.rllib.algorithms.bc import BCConfig
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.offline.offline_prelearner import OfflinePreLearner
 
 
-def leaves(value, name):
+def leaves_by_name(value, name):
     if isinstance(value, dict):
         return {
             leaf: part
             for key, child in value.items()
-            for leaf, part in leaves(child, f"{name}/{key}").items()
+            for leaf, part in leaves_by_name(child, f"{name}/{key}").items()
         }
     if isinstance(value, tuple | list):
         return {
-            leaf: part for i, child in enumerate(value) for leaf, part in leaves(child, f"{name}/{i}").items()
+            leaf: part
+            for i, child in enumerate(value)
+            for leaf, part in leaves_by_name(child, f"{name}/{i}").items()
         }
     return {name: np.asarray(value)}
 
@@ -35,7 +37,7 @@ def leaves(value, name):
 def describe_episode(episode):
     """Return an episode's leaves and flags from RLlib's getters.
 
-    Step by step: RLlib cannot make arrays of the tuples that it reads back as lists.
+    The leaves are stacked here, since RLlib reads tuples back as lists and cannot stack those.
     """
     columns = {
         "obs": episode.get_observations(),
@@ -45,13 +47,13 @@ def describe_episode(episode):
     columns |= {name: buffer.get() for name, buffer in episode.extra_model_outputs.items()}
     arrays = {}
     for name, items in columns.items():
-        steps = [leaves(item, name) for item in items]
+        steps = [leaves_by_name(item, name) for item in items]
         arrays |= {leaf: np.stack([step[leaf] for step in steps]) for leaf in steps[0]}
     arrays["flags"] = np.array([bool(episode.is_terminated), bool(episode.is_truncated)])
     return arrays
 
 
-def episodes_of(files):
+def read_episodes(files):
     cells = [cell for file in files for cell in pq.read_table(file)["item"].to_pylist()]
     episodes = [
         SingleAgentEpisode.from_state(msgpack.unpackb(cell, object_hook=msgpack_numpy.decode))
@@ -64,22 +66,22 @@ def episodes_of(files):
     }
 
 
-def rows_of(files):
+def read_rows(files):
     prelearner = object.__new__(OfflinePreLearner)
     prelearner.config = BCConfig().offline_data()
-    rows, number = {}, 0
+    rows, index = {}, 0
     for file in files:
         batch = BlockAccessor.for_block(pq.read_table(file)).to_numpy()
         for episode in prelearner._map_to_episodes(batch)["episodes"]:
             rows |= {
-                f"{number}|{episode.id_}|{name}": leaf for name, leaf in describe_episode(episode).items()
+                f"{index}|{episode.id_}|{name}": leaf for name, leaf in describe_episode(episode).items()
             }
-            number += 1
+            index += 1
     return rows
 
 
 def main():
-    read = {"episodes": episodes_of, "columns": rows_of}[sys.argv[1]]
+    read = {"episodes": read_episodes, "columns": read_rows}[sys.argv[1]]
     for folder, out in zip(sys.argv[2::2], sys.argv[3::2], strict=True):
         np.savez(out, **read(sorted(Path(folder).rglob("*.parquet"))))
     print("done")

@@ -1,4 +1,4 @@
-"""RLlib 2.60 records random episodes in many spaces, in all its formats: OUT/<case>/<format>/….
+"""Let RLlib 2.60 record random episodes in many spaces and in all its formats, to OUT/<case>/<format>/….
 
 Runs in RLlib's environment: `python rllib_record.py OUT`.
 """
@@ -15,22 +15,22 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.examples.rl_modules.classes.random_rlm import RandomRLModule
 from ray.rllib.offline.offline_env_runner import OfflineSingleAgentEnvRunner
 
-BOX, THREE = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(3)
+BOX, DISCRETE = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(3)
 PAIR = spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)))
 CASES = {
-    "box": {"obs": BOX, "act": THREE},
+    "box": {"obs": BOX, "act": DISCRETE},
     "float64": {
         "obs": spaces.Box(-1, 1, (3,), np.float64),
         "act": spaces.Box(-2, 2, (2,), np.float32),
         "infos": True,
     },
-    "image": {"obs": spaces.Box(0, 255, (4, 5, 3), np.uint8), "act": THREE},
-    "discrete": {"obs": spaces.Discrete(5), "act": THREE},
+    "image": {"obs": spaces.Box(0, 255, (4, 5, 3), np.uint8), "act": DISCRETE},
+    "discrete": {"obs": spaces.Discrete(5), "act": DISCRETE},
     "multi": {"obs": spaces.MultiBinary(4), "act": spaces.MultiDiscrete([3, 4])},
-    "dict": {"obs": spaces.Dict(a=BOX, b=spaces.Discrete(4)), "act": THREE},
+    "dict": {"obs": spaces.Dict(a=BOX, b=spaces.Discrete(4)), "act": DISCRETE},
     "tuple": {"obs": spaces.Tuple((BOX, spaces.Discrete(4))), "act": PAIR},
 }
-# Without a number of rows RLlib writes its buffer again with every write.
+# Without a maximum number of rows RLlib writes its whole buffer again each time.
 FORMATS = {
     "episodes": {"output_write_episodes": True, "output_max_rows_per_file": 1},
     "episodes-repeated": {"output_write_episodes": True},
@@ -39,25 +39,25 @@ FORMATS = {
 }
 
 
-class Random(gym.Env):
+class RandomEnv(gym.Env):
     """Random observations; an episode of 5 to 8 steps, alternately terminated and truncated."""
 
     def __init__(self, config):
         self.observation_space, self.action_space = config["obs"], config["act"]
-        self.with_infos, self.episodes = config.get("infos", False), 0
+        self.has_infos, self.num_episodes = config.get("infos", False), 0
 
     def reset(self, *, seed=None, options=None):
-        self.t, self.episodes = 0, self.episodes + 1
-        return self.observation_space.sample(), {"seed": self.episodes} if self.with_infos else {}
+        self.t, self.num_episodes = 0, self.num_episodes + 1
+        return self.observation_space.sample(), {"seed": self.num_episodes} if self.has_infos else {}
 
     def step(self, action):
         self.t += 1
-        info = {"t": self.t, "x": np.float32(2.5), "v": np.arange(2)} if self.with_infos else {}
-        over, is_even = self.t == 4 + self.episodes, self.episodes % 2 == 0
-        return self.observation_space.sample(), self.t / 2, over and is_even, over and not is_even, info
+        info = {"t": self.t, "x": np.float32(2.5), "v": np.arange(2)} if self.has_infos else {}
+        is_over, is_even = self.t == 4 + self.num_episodes, self.num_episodes % 2 == 0
+        return self.observation_space.sample(), self.t / 2, is_over and is_even, is_over and not is_even, info
 
 
-class Module(RandomRLModule):
+class RandomModule(RandomRLModule):
     """Random actions, with the other outputs of a policy."""
 
     framework = "torch"
@@ -76,14 +76,14 @@ class Module(RandomRLModule):
 def record(out, case, options):
     config = (
         PPOConfig()
-        .environment(Random, env_config=CASES[case])
+        .environment(RandomEnv, env_config=CASES[case])
         .env_runners(batch_mode="complete_episodes", num_env_runners=0)
-        .rl_module(rl_module_spec=RLModuleSpec(module_class=Module))
+        .rl_module(rl_module_spec=RLModuleSpec(module_class=RandomModule))
         .offline_data(output=out, **options)
     )
     runner = OfflineSingleAgentEnvRunner(config=config, worker_index=0)
-    for episodes in (3, 1):
-        runner.sample(num_episodes=episodes)
+    for num_episodes in (3, 1):
+        runner.sample(num_episodes=num_episodes)
     runner.stop()
 
 

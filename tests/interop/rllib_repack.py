@@ -1,4 +1,4 @@
-"""RLlib 2.60 reads packed episodes and packs them again: the cells of IN.parquet must come out byte for byte.
+"""Let RLlib 2.60 read packed episodes and pack them again; the cells of both files must be equal byte for byte.
 
 Runs in RLlib's environment: `python rllib_repack.py IN.parquet OUT.parquet`.
 """

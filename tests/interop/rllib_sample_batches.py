@@ -1,4 +1,4 @@
-"""RLlib 2.60's JsonWriter writes batches, and its JsonReader reads them: OUT/<case>/….json and OUT/<case>.npz.
+"""Let RLlib 2.60's JsonWriter write batches (OUT/<case>/….json), and its JsonReader read them (OUT/<case>.npz).
 
 Runs in RLlib's environment: `python rllib_sample_batches.py OUT`.
 """
@@ -21,37 +21,37 @@ CASES = {
 LENGTHS, CHUNK = (5, 9, 7), 4
 
 
-def batch(rng, eps_id, length, start, stop):
+def make_fragment(rng, eps_id, length, start, stop):
     """Return a fragment of an episode like the old stack's batch builder."""
-    steps = stop - start
+    num_steps = stop - start
     obs = rng.random((length + 1, 3), dtype=np.float32)[start : stop + 1]
-    over = np.arange(start, stop) == length - 1
+    is_last = np.arange(start, stop) == length - 1
     return SampleBatch(
         {
             "t": np.arange(start, stop),
-            "eps_id": np.full(steps, eps_id),
-            "agent_index": np.zeros(steps, dtype=np.int64),
-            "unroll_id": np.full(steps, start // CHUNK),
+            "eps_id": np.full(num_steps, eps_id),
+            "agent_index": np.zeros(num_steps, dtype=np.int64),
+            "unroll_id": np.full(num_steps, start // CHUNK),
             "obs": obs[:-1],
             "new_obs": obs[1:],
-            "actions": rng.integers(0, 3, steps),
-            "rewards": rng.random(steps, dtype=np.float32),
-            "terminateds": over if eps_id % 2 else np.zeros(steps, dtype=bool),
-            "truncateds": np.zeros(steps, dtype=bool) if eps_id % 2 else over,
-            "action_logp": -rng.random(steps, dtype=np.float32),
-            "vf_preds": rng.random((steps, 2)),
+            "actions": rng.integers(0, 3, num_steps),
+            "rewards": rng.random(num_steps, dtype=np.float32),
+            "terminateds": is_last if eps_id % 2 else np.zeros(num_steps, dtype=bool),
+            "truncateds": np.zeros(num_steps, dtype=bool) if eps_id % 2 else is_last,
+            "action_logp": -rng.random(num_steps, dtype=np.float32),
+            "vf_preds": rng.random((num_steps, 2)),
         }
     )
 
 
-def write(out, case):
+def write_case(out, case):
     options = {} if case["columns"] is None else {"compress_columns": case["columns"]}
     writer = JsonWriter(str(out), **options)
     rng = np.random.default_rng(0)
     for eps_id, length in enumerate(LENGTHS):
         for start in range(0, length, CHUNK):
             stop = min(start + CHUNK, length)
-            batches = [batch(rng, eps_id, length, start, stop) for _ in case.get("policies", ("",))]
+            batches = [make_fragment(rng, eps_id, length, start, stop) for _ in case.get("policies", ("",))]
             if "policies" in case:
                 writer.write(MultiAgentBatch(dict(zip(case["policies"], batches, strict=True)), stop - start))
             else:
@@ -59,7 +59,7 @@ def write(out, case):
     writer.cur_file.close()
 
 
-def read(out):
+def read_case(out):
     """Return every column that RLlib's reader returns, by policy and line."""
     arrays = {}
     for batches in JsonReader([str(path) for path in out.glob("*.json")]).read_all_files():
@@ -67,11 +67,11 @@ def read(out):
         for policy, policy_batch in policies.items():
             for name, values in policy_batch.items():
                 arrays.setdefault(f"{policy}:{name}", []).append(np.asarray(values))
-    return {name: np.concatenate(parts) for name, parts in arrays.items()}
+    return {name: np.concatenate(chunks) for name, chunks in arrays.items()}
 
 
 out = pathlib.Path(sys.argv[1])
 for name, case in CASES.items():
-    write(out / name, case)
-    np.savez(out / f"{name}.npz", **read(out / name))
+    write_case(out / name, case)
+    np.savez(out / f"{name}.npz", **read_case(out / name))
 print("done")

@@ -1,4 +1,4 @@
-"""RLlib 2.60 trains BC on a recording of CartPole for a few iterations; prints the losses as JSON.
+"""Let RLlib 2.60 train BC on a recording of CartPole for a few iterations, and print the losses as JSON.
 
 Runs in RLlib's environment: `python rllib_train.py KIND FOLDER`, KIND `episodes`, `columns` or `batches`.
 """
@@ -15,7 +15,7 @@ from ray.rllib.algorithms.bc import BCConfig
 def main():
     rllib_ray.start(num_cpus=4, mebibytes=500)
     environment = gym.make("CartPole-v1")
-    reading = {
+    read_options = {
         "episodes": {"input_read_episodes": True, "input_read_batch_size": 10},
         "columns": {"input_compress_columns": []},
         "batches": {
@@ -38,7 +38,7 @@ def main():
             input_=files,
             dataset_num_iters_per_learner=5,
             map_batches_kwargs={"concurrency": 1, "num_cpus": 1},
-            **reading,
+            **read_options,
         )
     )
     algorithm = config.build_algo()

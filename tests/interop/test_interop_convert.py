@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_interop_rllib import Run, as_row, episodes_of, read_all, rows_of
+from test_interop_rllib import Run, flatten_episodes, make_row, read_all, timestep_rows
 
 from hindcast.datasets.curate.operations import convert_data
 from hindcast.datasets.opening import open_dataset
@@ -21,12 +21,12 @@ pytestmark = pytest.mark.timeout(1200)
 def test_rllib_reads_data_converted_through_text(rllib: Run, tmp_path: Path) -> None:
     record(recording(tmp_path / "arrow", environment=CARTPOLE, duration={"episodes": 10}))
     block, source = read_all(open_dataset(tmp_path / "arrow")), tmp_path / "arrow"
-    for form in ("CSV", "MessagePack", "Columns"):
-        convert_data(Reading((str(source),)), Target(resolve(tmp_path / form), form))
-        source = tmp_path / form
+    for format_name in ("CSV", "MessagePack", "Columns"):
+        convert_data(Reading((str(source),)), Target(resolve(tmp_path / format_name), format_name))
+        source = tmp_path / format_name
 
     rllib("rllib_read.py", "episodes", tmp_path / "MessagePack", tmp_path / "episodes.npz")
-    expected, actual = episodes_of(block), dict(np.load(tmp_path / "episodes.npz"))
+    expected, actual = flatten_episodes(block), dict(np.load(tmp_path / "episodes.npz"))
     assert actual.keys() == expected.keys()
     for name, leaf in expected.items():
         np.testing.assert_array_equal(actual[name], leaf, err_msg=name)
@@ -34,7 +34,7 @@ def test_rllib_reads_data_converted_through_text(rllib: Run, tmp_path: Path) -> 
     rllib("rllib_read.py", "columns", tmp_path / "Columns", tmp_path / "columns.npz")
     rows: dict[str, dict[str, np.ndarray]] = {}
     for key, leaf in np.load(tmp_path / "columns.npz").items():
-        number, eps_id, name = key.split("|")
-        rows.setdefault(f"{number}|{eps_id}", {})[name] = leaf
+        episode_index, eps_id, name = key.split("|")
+        rows.setdefault(f"{episode_index}|{eps_id}", {})[name] = leaf
     text_block = block.with_columns({name: leaf for name, leaf in block.columns.items() if name != "infos"})
-    assert {as_row(key.split("|")[1], values) for key, values in rows.items()} == rows_of(text_block)
+    assert {make_row(key.split("|")[1], values) for key, values in rows.items()} == timestep_rows(text_block)

@@ -1,4 +1,4 @@
-"""A connector, a pre-learner and a network, written once, give equal batches in RLlib 2.60 and in Hindcast."""
+"""The same connectors, pre-learner and network give equal batches in RLlib 2.60 and in Hindcast."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 class CustomConnectorConfig(BCConfig):
     def build_learner_connector(self, *args: Any, **kwargs: Any) -> Any:
         pipeline = super().build_learner_connector(*args, **kwargs)
-        pipeline.append(components.last_connector(ConnectorV2)())
+        pipeline.append(components.make_last_connector_class(ConnectorV2)())
         return pipeline
 
 
-def rows() -> dict[str, Any]:
+def make_rows() -> dict[str, Any]:
     rng, lengths = np.random.default_rng(0), (3, 1, 7)
     columns: dict[str, list[Any]] = {}
-    for number, steps in enumerate(lengths):
-        observations = rng.normal(size=(steps + 1, 4)).astype(np.float32)
-        columns.setdefault("eps_id", []).extend([f"e{number}"] * steps)
+    for index, num_steps in enumerate(lengths):
+        observations = rng.normal(size=(num_steps + 1, 4)).astype(np.float32)
+        columns.setdefault("eps_id", []).extend([f"e{index}"] * num_steps)
         columns.setdefault("obs", []).extend(observations[:-1].tolist())
         columns.setdefault("new_obs", []).extend(observations[1:].tolist())
-        columns.setdefault("actions", []).extend(rng.integers(0, 2, steps).tolist())
-        columns.setdefault("rewards", []).extend(rng.normal(size=steps).tolist())
-        columns.setdefault("terminateds", []).extend([False] * (steps - 1) + [True])
+        columns.setdefault("actions", []).extend(rng.integers(0, 2, num_steps).tolist())
+        columns.setdefault("rewards", []).extend(rng.normal(size=num_steps).tolist())
+        columns.setdefault("terminateds", []).extend([False] * (num_steps - 1) + [True])
     return columns
 
 
 def test_same_components_give_the_same_batch(rllib: Run, tmp_path: Path) -> None:
     types = {"obs": pa.list_(pa.float32()), "new_obs": pa.list_(pa.float32())}
-    table = pa.table({name: pa.array(values, types.get(name)) for name, values in rows().items()})
+    table = pa.table({name: pa.array(values, types.get(name)) for name, values in make_rows().items()})
     pq.write_table(table, tmp_path / "rows.parquet")
     rllib("rllib_customised.py", tmp_path / "rows.parquet", tmp_path / "batch.npz")
     rllib_batch = {
@@ -52,8 +52,8 @@ def test_same_components_give_the_same_batch(rllib: Run, tmp_path: Path) -> None
         for name, column in np.load(tmp_path / "batch.npz").items()
     }
 
-    connector_class = components.connector(ConnectorV2)
-    kind = components.prelearner(OfflinePreLearner, SingleAgentEpisode)
+    connector_class = components.make_connector_class(ConnectorV2)
+    prelearner_class = components.make_prelearner_class(OfflinePreLearner, SingleAgentEpisode)
     config = (
         CustomConnectorConfig()
         .environment(
@@ -63,15 +63,17 @@ def test_same_components_give_the_same_batch(rllib: Run, tmp_path: Path) -> None
         .learners(
             learner_connector=lambda observations, actions: connector_class(observations, actions, scale=3.0)
         )
-        .offline_data(input_=str(tmp_path / "rows.parquet"), prelearner_class=kind)
-        .rl_module(rl_module_spec=RLModuleSpec(module_class=components.network(RLModule)))
+        .offline_data(input_=str(tmp_path / "rows.parquet"), prelearner_class=prelearner_class)
+        .rl_module(rl_module_spec=RLModuleSpec(module_class=components.make_network_class(RLModule)))
     )
     training = config.plan().training
     assert training is not None
     read = {name: np.array(table[name].to_pylist()) for name in table.column_names}
-    for name, kind_of in types.items():
-        read[name] = read[name].astype(kind_of.value_type.to_pandas_dtype())
-    block = prelearn_rows(kind, read, {}, training_options(training, training.spec.input[0]), "rows")
+    for name, list_type in types.items():
+        read[name] = read[name].astype(list_type.value_type.to_pandas_dtype())
+    block = prelearn_rows(
+        prelearner_class, read, {}, training_options(training, training.spec.input[0]), "rows"
+    )
 
     batch = {**block.columns, "obs": block.columns["obs"][block.obs_row], "terminateds": block.terminated}
     column_names = {"obs", "actions", "rewards", "terminateds", "returns_to_go", "number", "logits"}

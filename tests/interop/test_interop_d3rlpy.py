@@ -1,7 +1,7 @@
 """One update from equal weights on an equal batch has the same losses and gradients as in d3rlpy.
 
-Where they differ by design, the difference is named, and the comparison covers the common part. Both compute in
-float64: in float32 rounding alone is more than 1e-5 of a gradient whose summands cancel.
+If they differ by design, a docstring names the difference, and the comparison covers the rest. Both compute in float64:
+in float32, rounding errors alone exceed 1e-5 of a gradient with summands that cancel.
 """
 
 from unittest.mock import patch
@@ -19,7 +19,7 @@ from hindcast.models.networks import MemberLinear
 
 OBS = gym.spaces.Box(-1, 1, (3,), np.float32)
 ACTIONS = gym.spaces.Box(-1, 1, (2,), np.float32)
-CHOICES = gym.spaces.Discrete(3)
+DISCRETE_ACTIONS = gym.spaces.Discrete(3)
 GAMMA = 0.99
 
 
@@ -27,10 +27,10 @@ def build_algorithm(name, config, actions=ACTIONS, **model):
     algorithm = build(name, config)
     inputs = ModelInputs(OBS, actions, ModelSpec(**{"fcnet_hiddens": [16, 16], **model}))
     nets = new_networks(algorithm, inputs, seed=0).double()
-    with torch.no_grad():  # biases that are not 0, and copies that are not the networks
-        for number, parameter in enumerate(nets.parameters()):
+    with torch.no_grad():  # so that biases are not 0, and target networks differ from the networks
+        for index, parameter in enumerate(nets.parameters()):
             parameter.add_(
-                torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number)), alpha=0.1
+                torch.randn(parameter.shape, generator=torch.Generator().manual_seed(index)), alpha=0.1
             )
     return algorithm, nets
 
@@ -50,7 +50,7 @@ def make_transitions(discrete=False):
     }
 
 
-def sequences():
+def make_sequences():
     """Return 16 sequences of 4 steps without padding."""
     rng = np.random.default_rng(1)
     return {
@@ -64,24 +64,24 @@ def sequences():
     }
 
 
-def tensors(batch):
+def to_tensors(batch):
     return {name: torch.from_numpy(column) for name, column in batch.items()}
 
 
-BATCH, DISCRETE_BATCH, SEQUENCES = make_transitions(), make_transitions(discrete=True), sequences()
-TENSORS = tensors(BATCH)
+BATCH, DISCRETE_BATCH, SEQUENCES = make_transitions(), make_transitions(discrete=True), make_sequences()
+TENSORS = to_tensors(BATCH)
 
 
-def layers_of(net, part=lambda parameter: parameter):
-    """Return `[member][layer]` of (weight, bias), or of `part` of each, laid out as in torch's Linear."""
+def layers_of(net, select=lambda parameter: parameter):
+    """Return `[member][layer]` of (`select(weight)`, `select(bias)`), with the shapes of torch's Linear."""
     member_layers = [layer for layer in net.modules() if isinstance(layer, MemberLinear)]
     if not member_layers:
-        plain = [layer for layer in net.modules() if isinstance(layer, nn.Linear)]
-        return [[(part(layer.weight), part(layer.bias)) for layer in plain]]
+        linear_layers = [layer for layer in net.modules() if isinstance(layer, nn.Linear)]
+        return [[(select(layer.weight), select(layer.bias)) for layer in linear_layers]]
     members = range(len(member_layers[0].weight))
     return [
         [
-            (part(member_layer.weight)[member].T, part(member_layer.bias)[member, 0])
+            (select(member_layer.weight)[member].T, select(member_layer.bias)[member, 0])
             for member_layer in member_layers
         ]
         for member in members
@@ -90,9 +90,9 @@ def layers_of(net, part=lambda parameter: parameter):
 
 def name_layers(name, layers):
     return {
-        f"{name}/{member}/{number}/{kind}": tensor.detach().numpy()
+        f"{name}/{member}/{index}/{kind}": tensor.detach().numpy()
         for member, member_layers in enumerate(layers)
-        for number, layer in enumerate(member_layers)
+        for index, layer in enumerate(member_layers)
         for kind, tensor in zip(("weight", "bias"), layer, strict=True)
     }
 
@@ -102,8 +102,11 @@ def weights_of(nets, *names):
 
 
 def gradients_of(nets, *names):
-    parts = (name_layers(name, layers_of(nets[name], lambda each: each.grad)) for name in names)
-    return {key: value for part in parts for key, value in part.items()}
+    return {
+        key: value
+        for name in names
+        for key, value in name_layers(name, layers_of(nets[name], lambda parameter: parameter.grad)).items()
+    }
 
 
 def losses_of(algorithm, nets, batch=TENSORS):
@@ -114,8 +117,8 @@ def losses_of(algorithm, nets, batch=TENSORS):
     for stage in [stages] if isinstance(stages, Losses) else stages:
         for name, loss in stage.losses.items():
             parameters = [weight for weight in nets[name].parameters() if weight.requires_grad]
-            slopes = torch.autograd.grad(loss, parameters, retain_graph=True)
-            for parameter, gradient in zip(parameters, slopes, strict=True):
+            gradients = torch.autograd.grad(loss, parameters, retain_graph=True)
+            for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.grad = gradient
             losses[name] = float(loss.detach())
     return losses
@@ -140,7 +143,7 @@ def td3_bc():
 
 
 def rebrac():
-    """The same; d3rlpy's critics normalise, if at all, behind the activation, so that neither's do."""
+    """Without target noise, and without layer norm, which d3rlpy's critics apply after the activation."""
     return td3("ReBRAC", {"criticLayerNorm": False, "actorBeta": 0.3, "criticBeta": 0.4})
 
 
@@ -156,15 +159,15 @@ def cql(**lagrangian):
     generator = torch.Generator().manual_seed(0)
     current_noise, next_noise = (torch.randn((count, 64, 2), generator=generator) for count in (4, 5))
     uniform = nets["range"].draw_uniform(4 * 64, generator).view(4, 64, 2)
-    now = torch.randn((1, 64, 2), generator=generator)
+    actor_noise = torch.randn((1, 64, 2), generator=generator)
     noise = {
-        "next": next_noise[0],
-        "own": current_noise,
-        "later": next_noise[1:],
-        "now": now[0],
+        "target": next_noise[0],
+        "current": current_noise,
+        "next": next_noise[1:],
+        "actor": actor_noise[0],
         "uniform": uniform,
     }
-    return soft(algorithm, nets, noise)
+    return soft_actor_critic(algorithm, nets, noise)
 
 
 def cql_lagrangian():
@@ -175,12 +178,12 @@ def cql_lagrangian():
 def sac():
     algorithm, nets = build_algorithm("SAC", {})
     generator = torch.Generator().manual_seed(0)
-    next_noise, noise = (torch.randn((1, 64, 2), generator=generator)[0] for _ in range(2))
-    return soft(algorithm, nets, {"next": next_noise, "now": noise})
+    target_noise, actor_noise = (torch.randn((1, 64, 2), generator=generator)[0] for _ in range(2))
+    return soft_actor_critic(algorithm, nets, {"target": target_noise, "actor": actor_noise})
 
 
-def soft(algorithm, nets, noise):
-    """On Hindcast's noise. d3rlpy's loss of α contains α, Hindcast's log α: its gradient is α times Hindcast's."""
+def soft_actor_critic(algorithm, nets, noise):
+    """Use Hindcast's noise. d3rlpy's loss of α contains α, Hindcast's log α: its gradient is α times Hindcast's."""
     weights = gaussian(nets) | weights_of(nets, "critics", "target_critics")
     weights |= {f"noise/{name}": tensor.numpy() for name, tensor in noise.items()}
     logs = {name: nets[name].log for name in ("alpha", "gap_weight") if name in nets}
@@ -192,36 +195,36 @@ def soft(algorithm, nets, noise):
     return weights, losses, gradients
 
 
-def gaussian(nets, part=lambda parameter: parameter):
+def gaussian(nets, select=lambda parameter: parameter):
     """Return the policy's layers; d3rlpy has two last layers: for the mean and for the log deviation."""
-    *hidden, (weight, bias) = layers_of(nets["policy"], part)[0]
+    *hidden, (weight, bias) = layers_of(nets["policy"], select)[0]
     return name_layers("policy", [[*hidden, *zip(weight.chunk(2), bias.chunk(2), strict=True)]])
 
 
 def dqn():
-    return discrete("DQN", {})
+    return discrete_q_learning("DQN", {})
 
 
 def discrete_cql():
     """With four quantiles."""
-    return discrete("DiscreteCQL", {"minQWeight": 2.0, "numQuantiles": 4})
+    return discrete_q_learning("DiscreteCQL", {"minQWeight": 2.0, "numQuantiles": 4})
 
 
-def discrete(name, config):
-    algorithm, nets = build_algorithm(name, {"dueling": False, **config}, CHOICES)
+def discrete_q_learning(name, config):
+    algorithm, nets = build_algorithm(name, {"dueling": False, **config}, DISCRETE_ACTIONS)
     weights = weights_of(nets, "policy", "target")
-    losses = losses_of(algorithm, nets, tensors(DISCRETE_BATCH))
+    losses = losses_of(algorithm, nets, to_tensors(DISCRETE_BATCH))
     return weights, losses, gradients_of(nets, "policy")
 
 
 def decision_transformer():
-    """On complete sequences: d3rlpy pads before them, Hindcast after them."""
+    """Use complete sequences, since d3rlpy pads before a sequence and Hindcast after it."""
     config = {"contextLength": 4, "embedSize": 16, "numHeads": 2, "numLayers": 2, "dropout": 0.0}
     algorithm, nets = build_algorithm(
         "DecisionTransformer", {**config, "maxTimestep": 12, "returnScale": 1.0}, fcnet_hiddens=[]
     )
     weights = {name: parameter.detach().numpy() for name, parameter in nets["policy"].named_parameters()}
-    losses = losses_of(algorithm, nets, tensors(SEQUENCES))
+    losses = losses_of(algorithm, nets, to_tensors(SEQUENCES))
     return (
         weights,
         losses,
@@ -245,11 +248,12 @@ BATCHES = {"DQN": DISCRETE_BATCH, "DiscreteCQL": DISCRETE_BATCH, "DecisionTransf
 
 @pytest.fixture(scope="module")
 def case_results(rllib, tmp_path_factory):
-    """Algorithm -> Hindcast's losses and gradients, and the file with d3rlpy's."""
+    """Return algorithm -> (Hindcast's losses, Hindcast's gradients, file with d3rlpy's losses and gradients)."""
     folder = tmp_path_factory.mktemp("d3rlpy")
     cases = {}
     for name, case in CASES.items():
-        with patch.object(torch.Tensor, "float", torch.Tensor.double):  # as losses and encoders read a batch
+        # Losses and encoders convert batches with `float`.
+        with patch.object(torch.Tensor, "float", torch.Tensor.double):
             weights, *cases[name] = case()
         np.savez(folder / f"{name}.npz", **BATCHES.get(name, BATCH), **weights)
     rllib("d3rlpy_losses.py", folder, *CASES)

@@ -1,4 +1,4 @@
-"""Every option of RLlib 2.60's configs is mapped, replaced with a warning, or refused in a sentence: none silently."""
+"""Every option of RLlib 2.60's configs is mapped, replaced with a warning, or refused in a sentence."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ FIXED_VALUES = {
     "framework": "torch",
     "input_": "other",
 }
-"""Values that no default shows."""
-DEFAULTS_WITH_A_SENTENCE = {
+"""Option -> a valid value, for options with a default that does not show what they accept."""
+REFUSED_DEFAULTS = {
     **dict.fromkeys(("model", "q_model_config", "policy_model_config"), "rl_module(model_config=...)"),
     **dict.fromkeys(("tf_session_args", "local_tf_session_args"), "TensorFlow's"),
     "train_batch_size": "use train_batch_size_per_learner",
-    "lr": "does not apply to CQL",  # whose actor_lr, critic_lr and alpha_lr are options here too
+    "lr": "does not apply to CQL",  # CQL has actor_lr, critic_lr and alpha_lr, here too
     "replay_buffer_config": "replay_buffer_config: ",  # priorities, for SAC; of the old API stack, for CQL
     "num_steps_sampled_before_learning_starts": 'add "sampler" to input_',  # for CQL, from data
-    "input_": "sampler does not apply to",  # for what learns from data alone
+    "input_": "sampler does not apply to",  # for algorithms that only learn from data
     **dict.fromkeys(("offline_evaluation_type", "offline_evaluation_timeout_s"), "does not apply to PPO"),
 }
-"""RLlib's defaults that say something else here, or that only belong to its old API stack."""
+"""Option -> part of the message that refuses RLlib's default: it means something else here, or is of its old stack."""
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -48,7 +48,7 @@ def rllib_options(rllib: Run) -> Mapping[str, Any]:
     return options
 
 
-def config_of(algorithm: str) -> AlgorithmConfig:
+def make_valid_config(algorithm: str) -> AlgorithmConfig:
     """Return a config that can be built: with data, unless the algorithm learns in an environment."""
     config = AlgorithmConfig("BC" if algorithm == "AlgorithmConfig" else algorithm)
     config.environment("Pendulum-v1" if algorithm in CONTINUOUS else "CartPole-v1")
@@ -71,22 +71,24 @@ def test_every_changed_option_has_an_effect_or_a_note(
     rllib_options: Mapping[str, Any], algorithm: str
 ) -> None:
     defaults = rllib_options[algorithm if algorithm == "AlgorithmConfig" else f"{algorithm}Config"]
-    silent = []
+    options_without_effect = []
     for method, options in defaults["methods"].items():
         if method in REMOVED_METHODS:
             with pytest.raises(UserError, match=REMOVED_METHODS[method][:9]):
-                getattr(config_of(algorithm), method)
+                getattr(make_valid_config(algorithm), method)
             continue
         for name in options:
             default = defaults["attributes"].get(name)
             values = [FIXED_VALUES[name]] if name in FIXED_VALUES else other_values(default)
-            fates = {
-                str(value): option_effect(config_of(algorithm), method, {name: value}) for value in values
+            effects = {
+                str(value): option_effect(make_valid_config(algorithm), method, {name: value})
+                for value in values
             }
-            option_effect(config_of(algorithm), method, {name: default})  # says what it says, but nothing raw
-            if "does nothing" in fates.values() and name != "framework":
-                silent.append((method, name, default, fates))
-    assert silent == []
+            # The default may be refused, but must raise no other error than a UserError.
+            option_effect(make_valid_config(algorithm), method, {name: default})
+            if "does nothing" in effects.values() and name != "framework":
+                options_without_effect.append((method, name, default, effects))
+    assert options_without_effect == []
 
 
 @pytest.mark.parametrize("algorithm", CONFIGS)
@@ -97,9 +99,11 @@ def test_default_options_change_nothing(rllib_options: Mapping[str, Any], algori
             if name not in defaults["attributes"]:
                 continue
             try:
-                getattr(config_of(algorithm), method)(**{name: defaults["attributes"][name]}).validate()
+                getattr(make_valid_config(algorithm), method)(
+                    **{name: defaults["attributes"][name]}
+                ).validate()
             except UserError as error:
-                assert DEFAULTS_WITH_A_SENTENCE.get(name, "accepted") in str(error), (method, name)
+                assert REFUSED_DEFAULTS.get(name, "accepted") in str(error), (method, name)
 
 
 @pytest.mark.parametrize("algorithm", CONFIGS)
@@ -109,11 +113,11 @@ def test_every_changed_attribute_has_an_effect_or_a_note(
     """Attributes that RLlib's users read, call or assign have a value or a clear error."""
     defaults = rllib_options[algorithm if algorithm == "AlgorithmConfig" else f"{algorithm}Config"]
     uses = [
-        (name, partial(getattr, config_of(algorithm), name))
+        (name, partial(getattr, make_valid_config(algorithm), name))
         for name in (*defaults["attributes"], *defaults["other_methods"])
     ]
     for name, default in defaults["attributes"].items():
-        uses.append((name, partial(setattr, config_of(algorithm), name, default)))
+        uses.append((name, partial(setattr, make_valid_config(algorithm), name, default)))
     for name, use in uses:
         try:
             use()
@@ -122,7 +126,7 @@ def test_every_changed_attribute_has_an_effect_or_a_note(
 
 
 def test_every_rllib_option_is_in_the_options_table(rllib_options: Mapping[str, Any]) -> None:
-    """Except options with a leading underscore; those of algorithms may be Hindcast's options."""
+    """Except options with a leading underscore. Options of an algorithm may be in its schema instead."""
     missing = []
     for config, methods in rllib_options.items():
         algorithm = None if config == "AlgorithmConfig" else config.removesuffix("Config")

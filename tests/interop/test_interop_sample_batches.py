@@ -52,7 +52,7 @@ def test_rllib_sample_batches_are_read_like_rllib_does(rllib_files: Path, case: 
     assert sum(len(expected[f"{policy}:t"]) for policy in policies) == len(rows)
     for policy in policies:
         policy_columns = {
-            name.split(":")[1]: v for name, v in expected.items() if name.startswith(f"{policy}:")
+            name.split(":")[1]: column for name, column in expected.items() if name.startswith(f"{policy}:")
         }
         ids = [
             f"{eps_id}/{policy}/0" if policy else str(eps_id) for eps_id in policy_columns["eps_id"].tolist()
@@ -83,10 +83,10 @@ def test_rllib_sample_batches_become_its_episodes(rllib_files: Path, case: str) 
     dataset = open_data(rllib_files / case)
     block = Block.concat([dataset.read(unit) for unit in dataset.units])
     expected = dict(np.load(rllib_files / f"{case}.npz"))
-    count = 0
+    num_episodes = 0
     for policy in dict.fromkeys(name.split(":")[0] for name in expected):
         policy_columns = {
-            name.split(":")[1]: v for name, v in expected.items() if name.startswith(f"{policy}:")
+            name.split(":")[1]: column for name, column in expected.items() if name.startswith(f"{policy}:")
         }
         for eps_id in np.unique(policy_columns["eps_id"]).tolist():
             (episode,) = np.flatnonzero(block.eps_id == (f"{eps_id}/{policy}/0" if policy else str(eps_id)))
@@ -98,5 +98,5 @@ def test_rllib_sample_batches_become_its_episodes(rllib_files: Path, case: str) 
                 np.testing.assert_array_equal(actual, policy_columns[name][row_mask], err_msg=name)
             assert block.terminated[episode] == policy_columns["terminateds"][row_mask][-1]
             assert block.truncated[episode] == policy_columns["truncateds"][row_mask][-1]
-            count += 1
-    assert count == block.num_episodes
+            num_episodes += 1
+    assert num_episodes == block.num_episodes

@@ -209,7 +209,7 @@ def test_values_of_wrong_shape_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("attribute", "code"),
-    [("CountsSteps.seen", "self.seen +="), ("StoresBatches.history", "self.history.append")],
+    [("CountsSteps.num_steps", "self.num_steps +="), ("StoresBatches.history", "self.history.append")],
 )
 def test_python_state_is_refused_with_file_and_line(attribute: str, code: str) -> None:
     location = re.escape(f"{attribute} ({FILE}:{find_lines(code)[0]})")
@@ -221,8 +221,9 @@ def test_python_state_is_refused_with_file_and_line(attribute: str, code: str) -
 
 def test_unused_layer_is_reported_with_file_and_line() -> None:
     (note,) = dry_run(build_toy("UnusedLayer"))
+    location = f"{FILE}:{find_lines('self.unused_layer')[0]}"
     assert note.startswith(
-        f"spec.model.moduleClass: UnusedLayer.forgotten ({FILE}:{find_lines('self.forgotten')[0]}) has weights that do "
+        f"spec.model.moduleClass: UnusedLayer.unused_layer ({location}) has weights that do "
     )
 
 

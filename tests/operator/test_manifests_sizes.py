@@ -11,7 +11,7 @@ from hindcast.api import Resource
 from hindcast.api.attempt import ResolvedInput
 from hindcast_operator.manifests import Sizes, compute_sizes, effective_resource
 from hindcast_operator.manifests.quantities import GI, MI, format_bytes, format_cpus, round_up
-from manifest_examples import DEFAULTS, SMALL, recording, training
+from manifest_examples import DEFAULTS, SMALL_INPUTS, recording, training
 
 LARGE_INPUTS = {"OfflineRecording/cartpole": ResolvedInput(path="s3://b/c", bytes=500 * GI, timesteps=10**8)}
 
@@ -25,7 +25,7 @@ SAMPLER_SPEC: dict[str, Any] = {
 }
 
 
-def compute_effective_sizes(resource: Resource, inputs: dict[str, ResolvedInput] = SMALL) -> Sizes:
+def compute_effective_sizes(resource: Resource, inputs: dict[str, ResolvedInput] = SMALL_INPUTS) -> Sizes:
     return compute_sizes(effective_resource(resource, DEFAULTS), inputs)
 
 
@@ -209,7 +209,7 @@ def test_object_store_shrinks_to_fit_memory_of_spec() -> None:
 
 
 @pytest.mark.parametrize("resource", [recording(), training(), training(learners={"gpus": 1})])
-@pytest.mark.parametrize("inputs", [{}, SMALL, LARGE_INPUTS])
+@pytest.mark.parametrize("inputs", [{}, SMALL_INPUTS, LARGE_INPUTS])
 def test_sizes_are_consistent_and_have_reasons(resource: Resource, inputs: dict[str, ResolvedInput]) -> None:
     sizes = compute_effective_sizes(resource, inputs)
     for pool in sizes.pools:

@@ -256,7 +256,7 @@ class TestSpaces:
             assert set(columns["actions/jump"].tolist()) <= {1, 2}
 
     def test_text_observations_are_recorded(self) -> None:
-        episode = play_episodes({"id": "toy_environments:Speaking"})[0]
+        episode = play_episodes({"id": "toy_environments:TextWalk"})[0]
         assert episode.columns["obs"].tolist() == ["go" * (t % 4) + "!" for t in range(episode.length + 1)]
 
     def test_infos_are_stored_with_their_observations(self) -> None:
@@ -301,7 +301,7 @@ class TestRollout:
 
 class TestWrongEnvironments:
     def make_wrong_environment(self, fault: str) -> dict[str, Any]:
-        return {"id": "toy_environments:Wrong", "kwargs": {"what": fault}}
+        return {"id": "toy_environments:FaultyEnv", "kwargs": {"what": fault}}
 
     @pytest.mark.parametrize("fault", ["reset", "step"])
     def test_exception_is_reported_with_line(self, fault: str) -> None:
@@ -317,7 +317,7 @@ class TestWrongEnvironments:
     def test_exception_in_constructor_of_registered_environment_is_reported(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        spec = gym.envs.registration.EnvSpec("ToyWrong-v0", entry_point="toy_environments:Wrong")
+        spec = gym.envs.registration.EnvSpec("ToyWrong-v0", entry_point="toy_environments:FaultyEnv")
         monkeypatch.setitem(gym.registry, "ToyWrong-v0", spec)
         with pytest.raises(UserCodeError, match=r"ValueError at .*toy_environments\.py:\d+: no such level"):
             make_environment(EnvironmentSpec(id="ToyWrong-v0", kwargs={"what": "constructor"}))
@@ -330,7 +330,7 @@ class TestWrongEnvironments:
 
     @pytest.mark.parametrize("fault", ["shape", "short", "missing", "not a number"])
     def test_observation_that_does_not_fit_space_is_refused(self, fault: str) -> None:
-        with pytest.raises(DataError, match=r"toy_environments:Wrong.* observation .*observation_space"):
+        with pytest.raises(DataError, match=r"toy_environments:FaultyEnv.* observation .*observation_space"):
             play_episodes(self.make_wrong_environment(fault), make_random_policy(WALK))
 
     @pytest.mark.parametrize(
@@ -349,15 +349,15 @@ class TestWrongEnvironments:
     def test_environment_of_old_gym_api_is_refused_with_expected_values(
         self, fault: str, message: str
     ) -> None:
-        with pytest.raises(UserCodeError, match=f"toy_environments:Wrong.*{message}"):
+        with pytest.raises(UserCodeError, match=f"toy_environments:FaultyEnv.*{message}"):
             play_episodes(self.make_wrong_environment(fault), make_random_policy(WALK))
 
     def test_reward_that_is_not_number_is_refused(self) -> None:
-        with pytest.raises(UserCodeError, match=r"toy_environments:Wrong.*reward.*None"):
+        with pytest.raises(UserCodeError, match=r"toy_environments:FaultyEnv.*reward.*None"):
             play_episodes(self.make_wrong_environment("reward"), make_random_policy(WALK))
 
     def test_info_that_is_not_json_is_refused(self) -> None:
-        with pytest.raises(UserCodeError, match=r"toy_environments:Wrong.*info"):
+        with pytest.raises(UserCodeError, match=r"toy_environments:FaultyEnv.*info"):
             play_episodes(self.make_wrong_environment("info"), make_random_policy(WALK))
 
     @pytest.mark.parametrize(

@@ -153,9 +153,9 @@ def test_suspicious_module_is_noted_before_training(walks: Path, tmp_path: Path)
     assert [
         note
         for note in reporter.notes
-        if "UnusedLayer.forgotten" in note and "they are never trained" in note
+        if "UnusedLayer.unused_layer" in note and "they are never trained" in note
     ]
-    with pytest.raises(UserCodeError, match=r"CountsSteps\.seen \(.*\) changes from call to call"):
+    with pytest.raises(UserCodeError, match=r"CountsSteps\.num_steps \(.*\) changes from call to call"):
         fit(tmp_path / "other", walks, model={"moduleClass": "module_toys:CountsSteps"})
 
 

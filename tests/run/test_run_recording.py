@@ -122,14 +122,14 @@ class TestDataset:
     @pytest.mark.parametrize("replicas", [1, 2])
     def test_non_finite_rewards_are_noted_once(self, replicas: int, tmp_path: Path) -> None:
         reporter = MemoryReporter()
-        environment = {"id": "toy_environments:Wrong", "kwargs": {"what": "infinite"}}
+        environment = {"id": "toy_environments:FaultyEnv", "kwargs": {"what": "infinite"}}
         resource = recording(
             tmp_path, environment=environment, runners={"replicas": replicas, "envsPerRunner": 4}
         )
         record(resource, reporter=reporter)
         assert episode_indices(tmp_path) == list(range(40))
         (note,) = [note for note in reporter.notes if "rewards" in note]
-        assert "'toy_environments:Wrong' returned rewards that are NaN or infinite in " in note
+        assert "'toy_environments:FaultyEnv' returned rewards that are NaN or infinite in " in note
         assert re.search(r"\(first: [0-9a-f]{8}-[0-9]{8}, t = 1\)", note)
 
     def test_missing_infos_take_no_space(self, walks: Path) -> None:
@@ -297,7 +297,7 @@ class TestResuming:
             record(recording(tmp_path, seed=1))
 
     def test_corrected_spec_replaces_failed_one(self, tmp_path: Path) -> None:
-        wrong_environment = {"id": "toy_environments:Wrong", "kwargs": {"what": "reset"}}
+        wrong_environment = {"id": "toy_environments:FaultyEnv", "kwargs": {"what": "reset"}}
         with pytest.raises(UserCodeError):
             record(recording(tmp_path, environment=wrong_environment))
         assert record(recording(tmp_path)).state == "Succeeded"

@@ -917,7 +917,11 @@ class TestInitialCheckpoint:
             {"interval": 5, "parallelToTraining": True, "runners": 2, "duration": 10},
             [
                 {"interval": 2, **fields}
-                for fields in ({"duration": 20}, {"explore": True}, {"customFunction": "toy_pipeline:judge"})
+                for fields in (
+                    {"duration": 20},
+                    {"explore": True},
+                    {"customFunction": "toy_pipeline:evaluate_weight_norm"},
+                )
             ],
         ),
         (
@@ -1085,7 +1089,7 @@ class TestEvaluation:
         """The environment kills its process once."""
         monkeypatch.setenv("TOY_KILL_ONCE", str(tmp_path / "killed"))
         (tmp_path / "killed").touch()
-        spec = {**EVALUATED_SPEC, "environment": {"id": "toy_environments:Deadly"}}
+        spec = {**EVALUATED_SPEC, "environment": {"id": "toy_environments:KillsProcess"}}
         evaluation = {"interval": 3, "duration": 20, "parallelToTraining": True}
         train(training(tmp_path, walks, **spec, evaluation=evaluation))
         assert not (tmp_path / "killed").exists()
@@ -1114,7 +1118,10 @@ class TestEvaluation:
     def test_environment_error_in_evaluation_is_reported(
         self, tmp_path: Path, walks: Path, is_parallel: bool
     ) -> None:
-        spec = {**EVALUATED_SPEC, "environment": {"id": "toy_environments:Wrong", "kwargs": {"what": "step"}}}
+        spec = {
+            **EVALUATED_SPEC,
+            "environment": {"id": "toy_environments:FaultyEnv", "kwargs": {"what": "step"}},
+        }
         evaluation = {"interval": 1, "duration": 4, "parallelToTraining": is_parallel}
         with pytest.raises(UserCodeError, match=r"toy_environments\.py:\d+: the simulator fell over"):
             train(training(tmp_path, walks, **spec, evaluation=evaluation))
@@ -1124,7 +1131,7 @@ class TestEvaluationFunction:
     def test_custom_function_gives_returns(self, tmp_path: Path, walks: Path) -> None:
         evaluation = {
             "interval": 4,
-            "customFunction": "toy_pipeline:judge",
+            "customFunction": "toy_pipeline:evaluate_weight_norm",
         }
         outcome = train(training(tmp_path, walks, **EVALUATED_SPEC, evaluation=evaluation))
         norms = {
@@ -1141,7 +1148,7 @@ class TestEvaluationFunction:
     def test_custom_function_may_give_no_return(self, tmp_path: Path, walks: Path) -> None:
         evaluation = {
             "interval": 4,
-            "customFunction": "toy_pipeline:judge_nothing",
+            "customFunction": "toy_pipeline:evaluate_without_return",
         }
         outcome = train(training(tmp_path, walks, **EVALUATED_SPEC, evaluation=evaluation))
         assert outcome.metrics["best"] is None
@@ -1150,9 +1157,11 @@ class TestEvaluationFunction:
     def test_custom_function_that_raises_is_reported(self, tmp_path: Path, walks: Path) -> None:
         evaluation = {
             "interval": 4,
-            "customFunction": "toy_pipeline:judge_badly",
+            "customFunction": "toy_pipeline:raising_evaluation",
         }
-        with pytest.raises(UserCodeError, match=r"judge_badly.*toy_pipeline\.py:\d+: no episodes at all"):
+        with pytest.raises(
+            UserCodeError, match=r"raising_evaluation.*toy_pipeline\.py:\d+: no episodes at all"
+        ):
             train(training(tmp_path, walks, **EVALUATED_SPEC, evaluation=evaluation))
 
     def test_missing_custom_function_is_named(self, tmp_path: Path, walks: Path) -> None:
@@ -1161,6 +1170,10 @@ class TestEvaluationFunction:
             train(training(tmp_path, walks, **EVALUATED_SPEC, evaluation=evaluation))
 
     def test_custom_function_in_parallel_is_refused(self, tmp_path: Path, walks: Path) -> None:
-        evaluation = {"interval": 4, "customFunction": "toy_pipeline:judge", "parallelToTraining": True}
+        evaluation = {
+            "interval": 4,
+            "customFunction": "toy_pipeline:evaluate_weight_norm",
+            "parallelToTraining": True,
+        }
         with pytest.raises(SpecError, match="customFunction with parallelToTraining"):
             training(tmp_path, walks, **EVALUATED_SPEC, evaluation=evaluation)

@@ -115,7 +115,7 @@ def test_missing_initial_checkpoint_is_refused_before_data_are_opened(tmp_path: 
 
 
 def test_missing_option_of_custom_algorithm_is_named(walks: Path, tmp_path: Path) -> None:
-    resource = training(tmp_path / "runs", walks, algorithm="algorithm_toys:Demanding", config={})
+    resource = training(tmp_path / "runs", walks, algorithm="algorithm_toys:WithRequiredOption", config={})
     with pytest.raises(SpecError, match=r"^spec\.customConfig\.z is missing$"):
         make_algorithm(resource)
 
@@ -185,7 +185,7 @@ def test_environment_error_names_line(walks: Path, tmp_path: Path) -> None:
     resource = training(
         tmp_path,
         walks,
-        environment={"id": "toy_environments:Wrong", "kwargs": {"what": "step"}},
+        environment={"id": "toy_environments:FaultyEnv", "kwargs": {"what": "step"}},
         evaluation={"interval": 1, "duration": 2},
     )
     with pytest.raises(UserCodeError, match=r"toy_environments\.py:\d+") as error:

@@ -110,7 +110,7 @@ def test_file_is_read_by_few_requests(store_folder):
     store_folder.at("big").write_bytes(BIG_CONTENT)
     store_folder.faults.begin()
     assert store_folder.at("big").read_bytes() == BIG_CONTENT
-    assert len(store_folder.faults.asked()) <= 5
+    assert len(store_folder.faults.requests()) <= 5
 
 
 def test_aborted_file_is_never_sent(store_folder):
@@ -120,7 +120,7 @@ def test_aborted_file_is_never_sent(store_folder):
         file.write(BIG_CONTENT)
         raise ZeroDivisionError
     assert not [
-        request for request in store_folder.faults.asked() if request.startswith(("PUT", "POST", "DELETE"))
+        request for request in store_folder.faults.requests() if request.startswith(("PUT", "POST", "DELETE"))
     ]
     assert store_folder.at("x").read_bytes() == b"old"
 
@@ -166,19 +166,19 @@ def test_failed_upload_leaves_no_parts(s3, monkeypatch):
 def test_upload_with_a_lost_final_answer_is_not_repeated(s3):
     s3.fail(matching="^POST .*uploadId", times=1, status=503)
     s3.at("x").write_bytes(BIG_CONTENT)
-    assert sum("partNumber=1" in request for request in s3.faults.asked()) == 1
+    assert sum("partNumber=1" in request for request in s3.faults.requests()) == 1
     assert s3.at("x").read_bytes() == BIG_CONTENT
 
 
 def test_denied_access_is_reported_immediately(store_folder):
     store_folder.at("x").write_bytes(b"x")
     store_folder.fail(status=403, code="AccessDenied")
-    earlier_requests = store_folder.faults.asked()
+    earlier_requests = store_folder.faults.requests()
     with pytest.raises(StorageError, match=r"access is denied: check the credentials"):
         store_folder.at("x").read_bytes()
     with pytest.raises(StorageError, match=r"cannot list \S+: access is denied"):
         resolve(store_folder.uri).list()
-    assert len(store_folder.faults.asked()) - len(earlier_requests) < 6
+    assert len(store_folder.faults.requests()) - len(earlier_requests) < 6
 
 
 def test_missing_file_is_reported_immediately(store_folder):
@@ -278,7 +278,7 @@ def test_upload_survives_a_killed_and_restarted_server(request, monkeypatch, sto
     store_folder.fail(matching=part, delay=0.5)
     writer = threading.Thread(target=lambda: store_folder.at("x").write_bytes(BIG_CONTENT))
     writer.start()
-    while not any(re.search(part, request) for request in store_folder.faults.asked()):
+    while not any(re.search(part, request) for request in store_folder.faults.requests()):
         time.sleep(0.02)
     store_folder.server.kill()
     time.sleep(1)

@@ -128,7 +128,7 @@ def test_renewal_in_progress_at_release_leaves_no_lease(store_folder, monkeypatc
     threads_before = set(threading.enumerate())
     with sole_writer(resolve(store_folder.uri)):
         store_folder.fail(matching=writes, delay=0.3)
-        while not any(re.search(writes, request) for request in store_folder.faults.asked()):
+        while not any(re.search(writes, request) for request in store_folder.faults.requests()):
             pass  # until a renewal begins
     for thread in set(threading.enumerate()) - threads_before:
         thread.join(30)

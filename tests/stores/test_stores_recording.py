@@ -60,7 +60,8 @@ def test_recording_resumes_after_store_is_killed_in_an_upload(store_folder, walk
 
     def kill_server_in_second_range() -> None:
         while not any(
-            re.search(r"^(PUT|POST) .*000001-.*\.parquet", request) for request in store_folder.faults.asked()
+            re.search(r"^(PUT|POST) .*000001-.*\.parquet", request)
+            for request in store_folder.faults.requests()
         ):
             time.sleep(0.02)
         store_folder.server.kill()

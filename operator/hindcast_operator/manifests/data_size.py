@@ -36,11 +36,11 @@ class DataSize:
 
 def compute_data_size(spec: OfflineTrainingSpec, inputs: Mapping[str, ResolvedInput]) -> DataSize:
     """Return the size of a training's recorded sources: one dataset or, with weights, one window for each source."""
-    sizes = [_source_size(source, inputs) for source in spec.recorded]
+    sizes = [_source_size(source, inputs) for source in spec.recorded_inputs]
     max_window_bytes = parse_bytes(spec.pipeline.window_bytes)
     if not sizes:
         return DataSize(0, 0, 0, "there are no recorded data")
-    is_weighted = spec.recorded[0].weight is not None
+    is_weighted = spec.recorded_inputs[0].weight is not None
     if None in sizes:
         num_windows = len(sizes) if is_weighted else 1
         reason = f"the data size is not known; a full window of {format_bytes(max_window_bytes)} is assumed"

@@ -133,7 +133,7 @@ def num_evaluation_runners(resource: OfflineTraining) -> int:
 
 def _data_requirements(resource: OfflineTraining, size: DataSize) -> tuple[Requirements, ...]:
     workers = resource.spec.pipeline.data_workers
-    min_workers, max_workers = workers.interval if resource.spec.recorded else (0, 0)
+    min_workers, max_workers = workers.interval if resource.spec.recorded_inputs else (0, 0)
     num_cpus, num_runners = math.ceil(workers.cpus), num_evaluation_runners(resource)
     num_evaluation_pods = math.ceil(num_runners / num_cpus)
     if max_workers + num_evaluation_pods == 0:
@@ -188,7 +188,7 @@ def _learner_requirements(resource: OfflineTraining, size: DataSize) -> Requirem
     learners, pipeline = resource.spec.learners, resource.spec.pipeline
     num_gpus = math.ceil(learners.gpus)
     cpus, cpu_reason = _learner_cpus(learners.cpus, num_gpus)
-    has_data_workers = pipeline.data_workers.interval[1] > 0 and bool(resource.spec.recorded)
+    has_data_workers = pipeline.data_workers.interval[1] > 0 and bool(resource.spec.recorded_inputs)
     sampler = resource.spec.sampler
     return Requirements(
         pool="learner",

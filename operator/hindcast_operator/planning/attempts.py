@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from hindcast.api.attempt import LONGEST_SILENCE_SECONDS, Report
+from hindcast.api.attempt import MAX_REPORT_INTERVAL_SECONDS, Report
 from hindcast.api.run_policy import RunPolicy
 from hindcast.api.status import Condition, RunStatus, Status
 from hindcast_operator.facts import AttemptFacts, ConfigMapFacts, Facts, PodFacts, RayJobFacts
@@ -21,7 +21,7 @@ from writing."""
 FINAL_REPORT_SECONDS: Final = 10
 """For how long to wait for an attempt's final report after its RayJob has ended: the end may be observed first."""
 
-HEADLESS_SECONDS: Final = 2 * LONGEST_SILENCE_SECONDS
+HEADLESS_SECONDS: Final = 2 * MAX_REPORT_INTERVAL_SECONDS
 """If an attempt has no head pod and has not reported for this long, its driver is gone."""
 
 

@@ -1,4 +1,4 @@
-"""The two resources, OfflineRecording and OfflineTraining: models, YAML, hashing, CRDs; nothing heavy."""
+"""The two resources, OfflineRecording and OfflineTraining: models, YAML, hashes, CRDs. Imports no torch and no Ray."""
 
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.hashing import course_hash, spec_hash

@@ -26,13 +26,13 @@ POOL_LABEL: Final = "hindcast.dev/pool"
 """Ray node label, and pod label, of the pools."""
 Pool = Literal["head", "data", "runner", "learner"]
 
-LONGEST_SILENCE_SECONDS: Final = 30
+MAX_REPORT_INTERVAL_SECONDS: Final = 30
 """An attempt reports at least this often."""
-SHORTEST_SILENCE_SECONDS: Final = 10
+MIN_REPORT_INTERVAL_SECONDS: Final = 10
 """An attempt reports changes at most this often, but its outcome immediately."""
 
 AttemptState = Literal["Succeeded", "Failed", "Lost", "Suspended"]
-"""`Failed` is permanent: another attempt would end the same way. `Lost` is worth another attempt."""
+"""`Failed` is permanent: another attempt would end the same way. After `Lost` another attempt may succeed."""
 
 AttemptReason = Literal[
     "Succeeded",
@@ -62,7 +62,7 @@ class ResolvedInput(OutputStatus):
 
 
 class Attempt(Model):
-    """Which attempt of which run this is, and its inputs."""
+    """An attempt of a run, and its inputs."""
 
     revision: Positive
     """The spec's revision."""
@@ -71,41 +71,41 @@ class Attempt(Model):
     ray_job_name: ShortText
     """Name of the RayJob and of the ConfigMap."""
     namespace: ShortText
-    """Namespace of both."""
+    """Namespace of the RayJob and the ConfigMap."""
     uid: Annotated[str, Field(max_length=253)] = ""
-    """uid of the resource, which distinguishes it from an earlier one of the same name; empty if only rendered."""
+    """uid of the resource, which differs from that of an earlier one of the same name; empty if only rendered."""
     spec_hash: ShortText
     """Hash of the run-defining fields."""
     inputs: dict[ShortText, ResolvedInput] = {}
-    """By `Kind/name` of the resources that this one refers to."""
+    """Inputs from the resources that this one refers to, by `Kind/name`."""
 
 
 class AttemptOutcome(Model):
     """The end of an attempt."""
 
     state: AttemptState
-    """Whether it succeeded, and whether another attempt is worth it."""
+    """Success or failure, and whether another attempt may succeed."""
     reason: AttemptReason
-    """Why, in one word."""
+    """The reason, in one word."""
     message: Annotated[str, Field(max_length=500)]
     """One sentence for people: what happened, where (file:line of the user's code), what to do. No secrets."""
     pool: Pool | None = None
-    """The pool in which it happened, where that is known: names the memory to raise of an OutOfMemory."""
+    """The pool in which it happened, if known. After an OutOfMemory, raise the memory of this pool."""
 
 
 class Report(Model):
     """The report of an attempt."""
 
     number: Positive
-    """Counts the reports."""
+    """Number of the report, from 1."""
     report_time: Timestamp
-    """When this one was written, by the driver's clock (UTC)."""
+    """When the report was written, by the driver's clock (UTC)."""
     last_progress_time: Timestamp
-    """When there last was progress, by the driver's clock."""
+    """When the attempt last made progress, by the driver's clock."""
     stage: ShortText | None = None
-    """What it is doing: `Starting`, `Training the expert`, `Recording`, `Training`."""
+    """Current stage: `Starting`, `Training the expert`, `Recording`, `Training`."""
     progress: ProgressStatus | None = None
-    """Its progress."""
+    """Progress of the run."""
     output: OutputStatus | None = None
     """The dataset of a recording, once it is complete."""
     checkpoint: CheckpointStatus | None = None
@@ -113,4 +113,4 @@ class Report(Model):
     note: Annotated[str, Field(max_length=500)] | None = None
     """The latest note for the user."""
     outcome: AttemptOutcome | None = None
-    """How it ended; unset while it is running."""
+    """The end of the attempt; unset while it is running."""

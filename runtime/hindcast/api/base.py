@@ -1,7 +1,7 @@
-"""Base of all parts of a resource: strictness, camelCase names, bounded types, CEL rules beside validators.
+"""Base of all parts of a resource: strict models with camelCase names, bounded types, and CEL rules.
 
-A model is written once and read four ways: as Python (snake_case attributes), as YAML (camelCase fields), as
-the CRD's schema (the bounds and the rules go with it) and as the reference page (the attribute docstrings).
+A model is written once and used in four forms: as Python (snake_case attributes), as YAML (camelCase fields), as
+the CRD's schema (with its bounds and rules) and as the reference page (with the attribute docstrings).
 """
 
 import math
@@ -37,8 +37,11 @@ API_VERSION: Final[ApiVersion] = "hindcast.dev/v1alpha1"
 class Rule:
     """A rule that the API server checks: a CEL expression that must hold, and the message if it does not.
 
-    `field_path` is the field that the message is about (`.stop.timesteps`), if it is not the part that has the rule. A
-    message that `is_computed` is itself a CEL expression.
+    Attributes:
+        cel: the expression, with the part that has the rule as `self`.
+        message: the message, or a CEL expression that computes it.
+        field_path: path of the field that the message is about, from that part (`.stop.timesteps`); "" is the part.
+        is_computed: whether `message` is a CEL expression.
     """
 
     cel: str
@@ -78,7 +81,12 @@ OPERATIONAL, LOCATION, EXTENDABLE, FIXED = Mark
 class Model(BaseModel):
     """Base of all parts: immutable; unknown fields are refused, and no value is coerced.
 
-    Numbers are finite, as JSON has no others.
+    Numbers are finite, since JSON has neither NaN nor infinity.
+
+    Attributes:
+        exactly_one: Python names of alternative fields; exactly one of them must be set.
+        at_least_one: Python names of alternative fields; at least one of them must be set.
+        rules: further rules, for the API server; validators check the same when a resource is loaded.
     """
 
     model_config = ConfigDict(
@@ -110,9 +118,9 @@ class Model(BaseModel):
         choices = [
             Rule(
                 f"[{', '.join(f'has(self.{to_camel(n)})' for n in names)}].{test}",
-                _choice_message(allowed, names),
+                _choice_message(quantifier, names),
             )
-            for names, allowed, test in (
+            for names, quantifier, test in (
                 (cls.exactly_one, "exactly one", "exists_one(given, given)"),
                 (cls.at_least_one, "at least one", "exists(given, given)"),
             )
@@ -138,7 +146,7 @@ def _choice_message(quantifier: str, names: tuple[str, ...], chosen_names: str |
 
 
 def _to_integer(value: Any) -> Any:
-    """Turn a whole float into an integer: `1e6` is a float in YAML and a whole number to its author."""
+    """Convert a whole float to an integer, since YAML reads `1e6` as a float."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -152,7 +160,7 @@ def _check_int64(value: int) -> int:
 
 
 def _check_finite(value: Any) -> Any:
-    """Check that a free-form value has finite numbers only: the API server and the spec hash get it as JSON."""
+    """Check that a free-form value has only finite numbers, since the API server and the spec hash use JSON."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"contains {value}, expected finite numbers: JSON has no NaN or infinity")
     for entry in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
@@ -160,19 +168,19 @@ def _check_finite(value: Any) -> Any:
     return value
 
 
-def to_plain(value: Any) -> Any:
-    """Convert tuples to lists and NumPy's numbers to Python's, as in YAML."""
+def to_yaml_types(value: Any) -> Any:
+    """Convert a value to the types of YAML: tuples and NumPy's arrays to lists, NumPy's numbers to Python's."""
     if isinstance(value, Mapping):
-        return {key: to_plain(entry) for key, entry in value.items()}
+        return {key: to_yaml_types(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [to_plain(entry) for entry in value]
+        return [to_yaml_types(entry) for entry in value]
     if type(value).__module__ == "numpy":
-        return to_plain(value.tolist())
+        return to_yaml_types(value.tolist())
     return value
 
 
-def find_non_json(value: Any, place: str = "") -> str | None:
-    """Describe the first thing in a free-form value that is not JSON (`a function at 'reward'`), or return None."""
+def find_non_json(value: Any, path: str = "") -> str | None:
+    """Describe the first object in a value that JSON cannot contain (`a function at 'reward'`), or return None."""
     if value is None or isinstance(value, str | int | float):
         return None
     if isinstance(value, list | tuple):
@@ -181,8 +189,8 @@ def find_non_json(value: Any, place: str = "") -> str | None:
         entries = value.items()
     else:
         kind = "class" if isinstance(value, type) else type(value).__name__
-        return f"{'an' if kind[0] in 'aeiouAEIOU' else 'a'} {kind} at {place!r}"
-    problems = (find_non_json(entry, f"{place}.{name}" if place else str(name)) for name, entry in entries)
+        return f"{'an' if kind[0] in 'aeiouAEIOU' else 'a'} {kind} at {path!r}"
+    problems = (find_non_json(entry, f"{path}.{name}" if path else str(name)) for name, entry in entries)
     return next(filter(None, problems), None)
 
 
@@ -192,34 +200,34 @@ def _check_json(value: Any) -> Any:
     return _check_finite(value)
 
 
-_LABEL_VALUE: Final = r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$"
-_LABEL_KEY: Final = re.compile(
+_LABEL_VALUE_PATTERN: Final = r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$"
+_LABEL_KEY_PATTERN: Final = re.compile(
     r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
     r"([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]"
 )
 
 
 def _check_label_key(value: str) -> str:
-    if not _LABEL_KEY.fullmatch(value):
+    if not _LABEL_KEY_PATTERN.fullmatch(value):
         raise ValueError(f"has the label {value!r}, expected a name such as team or example.com/team")
     return value
 
 
-_PASSWORD: Final = "^[A-Za-z][A-Za-z0-9+.-]*://[^/]*:[^/]*@"
-_USER: Final = "^[A-Za-z][A-Za-z0-9+.-]*://[^/]*@"
-# abfss://container@account.dfs.core.windows.net names a container before the @, and s3://anonymous@bucket nobody.
-_CONTAINER: Final = "^(abfss?|az|wasbs?)://"
-_ANONYMOUS: Final = "^(s3|gs|gcs)://anonymous@[^/:@]+(/|$)"
-_SECRET_QUERY: Final = "(?i)[?&](secret_key|access_key|session_token|password|sig|token)="
+_PASSWORD_PATTERN: Final = "^[A-Za-z][A-Za-z0-9+.-]*://[^/]*:[^/]*@"
+_USER_PATTERN: Final = "^[A-Za-z][A-Za-z0-9+.-]*://[^/]*@"
+# In abfss://container@account.dfs.core.windows.net, a container precedes the @; s3://anonymous@bucket has no secrets.
+_CONTAINER_PATTERN: Final = "^(abfss?|az|wasbs?)://"
+_ANONYMOUS_PATTERN: Final = "^(s3|gs|gcs)://anonymous@[^/:@]+(/|$)"
+_SECRET_QUERY_PATTERN: Final = "(?i)[?&](secret_key|access_key|session_token|password|sig|token)="
 
 
-_ONE_SLASH = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
+_ONE_SLASH_PATTERN = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 _AFTER_SCHEME: Final = {"hdfs": "//host:port/", "viewfs": "//cluster/", "file": "///"}
 
 
 def one_slash_problem(path: str) -> str | None:
     """Describe why `hdfs:/folder`, with one slash, is not a location; None if the path has another form."""
-    match = _ONE_SLASH.match(path)
+    match = _ONE_SLASH_PATTERN.match(path)
     if match is None:
         return None
     scheme = match["scheme"]
@@ -227,14 +235,17 @@ def one_slash_problem(path: str) -> str | None:
     return f"is neither a URI nor a plain path: write {correct_uri}, or ./{path} for a local folder with that name"
 
 
-def _has_user(uri: str) -> bool:
-    if re.match(_ANONYMOUS, uri):
+def _has_credentials(uri: str) -> bool:
+    if re.match(_ANONYMOUS_PATTERN, uri):
         return False
-    return bool(re.match(_PASSWORD, uri) or (re.match(_USER, uri) and not re.match(_CONTAINER, uri)))
+    return bool(
+        re.match(_PASSWORD_PATTERN, uri)
+        or (re.match(_USER_PATTERN, uri) and not re.match(_CONTAINER_PATTERN, uri))
+    )
 
 
 def _check_location(value: str) -> str:
-    if _has_user(value) or re.search(_SECRET_QUERY, value):
+    if _has_credentials(value) or re.search(_SECRET_QUERY_PATTERN, value):
         raise ValueError(
             "contains credentials; use a Secret (spec.cluster.envFrom), the service account "
             "or the environment instead"
@@ -244,20 +255,21 @@ def _check_location(value: str) -> str:
     return value
 
 
-CLASS_PATH = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_.]*$"
+CLASS_PATH_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_.]*$"
 
 
 def _check_class_path(value: str) -> str:
-    if not re.fullmatch(CLASS_PATH, value):
+    if not re.fullmatch(CLASS_PATH_PATTERN, value):
         raise ValueError(f'is {value!r}, expected "package.module:Name"')
     return value
 
 
-_NO_SECRET_QUERY: Final = f"!self.matches('{_SECRET_QUERY}')"
+_NO_SECRET_QUERY: Final = f"!self.matches('{_SECRET_QUERY_PATTERN}')"
 LOCATION_RULES: Final = (
     Rule(
-        f"(!self.matches('{_PASSWORD}') && (!self.matches('{_USER}') || self.matches('{_CONTAINER}')) && "
-        f"{_NO_SECRET_QUERY}) || (self.matches('{_ANONYMOUS}') && {_NO_SECRET_QUERY})",
+        f"(!self.matches('{_PASSWORD_PATTERN}') && "
+        f"(!self.matches('{_USER_PATTERN}') || self.matches('{_CONTAINER_PATTERN}')) && {_NO_SECRET_QUERY}) || "
+        f"(self.matches('{_ANONYMOUS_PATTERN}') && {_NO_SECRET_QUERY})",
         "contains credentials; use a Secret (spec.cluster.envFrom) or the service account instead",
     ),
     Rule(
@@ -276,12 +288,12 @@ _LOCATION_SCHEMA: dict[str, Any] = {
 Int = Annotated[int, BeforeValidator(_to_integer), AfterValidator(_check_int64)]
 Positive = Annotated[int, Field(ge=1), BeforeValidator(_to_integer), AfterValidator(_check_int64)]
 NonNegative = Annotated[int, Field(ge=0), BeforeValidator(_to_integer), AfterValidator(_check_int64)]
-# A RayJob's name has at most 47 characters: `<name>-t<revision>-<attempt>`, 36 and four digits each.
+# A RayJob's name, `<name>-t<revision>-<attempt>`, has at most 47 characters: 36 for the name, 4 for each number.
 Revision = Annotated[int, Field(ge=1, le=9999), BeforeValidator(_to_integer)]
 BackoffLimit = Annotated[int, Field(ge=0, le=999), BeforeValidator(_to_integer)]
 Text = Annotated[str, Field(min_length=1, max_length=1024)]
 ShortText = Annotated[str, Field(min_length=1, max_length=253)]
-LabelValue = Annotated[str, Field(max_length=63, pattern=_LABEL_VALUE)]
+LabelValue = Annotated[str, Field(max_length=63, pattern=_LABEL_VALUE_PATTERN)]
 LabelKey = Annotated[ShortText, AfterValidator(_check_label_key)]
 Labels = Annotated[dict[LabelKey, LabelValue], Field(max_length=64)]
 Anything = Annotated[
@@ -289,14 +301,16 @@ Anything = Annotated[
     AfterValidator(_check_finite),
     WithJsonSchema({"x-kubernetes-preserve-unknown-fields": True}),
 ]
+"""A value of any JSON type with finite numbers; the API server does not check it."""
 FreeForm = Annotated[
     dict[str, Any],
     AfterValidator(_check_json),
     WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True}),
 ]
+"""A mapping to any JSON values; the API server does not check them."""
 Location = Annotated[Text, AfterValidator(_check_location), WithJsonSchema(_LOCATION_SCHEMA)]
 ClassPath = Annotated[
     Text,
     AfterValidator(_check_class_path),
-    WithJsonSchema({"type": "string", "maxLength": 1024, "pattern": CLASS_PATH}),
+    WithJsonSchema({"type": "string", "maxLength": 1024, "pattern": CLASS_PATH_PATTERN}),
 ]

@@ -1,4 +1,4 @@
-"""Pods, storage and placement of a run on a cluster. Checked everywhere, used only there; the chart sets defaults."""
+"""Pods, storage and placement of a run on a cluster. Checked everywhere, used only there. Helm sets defaults."""
 
 from typing import Annotated, ClassVar, Final, Literal, Self
 
@@ -8,8 +8,8 @@ from hindcast.api.base import FreeForm, Labels, Model, NonNegative, Rule, ShortT
 from hindcast.api.lists import ListMap
 from hindcast.api.quantity import Cpus, Quantity
 
-# Credentials for storage that have a well-known variable; written inline they would be readable by everyone
-# who can read the resource.
+# Well-known variables with credentials for storage. Inline values would be readable by everyone who can read the
+# resource.
 CREDENTIAL_VARIABLES: Final = (
     "AWS_SECRET_ACCESS_KEY",
     "AWS_SESSION_TOKEN",
@@ -86,7 +86,7 @@ class EnvFrom(Model):
     config_map_ref: NameRef | None = None
     """A ConfigMap."""
     prefix: ShortText | None = None
-    """Put before each name."""
+    """Prefix of each variable's name."""
 
 
 class Claim(Model):
@@ -151,7 +151,7 @@ class Toleration(Model):
 
 
 class PodResources(Model):
-    """Size of the pods of one pool; what is given wins over the computed size."""
+    """Size of the pods of one pool. Values that are set take precedence over computed ones."""
 
     cpu: Cpus | None = None
     """CPUs per pod."""
@@ -180,7 +180,7 @@ class PodOverrides(Model):
     """Pod templates merged over the generated ones (strategic merge). The platform may refuse parts."""
 
     all: FreeForm | None = None
-    """For every pod of the run; of the submitter's, all but containers. The container of Ray is called `ray`."""
+    """For every pod of the run; in the submitter's pod, `containers` has no effect. Ray's container is called `ray`."""
     head: FreeForm | None = None
     """For the head's pod."""
     runner: FreeForm | None = None
@@ -223,7 +223,7 @@ class ClusterSpec(Model):
     image_pull_secrets: Annotated[list[NameRef], Field(max_length=16), ListMap("name")] = []
     """Secrets for pulling the image."""
     ray_version: Annotated[str, Field(max_length=32, pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$")] | None = None
-    """Ray's version in the image. Default: the one of the platform's image."""
+    """Ray's version in the image. Default: the version in the platform's image."""
     service_account_name: ShortText | None = None
     """Service account of the pods. Default: one is created for the run."""
     resources: PoolResources = PoolResources()

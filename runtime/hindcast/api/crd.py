@@ -1,13 +1,13 @@
-"""The CustomResourceDefinitions: schema, CEL rules, printer columns. Pure; `make crds` writes the result.
+"""The CustomResourceDefinitions: schema, CEL rules, printer columns. Only computed here; `make crds` writes them.
 
 The API server checks at admission what pydantic checks when a resource is loaded: types, bounds and choices by the
-schema, the rest by CEL rules, which stand beside the validators in the models. Rules on several fields are built here:
-options against the algorithm and each other, changes against the revision. Only the loader checks what an algorithm
-requires of `model` and `learners`.
+schema, the rest by CEL rules, which the models define next to their validators. Rules on several fields are built here:
+which options an algorithm has, how options bound each other, which changes require a higher revision. Only the loader
+checks what an algorithm requires of `model` and `learners`.
 
-A field that takes a number or a list (a schedule) has no single type, so CEL cannot see it: only the loader checks that
-it applies to the algorithm. A rule that compares the part around it as a whole notices a change of it; otherwise
-(`pipeline.connectors`) only the spec hash does.
+A field that accepts a number or a list (a schedule) has no single type, so CEL cannot read it: only the loader checks
+that it applies to the algorithm. Rules that compare a whole section notice a change of such a field in it; a change
+outside of these sections (`pipeline.connectors`) is only noticed by the spec hash.
 """
 
 import json
@@ -18,13 +18,13 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from hindcast.api.base import CLASS_PATH, EXTENDABLE, FIXED, GROUP, OPERATIONAL, VERSION, Model, Rule
+from hindcast.api.base import CLASS_PATH_PATTERN, EXTENDABLE, FIXED, GROUP, OPERATIONAL, VERSION, Model, Rule
 from hindcast.api.checks import NO_FILTER_STATISTICS, PRIORITIES_WITH_REPLACEMENT, PRIORITIES_WITH_STREAMING
 from hindcast.api.metadata import NAME_LIMIT, NAME_PATTERN
 from hindcast.api.option_types import RELATIONS
 from hindcast.api.recording import OfflineRecording
 from hindcast.api.sentences import models_in, named_fields
-from hindcast.api.structural import OPEN, Schema, structural, without_defaults
+from hindcast.api.structural import OPEN, Schema, to_structural, without_defaults
 from hindcast.api.training import OfflineTraining
 
 Kind = type[OfflineRecording] | type[OfflineTraining]
@@ -33,14 +33,24 @@ KINDS: Final[dict[Kind, tuple[str, str]]] = {
     OfflineRecording: ("offlinerecordings", "orec"),
     OfflineTraining: ("offlinetrainings", "otr"),
 }
+"""Resource -> its plural and its short name."""
 
 
 def custom_resource_definitions(algorithms: Mapping[str, Schema]) -> dict[str, dict[str, Any]]:
-    """Map plural names to CRDs. `algorithms` maps names to the JSON schemas of their options (see `options`)."""
-    return {plural: _definition(kind, plural, short, algorithms) for kind, (plural, short) in KINDS.items()}
+    """Return the CRDs by plural name.
+
+    Args:
+        algorithms: name -> JSON schema of the algorithm's options, see `options.schemas`.
+    """
+    return {
+        plural: _make_definition(kind, plural, short_name, algorithms)
+        for kind, (plural, short_name) in KINDS.items()
+    }
 
 
-def _definition(kind: Kind, plural: str, short: str, algorithms: Mapping[str, Schema]) -> dict[str, Any]:
+def _make_definition(
+    kind: Kind, plural: str, short_name: str, algorithms: Mapping[str, Schema]
+) -> dict[str, Any]:
     name = kind.__name__
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -54,7 +64,7 @@ def _definition(kind: Kind, plural: str, short: str, algorithms: Mapping[str, Sc
                 "listKind": f"{name}List",
                 "plural": plural,
                 "singular": name.lower(),
-                "shortNames": [short],
+                "shortNames": [short_name],
                 "categories": ["hindcast"],
             },
             "versions": [
@@ -63,16 +73,16 @@ def _definition(kind: Kind, plural: str, short: str, algorithms: Mapping[str, Sc
                     "served": True,
                     "storage": True,
                     "subresources": {"status": {}},
-                    "additionalPrinterColumns": _columns(kind),
+                    "additionalPrinterColumns": _printer_columns(kind),
                     "selectableFields": _selectable_fields(kind),
-                    "schema": {"openAPIV3Schema": _root(kind, algorithms)},
+                    "schema": {"openAPIV3Schema": _root_schema(kind, algorithms)},
                 }
             ],
         },
     }
 
 
-def _columns(kind: Kind) -> list[dict[str, Any]]:
+def _printer_columns(kind: Kind) -> list[dict[str, Any]]:
     if kind is OfflineTraining:
         algorithm, result = ".spec.algorithm", {"Checkpoint": ".status.checkpoint.path"}
     else:
@@ -83,7 +93,7 @@ def _columns(kind: Kind) -> list[dict[str, Any]]:
         "Algorithm": algorithm,
         "Progress": ".status.progress.summary",
         "Return": ".status.progress.episodeReturn",
-        # The operator writes the newest run first, and server-side apply keeps its order (checked with 1.34).
+        # The operator writes the latest attempt first, and server-side apply keeps its order (checked with 1.34).
         "Attempt": ".status.runs[0].attempt",
         "Age": ".metadata.creationTimestamp",
     }
@@ -104,19 +114,22 @@ def _selectable_fields(kind: Kind) -> list[dict[str, str]]:
     return [{"jsonPath": path} for path in paths]
 
 
-def _root(kind: Kind, algorithms: Mapping[str, Schema]) -> dict[str, Any]:
-    schema = structural(kind.model_json_schema(by_alias=True))
+def _root_schema(kind: Kind, algorithms: Mapping[str, Schema]) -> dict[str, Any]:
+    schema = to_structural(kind.model_json_schema(by_alias=True))
     spec, status = schema["properties"]["spec"], schema["properties"]["status"]
-    usable = {name: options for name, options in algorithms.items() if kind.__name__ in options["x-kinds"]}
-    owner = spec if kind is OfflineTraining else spec["properties"]["policy"]["properties"]["train"]
-    owner["properties"]["config"] = _config(usable, owner["properties"]["config"]["description"])
-    _add_rules(owner, _algorithm_rules(kind, usable, owner["properties"]["config"]))
+    usable_algorithms = {
+        name: options for name, options in algorithms.items() if kind.__name__ in options["x-kinds"]
+    }
+    section = spec if kind is OfflineTraining else spec["properties"]["policy"]["properties"]["train"]
+    description = section["properties"]["config"]["description"]
+    section["properties"]["config"] = _config_schema(usable_algorithms, description)
+    _add_rules(section, _algorithm_rules(kind, usable_algorithms, section["properties"]["config"]))
     _add_rules(spec, _revision_rules(kind.model_fields["spec"].annotation, spec))
     _describe_defaults(spec)
-    # Defaults here would hide what the user left out, which the platform's own defaults fill in later.
+    # With defaults here, the operator could not tell which fields the user left out, to set the platform's defaults.
     spec["properties"]["runPolicy"] = without_defaults(spec["properties"]["runPolicy"])
-    # kstatus (Flux, Helm 4, Argo CD) takes an object without conditions for finished, unless this differs from its
-    # generation.
+    # kstatus (Flux, Helm 4, Argo CD) considers an object without conditions finished, unless its observedGeneration
+    # differs from its generation.
     status["default"] = {"observedGeneration": -1}
     return {
         "description": schema["description"],
@@ -147,23 +160,23 @@ def _add_rules(schema: dict[str, Any], rules: Iterable[Rule]) -> None:
 # -- options ------------------------------------------------------------------------------------------------
 
 
-def _config(algorithms: Mapping[str, Schema], description: str) -> dict[str, Any]:
-    """Return the union of the algorithms' options, without defaults: these would add inapplicable fields."""
+def _config_schema(algorithms: Mapping[str, Schema], description: str) -> dict[str, Any]:
+    """Return the union of the algorithms' options, without defaults, which would add options that do not apply."""
     fields: dict[str, list[tuple[str, dict[str, Any]]]] = {}
     defaults: dict[str, dict[str, str]] = {}
     for name, options in algorithms.items():
-        for field, part in options["properties"].items():
-            fields.setdefault(field, []).append((name, without_defaults(structural(part))))
-            if "default" in part:
-                defaults.setdefault(field, {})[name] = _default_text(part["default"])
+        for field, option in options["properties"].items():
+            fields.setdefault(field, []).append((name, without_defaults(to_structural(option))))
+            if "default" in option:
+                defaults.setdefault(field, {})[name] = _default_text(option["default"])
     properties = {field: _merge_variants(variants) for field, variants in sorted(fields.items())}
     for field, texts in defaults.items():
-        properties[field]["description"] += f" Default: {_defaults_text(texts)}."
+        properties[field]["description"] += f" Default: {_join_defaults(texts)}."
     return {"description": description, "type": "object", "properties": properties}
 
 
 def _describe_defaults(schema: dict[str, Any]) -> None:
-    """End the description of each field below that has a default with it, in place."""
+    """Append the default to the description of each field that has one, recursively and in place."""
     for part in schema.get("properties", {}).values():
         if "default" in part and "properties" not in part and "Default:" not in part["description"]:
             part["description"] += f" Default: {_default_text(part['default'])}."
@@ -172,28 +185,43 @@ def _describe_defaults(schema: dict[str, Any]) -> None:
 
 
 def _default_text(default: Any) -> str:
-    """Write a default as a person would: `5` rather than `5.0`."""
+    """Format a default: `5` rather than `5.0`."""
     return (default or '""') if isinstance(default, str) else re.sub(r"\.0\b", "", json.dumps(default))
 
 
-def _defaults_text(texts: Mapping[str, str]) -> str:
-    """Return the common text, or each text after the name of its algorithm."""
-    same = set(texts.values())
-    return same.pop() if len(same) == 1 else ", ".join(f"{name} {text}" for name, text in texts.items())
+def _join_defaults(texts: Mapping[str, str]) -> str:
+    """Return the text if all algorithms have the same, else each text after the name of its algorithm."""
+    distinct_texts = set(texts.values())
+    return (
+        distinct_texts.pop()
+        if len(distinct_texts) == 1
+        else ", ".join(f"{name} {text}" for name, text in texts.items())
+    )
 
 
-_SHAPE: Final = ("type", "properties", "items", "additionalProperties", "x-kubernetes-int-or-string", OPEN)
-_BOUND_BY: Final = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
+_TYPE_KEYWORDS: Final = (
+    "type",
+    "properties",
+    "items",
+    "additionalProperties",
+    "x-kubernetes-int-or-string",
+    OPEN,
+)
+_EXCLUSIVE_BOUNDS: Final = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
 
 
 def _merge_variants(variants: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
     """Merge an option's schemas into what all algorithms agree on; the loader checks the rest."""
     schemas = [schema for _, schema in variants]
-    first = schemas[0]
+    first_schema = schemas[0]
     shared: dict[str, Any] = {OPEN: True}
-    if all(schema.get(key) == first.get(key) for schema in schemas for key in _SHAPE):
-        shared = {key: value for key, value in first.items() if all(s.get(key) == value for s in schemas)}
-    for exclusive, bound in _BOUND_BY.items():
+    if all(schema.get(key) == first_schema.get(key) for schema in schemas for key in _TYPE_KEYWORDS):
+        shared = {
+            key: value
+            for key, value in first_schema.items()
+            if all(schema.get(key) == value for schema in schemas)
+        }
+    for exclusive, bound in _EXCLUSIVE_BOUNDS.items():
         if bound not in shared:
             shared.pop(exclusive, None)
     if any(schema.get("nullable") for schema in schemas):
@@ -202,7 +230,7 @@ def _merge_variants(variants: list[tuple[str, dict[str, Any]]]) -> dict[str, Any
 
 
 def _merge_descriptions(variants: list[tuple[str, dict[str, Any]]]) -> str:
-    """Return the description of an option, or each algorithm's after its name if they differ."""
+    """Return the description of an option; if algorithms describe it differently, each one after their names."""
     names_by_text: dict[str, list[str]] = {}
     for name, schema in variants:
         names_by_text.setdefault(schema.get("description", ""), []).append(name)
@@ -232,24 +260,24 @@ def _algorithm_rules(kind: Kind, algorithms: Mapping[str, Schema], config: Schem
 
 
 def _algorithm_name_rule(kind: Kind, names: list[str]) -> Rule:
-    rule, usable = f"self.algorithm in {names}", ", ".join(names)
+    rule, expected = f"self.algorithm in {names}", ", ".join(names)
     if kind is OfflineTraining:
-        rule += f" || self.algorithm.matches(r'{CLASS_PATH}')"
-        usable += " or package.module:Class"
+        rule += f" || self.algorithm.matches(r'{CLASS_PATH_PATTERN}')"
+        expected += " or package.module:Class"
     message = (
-        f"'algorithm is ' + self.algorithm + ', which an {kind.__name__} cannot use; it can use {usable}'"
+        f"'algorithm is ' + self.algorithm + ', which an {kind.__name__} cannot use; it can use {expected}'"
     )
     return Rule(rule, message, field_path=".algorithm", is_computed=True)
 
 
 def _sampler_rule(kind: Kind, names: list[str]) -> Rule:
-    """Return the rule on which algorithms can use a sampler; a custom one is checked when it is imported."""
+    """Return the rule that a sampler requires one of these algorithms; a custom one is checked when it is imported."""
     if kind is OfflineRecording:
-        rule, place = f"!has(self.sampler) || self.algorithm in {names}", ".sampler"
+        rule, field_path = f"!has(self.sampler) || self.algorithm in {names}", ".sampler"
     else:
-        without, place = "self.input.all(source, !has(source.sampler))", ".input"
-        rule = f"{without} || self.algorithm in {names} || self.algorithm.contains(':')"
-    return Rule(rule, f"only {', '.join(names)} can learn from a sampler", field_path=place)
+        has_no_sampler, field_path = "self.input.all(source, !has(source.sampler))", ".input"
+        rule = f"{has_no_sampler} || self.algorithm in {names} || self.algorithm.contains(':')"
+    return Rule(rule, f"only {', '.join(names)} can learn from a sampler", field_path=field_path)
 
 
 _CEL_RELATIONS: Final = {"x-at-most": "{} <= {}", "x-multiple-of": "{} % {} == 0"}
@@ -258,14 +286,14 @@ _CEL_RELATIONS: Final = {"x-at-most": "{} <= {}", "x-multiple-of": "{} % {} == 0
 def _relation_rules(algorithm: str, options: Schema) -> Iterator[Rule]:
     """Yield the rules by which an option bounds another; an option that is not set has its default."""
 
-    def value(field: str) -> str:
+    def value_or_default(field: str) -> str:
         option = f"self.config.{_cel_name(field)}"
         return f"(has({option}) ? {option} : {options['properties'][field]['default']})"
 
     for field, part in options["properties"].items():
         for key, relation in _CEL_RELATIONS.items():
             if bounding_option := part.get(key):
-                holds = relation.format(value(field), value(bounding_option))
+                holds = relation.format(value_or_default(field), value_or_default(bounding_option))
                 yield Rule(
                     f"self.algorithm != '{algorithm}' || !has(self.config) || {holds}",
                     f"config.{field} must be {RELATIONS[key][0]} {bounding_option}",
@@ -322,8 +350,8 @@ def _revision_rules(model: Any, spec: Schema) -> Iterator[Rule]:
 
 
 def _unchanged_rule(path: tuple[str, ...], schema: Schema) -> str:
-    """Return a CEL expression that a field has not changed."""
-    # Optional types would be shorter, but their cost is unbounded for the API server.
+    """Return a CEL expression that is true if a field has not changed."""
+    # CEL's optional types would be shorter, but the API server estimates an unbounded cost for them.
     guards, chain = [], ""
     for step in path:
         chain += f".{_cel_name(step)}"
@@ -331,27 +359,27 @@ def _unchanged_rule(path: tuple[str, ...], schema: Schema) -> str:
         if step not in schema.get("required", ()) and "default" not in part:
             guards.append(f"has(%s{chain})")
         schema = part
-    same = f"self{chain} == oldSelf{chain}"
+    is_equal = f"self{chain} == oldSelf{chain}"
     if not guards:
-        return same
-    is_set = " && ".join(guards)
-    now, before = is_set.replace("%s", "self"), is_set.replace("%s", "oldSelf")
-    return f"(({now}) ? ({before}) && {same} : !({before}))"
+        return is_equal
+    guard = " && ".join(guards)
+    is_set, was_set = guard.replace("%s", "self"), guard.replace("%s", "oldSelf")
+    return f"(({is_set}) ? ({was_set}) && {is_equal} : !({was_set}))"
 
 
 def _defining_paths(
     model: type[Model], schema: Schema, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, ...]]:
-    """Yield the paths of the largest parts of the spec that entirely define the run and that CEL can see."""
+    """Yield the paths of the largest parts of the spec that CEL can read and that define the run entirely."""
     for alias, field in named_fields(model).items():
         part = schema["properties"][alias]
-        below = models_in(field.annotation)
+        child_models = models_in(field.annotation)
         if EXTENDABLE in field.metadata:
-            yield from _fixed_paths(below[0], part, (*path, alias))  # type: ignore[arg-type]
+            yield from _fixed_paths(child_models[0], part, (*path, alias))  # type: ignore[arg-type]
         if _may_change(field) or _is_hidden_from_cel(part):
             continue
-        if len(below) == 1 and "properties" in part and _has_operational(below[0]):
-            yield from _defining_paths(below[0], part, (*path, alias))  # type: ignore[arg-type]
+        if len(child_models) == 1 and "properties" in part and _has_changeable_field(child_models[0]):
+            yield from _defining_paths(child_models[0], part, (*path, alias))  # type: ignore[arg-type]
         else:
             yield (*path, alias)
 
@@ -361,20 +389,20 @@ def _fixed_paths(model: type[Model], schema: Schema, path: tuple[str, ...]) -> I
     for alias, field in named_fields(model).items():
         if FIXED in field.metadata:
             yield (*path, alias)
-        for below in models_in(field.annotation):
-            yield from _fixed_paths(below, schema["properties"][alias], (*path, alias))  # type: ignore[arg-type]
+        for child_model in models_in(field.annotation):
+            yield from _fixed_paths(child_model, schema["properties"][alias], (*path, alias))  # type: ignore[arg-type]
 
 
 def _is_hidden_from_cel(schema: Schema) -> bool:
-    """Return whether CEL cannot see a field, since it has several types. (It can compare an open mapping.)"""
+    """Return whether CEL cannot read a field, since it has several types. (CEL can compare an open mapping.)"""
     if OPEN in schema and "type" not in schema:
         return True
     return isinstance(schema.get("items"), dict) and _is_hidden_from_cel(schema["items"])
 
 
-def _has_operational(model: type[BaseModel]) -> bool:
+def _has_changeable_field(model: type[BaseModel]) -> bool:
     return any(
-        _may_change(field) or any(_has_operational(below) for below in models_in(field.annotation))
+        _may_change(field) or any(_has_changeable_field(child) for child in models_in(field.annotation))
         for field in model.model_fields.values()
     )
 

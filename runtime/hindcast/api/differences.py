@@ -1,4 +1,4 @@
-"""The differences that keep a resource from continuing a run, in words."""
+"""Describe the differences due to which a resource cannot continue a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hindcast.api.training import OfflineTraining
 FREE_FORM_FIELDS: Final = frozenset(
     {"kwargs", "customConfig", "moduleOptions", "preLearnerKwargs", "readOptions"}
 )
-"""Fields that hold arguments of the user's own code: texts in them may be secret."""
+"""Fields that contain arguments of the user's own code: strings in them may be secret."""
 _MAX_VALUE_LENGTH: Final = 60
 _MAX_CHANGES: Final = 3
 
@@ -24,10 +24,10 @@ Path = tuple[str | int, ...]
 def differences(old: Resource, new: Resource) -> str:
     """List the run-defining fields that changed: "spec.model.fcnetHiddens: [8] → [10], spec.seed: 0 → 1".
 
-    At most three, then the number of the others; empty if nothing changed. Long values, and values that may be secret,
-    are left out. Fields that may change during a run (`stop`, `evaluation`) do not count.
+    The text lists at most three fields and the number of further ones. It is empty if nothing changed. Long values, and
+    values that may be secret, are left out. Fields that may change during a run (`stop`, `evaluation`) do not count.
     """
-    old_leaves, new_leaves = (dict(_leaves(_split_paths(course_fields(resource)))) for resource in (old, new))
+    old_leaves, new_leaves = (dict(_leaves(_split_names(course_fields(resource)))) for resource in (old, new))
     paths = [
         path
         for path in dict.fromkeys([*old_leaves, *new_leaves])
@@ -41,7 +41,8 @@ def differences(old: Resource, new: Resource) -> str:
     return ", ".join(changes)
 
 
-def _split_paths(course: dict[str, Any]) -> dict[Path, Any]:
+def _split_names(course: dict[str, Any]) -> dict[Path, Any]:
+    """Replace dotted names by paths."""
     return {tuple(name.split(".")): value for name, value in course.items()}
 
 
@@ -49,9 +50,9 @@ def _leaves(values: dict[Path, Any]) -> Iterator[tuple[Path, Any]]:
     """Yield the leaves with their paths, through objects and lists of objects."""
     for path, value in values.items():
         if isinstance(value, dict) and value:
-            yield from _leaves({(*path, name): part for name, part in value.items()})
-        elif isinstance(value, list) and value and all(isinstance(part, dict) for part in value):
-            yield from _leaves({(*path, number): part for number, part in enumerate(value)})
+            yield from _leaves({(*path, name): child for name, child in value.items()})
+        elif isinstance(value, list) and value and all(isinstance(child, dict) for child in value):
+            yield from _leaves({(*path, index): child for index, child in enumerate(value)})
         else:
             yield path, value
 
@@ -67,18 +68,18 @@ def _value_text(resource: Resource, path: Path) -> str | None:
     if value is None:
         return "none"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    # The sentence goes into logs and the status, which more people can read than the code's arguments.
-    if len(text) > _MAX_VALUE_LENGTH or (FREE_FORM_FIELDS.intersection(path) and _holds_text(value)):
+    # The text goes into logs and the status, which more people can read than the arguments of the user's code.
+    if len(text) > _MAX_VALUE_LENGTH or (FREE_FORM_FIELDS.intersection(path) and _contains_text(value)):
         return None
     return text
 
 
-def _holds_text(value: Any) -> bool:
+def _contains_text(value: Any) -> bool:
     if isinstance(value, dict | list):
-        return any(map(_holds_text, value.values() if isinstance(value, dict) else value))
+        return any(map(_contains_text, value.values() if isinstance(value, dict) else value))
     return isinstance(value, str)
 
 
 def _change_text(path: Path, old_text: str | None, new_text: str | None) -> str:
-    place = "spec" + "".join(f"[{name}]" if isinstance(name, int) else f".{name}" for name in path)
-    return place if old_text is None or new_text is None else f"{place}: {old_text} → {new_text}"
+    field = "spec" + "".join(f"[{name}]" if isinstance(name, int) else f".{name}" for name in path)
+    return field if old_text is None or new_text is None else f"{field}: {old_text} → {new_text}"

@@ -1,7 +1,7 @@
-"""YAML 1.2 files as plain values that remember their lines.
+"""Read YAML 1.2 files as plain values with their line numbers.
 
-Documents are composed to nodes and turned into values here rather than by a constructor, so that one reading
-finds every problem of a file (duplicate keys too) with its line, and nothing of a file is ever executed.
+Documents are composed to nodes and turned into values here rather than by a constructor, so that all
+problems of a file, including duplicate keys, are found together, with their lines, and no content is executed.
 """
 
 import math
@@ -16,15 +16,18 @@ from ruamel.yaml.nodes import Node, ScalarNode, SequenceNode
 
 Steps = tuple[str | int, ...]
 
-_TAG: Final = "tag:yaml.org,2002:"
-_NODE_LIMIT: Final = 100_000
+_TAG_PREFIX: Final = "tag:yaml.org,2002:"
+_MAX_NODES: Final = 100_000
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem in a document: its path (`steps`, which may be empty) and the sentence.
+    """A problem in a document.
 
-    `line` (1-based; 0 for the file as a whole) is set if it is more exact than the steps.
+    Attributes:
+        steps: path of the value with the problem; empty for the whole document.
+        text: the sentence, without the path.
+        line: line of the problem, from 1, if it is more exact than the line of `steps`; 0 is the whole file.
     """
 
     steps: Steps
@@ -34,9 +37,13 @@ class Problem:
 
 @dataclass(frozen=True)
 class Document:
-    """A YAML document: its plain value, the 1-based line of every key and entry, and its problems.
+    """A YAML document.
 
-    The value is None if the document could not be read.
+    Attributes:
+        value: plain value; None if the document could not be read.
+        line: line of its beginning, from 1.
+        lines: path -> line of the key or list entry, from 1.
+        problems: problems that were found while reading it.
     """
 
     value: Any
@@ -54,36 +61,36 @@ class Document:
 def read_documents(path: Path) -> Iterator[Document]:
     """Yield the documents of a file in order, without empty ones.
 
-    A file or a part of it that cannot be read (no such file, invalid YAML) ends the sequence with a Document without a
-    value that has the problem, since the documents before it are still worth checking.
+    If the file or one of its documents cannot be read (no such file, invalid YAML), the last Document has the problem
+    and no value. The documents before it can still be checked.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        yield _unreadable("there is no such file")
+        yield _unreadable_document("there is no such file")
     except IsADirectoryError:
-        yield _unreadable("is a folder; name the YAML files in it")
+        yield _unreadable_document("is a folder; name the YAML files in it")
     except UnicodeDecodeError as error:
-        yield _unreadable(f"is not a text file in UTF-8 (byte {error.start})")
+        yield _unreadable_document(f"is not a text file in UTF-8 (byte {error.start})")
     except OSError as error:
-        yield _unreadable(f"cannot be read: {error.strerror}")
+        yield _unreadable_document(f"cannot be read: {error.strerror}")
     else:
         yield from documents_of(text)
 
 
 def documents_of(text: str) -> Iterator[Document]:
-    """Yield the documents of a text, as `read_documents` does those of a file."""
+    """Yield the documents of a text; see `read_documents`."""
     try:
         for node in YAML(typ="rt", pure=True).compose_all(text):
-            if not (isinstance(node, ScalarNode) and node.tag == f"{_TAG}null"):
+            if not (isinstance(node, ScalarNode) and node.tag == f"{_TAG_PREFIX}null"):
                 yield _Reader().read_document(node)
     except MarkedYAMLError as error:
         yield _invalid_yaml(error, text)
     except YAMLError as error:
-        yield _unreadable(f"is not YAML: {' '.join(str(error).split())}")
+        yield _unreadable_document(f"is not YAML: {' '.join(str(error).split())}")
 
 
-def _unreadable(text: str, line: int = 0) -> Document:
+def _unreadable_document(text: str, line: int = 0) -> Document:
     return Document(None, line, problems=[Problem((), text, line)])
 
 
@@ -92,11 +99,15 @@ def _invalid_yaml(error: MarkedYAMLError, text: str) -> Document:
     line, column = (mark.line, mark.column) if mark else (0, 0)
     source = text.splitlines()[line] if line < len(text.splitlines()) else ""
     if "\t" in source[: len(source) - len(source.lstrip())]:
-        return _unreadable("is not valid YAML: the line begins with a tab; indent with spaces", line + 1)
+        return _unreadable_document(
+            "is not valid YAML: the line begins with a tab; indent with spaces", line + 1
+        )
     context = f" {error.context}" if error.context else ""
     if error.context_mark and error.context_mark.line != line:
         context += f" that begins on line {error.context_mark.line + 1}"
-    return _unreadable(f"is not valid YAML: {error.problem}{context} (column {column + 1})", line + 1)
+    return _unreadable_document(
+        f"is not valid YAML: {error.problem}{context} (column {column + 1})", line + 1
+    )
 
 
 class _Reader:
@@ -117,8 +128,8 @@ class _Reader:
 
     def read_value(self, node: Node, steps: Steps) -> Any:
         self.num_nodes += 1
-        if id(node) in self.open_nodes or self.num_nodes > _NODE_LIMIT:
-            # Only aliases can do this: a node inside itself, or a few lines that stand for millions.
+        if id(node) in self.open_nodes or self.num_nodes > _MAX_NODES:
+            # Only aliases can nest a node in itself, or expand a few lines to millions of values.
             return self.add_unreadable(
                 node,
                 steps,
@@ -141,7 +152,7 @@ class _Reader:
         merged_values: dict[str, Any] = {}
         first_lines: dict[str, int] = {}
         for key, entry in pairs:
-            if key.tag == f"{_TAG}merge":
+            if key.tag == f"{_TAG_PREFIX}merge":
                 merged_values = self.read_merge(entry, steps) | merged_values
                 continue
             name, line = _join_surrogates(str(key.value)), key.start_mark.line + 1
@@ -169,16 +180,16 @@ class _Reader:
         return merged_values
 
     def read_scalar(self, node: ScalarNode, steps: Steps) -> Any:
-        convert = _SCALARS.get(str(node.tag).removeprefix(_TAG))
-        if convert is None:
+        parse = _SCALAR_PARSERS.get(str(node.tag).removeprefix(_TAG_PREFIX))
+        if parse is None:
             return self.add_unreadable(node, steps, f"has the YAML tag {node.tag}, which is not supported")
         try:
-            return convert(node.value)
+            return parse(node.value)
         except ValueError:
             return node.value
 
     def add_unreadable(self, node: Node, steps: Steps, text: str) -> None:
-        """Add a problem with a value that cannot be known; the document then counts as unreadable."""
+        """Add the problem of a value that cannot be read; the document then has no value."""
         if not self.is_unreadable:
             self.add_problem(node, steps, text)
         self.is_unreadable = True
@@ -189,30 +200,30 @@ class _Reader:
 
 def _join_surrogates(text: str) -> str:
     """Join surrogate pairs into characters."""
-    # JSON escapes a character beyond the first plane as two halves; YAML does not know that they are one.
+    # JSON escapes a character above U+FFFF as two surrogates, which YAML reads as two characters.
     if any("\ud800" <= character <= "\udfff" for character in text):
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
 
 
-def _integer(text: str) -> int:
+def _parse_integer(text: str) -> int:
     digits = text.replace("_", "")
     if digits.lstrip("+-").lower().startswith(("0x", "0o", "0b")):
         return int(digits, 0)
     return int(digits)
 
 
-def _float(text: str) -> float:
-    plain = text.replace("_", "").lower()
-    if plain.lstrip("+-") == ".inf":
-        return -math.inf if plain.startswith("-") else math.inf
-    return math.nan if plain == ".nan" else float(plain)
+def _parse_float(text: str) -> float:
+    digits = text.replace("_", "").lower()
+    if digits.lstrip("+-") == ".inf":
+        return -math.inf if digits.startswith("-") else math.inf
+    return math.nan if digits == ".nan" else float(digits)
 
 
-_SCALARS: Final[dict[str, Callable[[str], Any]]] = {
+_SCALAR_PARSERS: Final[dict[str, Callable[[str], Any]]] = {
     "bool": lambda text: text.lower() in ("true", "yes", "on"),
-    "float": _float,
-    "int": _integer,
+    "float": _parse_float,
+    "int": _parse_integer,
     "null": lambda _: None,
     "str": _join_surrogates,
     "timestamp": str,

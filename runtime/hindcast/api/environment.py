@@ -8,7 +8,7 @@ from hindcast.api.base import FreeForm, Model, Positive, Text
 
 
 class NamedCall(Model):
-    """A name and keyword arguments, of a wrapper or a connector."""
+    """A name with keyword arguments: a wrapper, a connector or an initialiser."""
 
     name: Text
     """A name that Hindcast knows, or "package.module:Name"."""
@@ -16,13 +16,13 @@ class NamedCall(Model):
     """Keyword arguments for it."""
 
 
-def _from_name(value: Any) -> Any:
+def _name_to_call(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
 NameOrCall = Annotated[
     NamedCall,
-    BeforeValidator(_from_name),
+    BeforeValidator(_name_to_call),
     WithJsonSchema({"x-kubernetes-preserve-unknown-fields": True}),
 ]
 
@@ -42,4 +42,4 @@ class EnvironmentSpec(Model):
     clip_actions: bool = False
     """Clip actions to the bounds of the action space before they reach the environment."""
     max_episode_steps: Positive | None = None
-    """Truncate episodes after so many timesteps. Default: the environment's own limit."""
+    """Truncate episodes after this number of timesteps. Default: the environment's own limit."""

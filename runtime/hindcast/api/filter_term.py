@@ -1,4 +1,4 @@
-"""Comparisons as text: `rewards > 0`, `eps_id in ["a", "b"]`."""
+"""Parse comparisons: `rewards > 0`, `eps_id in ["a", "b"]`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hindcast.errors import SpecError
 
 _NAME = re.compile(r"\s*([^\s=!<>\"']+)\s*")
 _OPERATOR = re.compile(r"(==|!=|<=|>=|<(?!>)|>|in\b)(?![=<>])\s*")
-_BARE = re.compile(r"[^\s=!<>\"'\[\]{},]+\Z")
+_UNQUOTED_TEXT = re.compile(r"[^\s=!<>\"'\[\]{},]+\Z")
 _OPERATORS = "==, !=, <, <=, >, >= or in"
 
 
@@ -19,7 +19,7 @@ def parse_filter(text: str) -> FilterTerm:
     """Parse a column, an operator and a value (a number, true, false or text; for `in` a list of them).
 
     Raises:
-        SpecError: the text is no comparison; the message names the character and what is expected there.
+        SpecError: the text is not a comparison; the message names the character and what is expected there.
     """
     name = _NAME.match(text)
     if name is None:
@@ -40,20 +40,20 @@ def _parse_value(text: str, start: int, is_list: bool) -> Any:
         value = json.loads(value_text)
     except ValueError:
         value = _parse_text(value_text)
-    fits = isinstance(value, list) if is_list else isinstance(value, str | int | float | bool)
-    if not fits:
+    is_valid = isinstance(value, list) if is_list else isinstance(value, str | int | float | bool)
+    if not is_valid:
         raise _syntax_error(text, start, expected)
     return value
 
 
 def _parse_text(value_text: str) -> Any:
-    """Return a text in single quotes or without quotes, or None if it is neither."""
+    """Return a text without its single quotes, or a text that has no quotes; None if the quotes are wrong."""
     if len(value_text) > 1 and value_text[0] == value_text[-1] == "'":
         return value_text[1:-1]
-    return value_text if _BARE.match(value_text) else None
+    return value_text if _UNQUOTED_TEXT.match(value_text) else None
 
 
 def _syntax_error(text: str, position: int, expected: str) -> SpecError:
     remainder = text[position:].strip()
-    place = f"{remainder!r} at character {position + 1}" if remainder else "nothing more"
-    return SpecError(f"the comparison {text!r} cannot be read: expected {expected}, found {place}")
+    actual = f"{remainder!r} at character {position + 1}" if remainder else "nothing more"
+    return SpecError(f"the comparison {text!r} cannot be read: expected {expected}, found {actual}")

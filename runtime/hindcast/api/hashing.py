@@ -1,4 +1,4 @@
-"""The spec hash: one short word for all fields that define the result of a run."""
+"""The spec hash: 16 hex digits for the fields that define the result of a run."""
 
 import hashlib
 import json
@@ -14,8 +14,8 @@ from hindcast.api.training import OfflineTraining, OfflineTrainingSpec
 def spec_hash(resource: OfflineRecording | OfflineTraining) -> str:
     """Return 16 hex digits (of SHA-256) over the run-defining fields of the spec.
 
-    Fields marked operational (pool sizes, prefetching, deadlines, paths …) do not count, nor does a field that has its
-    default: neither writing a default out nor a later version with more fields changes the hash.
+    Fields marked operational (pool sizes, prefetching, deadlines, paths …) and fields with their defaults do not count.
+    So the hash stays the same if a default is written out, or if a later version has more fields.
     """
     return _hash(resource, _defining_fields(resource.spec))
 
@@ -23,19 +23,24 @@ def spec_hash(resource: OfflineRecording | OfflineTraining) -> str:
 def course_hash(resource: OfflineRecording | OfflineTraining) -> str:
     """Return 16 hex digits over the run-defining fields that no attempt of a revision may change.
 
-    Extendable fields (`stop` and `evaluation` of a training) only say how far the run goes: a training of more updates
-    begins with the same ones. Fixed fields inside them (which episodes are held out) do count.
+    Extendable fields (`stop` and `evaluation` of a training) do not count, since they only say how far the run goes: a
+    training with more updates begins with the same ones. Fixed fields within them (which episodes are held out) count.
     """
     return _hash(resource, course_fields(resource))
 
 
 def part_hash(part: Model, excluded: Collection[str]) -> str:
-    """Return 16 hex digits over the run-defining fields of a part of a spec, without those of some YAML names."""
+    """Return 16 hex digits over the run-defining fields of a part of a spec.
+
+    Args:
+        part: the part.
+        excluded: YAML names of fields that do not count.
+    """
     return _digest({name: value for name, value in _defining_fields(part).items() if name not in excluded})
 
 
 def course_fields(resource: OfflineRecording | OfflineTraining) -> dict[str, Any]:
-    """Return the fields of `course_hash` that are not at their defaults, by YAML name; fixed ones by path."""
+    """Return the fields that `course_hash` covers, by YAML name; fixed ones by path (`evaluation.offline.heldOut`)."""
     course = _defining_fields(resource.spec)
     for name, field in type(resource.spec).model_fields.items():
         if EXTENDABLE in field.metadata:
@@ -44,8 +49,8 @@ def course_fields(resource: OfflineRecording | OfflineTraining) -> dict[str, Any
     return course
 
 
-def _hash(resource: OfflineRecording | OfflineTraining, defining: dict[str, Any]) -> str:
-    return _digest({"kind": resource.kind, "spec": defining})
+def _hash(resource: OfflineRecording | OfflineTraining, fields: dict[str, Any]) -> str:
+    return _digest({"kind": resource.kind, "spec": fields})
 
 
 def _digest(content: dict[str, Any]) -> str:
@@ -61,7 +66,7 @@ def _defining_fields(model: Model) -> dict[str, Any]:
             continue
         if value == field.get_default(call_default_factory=True):
             continue
-        values[field.alias or name] = _to_plain(value)
+        values[field.alias or name] = _to_json_value(value)
     if (
         isinstance(model, OfflineTrainingSpec | TrainPolicy)
         and model.config
@@ -85,11 +90,11 @@ def _fixed_fields(value: Any, path: str) -> dict[str, Any]:
     return fixed_fields
 
 
-def _to_plain(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     if isinstance(value, Model):
         return _defining_fields(value)
     if isinstance(value, dict):
-        return {key: _to_plain(entry) for key, entry in value.items()}
+        return {key: _to_json_value(entry) for key, entry in value.items()}
     if isinstance(value, list):
-        return [_to_plain(entry) for entry in value]
+        return [_to_json_value(entry) for entry in value]
     return value

@@ -26,11 +26,11 @@ class Sampler(Model):
     warmup_timesteps: NonNegative = 1000
     """Timesteps to play before the first update that learns from them."""
     capacity: Positive = 100_000
-    """Maximum number of timesteps kept; the oldest episodes are dropped first."""
+    """Maximum number of timesteps that are kept; the oldest episodes are dropped first."""
     capacity_bytes: Quantity = "256Mi"
-    """Maximum bytes of them, counting the columns that are learnt from."""
+    """Maximum bytes of the timesteps kept, in the columns that the algorithm learns from."""
     envs_per_runner: Positive = 1
-    """Environments stepped side by side, one episode each."""
+    """Number of environments stepped in parallel, one episode each."""
 
 
 class FilterTerm(Model):
@@ -51,8 +51,9 @@ class PrepareSpec(Model):
     """Order of the rows of an episode: `Time` by their column `t`, `Stored` as in the files, `Chain` by each row's next
     observation, which must be another row's observation. `Auto`: the first of these that is possible."""
     gaps: Literal["Refuse", "Split", "Join"] = "Refuse"
-    """What to do when timesteps are missing within an episode: `Split` cuts it there, `Join` takes its rows as
-    consecutive, for a `t` that orders timesteps without counting them. Rows whose `t` is a date or time always are."""
+    """What to do when timesteps are missing within an episode: `Split` cuts it there, `Join` treats its rows as
+    consecutive, for data in which `t` orders the rows but does not count them. Rows with a date or time as `t` are
+    always joined."""
     duplicates: Literal["Drop", "Refuse"] = "Drop"
     """What to do with duplicate rows: `Drop` keeps one of them. Rows of one timestep that differ are always refused."""
     unfinished: Literal["Keep", "Drop", "Refuse"] = "Keep"
@@ -76,7 +77,7 @@ class InputSource(Model):
     weight: Annotated[float, Field(gt=0)] | None = None
     """Share of batches drawn from this source, relative to the other weights. Default: no mixing."""
     top: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Share of the episodes to learn from: those with the highest return (sum of rewards). Default: all."""
+    """Share of the episodes to learn from, by highest return (sum of rewards). Default: all."""
     format: FormatName = AUTO
     """Format of the files. `Auto` detects it; `Text`, `Images` and `Binary` need `pipeline.preLearner`. `RayData` reads
     them once by `readOptions.method`: a method of Ray Data (`read_numpy`), or a custom function of the path,

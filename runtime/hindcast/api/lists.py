@@ -1,4 +1,4 @@
-"""Merging of lists in server-side apply: by fields of their entries, as sets, or else as a whole (atomic)."""
+"""Markers for how server-side apply merges a list: by keys of its entries or as a set; else as a whole (atomic)."""
 
 from collections import Counter
 from typing import Any
@@ -13,7 +13,7 @@ LIST_TYPE = "x-kubernetes-list-type"
 
 # The API server refuses an object in which two entries have the same key, so the loader must refuse it too.
 class ListMap:
-    """Marks a list of models that is merged entry by entry: no two entries have the same keys.
+    """A marker for a list of models that is merged entry by entry: no two entries have the same keys.
 
     Args:
         keys: fields of an entry that identify it, by their YAML names.
@@ -40,7 +40,7 @@ class ListMap:
 
 
 class ListSet:
-    """Marks a list of texts in which order has no meaning and each occurs once."""
+    """A marker for a list of texts in any order, without duplicates."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_after_validator_function(self._check, handler(source))

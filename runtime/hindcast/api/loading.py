@@ -1,4 +1,4 @@
-"""Resources from YAML files. All problems of all files are reported at once, one sentence each."""
+"""Load resources from YAML files. All problems of all files are reported at once, one sentence each."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -26,7 +26,14 @@ KINDS: Final[dict[str, type[OfflineRecording] | type[OfflineTraining]]] = {
 
 @dataclass(frozen=True)
 class LoadedResource:
-    """A resource and its location: the file as the user named it, and the 1-based line where it begins."""
+    """A resource and its location.
+
+    Attributes:
+        resource: the resource.
+        file: the file, as the user named it.
+        line: line in the file where the resource begins, from 1.
+        document: the YAML document, with the lines of its fields.
+    """
 
     resource: Resource
     file: str
@@ -41,7 +48,8 @@ class LoadedResource:
 def load_resources(paths: Iterable[str | Path] | str | Path) -> list[LoadedResource]:
     """Return the resources of YAML files (1.2, several documents each), in the order of the files.
 
-    Raises SpecError with a line for every problem of every file.
+    Raises:
+        SpecError: one line per problem, of all files.
     """
     files = [paths] if isinstance(paths, str | Path) else list(paths)
     resources: list[LoadedResource] = []
@@ -64,11 +72,12 @@ def load_resources(paths: Iterable[str | Path] | str | Path) -> list[LoadedResou
 
 
 def validate_resource(data: dict[str, Any]) -> Resource:
-    """Return the resource of plain values, checked like a file's.
+    """Return the resource of plain values, with the same checks as for a file.
 
-    Enums may have YAML's or Python's spelling: files of older runs have Python's.
+    Enums may have YAML's or Python's spelling, since files of older runs have Python's.
 
-    Raises SpecError with a line for every problem.
+    Raises:
+        SpecError: one line per problem.
     """
     resource, problems = _build_resource(Document(data, line=1), EITHER_SPELLING)
     if resource is None:
@@ -77,7 +86,7 @@ def validate_resource(data: dict[str, Any]) -> Resource:
 
 
 def document_of(resource: Resource, *, exclude_none: bool = False) -> dict[str, Any]:
-    """Return the resource as plain values of its YAML, without the fields that were not given."""
+    """Return the resource as the plain values of its YAML document, without fields that are not set."""
     fields = resource.model_dump(
         mode="json", by_alias=True, exclude_unset=True, exclude_none=exclude_none, exclude={"status"}
     )
@@ -88,9 +97,9 @@ def _build_resource(document: Document, spelling: Spelling) -> tuple[Resource | 
     problems = list(document.problems)
     if document.value is None:
         return None, problems
-    model, unknown = _find_model(document.value)
+    model, kind_problems = _find_model(document.value)
     if model is None:
-        return None, problems + unknown
+        return None, problems + kind_problems
     resource: Resource | None = None
     try:
         resource = model.model_validate(document.value, by_alias=True, by_name=False, context=spelling)
@@ -98,7 +107,7 @@ def _build_resource(document: Document, spelling: Spelling) -> tuple[Resource | 
         problems += problems_of(error, model, document.value)
     problems += check_algorithms(document.value, spelling)
     return (None if problems else resource), sorted(
-        problems, key=lambda p: p.line or document.line_of(p.steps)
+        problems, key=lambda problem: problem.line or document.line_of(problem.steps)
     )
 
 
@@ -129,35 +138,40 @@ def _field_problem(value: dict[str, Any], name: str, expected: str) -> Problem:
 
 
 def check_algorithms(value: dict[str, Any], spelling: Spelling | None = None) -> list[Problem]:
-    """List what is wrong with the algorithm and what must fit it, from plain values: they may be wrong elsewhere."""
-    at: tuple[str, ...] = ("spec",) if value["kind"] == "OfflineTraining" else ("spec", "policy", "train")
-    here: Any = value
-    for step in at:
-        here = here.get(step) if isinstance(here, dict) else None
-    if not isinstance(here, dict):
+    """List the problems with the algorithm of a resource and the fields that must fit it; see `check_algorithm`.
+
+    Args:
+        value: the resource as plain values, which may have other problems.
+        spelling: allowed spelling of enums.
+    """
+    path: tuple[str, ...] = ("spec",) if value["kind"] == "OfflineTraining" else ("spec", "policy", "train")
+    section: Any = value
+    for step in path:
+        section = section.get(step) if isinstance(section, dict) else None
+    if not isinstance(section, dict):
         return []
     if value["kind"] == "OfflineRecording":
-        here = {"algorithm": TrainPolicy.model_fields["algorithm"].default} | here
-    return check_algorithm(value["kind"], here, at, spelling)
+        section = {"algorithm": TrainPolicy.model_fields["algorithm"].default} | section
+    return check_algorithm(value["kind"], section, path, spelling)
 
 
 def _located_sentence(file: str, document: Document, problem: Problem) -> str:
     line = document.line_of(problem.steps) if problem.line is None else problem.line
-    where = f"{file}:{line}" if line else file
-    return f"{where}: {sentence(problem)}"
+    location = f"{file}:{line}" if line else file
+    return f"{location}: {sentence(problem)}"
 
 
-def _duplicate_problems(loaded: list[LoadedResource]) -> list[str]:
+def _duplicate_problems(resources: list[LoadedResource]) -> list[str]:
     first_by_key: dict[tuple[str, str | None, str], LoadedResource] = {}
     problems = []
-    for entry in loaded:
+    for entry in resources:
         metadata = entry.resource.metadata
         key = (entry.resource.kind, metadata.namespace, metadata.name)
         if key in first_by_key:
-            where = first_by_key[key].at("metadata", "name")
+            first_location = first_by_key[key].at("metadata", "name")
             problems.append(
                 f"{entry.at('metadata', 'name')}: metadata.name is '{metadata.name}', which is the name of "
-                f"another {entry.resource.kind} ({where}); rename one"
+                f"another {entry.resource.kind} ({first_location}); rename one"
             )
         first_by_key.setdefault(key, entry)
     return problems

@@ -11,7 +11,7 @@ NAME_LIMIT: Final = 36
 NAME_PATTERN: Final = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 _NAMESPACE_PATTERN: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 
-# Fields that the API server adds to an object. `kubectl get -o yaml` shows them; they do not affect the run.
+# Fields that the API server adds to an object: `kubectl get -o yaml` shows them, and they do not affect the run.
 _SERVER_FIELDS: Final = frozenset(
     {
         "creationTimestamp",

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
 from hindcast.api.base import ClassPath, FreeForm, Model, NonNegative, Positive, Rule
 from hindcast.api.environment import NamedCall, NameOrCall
-from hindcast.api.spelling import YamlWords, respelt, yaml_words
+from hindcast.api.spelling import YamlWords, respell, yaml_words
 
 Activation = Literal["tanh", "relu", "silu", "elu", "gelu", "linear"]
 Distribution = Literal[
@@ -95,7 +95,8 @@ def _check_initializer(initializer: NamedCall) -> NamedCall:
             arguments = ", ".join(INITIALIZERS[name]) or "no arguments"
             raise ValueError(f"has {argument!r}, which {name} does not accept; it accepts {arguments}")
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if isinstance(value, str) if argument in _TEXT_ARGUMENTS else is_number:
+        is_valid = isinstance(value, str) if argument in _TEXT_ARGUMENTS else is_number
+        if is_valid:
             continue
         raise ValueError(
             f"has {argument} {value!r}, expected {'text' if argument in _TEXT_ARGUMENTS else 'a number'}"
@@ -145,11 +146,11 @@ class ModelSpec(Model):
     """Initialiser for dense layer weights of encoders and critics: a torch.nn.init function, or `{name, kwargs}`.
     Default: orthogonal with gain √2."""
     fcnet_bias_initializer: BiasInitializer | None = None
-    """Initialiser for their biases. Default: zeros."""
+    """Initialiser for dense layer biases of encoders and critics. Default: zeros."""
     layer_norm: bool = False
     """Layer normalisation before each activation of dense layers (arXiv 1607.06450), in encoders, heads and critics."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Dropout rate of these layers in training; acting, evaluation and targets use none."""
+    """Dropout rate of dense layers in training; acting, evaluation and targets use none."""
     vf_share_layers: bool = False
     """The value head shares the policy's encoder instead of having a separate one."""
     head_fcnet_hiddens: Hiddens = []
@@ -158,29 +159,29 @@ class ModelSpec(Model):
     """Initialiser for head weights, including the last layer. Default: orthogonal; the policy's last layer
     near zero."""
     head_fcnet_bias_initializer: BiasInitializer | None = None
-    """Initialiser for their biases. Default: zeros."""
+    """Initialiser for head biases. Default: zeros."""
     distribution: Annotated[Distribution, _DISTRIBUTION_WORDS] = "auto"
     """Distribution of actions. `Auto`: the algorithm's default, mostly categorical for discrete and Gaussian for
-    continuous spaces. Squashed ones stay within the bounds of the actions. `BoundedGaussian` is a Gaussian whose mean
-    is kept within them by tanh (the policy of IQL's paper)."""
+    continuous spaces. Squashed distributions stay within the bounds of the actions. `BoundedGaussian` is a Gaussian
+    with a mean that tanh keeps within these bounds (the policy of the IQL paper)."""
     free_log_std: bool = False
     """Gaussian log standard deviations are free parameters that do not depend on the observation."""
     log_std_clip: Annotated[float, Field(gt=0)] = 20.0
     """Log standard deviations are clipped to ± this value."""
     log_std_min: float | None = None
-    """Lower end of that range, in place of -logStdClip. Default: none."""
+    """Lower bound of log standard deviations, in place of -logStdClip. Default: none."""
     log_std_max: float | None = None
-    """Upper end of it, in place of logStdClip: 2 is usual for SAC and CQL. Default: none."""
+    """Upper bound of log standard deviations, in place of logStdClip: 2 is usual for SAC and CQL. Default: none."""
     conv_filters: Filters | None = None
-    """Convolutions over image observations, each [channels, kernel, stride]. Default: by the image's size."""
+    """Convolutions over image observations, each [channels, kernel, stride]. Default: depends on the image's size."""
     conv_activation: Activation = "relu"
     """Activation of the convolutions."""
     conv_padding: Literal["valid", "same"] = "valid"
-    """`same` pads images with zeros, so that a stride of 1 keeps their size and others divide it."""
+    """`same` pads images with zeros, so that a stride of n divides their size by n."""
     conv_kernel_initializer: Initializer | None = None
     """Initialiser for convolution weights. Default: orthogonal with gain √2."""
     conv_bias_initializer: BiasInitializer | None = None
-    """Initialiser for their biases. Default: zeros."""
+    """Initialiser for convolution biases. Default: zeros."""
     observation_filter: Annotated[Literal["none", "meanStd"], YamlWords("None", "MeanStd")] = "none"
     """`MeanStd` normalises observations by running mean and deviation, saved with the policy."""
     frame_stack: Positive = 1
@@ -192,17 +193,18 @@ class ModelSpec(Model):
     recurrent_kernel_initializer: Initializer | None = None
     """Initialiser for the recurrent layer's weights, applied per gate. Default: orthogonal."""
     recurrent_bias_initializer: BiasInitializer | None = None
-    """Initialiser for its biases. Default: zeros, and ones for the gate that keeps the state."""
+    """Initialiser for the recurrent layer's biases. Default: zeros, and ones for the gate that keeps the state."""
     max_seq_len: Positive = 20
     """Length, in timesteps, of the sequences that a recurrent policy learns from."""
     burn_in: NonNegative = 0
-    """First timesteps of a sequence that only warm up the state; they repeat the end of the previous sequence."""
+    """Number of timesteps at the start of a sequence that only warm up the state; they repeat the end of the previous
+    sequence."""
     initial_state: Annotated[Literal["zero", "recorded"], YamlWords("Zero", "Recorded")] = "zero"
     """State at the start of a training sequence: zero, or as recorded (`output.recurrentStates`)."""
     module_class: ClassPath | None = None
     """A custom `RLModule` in place of the default networks, "package.module:Class"."""
     module_options: FreeForm = {}
-    """Keyword arguments of its `setup()`, or what this reads as `self.model_config["name"]`."""
+    """Options of the custom module: arguments of its `setup()`, or read there as `self.model_config["name"]`."""
 
     @property
     def log_std_range(self) -> tuple[float, float]:
@@ -232,7 +234,7 @@ class ModelSpec(Model):
     @classmethod
     def in_yaml(cls, option: str, value: Any) -> Any:
         """Return the value of an option in YAML's spelling, for messages; `option` is its YAML name."""
-        return respelt(value, _yaml_words_by_option().get(option, {}))
+        return respell(value, _yaml_words_by_option().get(option, {}))
 
     def keys(self) -> list[str]:
         """List the names of the module's options. With `[]`, `in` and `get`, this is RLlib's `model_config`."""
@@ -255,6 +257,6 @@ class ModelSpec(Model):
 
 @cache
 def _yaml_words_by_option() -> dict[str, dict[str, str]]:
-    """Map each option, by its YAML name, to the words that YAML has for its values."""
+    """Map the YAML name of each option to the YAML spellings of its values, by their Python spellings."""
     options = ModelSpec.model_json_schema(by_alias=True)["properties"]
     return {name: yaml_words(option) for name, option in options.items()}

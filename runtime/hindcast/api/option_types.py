@@ -1,6 +1,6 @@
-"""Types of options that JSON schemas name: schedules, and options that bound each other.
+"""Types of options that a JSON schema can only name: schedules, and options that bound each other.
 
-A class of options, and the model that `options` rebuilds from its JSON schema, both check with these.
+The class of an algorithm's options and the model that `options` rebuilds from its JSON schema both use them.
 """
 
 import itertools
@@ -30,23 +30,23 @@ def _check_schedule(schedule: _ScheduleValue) -> _ScheduleValue:
                 f"the schedule has the point {point}, expected [timestep, value] or [timestep, value, "
                 "interpolation]"
             )
-    starts = [cast(float, point[0]) for point in schedule]
-    if starts[0] != 0:
-        raise ValueError(f"the schedule starts at timestep {starts[0]:g}, expected 0")
-    if any(later <= earlier for earlier, later in itertools.pairwise(starts)):
+    timesteps = [cast(float, point[0]) for point in schedule]
+    if timesteps[0] != 0:
+        raise ValueError(f"the schedule starts at timestep {timesteps[0]:g}, expected 0")
+    if any(later <= earlier for earlier, later in itertools.pairwise(timesteps)):
         raise ValueError("the timesteps of a schedule must increase from point to point")
-    if (minimum := min(_values(schedule))) < 0:
+    if (minimum := min(_schedule_values(schedule))) < 0:
         raise ValueError(f"the schedule has the value {minimum}, expected at least 0")
     return schedule
 
 
 def _check_probabilities(schedule: _ScheduleValue) -> _ScheduleValue:
-    if not isinstance(schedule, float) and (maximum := max(_values(schedule))) > 1:
+    if not isinstance(schedule, float) and (maximum := max(_schedule_values(schedule))) > 1:
         raise ValueError(f"the schedule has the value {maximum}, expected a probability of at most 1")
     return schedule
 
 
-def _values(schedule: list[list[float | Interpolation]]) -> list[float]:
+def _schedule_values(schedule: list[list[float | Interpolation]]) -> list[float]:
     return [cast(float, point[1]) for point in schedule]
 
 
@@ -68,14 +68,14 @@ ChanceSchedule = Annotated[
 ]
 """A schedule of a probability."""
 
-BY_NAME: Final[Mapping[str, Any]] = {"Schedule": Schedule, "ChanceSchedule": ChanceSchedule}
-"""The types that `x-type` in an option's schema names."""
+TYPES_BY_NAME: Final[Mapping[str, Any]] = {"Schedule": Schedule, "ChanceSchedule": ChanceSchedule}
+"""Value of `x-type` in an option's schema -> the type."""
 
 RELATIONS: Final[Mapping[str, tuple[str, Callable[[Any, Any], bool]]]] = {
     "x-at-most": ("at most", operator.le),
     "x-multiple-of": ("a multiple of", lambda value, other: value % other == 0),
 }
-"""Relations of an option to another that its schema names: keyword -> words for messages, and the check."""
+"""Keyword in an option's schema, which names another option -> text for messages, and check(value, other value)."""
 
 
 class RelatedOptions(BaseModel):
@@ -87,16 +87,16 @@ class RelatedOptions(BaseModel):
         values = {field.alias or name: getattr(self, name) for name, field in fields.items()}
         for name, field in zip(values, fields.values(), strict=True):
             extra = field.json_schema_extra
-            for key, (words, holds) in RELATIONS.items():
+            for key, (relation, holds) in RELATIONS.items():
                 bounding_option = extra.get(key) if isinstance(extra, dict) else None
                 if bounding_option is None:
                     continue
                 limit = values[str(bounding_option)]
                 if not holds(values[name], limit):
-                    context = {"field": name, "value": values[name], "words": words, "limit": limit}
+                    context = {"field": name, "value": values[name], "relation": relation, "limit": limit}
                     raise PydanticCustomError(
                         RELATION_ERROR,
-                        "{field} is {value}, expected {words} {other}, {limit}",
+                        "{field} is {value}, expected {relation} {other}, {limit}",
                         {**context, "other": bounding_option},
                     )
         return self

@@ -1,8 +1,8 @@
 """The options of the algorithms, checked without importing an algorithm (and with it torch).
 
-`generated/algorithms.json` holds the JSON schema of each algorithm's options, written by `make crds` from the
-classes beside their losses. This module turns each schema into a pydantic model again, so that messages on options
-are like those on other fields.
+`generated/algorithms.json` has the JSON schema of each algorithm's options. `make crds` writes it from the option
+classes, which are defined next to the losses. This module turns each schema into a pydantic model again, so that
+messages about options are like those about other fields.
 """
 
 import json
@@ -14,9 +14,9 @@ from typing import Annotated, Any, Final, Literal, Union
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, create_model
 
-from hindcast.api.base import CLASS_PATH, Int
-from hindcast.api.option_types import BY_NAME, RELATIONS, RelatedOptions
-from hindcast.api.spelling import YamlWords, is_strict, python_words, respelt, yaml_words
+from hindcast.api.base import CLASS_PATH_PATTERN, Int
+from hindcast.api.option_types import RELATIONS, TYPES_BY_NAME, RelatedOptions
+from hindcast.api.spelling import YamlWords, is_strict, python_words, respell, yaml_words
 
 Schema = Mapping[str, Any]
 
@@ -25,6 +25,8 @@ _TYPES: Final = {"integer": Int, "number": float, "boolean": bool, "string": str
 
 
 class _RebuiltOptions(RelatedOptions):
+    """Base of the models that are rebuilt from JSON schemas."""
+
     model_config = ConfigDict(
         extra="forbid", strict=True, frozen=True, allow_inf_nan=False, protected_namespaces=()
     )
@@ -50,7 +52,7 @@ def live_algorithms() -> list[str]:
 
 def is_custom(algorithm: str) -> bool:
     """Return whether this is a custom algorithm, "package.module:Class"."""
-    return re.fullmatch(CLASS_PATH, algorithm) is not None
+    return re.fullmatch(CLASS_PATH_PATTERN, algorithm) is not None
 
 
 def options_field(algorithm: str) -> str:
@@ -65,7 +67,7 @@ def options_model(algorithm: str) -> type[BaseModel]:
 
 
 def non_default_options(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that are not at their defaults, in their own types: `{"lr": 1}` -> `{"lr": 1.0}`."""
+    """Return the options that do not have their defaults, converted to their types: `{"lr": 1}` -> `{"lr": 1.0}`."""
     model = options_model(algorithm)
     # The spec hash covers enums in Python's spelling, so that it does not depend on YAML's.
     values = model.model_validate(dict(config)).model_dump()
@@ -73,22 +75,22 @@ def non_default_options(algorithm: str, config: Mapping[str, Any]) -> dict[str, 
 
 
 def in_yaml_words(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with enums in YAML's spelling, and those that `options_of` does not know as they are."""
+    """Return options with enums in YAML's spelling; those that `options_of` does not know are unchanged."""
     options = options_of(algorithm)
     return {
-        name: respelt(value, yaml_words(options[name])) if name in options else value
+        name: respell(value, yaml_words(options[name])) if name in options else value
         for name, value in config.items()
     }
 
 
 def _config_in_yaml_words(config: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
     algorithm = info.data.get("algorithm")
-    # What a file says stays: `check_algorithm` tells its author which words are YAML's.
+    # Values from a file are not respelled, so that `check_algorithm` can report Python's spelling in it.
     return config if algorithm is None or is_strict(info) else in_yaml_words(algorithm, config)
 
 
 Config = Annotated[dict[str, Any], AfterValidator(_config_in_yaml_words)]
-"""Options of the algorithm that the field `algorithm` before it names, with enums in YAML's spelling."""
+"""Options of the algorithm that the preceding field `algorithm` names, with enums in YAML's spelling."""
 
 
 @cache
@@ -106,10 +108,10 @@ def options_of(algorithm: str | None) -> Mapping[str, Schema]:
 
 
 def options_lacking_requirement(algorithm: str, config: Mapping[str, Any]) -> dict[str, str]:
-    """Find the options in `config` that have no effect, since they need another option that is not set.
+    """Find the options in `config` that have no effect, since they require another option that is not set.
 
     Returns:
-        Name of the option -> name of the option that it needs (`x-only-with`), by their YAML names.
+        Name of the option -> name of the option that it requires (`x-only-with`), both as in YAML.
     """
     options = options_of(algorithm)
     defaults = {name: option.get("default") for name, option in options.items()}
@@ -126,13 +128,13 @@ def options_lacking_requirement(algorithm: str, config: Mapping[str, Any]) -> di
 def build_model(name: str, schema: Schema) -> type[BaseModel]:
     """Build a strict pydantic model from an object schema that pydantic wrote.
 
-    Every option has a default. It is a number, text, true or false, an enum, or a type of `option_types`; each may also
+    Every option has a default. Its type is a number, text, a boolean, an enum, or a type of `option_types`; it may also
     be null.
     """
     fields: dict[str, Any] = {}
     for field, part in schema["properties"].items():
         relations = {key: part[key] for key in RELATIONS if key in part}
-        default = respelt(part["default"], python_words(part))
+        default = respell(part["default"], python_words(part))
         field_info = Field(default=default, description=part.get("description"), json_schema_extra=relations)
         fields[field] = (_annotation(part), field_info)
     model: type[BaseModel] = create_model(name, __base__=_RebuiltOptions, **fields)
@@ -141,7 +143,7 @@ def build_model(name: str, schema: Schema) -> type[BaseModel]:
 
 def _annotation(schema: Schema) -> Any:
     if "x-type" in schema:
-        return BY_NAME[schema["x-type"]]
+        return TYPES_BY_NAME[schema["x-type"]]
     if "anyOf" in schema:
         return Union[tuple(map(_annotation, schema["anyOf"]))]  # noqa: UP007
     if "enum" in schema:

@@ -1,4 +1,4 @@
-"""The data pipeline: data workers, windows, the location of data in memory, custom steps."""
+"""The data pipeline: data workers, windows, data in device memory or streamed, custom steps."""
 
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -27,7 +27,8 @@ class DataWorkersSpec(Model):
     )
 
     replicas: NonNegative | None = None
-    """Number of data workers; 0 reads in the learner's process. Default: 2 when no interval is given."""
+    """Number of data workers; 0 reads in the learner's process. Default: 2, unless minReplicas and maxReplicas are
+    set."""
     min_replicas: Positive | None = None
     """Minimum number of data workers of a pool that scales with the load."""
     max_replicas: Positive | None = None
@@ -62,19 +63,19 @@ class DataWorkersSpec(Model):
 
 
 class PipelineSpec(Model):
-    """Read → pre-learner → learner."""
+    """The data pipeline: data workers read, the pre-learner transforms, the learner trains."""
 
     data_workers: Annotated[DataWorkersSpec, OPERATIONAL] = DataWorkersSpec()
     """The pool that reads data and runs the pre-learner."""
     prefetch_batches: Annotated[NonNegative, OPERATIONAL] = 2
     """Has no effect, and a note says so: the next window is always prefetched; windowSteps sets its size."""
     window_steps: Positive = 2**20
-    """Timesteps of a window, within which they are shuffled. It also affects the order of the data."""
+    """Maximum timesteps of a window. Timesteps are shuffled within it, so it also affects the order of the data."""
     window_bytes: Quantity = "1Gi"
-    """Bytes of a window in memory, all columns decoded; the smaller of the two limits applies."""
+    """Maximum bytes of a window in memory, with all columns decoded; windowSteps and windowBytes both limit it."""
     residency: Annotated[Literal["Auto", "Resident", "Streaming"], OPERATIONAL] = "Auto"
     """`Resident` keeps all data on the learner's device, `Streaming` a window; the batches are the same.
-    `Auto`: resident when they fit the budget."""
+    `Auto`: resident if the data fit the budget."""
     resident_budget: Annotated[Quantity | None, OPERATIONAL] = None
     """Bytes that resident data may take. Default: part of the device's free memory."""
     sampling: Literal["Epochs", "WithReplacement"] = "Epochs"
@@ -88,6 +89,6 @@ class PipelineSpec(Model):
     offline_data: ClassPath | None = None
     """A subclass of OfflineData, "package.module:Class"."""
     connectors: Annotated[list[NameOrCall], Field(max_length=32)] = []
-    """Learner connectors run before the default ones: a name or `{name, kwargs}`."""
+    """Learner connectors that run before the default ones, each a name or `{name, kwargs}`."""
     validate_data: bool = True
     """Check shapes, dtypes, NaN and bounds before training."""

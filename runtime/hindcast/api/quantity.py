@@ -12,15 +12,16 @@ _UNITS: Final[dict[str, int]] = {
     **{f"{unit}i": 1024**power for power, unit in enumerate("KMGTP", start=1)},
 }
 _PATTERN: Final = r"^([0-9]+(\.[0-9]+)?)(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
-# More than 0, without lookahead: the API server's regular expressions (RE2) have none.
+# Matches numbers above 0, without lookahead, which the API server's regular expressions (RE2) do not have.
 _CPUS_PATTERN: Final = r"^([0-9]*[1-9][0-9]*(\.[0-9]+)?|0+\.[0-9]*[1-9][0-9]*)m?$"
-_LONGEST: Final = 32
+_MAX_LENGTH: Final = 32
 
 
 def parse_bytes(quantity: str | int) -> int:
     """Return the bytes of a quantity: `parse_bytes("128Mi") == 134217728`. Fractions round up to a whole byte.
 
-    Raises ValueError with a sentence when the text is no quantity.
+    Raises:
+        ValueError: the text is not a quantity.
     """
     match = re.fullmatch(_PATTERN, str(quantity))
     if match is None:
@@ -28,8 +29,8 @@ def parse_bytes(quantity: str | int) -> int:
     return math.ceil(Decimal(match.group(1)) * _UNITS[match.group(3) or ""])
 
 
-def _check(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, str | int) or len(str(value)) > _LONGEST:
+def _check_quantity(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, str | int) or len(str(value)) > _MAX_LENGTH:
         raise ValueError(f"is {value!r}, expected a size such as 512Mi, 1Gi or a number of bytes")
     parse_bytes(value)
     return str(value)
@@ -37,9 +38,9 @@ def _check(value: Any) -> Any:
 
 Quantity = Annotated[
     str,
-    BeforeValidator(_check),
+    BeforeValidator(_check_quantity),
     WithJsonSchema(
-        {"x-kubernetes-int-or-string": True, "maxLength": _LONGEST, "minimum": 0, "pattern": _PATTERN}
+        {"x-kubernetes-int-or-string": True, "maxLength": _MAX_LENGTH, "minimum": 0, "pattern": _PATTERN}
     ),
 ]
 
@@ -47,13 +48,14 @@ Quantity = Annotated[
 def parse_cpus(quantity: str | float) -> float:
     """Return the CPUs of a quantity: `parse_cpus("500m") == 0.5`.
 
-    Raises ValueError with a sentence when the value is no quantity of CPUs above 0.
+    Raises:
+        ValueError: the value is not a quantity of CPUs above 0.
     """
     text = str(quantity)
     is_number = isinstance(quantity, int | float) and not isinstance(quantity, bool)
     if is_number and 0 < quantity < math.inf:  # type: ignore[operator]
         return float(quantity)
-    if not isinstance(quantity, str) or len(text) > _LONGEST or not re.fullmatch(_CPUS_PATTERN, text):
+    if not isinstance(quantity, str) or len(text) > _MAX_LENGTH or not re.fullmatch(_CPUS_PATTERN, text):
         raise ValueError(f"is {quantity!r}, expected CPUs above 0 such as 2, 0.5 or 500m")
     return float(Decimal(text.removesuffix("m")) / (1000 if text.endswith("m") else 1))
 
@@ -68,7 +70,7 @@ Cpus = Annotated[
             "x-kubernetes-preserve-unknown-fields": True,
             "exclusiveMinimum": 0,
             "maxItems": 0,
-            "maxLength": _LONGEST,
+            "maxLength": _MAX_LENGTH,
             "maxProperties": 0,
             "not": {"enum": [True, False, [], {}]},
             "pattern": _CPUS_PATTERN,

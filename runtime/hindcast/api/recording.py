@@ -32,7 +32,7 @@ from hindcast.api.status import Status
 
 
 class TrainStop(Model):
-    """The end of the expert's training: at the first criterion that holds."""
+    """The end of the expert's training: it stops at the first criterion that holds."""
 
     at_least_one: ClassVar = ("episode_return_mean", "timesteps", "iterations")
 
@@ -55,14 +55,14 @@ class TrainPolicy(Model):
     """Train an expert first, in the recording's environment, then record it."""
 
     algorithm: ShortText = "PPO"
-    """An online algorithm."""
+    """Name of an algorithm that learns online."""
     config: Config = {}
     """The algorithm's options; omitted ones have the algorithm's defaults."""
     model: ModelSpec = ModelSpec()
     """The policy network."""
     sampler: Sampler | None = None
-    """Sampling during the training, for algorithms with a replay buffer (not PPO). Default: as for an input's sampler;
-    an iteration is 1,000 updates."""
+    """Sampling during the training, for algorithms with a replay buffer (not PPO), with an input sampler's fields and
+    defaults. An iteration is 1,000 updates."""
     initial_checkpoint: Location | None = None
     """Start from the policy of this checkpoint or run folder, and from those of its other networks
     that match this algorithm's in name and shapes. Default: new networks."""
@@ -101,8 +101,8 @@ class PolicySpec(Model):
     explore: bool = True
     """Sample actions from the policy's distribution; false takes its mode."""
     module_class: Annotated[ClassPath | None, OPERATIONAL] = None
-    """The `model.moduleClass` of the policy of `checkpoint` or `trainingRef`: a checkpoint alone never causes
-    an import."""
+    """Custom module class of the policy of `checkpoint` or `trainingRef`, as in its `model.moduleClass`. It must be
+    named here because a checkpoint alone never causes an import."""
 
     @property
     def policy_module_class(self) -> str | None:
@@ -118,7 +118,7 @@ class Duration(Model):
     episodes: Positive | None = None
     """Number of episodes."""
     timesteps: Positive | None = None
-    """Number of timesteps; the recording ends with the episode that reaches it."""
+    """Number of timesteps; the recording ends with the episode that reaches this number."""
 
 
 class RunnersSpec(Model):
@@ -127,7 +127,7 @@ class RunnersSpec(Model):
     replicas: Annotated[Positive, OPERATIONAL] = 1
     """Number of runners (processes; on a cluster, pods)."""
     envs_per_runner: Positive = 8
-    """Environments that a runner steps at once, in one forward pass of the policy."""
+    """Number of environments that a runner steps at once, with one forward pass of the policy."""
     cpus: Annotated[Cpus, OPERATIONAL] = 1.0
     """CPUs per runner."""
     memory: Annotated[Quantity | None, OPERATIONAL] = None
@@ -171,7 +171,7 @@ class OutputSpec(Model):
     """Also write the policy's recurrent state after each step (`state_out`), for trainings with `model.initialState:
     Recorded`."""
     on_existing: Annotated[Literal["Resume", "Fail", "Replace"], OPERATIONAL] = "Resume"
-    """What to do when the folder holds a dataset: `Resume` it (same spec only), `Fail`, or `Replace` the files
+    """What to do if the folder contains a dataset: `Resume` it (same spec only), `Fail`, or `Replace` the files
     that its manifest lists."""
 
     @model_validator(mode="after")

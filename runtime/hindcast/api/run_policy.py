@@ -4,10 +4,11 @@ from hindcast.api.base import BackoffLimit, Model, NonNegative, Positive
 
 
 class RunPolicy(Model):
-    """Changeable at any time, also during an attempt. Not used locally."""
+    """Deadlines, retries and clean-up, which may be changed at any time, also during an attempt. Not used locally."""
 
     backoff_limit: BackoffLimit = 3
-    """Number of lost attempts that are retried, for a training since its last checkpoint. User errors never are."""
+    """Number of lost attempts that are retried; a training counts them since its last checkpoint. User errors are never
+    retried."""
     active_deadline_seconds: Positive | None = None
     """Seconds that all attempts together may run (queued and suspended not counted). Default: no limit."""
     start_deadline_seconds: Positive = 1800
@@ -17,4 +18,5 @@ class RunPolicy(Model):
     suspend_grace_seconds: NonNegative = 120
     """Seconds that an attempt gets to checkpoint when it is suspended."""
     ttl_seconds_after_finished: NonNegative = 0
-    """Seconds that the finished attempt's pods are kept, fixed at its end. The resource itself is never deleted."""
+    """Seconds for which pods are kept after their attempt has ended; the value at its end applies. The resource itself
+    is never deleted."""

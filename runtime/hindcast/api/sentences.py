@@ -1,4 +1,4 @@
-"""Sentences from pydantic's errors: `spec.config.lr is 'fast' (text), expected a number`."""
+"""Convert pydantic's errors to sentences: `spec.config.lr is 'fast' (text), expected a number`."""
 
 import difflib
 import json
@@ -27,7 +27,7 @@ _EXPECTED_VALUES: Final = {
     "string_type": "text",
 }
 RELATION_ERROR: Final = "related"
-"""Type of the error on a field that another one bounds; the context names it."""
+"""Type of the error on a field that another field bounds; the error's context names both."""
 _VERBS: Final = ("cannot", "combines", "contains", "does", "has", "is", "merges", "refers", "sets")
 """First words of problems that continue the sentence after the field's name."""
 _COMPLETE_SENTENCES: Final = {
@@ -52,7 +52,7 @@ _BOUNDS: Final = {
 
 
 def format_path(steps: Sequence[str | int]) -> str:
-    """Write a path as users do: `spec.input[0].path`."""
+    """Format a path: `spec.input[0].path`."""
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
     return text.removeprefix(".")
 
@@ -63,12 +63,12 @@ def parse_path(text: str) -> tuple[str | int, ...]:
 
 
 def sentence(problem: Problem, prefix: str = "") -> str:
-    """Write a problem as one sentence: the path, then the problem."""
-    place = prefix + format_path(problem.steps)
-    if not place:
+    """Format a problem as one sentence: the path, then the problem."""
+    path = prefix + format_path(problem.steps)
+    if not path:
         return problem.text
-    predicate = problem.text.split(" ", 1)[0] in _VERBS
-    return f"{place} {problem.text}" if predicate else f"{place}: {problem.text}"
+    is_predicate = problem.text.split(" ", 1)[0] in _VERBS
+    return f"{path} {problem.text}" if is_predicate else f"{path}: {problem.text}"
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -90,7 +90,7 @@ def _closest_name(name: str, names: Iterable[str]) -> str | None:
 
 
 def show_value(value: Any) -> str:
-    """Write a value as in YAML, shortened, with the name of its type if that is not obvious."""
+    """Format a value as in YAML, shortened, with the name of its type if that is not obvious."""
     if value is None:
         return "empty"
     if isinstance(value, str):
@@ -114,39 +114,46 @@ def named_fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
 def problems_of(
     error: ValidationError, model: type[BaseModel], data: Any, prefix: Steps = ()
 ) -> list[Problem]:
-    """List the problems that pydantic found in `data`, one sentence for each path."""
-    by_place: dict[Steps, list[ErrorDetails]] = {}
-    branches: set[Steps] = set()
+    """List the problems that pydantic found, one for each path.
+
+    Args:
+        error: pydantic's error.
+        model: the model that `data` was validated with.
+        data: plain values.
+        prefix: path of `data` in the resource.
+    """
+    errors_by_path: dict[Steps, list[ErrorDetails]] = {}
+    union_paths: set[Steps] = set()
     for details in error.errors(include_url=False):
-        steps, branch = _locate(details, data)
-        by_place.setdefault(steps, []).append(details)
-        if branch:
-            branches.add(steps)
+        steps, has_union_tags = _locate(details, data)
+        errors_by_path.setdefault(steps, []).append(details)
+        if has_union_tags:
+            union_paths.add(steps)
     intended_names = {
         (*steps[:-1], _closest_name(str(steps[-1]), _names_at(model, steps[:-1])))
-        for steps, errors in by_place.items()
+        for steps, errors in errors_by_path.items()
         if errors[0]["type"] == "extra_forbidden"
     }
-    parent_steps = {steps[:length] for steps in by_place for length in range(len(steps))}
+    parent_steps = {steps[:length] for steps in errors_by_path for length in range(len(steps))}
     return [
         Problem((*prefix, *steps), _describe(details, steps, model, prefix))
-        for steps, details in by_place.items()
+        for steps, details in errors_by_path.items()
         # Of a union's alternatives, the user meant the one that matched deeper into the value.
-        if not (steps in branches and steps in parent_steps)
+        if not (steps in union_paths and steps in parent_steps)
         # A misspelt required field is one mistake, although pydantic reports it as unknown and as missing.
         and not (details[0]["type"] == "missing" and steps in intended_names)
     ]
 
 
 def _locate(details: ErrorDetails, data: Any) -> tuple[Steps, bool]:
-    """Return the steps into the data without the tags that pydantic adds for unions, and whether it added any."""
+    """Return an error's path without the tags that pydantic adds for unions, and whether it added any."""
     steps: list[str | int] = []
     loc, value, has_tags = details["loc"], data, False
     for index, step in enumerate(loc):
-        is_inside = (isinstance(value, dict) and step in value) or (
+        is_in_data = (isinstance(value, dict) and step in value) or (
             isinstance(value, list) and isinstance(step, int)
         )
-        if is_inside:
+        if is_in_data:
             value = value[step]
             steps.append(step)
         elif details["type"] == "missing" and index == len(loc) - 1:
@@ -163,7 +170,7 @@ def value_problem(error: ValidationError) -> str:
     details = error.errors(include_url=False)[0]
     if details["type"] in _COMPLETE_SENTENCES:
         return _COMPLETE_SENTENCES[details["type"]].format(**details.get("ctx", {}))
-    expected = _expected(details)
+    expected = _expected_text(details)
     return f"{details['input']!r}, expected {expected}" if expected else details["msg"]
 
 
@@ -177,23 +184,28 @@ def _describe(errors: list[ErrorDetails], steps: Steps, model: type[BaseModel], 
         return _COMPLETE_SENTENCES[details["type"]].format(**context)
     if details["type"] == RELATION_ERROR:
         bounding_option = format_path((*prefix, *steps[:-1], context["other"]))
-        return f"is {context['value']}, expected {context['words']} {bounding_option}, {context['limit']}"
-    expected = " or ".join(dict.fromkeys(filter(None, map(_expected, errors))))
+        return f"is {context['value']}, expected {context['relation']} {bounding_option}, {context['limit']}"
+    expected = " or ".join(dict.fromkeys(filter(None, map(_expected_text, errors))))
     if not expected:
         return f"is {show_value(details['input'])}: {details['msg']}"
     return f"is {show_value(_invalid_value(details))}, expected {expected}{_suggest_word(details)}"
 
 
-def _expected(details: ErrorDetails) -> str | None:
-    kind = details["type"]
-    if kind in _BOUNDS:
-        return _BOUNDS[kind].format(**_plain_numbers(details.get("ctx", {}))).replace("'", "")
-    return _EXPECTED_VALUES.get(kind)
+def _expected_text(details: ErrorDetails) -> str | None:
+    error_type = details["type"]
+    if error_type in _BOUNDS:
+        return (
+            _BOUNDS[error_type].format(**_whole_floats_to_integers(details.get("ctx", {}))).replace("'", "")
+        )
+    return _EXPECTED_VALUES.get(error_type)
 
 
-def _plain_numbers(context: dict[str, Any]) -> dict[str, Any]:
-    """Turn whole bounds, which pydantic keeps as floats, into integers."""
-    return {k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in context.items()}
+def _whole_floats_to_integers(context: dict[str, Any]) -> dict[str, Any]:
+    """Convert whole bounds, which pydantic stores as floats, to integers."""
+    return {
+        name: int(value) if isinstance(value, float) and value.is_integer() else value
+        for name, value in context.items()
+    }
 
 
 def _invalid_value(details: ErrorDetails) -> Any:
@@ -209,7 +221,7 @@ def _suggest_word(details: ErrorDetails) -> str:
 
 
 def _names_at(model: type[BaseModel], steps: Steps) -> Iterable[str]:
-    """List the fields of the model at a path inside `model`; empty if there is none or several."""
+    """List the fields of the model at a path inside `model`; empty unless there is exactly one model."""
     annotation: Any = model
     for step in steps:
         annotation = _step_into(annotation, step)
@@ -221,15 +233,19 @@ def _step_into(annotation: Any, step: str | int) -> Any:
     for model in models_in(annotation):
         if (field := named_fields(model).get(str(step))) is not None:
             return field.annotation
-    for part in _alternatives(annotation):
-        if get_origin(part) in (list, dict):
-            return get_args(part)[-1]
+    for alternative in _alternatives(annotation):
+        if get_origin(alternative) in (list, dict):
+            return get_args(alternative)[-1]
     return None
 
 
 def models_in(annotation: Any) -> list[type[BaseModel]]:
     """List the models among the alternatives of an annotation."""
-    return [p for p in _alternatives(annotation) if isinstance(p, type) and issubclass(p, BaseModel)]
+    return [
+        alternative
+        for alternative in _alternatives(annotation)
+        if isinstance(alternative, type) and issubclass(alternative, BaseModel)
+    ]
 
 
 def _alternatives(annotation: Any) -> list[Any]:

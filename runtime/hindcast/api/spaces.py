@@ -74,34 +74,34 @@ class MultiBinary(Model):
 
 
 class TextSpace(Model):
-    """Strings over a charset."""
+    """Strings of the characters of a charset."""
 
     type: Literal["Text"]
     """Text."""
     max_length: Positive
-    """Longest string."""
+    """Maximum length of a string."""
     min_length: NonNegative = 1
-    """Shortest string."""
+    """Minimum length of a string."""
     charset: str | None = None
-    """Characters that occur. Default: ASCII letters and digits."""
+    """Allowed characters. Default: ASCII letters and digits."""
 
 
 class DictSpace(Model):
-    """Named parts."""
+    """A dictionary of values, each with a space."""
 
     type: Literal["Dict"]
     """Dict."""
     spaces: dict[str, "SpaceSpec"]
-    """The space of each part."""
+    """The space of each value, by its key."""
 
 
 class TupleSpace(Model):
-    """Parts in order."""
+    """A tuple of values, each with a space."""
 
     type: Literal["Tuple"]
     """Tuple."""
     spaces: list["SpaceSpec"]
-    """The space of each part."""
+    """The space of each value, in order."""
 
 
 SpaceSpec = Annotated[

@@ -1,8 +1,8 @@
 """YAML's spelling of enums: `MeanStd` for what is "meanStd" in Python.
 
-Kubernetes spells the values of enums in PascalCase. Python has RLlib's spelling (`grad_clip_by="global_norm"`), and
-so have the files of checkpoints and the spec hash. A user's YAML has YAML's spelling alone (`IN_YAML`); what is
-stored may have either (`EITHER_SPELLING`).
+Kubernetes spells the values of enums in PascalCase. Python has RLlib's spelling (`grad_clip_by="global_norm"`), which
+the files of checkpoints and the spec hash also have. A user's YAML must have YAML's spelling (`IN_YAML`); stored
+files may have either one (`EITHER_SPELLING`).
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 Spelling = Mapping[str, bool]
 IN_YAML: Final[Spelling] = {"yaml": True, "python": False}
-"""Pydantic context: validation allows YAML's spelling alone."""
+"""Pydantic context: validation only allows YAML's spelling."""
 EITHER_SPELLING: Final[Spelling] = {"yaml": True, "python": True}
 """Pydantic context: validation allows either spelling, since files of older runs have Python's."""
 IN_PYTHON: Final[Spelling] = {"yaml": False, "python": True}
-"""Pydantic context: serialisation by YAML's names (aliases) writes Python's spelling all the same."""
+"""Pydantic context: serialisation by YAML's names (aliases) writes Python's spelling of enums nevertheless."""
 OLD_SPELLING: Final = "old_spelling"
-"""Type of the error of a value in Python's spelling where YAML's is required; its context has the `word`."""
-_PYTHON: Final = "x-python"
+"""Type of the error of a value in Python's spelling if YAML's is required; its context has YAML's as `word`."""
+_PYTHON_ENUM: Final = "x-python"
 """JSON schema: Python's spellings of the values of `enum`, in the same order."""
 
 
 class YamlWords:
-    """Marks a Literal with YAML's spellings of its values: `Annotated[Literal["none"], YamlWords("None")]`.
+    """A marker with YAML's spellings for the values of a Literal: `Annotated[Literal["none"], YamlWords("None")]`.
 
     Args:
-        words: one for each value of the Literal, in the same order.
+        words: YAML's spelling of each value of the Literal, in the same order.
     """
 
     def __init__(self, *words: str) -> None:
@@ -40,21 +40,23 @@ class YamlWords:
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         to_yaml = dict(zip(get_args(source), self.words, strict=True))
         return core_schema.with_info_before_validator_function(
-            _reader(to_yaml),
+            _make_reader(to_yaml),
             handler(source),
-            serialization=core_schema.plain_serializer_function_ser_schema(_writer(to_yaml), info_arg=True),
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                _make_writer(to_yaml), info_arg=True
+            ),
         )
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        # `options` rebuilds models from JSON schemas alone, so these must have both spellings.
-        python = handler(schema)
-        values = python["enum"] if "enum" in python else [python["const"]]
-        return {"type": "string", "enum": list(self.words), _PYTHON: list(values)}
+        # `options` rebuilds models only from JSON schemas, so these must have both spellings.
+        python_schema = handler(schema)
+        values = python_schema["enum"] if "enum" in python_schema else [python_schema["const"]]
+        return {"type": "string", "enum": list(self.words), _PYTHON_ENUM: list(values)}
 
 
-def _reader(to_yaml: Mapping[str, str]) -> Callable[[Any, ValidationInfo], Any]:
+def _make_reader(to_yaml: Mapping[str, str]) -> Callable[[Any, ValidationInfo], Any]:
     to_python = {word: value for value, word in to_yaml.items()}
     expected = " or ".join(filter(None, (", ".join(list(to_python)[:-1]), list(to_python)[-1])))
 
@@ -74,7 +76,7 @@ def _reader(to_yaml: Mapping[str, str]) -> Callable[[Any, ValidationInfo], Any]:
     return read
 
 
-def _writer(to_yaml: Mapping[str, str]) -> Callable[[Any, SerializationInfo], Any]:
+def _make_writer(to_yaml: Mapping[str, str]) -> Callable[[Any, SerializationInfo], Any]:
     def write(value: Any, info: SerializationInfo) -> Any:
         in_yaml = info.context.get("yaml") if info.context else info.by_alias
         return to_yaml.get(value, value) if in_yaml else value
@@ -88,43 +90,41 @@ def is_yaml(info: ValidationInfo) -> bool:
 
 
 def is_strict(info: ValidationInfo) -> bool:
-    """Return whether a validation allows YAML's spelling alone."""
+    """Return whether a validation only allows YAML's spelling."""
     return bool(info.context and not info.context.get("python"))
 
 
 def respell_defaults(schema: JsonSchemaValue) -> None:
-    """Give the fields of an object's JSON schema their defaults in YAML's spelling, in place.
-
-    Pydantic writes a default as it is in Python.
-    """
+    """Convert the defaults in an object's JSON schema to YAML's spelling, in place; pydantic writes Python's."""
     for part in schema.get("properties", {}).values():
         if "default" in part:
-            part["default"] = respelt(part["default"], yaml_words(part))
+            part["default"] = respell(part["default"], yaml_words(part))
 
 
 def yaml_words(schema: Any) -> dict[str, str]:
-    """Map Python's spellings to YAML's, of all enums in the JSON schema of one option."""
+    """Map Python's spellings to YAML's, for all enums in the JSON schema of one option."""
     return dict(_pairs(schema))
 
 
 def python_words(schema: Any) -> dict[str, str]:
-    """Map YAML's spellings to Python's, of all enums in the JSON schema of one option."""
+    """Map YAML's spellings to Python's, for all enums in the JSON schema of one option."""
     return {word: value for value, word in _pairs(schema)}
 
 
-def respelt(value: Any, words: Mapping[str, str]) -> Any:
-    """Return a value, or the entries of nested lists, in the other spelling; what is not an enum's stays."""
+def respell(value: Any, words: Mapping[str, str]) -> Any:
+    """Return a value, or nested lists, with the strings in `words` replaced by their other spelling."""
     if isinstance(value, list):
-        return [respelt(entry, words) for entry in value]
+        return [respell(entry, words) for entry in value]
     return words.get(value, value) if isinstance(value, str) else value
 
 
 def _pairs(schema: Any) -> Iterator[tuple[str, str]]:
+    """Yield (Python's spelling, YAML's spelling)."""
     if isinstance(schema, list):
         for part in schema:
             yield from _pairs(part)
     elif isinstance(schema, dict):
-        if _PYTHON in schema:
-            yield from zip(schema[_PYTHON], schema["enum"], strict=True)
+        if _PYTHON_ENUM in schema:
+            yield from zip(schema[_PYTHON_ENUM], schema["enum"], strict=True)
         for part in schema.values():
             yield from _pairs(part)

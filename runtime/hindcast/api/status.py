@@ -12,11 +12,13 @@ Timestamp = Annotated[str, Field(max_length=64, json_schema_extra={"format": "da
 Message = Annotated[str, Field(max_length=32768)]
 
 
-def _finite_ones(metrics: Any) -> Any:
+def _drop_non_finite(metrics: Any) -> Any:
     """Leave out NaN and infinite metrics, which JSON cannot represent; the run continues."""
     if not isinstance(metrics, dict):
         return metrics
-    return {k: v for k, v in metrics.items() if not isinstance(v, float) or math.isfinite(v)}
+    return {
+        name: value for name, value in metrics.items() if not isinstance(value, float) or math.isfinite(value)
+    }
 
 
 class Condition(Model):
@@ -25,7 +27,7 @@ class Condition(Model):
     type: Annotated[str, Field(min_length=1, max_length=316)]
     """Ready, Reconciling, Stalled, Suspended, DataReady, ClusterReady, SpecDrift, ChangeWaiting, Complete, Failed …"""
     status: Literal["True", "False", "Unknown"]
-    """Whether it is true."""
+    """Whether the condition is true."""
     reason: Annotated[str, Field(max_length=1024)]
     """One word, for programs."""
     message: Message
@@ -33,7 +35,7 @@ class Condition(Model):
     last_transition_time: Timestamp
     """When `status` last changed."""
     observed_generation: NonNegative | None = None
-    """The generation that it describes."""
+    """The generation that the condition describes."""
 
 
 class ProgressStatus(Model):
@@ -49,14 +51,14 @@ class ProgressStatus(Model):
     """Completed share, in percent."""
     estimated_remaining_seconds: NonNegative | None = None
     """Estimated seconds left."""
-    metrics: Annotated[dict[ShortText, float], Field(max_length=64), BeforeValidator(_finite_ones)] = {}
-    """Latest metrics, finite ones: loss, episodeReturnMean, estimatedReturn, validationLoss, timestepsPerSecond …"""
+    metrics: Annotated[dict[ShortText, float], Field(max_length=64), BeforeValidator(_drop_non_finite)] = {}
+    """Latest metrics, if finite: loss, episodeReturnMean, estimatedReturn, validationLoss, timestepsPerSecond …"""
     last_report_time: Timestamp | None = None
     """When the run last reported."""
     summary: Annotated[str, Field(max_length=64)] | None = None
     """`done/total`, for the printer column."""
     verdict: Text | None = None
-    """Latest sentence of an offline evaluation: whether the policy is better than the one that was recorded."""
+    """Result of the latest offline evaluation: whether the policy is better than the recorded one."""
     episode_return: Annotated[str, Field(max_length=32)] | None = None
     """Latest mean episode return, for the printer column."""
 
@@ -65,15 +67,15 @@ class OutputStatus(Model):
     """The recorded dataset."""
 
     path: Text
-    """Its folder, resolved."""
+    """Folder of the dataset, as an absolute path or URI."""
     episodes: NonNegative | None = None
-    """Episodes in it."""
+    """Number of its episodes."""
     timesteps: NonNegative | None = None
-    """Timesteps in it."""
+    """Number of its timesteps."""
     bytes: NonNegative | None = None
-    """Bytes in it."""
+    """Size of its files in bytes."""
     memory_bytes: NonNegative | None = None
-    """Bytes of its timesteps in memory."""
+    """Size of its timesteps in memory, in bytes."""
     digest: ShortText | None = None
     """Digest of its manifest."""
 
@@ -82,17 +84,17 @@ class CheckpointStatus(Model):
     """The run's checkpoints."""
 
     path: Text
-    """The latest one."""
+    """The latest checkpoint."""
     iteration: NonNegative | None = None
-    """Its iteration."""
+    """Iteration of the latest checkpoint."""
     save_time: Timestamp | None = None
-    """When it was saved."""
+    """When the latest checkpoint was saved."""
     best_path: Text | None = None
-    """The best one."""
+    """The best checkpoint."""
     best_episode_return_mean: float | None = None
-    """Its mean episode return, where that was measured."""
+    """Mean episode return of the best checkpoint, if it was measured."""
     best_estimated_return: float | None = None
-    """Its estimated return, where it was chosen by an estimate."""
+    """Estimated return of the best checkpoint, if an estimate selected it."""
 
 
 class RunStatus(Model):
@@ -105,7 +107,7 @@ class RunStatus(Model):
     ray_job_name: ShortText
     """Name of its RayJob."""
     ray_job_uid: Annotated[ShortText | None, Field(alias="rayJobUID")] = None
-    """uid of its RayJob, once it was seen."""
+    """uid of its RayJob, once the operator has seen it."""
     spec_hash: ShortText
     """Hash of the run-defining fields."""
     course_hash: ShortText | None = None
@@ -115,18 +117,19 @@ class RunStatus(Model):
     inputs: FreeForm = {}
     """Inputs from the resources that it refers to, by `Kind/name`, and the platform `defaults` that it used."""
     initial_learners: Positive | None = None
-    """Learners when the revision started, as far as this status goes back. Information only: nothing reads it, the
-    global batch is fixed in the run folder."""
+    """Number of learners when the revision started, or in its earliest attempt in this status. Only for information:
+    the run folder determines the global batch."""
     operational_fields: FreeForm = {}
-    """The operational fields that it was created with, by path, until it ends; digests of lists and mappings."""
+    """The operational fields that it was created with, by path, with digests for lists and mappings; empty once it has
+    ended."""
     retries: NonNegative = 0
-    """Attempts of the revision that were lost before it. 0 once it has saved a checkpoint."""
+    """Number of earlier attempts of the revision that were lost. 0 once this attempt has saved a checkpoint."""
     active_seconds: NonNegative = 0
     """Seconds for which earlier attempts of the revision had nodes, or waited for them outside a queue."""
     start_time: Timestamp | None = None
     """When it was created."""
     admission_time: Timestamp | None = None
-    """When it was admitted: its creation, or the end of its queueing; unset while it is queued."""
+    """When it left the queue, or was created if it was not queued; unset while it is queued."""
     first_report_time: Timestamp | None = None
     """When its first report was seen."""
     stop_requested_time: Timestamp | None = None
@@ -136,16 +139,16 @@ class RunStatus(Model):
     outcome: ShortText | None = None
     """Succeeded, Failed, Lost, Suspended, Preempted, Superseded; unset while it is running."""
     reason: Message | None = None
-    """Why, in one word."""
+    """The reason for the outcome, in one word."""
     message: Message | None = None
-    """Why, in a sentence."""
+    """The reason for the outcome, in a sentence."""
 
 
 class Status(Model):
     """The observed state."""
 
     observed_generation: int = -1
-    """The generation that this describes; -1 until the operator has seen the resource."""
+    """The generation that this status describes; -1 until the operator has seen the resource."""
     state: ShortText | None = None
     """One word, for people."""
     message: Message | None = None

@@ -1,7 +1,7 @@
-"""Kubernetes' structural schemas from pydantic's JSON schemas.
+"""Convert pydantic's JSON schemas to Kubernetes' structural schemas.
 
-The API server requires one type per field, no references and no unions with null. Other fields are left open
-(`x-kubernetes-preserve-unknown-fields`) and checked when the resource is loaded.
+The API server requires one type per field, no references and no unions with null. Fields of several types are left
+open (`x-kubernetes-preserve-unknown-fields`) and checked when the resource is loaded.
 """
 
 from collections.abc import Mapping
@@ -12,17 +12,17 @@ from hindcast.api.lists import LIST_TYPE
 Schema = Mapping[str, Any]
 OPEN: Final = "x-kubernetes-preserve-unknown-fields"
 
-# Bounds for fields without any: the API server estimates the cost of CEL rules from them.
-_LIMITS: Final = {"string": ("maxLength", 1024), "array": ("maxItems", 64)}
+# Limits for fields that have none, since the API server estimates the cost of CEL rules from them.
+_DEFAULT_LIMITS: Final = {"string": ("maxLength", 1024), "array": ("maxItems", 64)}
 
-# Bounds that apply to one type only, so that a field of several types may have them.
-_BOUNDS: Final = {
+# Bounds that only apply to values of one type, so that a field of several types may have them.
+_BOUNDS_BY_TYPE: Final = {
     "array": ("maxItems", "minItems"),
     "integer": ("exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum"),
     "number": ("exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum"),
 }
 
-_ARTICLES: Final = {
+_TYPE_PHRASES: Final = {
     "array": "a list",
     "boolean": "true or false",
     "integer": "a whole number",
@@ -49,17 +49,17 @@ _COPIED_KEYWORDS: Final = (
 )
 
 
-def structural(schema: Schema, definitions: Mapping[str, Schema] | None = None) -> dict[str, Any]:
+def to_structural(schema: Schema, definitions: Mapping[str, Schema] | None = None) -> dict[str, Any]:
     """Return the structural schema of a JSON schema written by pydantic (its `$defs` are the definitions).
 
-    Defaults stay, except empty lists and mappings, and sections that would only add such.
+    Defaults stay, except empty lists and mappings, and except a section's default that contains no other defaults.
     """
     definitions = definitions or schema.get("$defs", {})
     schema = _resolve(schema, definitions)
     if "discriminator" in schema:
-        return _tagged_union(schema)
+        return _convert_tagged_union(schema)
     if "anyOf" in schema:
-        return _union(schema, definitions)
+        return _convert_union(schema, definitions)
     result = {key: schema[key] for key in _COPIED_KEYWORDS if key in schema}
     result |= {key: value for key, value in schema.items() if key.startswith("x-kubernetes-")}
     if "const" in schema:
@@ -72,10 +72,10 @@ def structural(schema: Schema, definitions: Mapping[str, Schema] | None = None) 
         result["description"] = " ".join(result["description"].split())
     if result.get("type") == "integer":
         result["format"] = "int64"
-    if result.get("type") in _LIMITS and "enum" not in result:
-        limit, value = _LIMITS[result["type"]]
+    if result.get("type") in _DEFAULT_LIMITS and "enum" not in result:
+        limit, value = _DEFAULT_LIMITS[result["type"]]
         result.setdefault(limit, value)
-    result |= _children(schema, definitions)
+    result |= _child_schemas(schema, definitions)
     if _is_informative(schema.get("default"), result):
         result["default"] = {} if "properties" in result else schema["default"]
     return result
@@ -85,7 +85,7 @@ def without_defaults(schema: Schema) -> dict[str, Any]:
     """Return the schema without any default in it."""
     result = {key: value for key, value in schema.items() if key != "default"}
     if "properties" in result:
-        result["properties"] = {n: without_defaults(part) for n, part in result["properties"].items()}
+        result["properties"] = {name: without_defaults(part) for name, part in result["properties"].items()}
     return result
 
 
@@ -97,52 +97,55 @@ def _resolve(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
     return {**target, **{key: value for key, value in schema.items() if key != "$ref"}}
 
 
-def _children(schema: Schema, definitions: Mapping[str, Schema]) -> dict[str, Any]:
+def _child_schemas(schema: Schema, definitions: Mapping[str, Schema]) -> dict[str, Any]:
     if "properties" in schema:
-        parts = {name: structural(part, definitions) for name, part in schema["properties"].items()}
+        parts = {name: to_structural(part, definitions) for name, part in schema["properties"].items()}
         # The API server drops an empty mapping, and GitOps tools would always see a difference.
         return {"properties": parts} if parts else {}
     if schema.get("type") == "array":
         list_type = {} if LIST_TYPE in schema else {LIST_TYPE: "atomic"}
-        return {"items": structural(schema.get("items", {}), definitions) or {OPEN: True}, **list_type}
+        return {"items": to_structural(schema.get("items", {}), definitions) or {OPEN: True}, **list_type}
     values = schema.get("additionalProperties")
     if isinstance(values, dict):
-        return {"additionalProperties": structural(values, definitions)} | (
+        return {"additionalProperties": to_structural(values, definitions)} | (
             {} if "maxProperties" in schema else {"maxProperties": 64}
         )
     has_type = any(key in schema for key in ("const", "enum", "x-kubernetes-int-or-string", OPEN))
     return {} if has_type or schema.get("type", "object") != "object" else {OPEN: True}
 
 
-def _union(schema: Schema, definitions: Mapping[str, Schema]) -> dict[str, Any]:
-    """Return the one alternative besides null, or an open field; nullable only if null is not the default."""
+def _convert_union(schema: Schema, definitions: Mapping[str, Schema]) -> dict[str, Any]:
+    """Return the only alternative besides null, else an open field; nullable only if the default is not null."""
     alternatives = [part for part in schema["anyOf"] if part.get("type") != "null"]
-    around = {key: value for key, value in schema.items() if key not in ("anyOf", "title")}
+    outer_keywords = {key: value for key, value in schema.items() if key not in ("anyOf", "title")}
     if len(alternatives) == 1:
-        only = _resolve(alternatives[0], definitions)
-        result = structural({**only, **around}, definitions)
+        alternative = _resolve(alternatives[0], definitions)
+        result = to_structural({**alternative, **outer_keywords}, definitions)
     else:
-        result = _open_field({key: around[key] for key in ("description",) if key in around}, alternatives)
+        description = {key: outer_keywords[key] for key in ("description",) if key in outer_keywords}
+        result = _open_field(description, alternatives)
     if len(alternatives) < len(schema["anyOf"]) and schema.get("default") is not None:
         result["nullable"] = True
     return result
 
 
-def _open_field(around: Schema, alternatives: list[Schema]) -> dict[str, Any]:
-    """Return a field of several types, with bounds that no value of another type can meet."""
-    kinds = {part.get("type") for part in alternatives}
-    result = {**structural(around), OPEN: True}
-    if "string" not in kinds:
-        result["pattern"] = f"^expected {' or '.join(sorted(_ARTICLES[str(kind)] for kind in kinds))}$"
-    if "object" not in kinds:
+def _open_field(description: Schema, alternatives: list[Schema]) -> dict[str, Any]:
+    """Return an open field of several types. Bounds and a pattern refuse values of all other types."""
+    types = {part.get("type") for part in alternatives}
+    result = {**to_structural(description), OPEN: True}
+    if "string" not in types:
+        result["pattern"] = f"^expected {' or '.join(sorted(_TYPE_PHRASES[str(name)] for name in types))}$"
+    if "object" not in types:
         result["maxProperties"] = 0
-    for part in map(structural, alternatives):
-        result |= {bound: part[bound] for bound in _BOUNDS.get(part.get("type", ""), ()) if bound in part}
+    for part in map(to_structural, alternatives):
+        result |= {
+            bound: part[bound] for bound in _BOUNDS_BY_TYPE.get(part.get("type", ""), ()) if bound in part
+        }
     return result
 
 
-def _tagged_union(schema: Schema) -> dict[str, Any]:
-    """Return a union with a discriminator: only that field is checked, since the union may contain itself."""
+def _convert_tagged_union(schema: Schema) -> dict[str, Any]:
+    """Return a union with a discriminator; only the discriminator is checked, since the union may contain itself."""
     tag = schema["discriminator"]["propertyName"]
     tags = sorted(schema["discriminator"]["mapping"])
     description = {"description": schema["description"]} if "description" in schema else {}

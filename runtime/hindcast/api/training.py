@@ -47,13 +47,13 @@ class LearnersSpec(Model):
     memory: Annotated[Quantity | None, OPERATIONAL] = None
     """Memory per learner. Default: computed."""
     device: Annotated[Literal["auto", "cpu", "cuda"], YamlWords("Auto", "cpu", "cuda"), OPERATIONAL] = "auto"
-    """`Auto` takes a GPU when there is one."""
+    """`Auto` uses a GPU if there is one."""
     compile: Annotated[bool, OPERATIONAL] = False
     """Compile the losses with torch.compile, for algorithms that support it."""
 
 
 class StopSpec(Model):
-    """The end of the training: at the first criterion that holds."""
+    """The end of the training: it stops at the first criterion that holds."""
 
     at_least_one: ClassVar = (
         "episode_return_mean",
@@ -66,11 +66,11 @@ class StopSpec(Model):
     )
 
     episode_return_mean: float | None = None
-    """Mean return of an evaluation (needs `evaluation.interval`)."""
+    """Mean return of an evaluation (requires `evaluation.interval`)."""
     estimated_return: float | None = None
-    """Value of the first of `evaluation.offline.estimates` (needs `evaluation.offline.interval`)."""
+    """Value of the first entry of `evaluation.offline.estimates` (requires `evaluation.offline.interval`)."""
     validation_loss: float | None = None
-    """Loss over held-out timesteps at or below this value (needs `evaluation.offline.interval`)."""
+    """Loss over held-out timesteps at or below this value (requires `evaluation.offline.interval`)."""
     iterations: Positive | None = None
     """Training iterations."""
     timesteps: Positive | None = None
@@ -185,7 +185,7 @@ class OfflineTrainingSpec(Model):
     algorithm: ShortText
     """Name of an algorithm, or "package.module:Class" for a custom one."""
     config: Config = {}
-    """The algorithm's options; the others have the algorithm's defaults."""
+    """The algorithm's options; omitted ones have the algorithm's defaults."""
     custom_config: FreeForm | None = None
     """Options of a custom algorithm, in place of `config`."""
     model: ModelSpec = ModelSpec()
@@ -198,14 +198,13 @@ class OfflineTrainingSpec(Model):
     """Action space. Default: the environment's, else the one recorded with the data."""
     input: Annotated[list[InputSource], Field(min_length=1, max_length=64)]
     """The data. Several sources without weights are read as one dataset; with weights they are mixed. A sampler alone
-    is training in the environment."""
+    trains in the environment, without recorded data."""
     pipeline: PipelineSpec = PipelineSpec()
     """The data pipeline."""
     learners: LearnersSpec = LearnersSpec()
     """The learners."""
     evaluation: Annotated[EvaluationSpec | None, EXTENDABLE] = None
-    """Evaluation, in the environment or by recorded episodes. Default: none. A changed one applies from the
-    next attempt on."""
+    """Evaluation, in the environment or on recorded episodes. Default: none. Changes apply from the next attempt on."""
     stop: Annotated[StopSpec, EXTENDABLE]
     """The end of the training. If raised, even after the end, the run continues as if the new value had been set from
     the start."""
@@ -233,13 +232,13 @@ class OfflineTrainingSpec(Model):
         return next((source.sampler for source in self.input if source.sampler is not None), None)
 
     @property
-    def recorded(self) -> list[InputSource]:
+    def recorded_inputs(self) -> list[InputSource]:
         """The inputs that are recorded data."""
         return [source for source in self.input if source.sampler is None]
 
     @property
     def offline(self) -> OfflineEvaluationSpec | None:
-        """The evaluation by recorded episodes, if any."""
+        """The evaluation on recorded episodes, if any."""
         return None if self.evaluation is None else self.evaluation.offline
 
     @property
@@ -284,27 +283,27 @@ class OfflineTrainingSpec(Model):
     @model_validator(mode="after")
     def _check_offline(self) -> Self:
         offline, stop = self.offline, self.stop
-        is_repeated = offline is not None and offline.interval is not None
-        if stop.estimated_return is not None and not (is_repeated and offline and offline.estimates):
+        has_interval = offline is not None and offline.interval is not None
+        if stop.estimated_return is not None and not (has_interval and offline and offline.estimates):
             raise ValueError(
                 "has stop.estimatedReturn but no evaluation.offline with an interval and estimates to compute it"
             )
-        if stop.validation_loss is not None and not is_repeated:
+        if stop.validation_loss is not None and not has_interval:
             raise ValueError("has stop.validationLoss but no evaluation.offline.interval to compute it")
-        if offline is not None and offline.held_out is not None and not self.recorded:
+        if offline is not None and offline.held_out is not None and not self.recorded_inputs:
             raise ValueError(
                 "has evaluation.offline.heldOut but no recorded data to hold out; use evaluation.offline.input"
             )
-        if offline is not None and offline.set_aside is not None and not self.recorded:
+        if offline is not None and offline.set_aside is not None and not self.recorded_inputs:
             raise ValueError("has evaluation.offline.setAside but no recorded data to set aside")
         return self
 
     @model_validator(mode="after")
     def _check_algorithm(self) -> Self:
-        custom = ":" in self.algorithm
-        if custom and self.config:
+        is_custom = ":" in self.algorithm
+        if is_custom and self.config:
             raise ValueError(f"has config for {self.algorithm}; use customConfig for a custom algorithm")
-        if not custom and self.custom_config is not None:
+        if not is_custom and self.custom_config is not None:
             raise ValueError(
                 f"has customConfig for {self.algorithm}; it is for custom algorithms, use config"
             )

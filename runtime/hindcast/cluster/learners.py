@@ -20,7 +20,7 @@ from hindcast.formatting import plural
 from hindcast.learn.checkpoint import CheckpointStore
 from hindcast.learn.group import Group, PeerLost
 from hindcast.learn.ranks import Ranks
-from hindcast.memory import oom_kills
+from hindcast.memory import count_oom_kills
 from hindcast.pipeline.offline_data import Source
 from hindcast.report.events import Outcome
 from hindcast.run.claim import CHECKPOINTS_FOLDER, run_folder, title
@@ -166,7 +166,7 @@ class LearnerProcess:
 
     def _run(self, assignment: Assignment, rank: int, rendezvous: tuple[str, int] | None) -> Outcome | None:
         # Ray does not report the kernel's kills; the container's counter does.
-        if assignment.is_restart and oom_kills():
+        if assignment.is_restart and count_oom_kills():
             raise OutOfMemory("a learner ran out of memory and was killed: raise spec.learners.memory")
         resource, sources, mailbox, pools, _ = assignment
         device, _ = choose_learner_device(resource.spec.learners, pools.is_one_machine)

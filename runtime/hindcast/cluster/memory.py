@@ -13,7 +13,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from hindcast import formatting
 from hindcast.api.attempt import POOL_LABEL, AttemptOutcome, Pool
 from hindcast.cluster.outcome import make_outcome
-from hindcast.memory import memory_limit, oom_kills
+from hindcast.memory import count_oom_kills, memory_limit_bytes
 
 POOL_FIELDS: Final[dict[Pool, str]] = {
     "head": "head",
@@ -44,7 +44,7 @@ class ContainerMemory(NamedTuple):
 
 def read_container_memory() -> ContainerMemory:
     """Return kills and limit of this process's container."""
-    return ContainerMemory(oom_kills(), memory_limit())
+    return ContainerMemory(count_oom_kills(), memory_limit_bytes())
 
 
 class Pod(NamedTuple):

@@ -20,8 +20,8 @@ from pydantic.alias_generators import to_camel
 
 from hindcast.api.attempt import (
     CHECKPOINT,
-    LONGEST_SILENCE_SECONDS,
-    SHORTEST_SILENCE_SECONDS,
+    MAX_REPORT_INTERVAL_SECONDS,
+    MIN_REPORT_INTERVAL_SECONDS,
     AttemptOutcome,
     Report,
 )
@@ -34,7 +34,7 @@ REFUSAL_GRACE_SECONDS: Final = 30.0
 """Period in which refusals of the first report are ignored: the permission may be granted after the pod starts."""
 
 _MAX_BACKOFF_SECONDS: Final = 15.0
-_HEARTBEAT_SECONDS: Final = LONGEST_SILENCE_SECONDS - 5  # leaves time for one retry
+_HEARTBEAT_SECONDS: Final = MAX_REPORT_INTERVAL_SECONDS - 5  # leaves time for one retry
 _STATUS_METRICS: Final = {"return": "episodeReturnMean", "timesteps_per_s": "timestepsPerSecond"}
 """Metric of a progress report -> its name in the status; other names only change to camel case."""
 _STATUS_COUNTS: Final = ("iteration", "timesteps", "episodes")
@@ -153,7 +153,7 @@ class ReportSender:
             due_time = -math.inf if self._has_changes else math.inf
         else:
             due_time = self._last_sent_time + (
-                SHORTEST_SILENCE_SECONDS if self._has_changes else _HEARTBEAT_SECONDS
+                MIN_REPORT_INTERVAL_SECONDS if self._has_changes else _HEARTBEAT_SECONDS
             )
         return max(due_time, self._earliest_retry_time)
 

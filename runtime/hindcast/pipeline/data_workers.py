@@ -21,7 +21,7 @@ from typing import Any, Final, cast
 
 from hindcast.episodes.block import Block
 from hindcast.errors import OutOfMemory, UserError, WorkerLost, catch_user_error, first_line, unwrap
-from hindcast.memory import oom_kills
+from hindcast.memory import count_oom_kills
 from hindcast.pipeline.executors import PreLearn, UnitInEpoch
 from hindcast.pipeline.turn_lock import hold_turn
 from hindcast.user_code import calling
@@ -227,7 +227,7 @@ class BlockReader:
 
     def __init__(self) -> None:
         end_with_parent(os.getppid())  # Ray only notices that its raylet died if init adopts the actor
-        self._was_killed_for_memory = _is_restarted() and oom_kills() > 0
+        self._was_killed_for_memory = _is_restarted() and count_oom_kills() > 0
         self._prelearners: dict[str, PreLearn] = {}
 
     def start(self) -> None:

@@ -13,7 +13,7 @@ from hindcast.episodes.columns import Columns, is_per_observation, root
 from hindcast.errors import SpecError
 from hindcast.formats.spec import DataSpec
 from hindcast.formatting import size
-from hindcast.memory import memory_limit
+from hindcast.memory import memory_limit_bytes
 from hindcast.pipeline.window import Recipe
 
 _CUDA_FRACTION = 0.5
@@ -88,4 +88,4 @@ def default_budget(device: torch.device) -> int:
 def host_memory() -> int:
     """Return the bytes of memory of this machine, or of its container if that is limited."""
     machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min(machine_bytes, memory_limit() or machine_bytes)
+    return min(machine_bytes, memory_limit_bytes() or machine_bytes)

@@ -1,4 +1,4 @@
-"""Names that code written for RLlib imports: types, a decorator, and advice for names that Hindcast does not have."""
+"""Names imported by code written for RLlib: types, a decorator, and advice for names that Hindcast does not have."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ REPLACEMENTS: Final = {
         "write .evaluation(offline_evaluation_held_out=0.1, off_policy_estimation_methods=[...]), or run "
         "`hindcast evaluate`",
     ),
-    "MixedInput": "write .offline_data(input_={{path: share}})",
-    "PPOTorchLearner": "PPO's loss cannot be overridden; an algorithm of your own is "
+    "MixedInput": "write .offline_data(input_={{path: weight}})",
+    "PPOTorchLearner": "PPO's loss cannot be overridden; use a custom algorithm, "
     'AlgorithmConfig("package.module:Class")',
     "TfRLModule": "Hindcast computes with PyTorch: write TorchRLModule",
 }
@@ -67,9 +67,9 @@ REPLACEMENTS: Final = {
 
 
 class UnsupportedName(ImportError):
-    """`from hindcast import NAME` of a name that only RLlib has; the message says what to write instead."""
+    """`from hindcast import NAME` of a name that only RLlib has. The message says what to write instead."""
 
-    # An ImportError: `from … import` replaces an AttributeError by its own, which loses the message.
+    # An ImportError, because `from … import` would replace the message of an AttributeError.
 
 
 class BCCatalog:
@@ -108,7 +108,7 @@ def refuse_unsupported(name: str) -> None:
     """Refuse a name that only RLlib has.
 
     Raises:
-        UnsupportedName: with what to write instead.
+        UnsupportedName: the name is in `REPLACEMENTS`; the message says what to write instead.
     """
     if name in REPLACEMENTS:
         raise UnsupportedName(f"Hindcast has no {name}: {REPLACEMENTS[name].format(name=name)}.")

@@ -1,4 +1,4 @@
-"""Convert the options of `rllib train` in 2019 to a config and stop criteria."""
+"""Convert the options that `rllib train` had in 2019 to a config and stop criteria."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hindcast.errors import SpecError
 from hindcast.rllib.builder.config import AlgorithmConfig
 
 _NEW_NAMES: Final = {"input": "input_", "lambda": "lambda_"}
-_EXPLORATION: Final = {
+_EXPLORATION_DEFAULTS: Final = {
     "exploration_final_eps": 0.02,
     "exploration_fraction": 0.1,
     "schedule_max_timesteps": 100_000,
@@ -27,8 +27,8 @@ def make_config(run: str, env: str | None, options: Mapping[str, Any]) -> Algori
     """Return the config of an algorithm, from options by their names of 2019 or of today.
 
     Args:
-        run: the algorithm.
-        env: the environment; None uses `options["env"]`.
+        run: name or import path of the algorithm, RLlib's `--run`.
+        env: id of the environment; None uses `options["env"]`.
         options: `input`, `output`, `lr` and so on.
 
     Raises:
@@ -36,9 +36,13 @@ def make_config(run: str, env: str | None, options: Mapping[str, Any]) -> Algori
     """
     config = AlgorithmConfig(run)
     config.update_from_dict(
-        {_NEW_NAMES.get(name, name): value for name, value in options.items() if name not in _EXPLORATION}
+        {
+            _NEW_NAMES.get(name, name): value
+            for name, value in options.items()
+            if name not in _EXPLORATION_DEFAULTS
+        }
     )
-    if exploration := {name: value for name, value in options.items() if name in _EXPLORATION}:
+    if exploration := {name: value for name, value in options.items() if name in _EXPLORATION_DEFAULTS}:
         config.training(epsilon=_epsilon_schedule(exploration))
     return config if env is None else config.environment(env)
 
@@ -62,10 +66,12 @@ def make_stop(criteria: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _epsilon_schedule(exploration: Mapping[str, Any]) -> Any:
-    """Return the schedule of epsilon: from 1 to its final value, in a fraction of the schedule's timesteps."""
-    final, fraction, timesteps = (exploration.get(name, default) for name, default in _EXPLORATION.items())
+    """Return the schedule of epsilon: from 1 to its final value, over a fraction of the schedule's timesteps."""
+    final_epsilon, fraction, timesteps = (
+        exploration.get(name, default) for name, default in _EXPLORATION_DEFAULTS.items()
+    )
     for name, value in exploration.items():
         # `bool` is a subclass of `int`.
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise SpecError(f"{name} is {value!r}, expected a number.")
-    return [[0, 1.0], [round(fraction * timesteps), final]] if fraction * timesteps else final
+    return [[0, 1.0], [round(fraction * timesteps), final_epsilon]] if fraction * timesteps else final_epsilon

@@ -66,7 +66,7 @@ def load_set_aside(path: str | Path, data: Sequence[str] = (), hooks: Hooks = NO
 
 def _with_data(run: OfflineTraining, data: Sequence[str]) -> OfflineTraining:
     """Return the training with only its recorded inputs, at the paths in `data`; unchanged if no path is required."""
-    recorded_inputs = run.spec.recorded
+    recorded_inputs = run.spec.recorded_inputs
     if not data and all(source.path is not None for source in recorded_inputs):
         return run
     if len(data) != len(recorded_inputs):

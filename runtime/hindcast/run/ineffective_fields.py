@@ -73,7 +73,7 @@ def _find_ineffective_for_kind(resource: OfflineRecording | OfflineTraining) -> 
     """Return the fields that only affect other kinds of policies or data than the resource's."""
     if isinstance(resource, OfflineTraining):
         spec = resource.spec
-        data_fields = () if spec.recorded else _RECORDED_DATA_FIELDS
+        data_fields = () if spec.recorded_inputs else _RECORDED_DATA_FIELDS
         effects = {f"pipeline.{field}": "has no effect without recorded data" for field in data_fields}
         config = spec.config if spec.custom_config is None else spec.custom_config
         return (

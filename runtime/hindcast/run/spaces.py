@@ -40,7 +40,7 @@ def determine_spaces(resource: OfflineTraining, sources: Sequence[Source]) -> Sp
     spec = resource.spec
     if spec.environment is not None:
         return environment_spaces(spec.environment)
-    return _require_spaces(resource, sources[0].dataset.spec, spec.recorded[0].path or sources[0].name)
+    return _require_spaces(resource, sources[0].dataset.spec, spec.recorded_inputs[0].path or sources[0].name)
 
 
 def declared_spaces(resource: OfflineTraining) -> Spaces | None:

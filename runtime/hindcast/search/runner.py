@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from hindcast.api import OfflineRecording, OfflineTraining, course_hash, document_of, load_resources
-from hindcast.api.base import to_plain
+from hindcast.api.base import to_yaml_types
 from hindcast.errors import Interrupted, OutputConflict, SpecError, StorageError, UserError
 from hindcast.learn.checkpoint import find_checkpoint
 from hindcast.report.events import DistinctNotes, Progress, Reporter
@@ -90,7 +90,9 @@ def search(
         Interrupted: the search was asked to stop; the same call resumes.
         UserError: an error that ends all trials. An error of a single trial is reported in its row.
     """
-    over = {path: values if isinstance(values, Range) else to_plain(values) for path, values in over.items()}
+    over = {
+        path: values if isinstance(values, Range) else to_yaml_types(values) for path, values in over.items()
+    }
     plan = plan_search(
         _load_training(training, stop), over, trials=trials, seeds=seeds, by=by, confirm=confirm
     )

@@ -1,1 +1,1 @@
-"""The classes with which RLlib's page of 2019 reads and writes batches; trainings read the files as they read any."""
+"""The classes that RLlib's documentation of 2019 uses to read and write batches."""

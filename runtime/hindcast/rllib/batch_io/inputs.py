@@ -1,4 +1,4 @@
-"""Custom readers as input and custom writers as output, by way of a temporary folder.
+"""Custom readers as input and custom writers as output, through temporary folders.
 
 The batches of a reader are written to a folder and trained on like any data: a training shuffles all of its data, sees
 each timestep once per epoch, and delivers the same batches when it resumes. Episodes are recorded to a folder, and a
@@ -24,6 +24,7 @@ Creator = Callable[[IOContext], Any]
 MAX_TIMESTEPS: Final = 10_000_000
 """A reader that returns more is assumed to repeat forever."""
 _creators: dict[str, Creator] = {}
+"""Name for `input_` -> the creator registered in this process."""
 
 
 def register_input(name: str, creator: Creator) -> None:
@@ -44,7 +45,7 @@ def find_creator(entry: Any) -> Creator | None:
 
 
 def has_readers(inputs: Any) -> bool:
-    """Return True if any entry of `input_` is a reader."""
+    """Return True if any entry of `input_` is a function that makes a reader, or its registered name."""
     entries = inputs if isinstance(inputs, Mapping | list | tuple) else [inputs]
     return any(find_creator(entry) for entry in entries)
 
@@ -69,30 +70,32 @@ class ReaderFolders:
         """
         inputs = options["input_"]
         if isinstance(inputs, Mapping):
-            return {self._folder_for(entry, options): weight for entry, weight in inputs.items()}
+            return {self._replace_reader(entry, options): weight for entry, weight in inputs.items()}
         if isinstance(inputs, list | tuple):
-            return [self._folder_for(entry, options) for entry in inputs]
-        return self._folder_for(inputs, options)
+            return [self._replace_reader(entry, options) for entry in inputs]
+        return self._replace_reader(inputs, options)
 
     def close(self) -> None:
+        """Delete the folders."""
         for folder in self._folders:
             folder.cleanup()
         self._folders = []
 
-    def _folder_for(self, entry: Any, options: Mapping[str, Any]) -> Any:
+    def _replace_reader(self, entry: Any, options: Mapping[str, Any]) -> Any:
+        """Return the folder with a reader's batches; return a path unchanged."""
         creator = find_creator(entry)
         if creator is None:
             return entry
         folder = tempfile.TemporaryDirectory(prefix="hindcast-reader-")
         self._folders.append(folder)
-        steps = _write_batches(creator, IOContext(folder.name, options), Path(folder.name))
+        num_steps = _write_batches(creator, IOContext(folder.name, options), Path(folder.name))
         name = entry if isinstance(entry, str) else getattr(entry, "__qualname__", type(entry).__name__)
-        self.notes.append(f"input_: the reader {name} returned {formatting.plural(steps, 'timestep')}")
+        self.notes.append(f"input_: the reader {name} returned {formatting.plural(num_steps, 'timestep')}")
         return folder.name
 
 
 def _write_batches(creator: Creator, context: IOContext, folder: Path) -> int:
-    """Write the batches of a reader; return the number of timesteps."""
+    """Write all batches of a reader to the folder, and return the number of timesteps."""
     with calling("the reader of input_", creator):
         reader = creator(context)
     writer, num_steps = JsonWriter(folder), 0
@@ -130,10 +133,14 @@ def _read_batches(reader: Any) -> Iterator[SampleBatch]:
 
 
 class WriterFolder:
-    """A temporary folder that is recorded to in place of a writer, deleted by `close`.
+    """A temporary folder to which episodes are recorded until `close` passes them to a writer.
 
     Args:
         creator: called with an `IOContext`; returns an `OutputWriter`.
+        options: the options of the config, for the `IOContext`.
+
+    Attributes:
+        path: the folder for the recording.
 
     Raises:
         UserCodeError: the creator raised, or did not return a writer.

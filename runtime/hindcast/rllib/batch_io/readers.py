@@ -1,4 +1,4 @@
-"""`InputReader` and `OutputWriter`, RLlib's base classes of sources and sinks of batches, and their subclasses."""
+"""`InputReader` and `OutputWriter`, RLlib's base classes to read and write batches, and their subclasses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _EXTENSIONS: Final = (".json", ".json.gz", ".jsonl")
 
 
 class IOContext:
-    """The argument that a reader or writer is constructed with.
+    """The argument with which readers and writers are created.
 
     Args:
         log_dir: a folder for its files.
@@ -51,7 +51,7 @@ class InputReader:
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        """Yield the batches in order; once, even if the reader repeats them."""
+        """Yield the results of `next` in order, until it raises StopIteration."""
         while True:
             try:
                 yield self.next()
@@ -68,7 +68,7 @@ class OutputWriter:
 
 
 class _RepeatingReader(InputReader):
-    """A reader that repeats the batches of `__iter__` forever."""
+    """A reader with a `next` that repeats the batches of `__iter__` forever; `__iter__` yields them once."""
 
     _batches: Iterator[Mapping[str, Any]] | None = None
 
@@ -78,6 +78,7 @@ class _RepeatingReader(InputReader):
         Raises:
             DataError: there are no batches, or one cannot be read.
         """
+        # The second pass starts again after the last batch; it ends without a batch only if there are none.
         for _ in range(2):
             if self._batches is None:
                 self._batches = iter(self)
@@ -115,19 +116,20 @@ class JsonReader(_RepeatingReader):
 
     def __iter__(self) -> Iterator[SampleBatch]:
         for file in self._files:
-            number = 0
+            line_number = 0
             for _, text in read_chunks(file):
                 for line in text.splitlines():
-                    number += 1
+                    line_number += 1
                     if line.strip():
-                        yield _parse_line(line, f"{file}, line {number}")
+                        yield _parse_line(line, f"{file}, line {line_number}")
 
 
 class DatasetReader(_RepeatingReader):
     """A reader of any dataset, one episode per batch.
 
     Args:
-        data: path or URI, or a `ray.data.Dataset` with a row per timestep, which is read in its own batches.
+        data: path or URI, or a `ray.data.Dataset` with a row per timestep, which yields Ray Data's batches instead of
+            episodes.
         ioctx: not used.
 
     Raises:
@@ -157,8 +159,8 @@ class JsonWriter(OutputWriter):
     Args:
         path: folder; created if it does not exist.
         ioctx: not used.
-        max_file_size: bytes after which a new file begins.
-        compress_columns: columns to pack: LZ4 of arrays, in their own dtype.
+        max_file_size: number of bytes after which a new file begins.
+        compress_columns: columns to store as LZ4-compressed arrays, in their own dtype, rather than as JSON numbers.
     """
 
     def __init__(
@@ -170,10 +172,10 @@ class JsonWriter(OutputWriter):
     ) -> None:
         self._folder = resolve(path)
         self._folder.mkdirs()
-        self._max_file_size = max_file_size
+        self._max_file_bytes = max_file_size
         self._compress_columns = tuple(compress_columns)
         self._start_time = time.strftime("%Y-%m-%d_%H-%M-%S")
-        self._number, self._size = self._first_free_number(), 0
+        self._file_number, self._file_bytes = self._first_free_file_number(), 0
 
     def write(self, sample_batch: Mapping[str, Any]) -> None:
         """Append a batch.
@@ -184,20 +186,24 @@ class JsonWriter(OutputWriter):
         """
         line = batch_to_line(SampleBatch(sample_batch), self._compress_columns)
         # Objects of a store cannot be appended to.
-        if self._size and (self._size + len(line) > self._max_file_size or not self._folder.is_local):
-            self._number, self._size = self._number + 1, 0
-        file = self._file(self._number)
+        if self._file_bytes and (
+            self._file_bytes + len(line) > self._max_file_bytes or not self._folder.is_local
+        ):
+            self._file_number, self._file_bytes = self._file_number + 1, 0
+        file = self._file_at(self._file_number)
         if self._folder.is_local:
             file.append_bytes(line)
         else:
             file.write_bytes(line)
-        self._size += len(line)
+        self._file_bytes += len(line)
 
-    def _first_free_number(self) -> int:
+    def _first_free_file_number(self) -> int:
         """Return the first unused number of a file: two writers may start within one second."""
-        return next(number for number in itertools.count() if not self._file(number).exists())
+        return next(
+            file_number for file_number in itertools.count() if not self._file_at(file_number).exists()
+        )
 
-    def _file(self, number: int) -> Location:
+    def _file_at(self, number: int) -> Location:
         return self._folder.child(f"output-{self._start_time}_worker-0_{number}.json")
 
 
@@ -211,16 +217,16 @@ def _json_files(location: Location) -> list[Location]:
     ]
 
 
-def _parse_line(line: bytes, where: str) -> SampleBatch:
+def _parse_line(line: bytes, label: str) -> SampleBatch:
     try:
         batches = parse_batches(line)
         if len(batches) > 1 or batches[0].policy is not None:
             raise DataError(
-                f"{where} contains several agents: use DatasetReader, which reads each agent's episodes"
+                f"{label} contains several agents: use DatasetReader, which reads each agent's episodes"
             )
         return SampleBatch({name: _read_column(name, value) for name, value in batches[0].columns.items()})
     except CellError as error:
-        raise DataError(f"{where}: {error}") from error
+        raise DataError(f"{label}: {error}") from error
 
 
 def _read_column(name: str, value: Any) -> Any:

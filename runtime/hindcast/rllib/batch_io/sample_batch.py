@@ -18,6 +18,7 @@ class SampleBatch(dict[str, Any]):
     """A mapping column -> values of T timesteps: arrays `[T, ...]`, nested ones, or lists (`infos`).
 
     Args:
+        args: see `dict`.
         columns: see `dict`.
 
     Raises:
@@ -85,7 +86,7 @@ class SampleBatch(dict[str, Any]):
         return [self.slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
 
     def concat(self, other: Mapping[str, Any]) -> SampleBatch:
-        """Return the timesteps followed by those of the other batch."""
+        """Return the timesteps of this batch, followed by the timesteps of the other batch."""
         return self.concat_samples([self, other])
 
     @staticmethod
@@ -105,11 +106,11 @@ class SampleBatch(dict[str, Any]):
 
 
 class SampleBatchBuilder:
-    """Collects single timesteps into a `SampleBatch`."""
+    """A builder of a `SampleBatch` from single timesteps."""
 
     def __init__(self) -> None:
         self._values: dict[str, list[Any]] = {}
-        self._unroll = 0
+        self._unroll_id = 0
 
     def add_values(self, **values: Any) -> None:
         """Add a timestep: a value for each column."""
@@ -122,20 +123,20 @@ class SampleBatchBuilder:
             self.add_values(**row)
 
     def build_and_reset(self) -> SampleBatch:
-        """Return the added timesteps as a batch, with its number as column `unroll_id`, and start again.
+        """Return the added timesteps as a batch, and begin the next one; column `unroll_id` counts the batches.
 
         Raises:
-            DataError: timesteps differ in columns, or values in shape.
+            DataError: timesteps have different columns, or values of a column different shapes.
         """
         values, self._values = self._values, {}
-        count = len(next(iter(values.values()), []))
-        batch = SampleBatch({**values, _UNROLL_ID: np.full(count, self._unroll)})
-        self._unroll += 1
+        num_steps = len(next(iter(values.values()), []))
+        batch = SampleBatch({**values, _UNROLL_ID: np.full(num_steps, self._unroll_id)})
+        self._unroll_id += 1
         return batch
 
 
 def _to_column(values: Any) -> Any:
-    """Convert the values of a column to arrays."""
+    """Convert the values of T timesteps to arrays `[T, ...]`; return arrays unchanged."""
     if batched.is_batch(values):
         return values
     values = list(values)
@@ -151,8 +152,9 @@ def _length(value: Any) -> int:
     return len(value) if isinstance(value, list) else batched.batch_length(value)
 
 
-def _slice(value: Any, at: Any) -> Any:
-    return value[at] if isinstance(value, list) else batched.take(value, at)
+def _slice(value: Any, index: Any) -> Any:
+    """Return the value of one timestep or, for a slice, of several."""
+    return value[index] if isinstance(value, list) else batched.take(value, index)
 
 
 def _concatenate(values: list[Any]) -> Any:

@@ -55,10 +55,12 @@ _REMOVED_ATTRIBUTES: Final = {
     **dict.fromkeys(
         ("eval_env_runner", "eval_env_runner_group", "evaluation_workers"), "evaluate() plays episodes"
     ),
-    **dict.fromkeys(("compute_single_action", "compute_actions"), "get_policy()(observation) acts"),
-    **dict.fromkeys(("get_weights", "get_state"), "get_module().get_state() gives the weights"),
     **dict.fromkeys(
-        ("set_weights", "set_state"), "restore_from_path(path, component=COMPONENT_RL_MODULE) takes weights"
+        ("compute_single_action", "compute_actions"), "get_policy()(observation) returns an action"
+    ),
+    **dict.fromkeys(("get_weights", "get_state"), "get_module().get_state() returns the weights"),
+    **dict.fromkeys(
+        ("set_weights", "set_state"), "restore_from_path(path, component=COMPONENT_RL_MODULE) loads weights"
     ),
     **dict.fromkeys(("export_model", "export_policy_model"), "get_policy().save(path) writes the policy"),
     **dict.fromkeys(("add_policy", "remove_policy"), "there is one policy"),
@@ -70,9 +72,9 @@ _REMOVED_ATTRIBUTES: Final = {
 """Attributes of RLlib's algorithms that do not exist here -> what to use instead."""
 
 _ONLY_EVALUATIONS_NOTE = "output: only evaluate() adds episodes to the dataset; train() records none"
-_VF_SHARE_LAYERS = "spec.model.vfShareLayers "
-"""Prefix of notes on vfShareLayers, which `DefaultModelConfig` sets without the user's request."""
-_CONV_FILTERS, _CONV_PADDING = "spec.model.convFilters ", "spec.model.convPadding "
+_VF_SHARE_LAYERS_PREFIX = "spec.model.vfShareLayers "
+"""Prefix of notes on vfShareLayers, which `DefaultModelConfig` sets even if the user did not."""
+_CONV_FILTERS_PREFIX, _CONV_PADDING_PREFIX = "spec.model.convFilters ", "spec.model.convPadding "
 """Prefixes of notes on `conv_filters`, and on the padding that follows from them; both have the same reason."""
 _ONLY_EXPERIENCE_NOTE = (
     "output: train() records the episodes that the policy learns from; evaluate() adds none"
@@ -163,7 +165,7 @@ class RunningAlgorithm:
 
     @functools.cached_property
     def env_runner_group(self) -> EnvRunnerGroup:
-        """Plays episodes with the current policy for inspection; they are neither learned from nor recorded.
+        """The group that plays episodes for inspection; they are neither learned from nor recorded.
 
         Raises:
             SpecError: there is no environment.
@@ -178,9 +180,10 @@ class RunningAlgorithm:
         """Train for one iteration; with an `output`, record the episodes that the policy learns from.
 
         Returns:
-            RLlib's names, nested: `learners/default_policy/…`, `num_env_steps_trained_lifetime` …; from the
-            first evaluation on also `evaluation/env_runners/episode_return_mean` … of the latest one,
-            `evaluation/training_iteration`, the iteration of its weights, and `evaluation/offline/estimated_return` …
+            The iteration's results by RLlib's nested names: `learners/default_policy/…`,
+            `num_env_steps_trained_lifetime` …. After the first evaluation they include the latest evaluation:
+            `evaluation/env_runners/episode_return_mean` …, `evaluation/training_iteration` (the iteration of the
+            evaluated weights) and `evaluation/offline/estimated_return` ….
 
         Raises:
             SpecError: there are no data and no environment to train on.
@@ -188,7 +191,7 @@ class RunningAlgorithm:
             OutputConflict: the output contains other data.
         """
         # Before the iteration, so that its rollout is recorded.
-        self._record_experience()
+        self._open_experience_recording()
         result = self._trainer.iterate()
         start_time = time.monotonic()
         held_out, online_evaluation = self._trainer.held_out_evaluator, self._run_due_evaluation()
@@ -252,21 +255,21 @@ class RunningAlgorithm:
         """Write a checkpoint.
 
         Args:
-            path: its folder, which is new, empty, or an earlier checkpoint; None creates a temporary one.
+            path: the checkpoint's folder: new, empty, or an earlier checkpoint. None creates a temporary folder.
 
         Returns:
-            The folder. `Policy.load` opens it too.
+            The folder, which `Policy.load` opens too.
 
         Raises:
             DataError: the folder contains other files.
-            StorageError: it cannot be written.
+            StorageError: the checkpoint cannot be written.
         """
         folder = resolve(path or tempfile.mkdtemp(prefix="hindcast-"))
         if isinstance(self._recording, TrainingRecording):
-            self._recording.flush()  # after a kill, episodes from here on are played again, but not earlier ones
-        pending = self._evaluations.pending_updates if self._evaluations else None
+            self._recording.flush()  # a run that resumes here plays only later episodes again
+        pending_updates = self._evaluations.pending_updates if self._evaluations else None
         counters = {
-            "evaluating": pending,
+            "evaluating": pending_updates,
             EVALUATION_RESULTS: self._last_evaluation,
             CONFIG_KEY: config_to_json(self.config.to_dict()),
         }
@@ -287,8 +290,9 @@ class RunningAlgorithm:
 
         Args:
             path: a checkpoint, or a folder of checkpoints: its best, else its latest.
-            component: None restores everything, so that the next batch and update are those that would have followed;
-                COMPONENT_RL_MODULE only the policy, COMPONENT_LEARNER the policy and its optimisers.
+            component: None restores everything, and training continues with the same batches and updates as without
+                the interruption. COMPONENT_RL_MODULE restores only the policy, COMPONENT_LEARNER the policy and its
+                optimisers.
 
         Raises:
             DataError: there is no checkpoint at the path, or it has another algorithm, model or environment.
@@ -384,8 +388,8 @@ class RunningAlgorithm:
 
     def _build(self, plan: BuildPlan) -> None:
         self._algorithm = plan.algorithm
-        for line in (*self.config.replaced_options, *self._reader_folders.notes):
-            self._add_note(line)
+        for note in (*self.config.replaced_options, *self._reader_folders.notes):
+            self._add_note(note)
         self._output, self._reporter = plan.recording, _NoteReporter(self._add_note)
         self._environment = plan.training.spec.environment if plan.training else None
         if plan.training is not None:
@@ -396,7 +400,7 @@ class RunningAlgorithm:
         self._trainer = _make_trainer(plan, self._reporter)
         # Evaluation processes use CPUs, which torch's threads must leave to them.
         self._trainer.num_busy_processors = self._evaluations.num_processes if self._evaluations else 0
-        for note in _without_derived_fields(self._trainer.notes):
+        for note in _drop_notes_on_derived_fields(self._trainer.notes):
             self._add_note(note)
         if plan.training is None or plan.is_online:
             self._warm_start(plan.initial_checkpoint)
@@ -405,7 +409,7 @@ class RunningAlgorithm:
         self._callbacks.call("on_algorithm_init")
 
     def _warm_start(self, path: str | None) -> None:
-        """Load the initial policy of a training without data; a training on data does so itself."""
+        """Load the initial policy of a training without data; `Trainer.begin` does it for a training on data."""
         if path is None:
             return
         try:
@@ -421,7 +425,7 @@ class RunningAlgorithm:
             self._add_note(note)
 
     def _run_due_evaluation(self) -> Result | None:
-        """Return the evaluation that is due in this iteration, if any; start one that runs in parallel to training."""
+        """Run or start the evaluation that is due in this iteration; return an evaluation that has finished, if any."""
         if self._evaluations is None:
             return None
         evaluation = self._evaluations.collect()
@@ -432,7 +436,8 @@ class RunningAlgorithm:
             return evaluation
         return self._evaluations.evaluate(self.get_policy(), self.iteration)
 
-    def _record_experience(self) -> None:
+    def _open_experience_recording(self) -> None:
+        """Let the players add the episodes that the policy learns from to the output, if there is one."""
         if self._output is None or isinstance(self._recording, TrainingRecording):
             return
         players = find_episode_players(self._trainer.experience)
@@ -457,10 +462,10 @@ class RunningAlgorithm:
         _LOG.warning(message)
 
 
-def _without_derived_fields(notes: Sequence[str]) -> list[str]:
-    """Drop notes on fields that follow from others and were not set by the user."""
-    has_filters = any(note.startswith(_CONV_FILTERS) for note in notes)
-    prefixes = (_VF_SHARE_LAYERS, _CONV_PADDING) if has_filters else (_VF_SHARE_LAYERS,)
+def _drop_notes_on_derived_fields(notes: Sequence[str]) -> list[str]:
+    """Drop notes on fields that follow from other fields and were not set by the user."""
+    has_filters = any(note.startswith(_CONV_FILTERS_PREFIX) for note in notes)
+    prefixes = (_VF_SHARE_LAYERS_PREFIX, _CONV_PADDING_PREFIX) if has_filters else (_VF_SHARE_LAYERS_PREFIX,)
     return [note for note in notes if not note.startswith(prefixes)]
 
 
@@ -474,16 +479,17 @@ def _make_trainer(plan: BuildPlan, reporter: Reporter) -> Trainer:
     if plan.is_online:
         return make_online_trainer(plan.training, plan.training.spec, plan.num_envs)
     if (initial := plan.training.spec.initial_checkpoint) is not None:
-        load_initial_policy(initial, plan.model)  # fails early: preparing data takes long
+        # Errors should be raised before the data are prepared, which takes long.
+        load_initial_policy(initial, plan.model)
     inputs = open_inputs(plan.training, resolve_inputs(plan.training, FileReferences({})), reporter)
     return make_offline_trainer(plan.training, make_sources(inputs))
 
 
 class _NoteReporter(Reporter):
-    """A reporter that only passes notes on; results contain the progress."""
+    """A reporter that passes on notes, and drops progress, since results contain it."""
 
-    def __init__(self, note: Callable[[str], None]) -> None:
-        self._add_note = note
+    def __init__(self, add_note: Callable[[str], None]) -> None:
+        self._add_note = add_note
 
     def note(self, resource: str, message: str) -> None:  # noqa: ARG002
         self._add_note(message)

@@ -1,4 +1,4 @@
-"""Write the checkpoints of `save_to_path`, one folder with the config as JSON, and restore from them."""
+"""Write and restore the checkpoints of `save_to_path`: each is one folder, and contains the config as JSON."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ CONFIG_KEY = "config"
 """Key of the config in the counters of a checkpoint's training state."""
 CheckpointPart = Literal["everything", "learner", "policy"]
 
-_VALUE_OPTION = "vf_share_layers"
+_VF_SHARE_LAYERS = "vf_share_layers"
 
 
 class SingleCheckpointStore(CheckpointStore):
-    """A checkpoint store whose folder is its only checkpoint.
+    """A checkpoint store with only one checkpoint, which is its folder.
 
     Args:
+        location: the folder.
         counters: further counters for the checkpoint.
     """
 
@@ -82,19 +83,20 @@ def load_config(checkpoint: Checkpoint) -> AlgorithmConfig:
 
 
 def config_to_json(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert options to JSON, classes and functions to their paths; `leftOut` names those that JSON cannot hold."""
-    encoded: dict[str, Any] = {}
+    """Convert options to JSON, with import paths for classes; `leftOut` names the options that JSON cannot hold."""
+    json_options: dict[str, Any] = {}
     for name, value in options.items():
         try:
-            encoded[name] = orjson.loads(
-                orjson.dumps(_to_names(name, value), _to_json, orjson.OPT_SERIALIZE_NUMPY)
+            json_options[name] = orjson.loads(
+                orjson.dumps(_replace_objects_by_names(name, value), _to_json, orjson.OPT_SERIALIZE_NUMPY)
             )
         except TypeError:
             continue
-    return {"options": encoded, "leftOut": [name for name in options if name not in encoded]}
+    return {"options": json_options, "leftOut": [name for name in options if name not in json_options]}
 
 
-def _to_names(name: str, value: Any) -> Any:
+def _replace_objects_by_names(name: str, value: Any) -> Any:
+    """Return an option's value with an id for an environment and strings for the paths of inputs."""
     if name == "env":
         return environment_id(value)
     if name == "input_" and isinstance(value, Mapping):
@@ -107,6 +109,7 @@ def _to_json(value: Any) -> Any:
         return str(value)
     if path := import_path_of(value):
         return path
+    # A space, recognised without importing Gymnasium.
     if hasattr(value, "contains") and hasattr(value, "sample"):
         return space_to_field(value)
     # orjson's `default` function must raise TypeError for a value that it cannot convert.
@@ -121,12 +124,12 @@ def parse_component(component: str | None) -> CheckpointPart:
     """
     if component is None:
         return "everything"
-    parts = [step for step in component.replace(os.sep, "/").split("/") if step]
-    if parts[-1:] == [DEFAULT_MODULE_ID]:
-        parts.pop()
-    if parts[-1:] == [COMPONENT_RL_MODULE]:
+    names = [name for name in component.replace(os.sep, "/").split("/") if name]
+    if names[-1:] == [DEFAULT_MODULE_ID]:
+        names.pop()
+    if names[-1:] == [COMPONENT_RL_MODULE]:
         return "policy"
-    if parts and set(parts) <= {COMPONENT_LEARNER_GROUP, COMPONENT_LEARNER}:
+    if names and set(names) <= {COMPONENT_LEARNER_GROUP, COMPONENT_LEARNER}:
         return "learner"
     components = (COMPONENT_RL_MODULE, COMPONENT_LEARNER, COMPONENT_LEARNER_GROUP)
     raise SpecError(
@@ -139,10 +142,11 @@ def load_policy(policy: Policy, path: str | Path) -> str | None:
     """Load the weights and filters of a checkpoint's policy into `policy`.
 
     Args:
+        policy: the policy to change.
         path: a checkpoint, a folder of checkpoints, or a `module` folder.
 
     Returns:
-        A note if the checkpoint has no value head and the current one is kept.
+        A note if the checkpoint has no value head and the current one is kept; otherwise None.
 
     Raises:
         DataError: there is no policy at the path, or its spaces or its model differ.
@@ -150,18 +154,18 @@ def load_policy(policy: Policy, path: str | Path) -> str | None:
     location = resolve(path)
     if not location.child(DESCRIPTION).exists():
         location = find_checkpoint(location).module
-    saved = Policy.load(location)
+    saved_policy = Policy.load(location)
     label = f"the policy at {path}"
-    _check_spaces(label, policy, saved)
-    _check_model(label, policy, saved)
-    has_no_value_head = policy.load_weights(saved, label)
+    _check_spaces(label, policy, saved_policy)
+    _check_model(label, policy, saved_policy)
+    has_no_value_head = policy.load_weights(saved_policy, label)
     return f"{label} has no value head; the current one is kept" if has_no_value_head else None
 
 
-def _check_spaces(label: str, policy: Policy, saved: Policy) -> None:
+def _check_spaces(label: str, policy: Policy, saved_policy: Policy) -> None:
     for subject, current, restored in (
-        ("observations", policy.observation_space, saved.observation_space),
-        ("actions", policy.action_space, saved.action_space),
+        ("observations", policy.observation_space, saved_policy.observation_space),
+        ("actions", policy.action_space, saved_policy.action_space),
     ):
         if current != restored:
             raise DataError(
@@ -169,16 +173,16 @@ def _check_spaces(label: str, policy: Policy, saved: Policy) -> None:
             )
 
 
-def _check_model(label: str, policy: Policy, saved: Policy) -> None:
-    """Check that the options of the two models are equal."""
-    # Options and not only shapes: activations and filters do not show in the weights' shapes.
-    config, saved_config = policy.module.model_config, saved.module.model_config
-    have_value_heads = policy.module.value and saved.module.value
+def _check_model(label: str, policy: Policy, saved_policy: Policy) -> None:
+    """Check that the options of the two policies' models are equal."""
+    # Equal shapes of the weights would not suffice, since activations and filters do not affect them.
+    config, saved_config = policy.module.model_config, saved_policy.module.model_config
+    both_have_value_heads = policy.module.value and saved_policy.module.value
     for name in type(config).model_fields:
         if (
             # Initialisers and dropout do not change what saved weights compute, nor does sharing layers with a value
             # head that one of the two lacks.
-            (name == _VALUE_OPTION and not have_value_heads)
+            (name == _VF_SHARE_LAYERS and not both_have_value_heads)
             or name == "dropout"
             or name.endswith("_initializer")
         ):
@@ -188,7 +192,7 @@ def _check_model(label: str, policy: Policy, saved: Policy) -> None:
                 f"{label} was trained with {name}={getattr(saved_config, name)!r}, but this config has "
                 f"{getattr(config, name)!r}: pass rl_module() the model_config that it was trained with."
             )
-    preprocessing, saved_preprocessing = policy.preprocessing.to_json(), saved.preprocessing.to_json()
+    preprocessing, saved_preprocessing = policy.preprocessing.to_json(), saved_policy.preprocessing.to_json()
     for name in preprocessing:
         if preprocessing[name] != saved_preprocessing.get(name):
             raise DataError(

@@ -24,10 +24,13 @@ _BUFFER_CLASSES: Final = ("EpisodeReplayBuffer", "PrioritizedEpisodeReplayBuffer
 
 
 def expand_options(algorithm: str | None, options: Options) -> dict[str, Any]:
-    """Return the options, with composite ones replaced by those that they stand for.
+    """Return the options, with each composite option replaced by the options that it stands for.
+
+    Options that are None are dropped, except if None turns off a default.
 
     Args:
-        options: name -> value as set by the user. Options that are set directly take precedence.
+        algorithm: its name, or import path; None if the config has none.
+        options: name -> value as set by the user. Options that the user sets directly take precedence.
 
     Raises:
         SpecError: a value has no equivalent.
@@ -37,21 +40,21 @@ def expand_options(algorithm: str | None, options: Options) -> dict[str, Any]:
         for name, value in options.items()
         if value is not None or turns_off_default(algorithm, name, value)
     }
-    set_options |= _evaluation_environment(set_options)
-    evaluation = _input_evaluation(set_options.pop("input_evaluation", None), set_options)
-    return {**evaluation, **_replay_priorities(algorithm, set_options), **set_options}
+    set_options |= _expand_evaluation_environment(set_options)
+    evaluation = _expand_input_evaluation(set_options.pop("input_evaluation", None), set_options)
+    return {**evaluation, **_expand_replay_buffer_type(algorithm, set_options), **set_options}
 
 
-def _input_evaluation(value: Any, other_options: Options) -> dict[str, Any]:
-    """Expand RLlib's option of 2019: estimates from the input, or an evaluation in the environment."""
+def _expand_input_evaluation(value: Any, other_options: Options) -> dict[str, Any]:
+    """Expand RLlib's option of 2019 to estimates on held-out data, or to an evaluation in the environment."""
     if not value:
         return {}
     names = estimate_names("input_evaluation", value)
-    allowed = (_SIMULATION, *get_args(EstimateName))
+    allowed_names = (_SIMULATION, *get_args(EstimateName))
     for name in names:
-        if name not in allowed:
+        if name not in allowed_names:
             raise SpecError(
-                f"input_evaluation contains {name!r}, expected some of {', '.join(map(repr, allowed))}."
+                f"input_evaluation contains {name!r}, expected some of {', '.join(map(repr, allowed_names))}."
             )
     options: dict[str, Any] = {"evaluation_interval": 1} if _SIMULATION in names else {}
     if estimators := [name for name in names if name != _SIMULATION]:
@@ -61,8 +64,8 @@ def _input_evaluation(value: Any, other_options: Options) -> dict[str, Any]:
     return options
 
 
-def _replay_priorities(algorithm: str | None, options: Options) -> dict[str, Any]:
-    """Convert the type of the replay buffer to the algorithm's options of prioritised replay."""
+def _expand_replay_buffer_type(algorithm: str | None, options: Options) -> dict[str, Any]:
+    """Convert the type of the replay buffer to the algorithm's options for prioritised replay."""
     buffer = options.get("replay_buffer_config")
     if algorithm is None or not isinstance(buffer, Mapping):
         return {}
@@ -92,7 +95,7 @@ def _replay_priorities(algorithm: str | None, options: Options) -> dict[str, Any
     return {"prioritized_replay": True} | {f"prioritized_replay_{key}": exponents[key] for key in exponents}
 
 
-def _evaluation_environment(options: Options) -> dict[str, Any]:
+def _expand_evaluation_environment(options: Options) -> dict[str, Any]:
     """Move the environment out of `evaluation_config`, if only evaluations play in it."""
     overrides = options.get("evaluation_config")
     if not isinstance(overrides, Mapping):
@@ -103,12 +106,12 @@ def _evaluation_environment(options: Options) -> dict[str, Any]:
     if options.get("output") or not has_recorded_input(options) or "sampler" in input_entries(options):
         raise SpecError(
             f"evaluation_config contains {next(iter(environment))!r}, but the policy also plays in this environment "
-            "to learn or to record: evaluate elsewhere with custom_evaluation_function."
+            "to learn or to record: to evaluate in another one, use custom_evaluation_function."
         )
-    rest = {name: value for name, value in overrides.items() if name not in environment}
+    remaining_overrides = {name: value for name, value in overrides.items() if name not in environment}
     if "env_config" in environment:
         environment["env_config"] = {
             **require_mapping("env_config", options.get("env_config", {})),
             **require_mapping("evaluation_config: env_config", environment["env_config"]),
         }
-    return {**environment, "evaluation_config": rest}
+    return {**environment, "evaluation_config": remaining_overrides}

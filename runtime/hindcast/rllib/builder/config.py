@@ -14,7 +14,7 @@
         algo.save_to_path("checkpoint")
 
 `config.to_resource()` returns the equivalent resource. `options.toml` lists every option and its field; methods refuse
-names that are not in it and suggest the nearest one. `BCConfig` and the others are in `algorithm_configs`.
+names that are not in it and suggest the nearest one. `algorithm_configs` has `BCConfig` and the other configs.
 """
 
 from __future__ import annotations
@@ -320,7 +320,7 @@ class AlgorithmConfig:
 
     @property
     def total_train_batch_size(self) -> int | None:
-        """Timesteps in the batch of all learners together; None without an algorithm."""
+        """Number of timesteps in the batches of all learners together; None without an algorithm."""
         per_learner = self["train_batch_size_per_learner"]
         return None if per_learner is None else per_learner * max(1, self["num_learners"] or 1)
 
@@ -369,7 +369,7 @@ class AlgorithmConfig:
         self.update_from_dict({name: value})
 
     def __getattr__(self, name: str) -> Any:
-        # `copy` and `pickle` look these up before they exist; as options they would recurse.
+        # `copy` and `pickle` look these up before they exist; looking them up as options would recurse.
         if name in _INSTANCE_ATTRIBUTES or name.startswith("__"):
             raise AttributeError(name)
         if name in REMOVED_METHODS:
@@ -391,13 +391,14 @@ class AlgorithmConfig:
 
     @property
     def _explicit_options(self) -> dict[str, Any]:
-        """The options that were set, and those that a subclass sets by overriding a method."""
+        """The options that were set, and the learner connector of a subclass that overrides its method."""
         if type(self).build_learner_connector is AlgorithmConfig.build_learner_connector:
             return self._options
         return {**self._options, "learner_connector": self.build_learner_connector}
 
     @property
     def _algorithm_path(self) -> str:
+        """The name or import path of the algorithm, or of its subclass `learner_class` if that is set."""
         if self.algorithm is None:
             raise SpecError(
                 "AlgorithmConfig() has no algorithm: start with BCConfig() or another algorithm's config, or copy the "
@@ -409,9 +410,11 @@ class AlgorithmConfig:
 
     @property
     def _resource_name(self) -> str:
+        """The default of `metadata.name`."""
         return self._algorithm_path.rpartition(":")[2].lower()
 
     def _set(self, method: str, options: Mapping[str, Any]) -> Self:
+        """Check that the method accepts the options, and set them."""
         if self._is_frozen:
             raise SpecError("the config is frozen: change config.copy(copy_frozen=False) instead.")
         settings = {
@@ -437,6 +440,6 @@ def _learner_class_path(learner_class: Any, algorithm: str) -> str:
     if not issubclass(resolve(path), resolve(algorithm)):
         raise SpecError(
             f"learner_class is {path!r}, which is not a learner of {algorithm}: derive it from {algorithm}TorchLearner "
-            'if that exists; otherwise make the loss an algorithm, AlgorithmConfig("package.module:Class").'
+            'if that exists; otherwise write a custom algorithm, AlgorithmConfig("package.module:Class").'
         )
     return path

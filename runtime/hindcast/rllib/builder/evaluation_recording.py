@@ -24,6 +24,7 @@ from hindcast.run.placement import LOCAL
 from hindcast.worker_processes import Workers
 
 _EPISODES_PER_SLOT = 4
+"""Episodes of a range for each slot (an environment of a runner): a slot with short episodes plays more of them."""
 
 
 class EvaluationRecording(GrowingDataset):
@@ -31,6 +32,7 @@ class EvaluationRecording(GrowingDataset):
 
     Args:
         resource: the recording; its duration is that of one evaluation.
+        reporter: receives the notes.
     """
 
     def __init__(self, resource: OfflineRecording, reporter: Reporter) -> None:
@@ -43,7 +45,7 @@ class EvaluationRecording(GrowingDataset):
 
         Raises:
             OutputConflict: the folder contains other files, or another policy's episodes.
-            UserError: an episode could not be recorded; an unfinished range does not count.
+            UserError: an episode could not be recorded; the episodes of its range are discarded.
         """
         workers = self._open_workers(policy)
         report = EnvReport()
@@ -68,37 +70,39 @@ class EvaluationRecording(GrowingDataset):
     @property
     def _range_size(self) -> int:
         """Number of episodes of a range: full files if their size is limited, and enough to keep all slots busy."""
-        width, rows = self._spec.runners.envs_per_runner, self._spec.output.episodes_per_file
-        return rows * math.ceil(width / rows) if rows is not None else _EPISODES_PER_SLOT * width
+        num_slots, episodes_per_file = self._spec.runners.envs_per_runner, self._spec.output.episodes_per_file
+        if episodes_per_file is None:
+            return _EPISODES_PER_SLOT * num_slots
+        return episodes_per_file * math.ceil(num_slots / episodes_per_file)
 
     def _open_workers(self, policy: Policy) -> Workers[Runner]:
         if self._workers is None:
             self._open(policy)
-        self._note_policy(policy)
+        self._save_changed_policy(policy)
         # The policy is saved first: runners in other processes load it.
         if self._workers is None:
             self._recorded_task = self._make_task(self._module)
-            runners, note = LOCAL.replicas(self._spec.runners.replicas, "evaluation runners")
+            num_runners, note = LOCAL.replicas(self._spec.runners.replicas, "evaluation runners")
             if note:
                 self._reporter.note(self._name, note)
-            self._workers = LOCAL.recorders(runners, self._recorded_task)
+            self._workers = LOCAL.recorders(num_runners, self._recorded_task)
         return self._workers
 
-    def _conflict(self, policy: Policy) -> str | None:
+    def _describe_conflict(self, policy: Policy) -> str | None:
         module = self._policy_folder.child(self.module_name)
         if module.exists() and Policy.load(module).digest == policy.digest:
             return None
         return "episodes of another policy"
 
     def _next_ranges(self, num_episodes: int) -> list[RangeToRecord]:
-        """Return the next episodes as ranges."""
+        """Divide the next episodes into ranges."""
         indices = range(self._num_episodes, self._num_episodes + num_episodes)
         ranges = [
-            indices[first : first + self._range_size] for first in range(0, num_episodes, self._range_size)
+            indices[start : start + self._range_size] for start in range(0, num_episodes, self._range_size)
         ]
         tasks = [
-            RangeToRecord(number, episode_range)
-            for number, episode_range in enumerate(ranges, self._num_ranges)
+            RangeToRecord(range_number, episode_range)
+            for range_number, episode_range in enumerate(ranges, self._num_ranges)
         ]
         self._num_ranges, self._num_episodes = self._num_ranges + len(tasks), indices.stop
         return tasks
@@ -107,28 +111,31 @@ class EvaluationRecording(GrowingDataset):
         self, workers: Workers[Runner], policy: Policy, tasks: list[RangeToRecord], report: EnvReport
     ) -> None:
         """Record the ranges that are not committed yet, and report the episodes of all ranges."""
-        recorded: dict[int, RecordedRange] = {}
+        recorded_ranges: dict[int, RecordedRange] = {}
         missing = [task for task in tasks if task.number not in self._commits_made]
         if missing:
-            # The manifest says that a dataset is complete.
+            # A manifest marks a dataset as complete.
             self._folder.child(MANIFEST).delete()
 
         def next_task(in_progress: set[int]) -> RangeToRecord | None:
-            return next((task for task in missing if task.number not in in_progress | recorded.keys()), None)
+            return next(
+                (task for task in missing if task.number not in in_progress | recorded_ranges.keys()), None
+            )
 
         policy.preprocessing.reset()
-        # Processes get the policy as files; this process uses the object.
+        # Runners in other processes get the policy as files; those in this process use the object.
         runner_policy = policy if isinstance(workers, LocalWorkers) else policy.to_files()
         for recorded_range in record_ranges(workers, runner_policy, next_task):
-            number = recorded_range.commit.range
-            recorded[number], self._commits_made[number] = recorded_range, recorded_range.commit
+            range_number = recorded_range.commit.range
+            recorded_ranges[range_number] = recorded_range
+            self._commits_made[range_number] = recorded_range.commit
         for task in tasks:
-            result = recorded.get(task.number) or self._read_range(self._commits_made[task.number])
+            result = recorded_ranges.get(task.number) or self._read_range(self._commits_made[task.number])
             report.returns.extend(result.returns)
             report.lengths.extend(result.lengths)
 
     def _read_range(self, commit: Commit) -> RecordedRange:
-        """Read returns and lengths of a committed range."""
+        """Read the returns and lengths of the episodes of a committed range."""
         task = self._recorded_task
         assert task is not None
         lengths = np.array([length for file in commit.files for length in file.episode_lengths])

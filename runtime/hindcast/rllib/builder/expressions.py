@@ -23,6 +23,7 @@ _TOKEN: Final = re.compile(r"(call|field_ref|literal|options|end): '(.*)'")
 
 Term = dict[str, Any]
 Token = tuple[str, str]
+"""(type, content) of a line of a printed expression: `("field_ref", "reward")`."""
 
 
 def is_expression(value: Any) -> bool:
@@ -31,17 +32,17 @@ def is_expression(value: Any) -> bool:
 
 
 def parse_comparisons(expression: Any) -> list[Term]:
-    """Return the filter terms (`column`, `op`, `value`) whose conjunction is the expression.
+    """Return the filter terms (`column`, `op`, `value`) that are together equivalent to the expression.
 
     Args:
         expression: comparisons of a column with a value, including `isin`, joined by `&`.
 
     Raises:
-        SpecError: it contains anything else.
+        SpecError: the expression contains anything else.
     """
     try:
         tokens, values = _tokenize(expression)
-        # Without the calls that join them, each comparison has four tokens, and nothing else has.
+        # Without the calls of `and`, each comparison has four tokens: the call, two operands and its end.
         operands = [
             token for token in tokens if not (token[0] in ("call", "end") and token[1] in _AND_FUNCTIONS)
         ]
@@ -58,7 +59,7 @@ def parse_comparisons(expression: Any) -> list[Term]:
 
 
 def _tokenize(expression: Any) -> tuple[list[Token], Sequence[Any]]:
-    """Return an expression's calls, in order, and the values that they refer to by number."""
+    """Return an expression's tokens, in order, and the values that its literals refer to by index."""
     import pyarrow as pa
 
     # pyarrow has no accessors for the parts of an expression, and `to_substrait` requires the columns' types, which a
@@ -66,9 +67,8 @@ def _tokenize(expression: Any) -> tuple[list[Token], Sequence[Any]]:
     (buffer,) = expression.__reduce__()[1]
     with pa.ipc.open_file(buffer) as file:
         batch = file.get_batch(0)
-        text = file.schema.to_string(
-            truncate_metadata=False
-        )  # a dict of the metadata keeps only one call: all have the same key
+        # As text, because all calls have the same key, and a dict of the metadata would keep only one.
+        text = file.schema.to_string(truncate_metadata=False)
     lines = text.partition("-- schema metadata --\n")[2].split("\n")
     tokens = [(match[1], match[2]) for line in lines if (match := _TOKEN.fullmatch(line))]
     if len(tokens) < len(lines):

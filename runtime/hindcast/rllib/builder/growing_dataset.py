@@ -22,7 +22,12 @@ from hindcast.run.recording import RecordingRun
 
 
 class GrowingDataset(RecordingRun):
-    """A dataset to which ranges of episodes are added."""
+    """A dataset to which ranges of episodes are added.
+
+    Args:
+        resource: the recording.
+        reporter: receives the notes.
+    """
 
     module_name = "module"
     """Folder of the policy that is stored with the data."""
@@ -31,7 +36,7 @@ class GrowingDataset(RecordingRun):
         super().__init__(resource, reporter, Interruption())
         self._exit_stack = contextlib.ExitStack()
         self._commits_made: dict[int, Commit] = {}
-        self._digests: list[str] = []
+        self._policy_digests: list[str] = []
         self._recorded_task: RecordingTask | None = None
 
     def close(self) -> None:
@@ -40,9 +45,9 @@ class GrowingDataset(RecordingRun):
             if self._recorded_task is not None and self._commits_made:
                 manifest = self._make_manifest(self._recorded_task, self._module, self._commits_made)
                 # The policy changed between calls, so one digest does not describe all episodes.
-                if len(self._digests) > 1:
+                if len(self._policy_digests) > 1:
                     manifest = manifest.model_copy(
-                        update={"policy": {**manifest.policy, "digests": self._digests}}
+                        update={"policy": {**manifest.policy, "digests": self._policy_digests}}
                     )
                 write_manifest(self._folder, manifest)
         finally:
@@ -54,11 +59,12 @@ class GrowingDataset(RecordingRun):
         return str(self._policy_folder.child(self.module_name))
 
     def _open(self, policy: Policy) -> None:
+        """Lock the output, and read or clear the episodes that it contains."""
         self._check_output()
         self._exit_stack.enter_context(self._sole_writer())
-        # Runners of a script that was killed may still write.
+        # Runners of a killed script may still be writing.
         wait_for_runners(self._folder)
-        if read_commits(self._folder) and (problem := self._conflict(policy)):
+        if read_commits(self._folder) and (problem := self._describe_conflict(policy)):
             if self._spec.output.on_existing != "Replace":
                 raise OutputConflict(
                     f'{self._folder} contains {problem}: choose another output, or set output_on_existing="Replace".'
@@ -72,13 +78,14 @@ class GrowingDataset(RecordingRun):
         if self._commits_made:
             self._reporter.note(self._name, f"resuming an earlier run in {self._folder}")
 
-    def _conflict(self, policy: Policy) -> str | None:
-        """Describe existing content that this dataset cannot continue, or return None."""
+    def _describe_conflict(self, policy: Policy) -> str | None:
+        """Describe existing episodes that this dataset cannot continue; return None if it can."""
         raise NotImplementedError
 
-    def _note_policy(self, policy: Policy) -> None:
+    def _save_changed_policy(self, policy: Policy) -> None:
+        """Save the policy if its weights have changed since the last call."""
         digest = policy.digest
-        # Saved before its first episodes, so that a killed script finds the policy of what it recorded.
-        if digest not in self._digests[-1:]:
+        # Before its first episodes are written, so that recorded episodes have their policy even after a kill.
+        if digest not in self._policy_digests[-1:]:
             policy.save(self._module)
-            self._digests.append(digest)
+            self._policy_digests.append(digest)

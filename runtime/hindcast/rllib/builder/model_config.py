@@ -83,18 +83,18 @@ _SHARED_DEFAULTS: Final = frozenset(
         "max_seq_len",
     }
 )
-"""Fields that are left out at their defaults, which are also the resource's."""
+"""Fields that are left out if they have their defaults, which are also the defaults of the resource."""
 _DEFAULTS: Final = asdict(DefaultModelConfig())
-_KWARGS: Final = "_kwargs"
+_KWARGS_SUFFIX: Final = "_kwargs"
 _ACTIVATIONS: Final = {"swish": "silu", None: "linear"}
-_FILTERS: Final = {"NoFilter": "none", "MeanStdFilter": "meanStd"}
+_OBSERVATION_FILTERS: Final = {"NoFilter": "none", "MeanStdFilter": "meanStd"}
 
 
 def model_config_to_dict(config: DefaultModelConfig | Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a model config, with names of functions; of a mapping only those that it contains.
+    """Return the fields of a model config, or the entries of a mapping, with names in place of initialiser functions.
 
     Raises:
-        SpecError: it is neither a `DefaultModelConfig` nor a mapping.
+        SpecError: the config is neither a `DefaultModelConfig` nor a mapping.
     """
     if not isinstance(config, DefaultModelConfig | Mapping):
         raise SpecError(
@@ -111,31 +111,31 @@ def model_fields(config: DefaultModelConfig | Mapping[str, Any]) -> dict[str, An
     """Return the resource's model section, by its YAML names.
 
     Raises:
-        SpecError: a field is unknown, or is refused and not at its default.
+        SpecError: a field is unknown, or is refused and does not have its default.
     """
     options = model_config_to_dict(config)
-    section: dict[str, Any] = _padding_of_filters(options)
+    section: dict[str, Any] = _padding_field(options)
     for name, value in options.items():
         option = OPTIONS[MODEL].get(name)
         if option is None:
             raise SpecError(f"model_config.{name} is not a field{nearest(name, OPTIONS[MODEL])}")
         if name in _SHARED_DEFAULTS and value == _DEFAULTS[name]:
             continue
-        if option.kind == "mapped" and not name.endswith(_KWARGS):
-            section[option.training.removeprefix("model.")] = _convert(name, value, options)
+        if option.kind == "mapped" and not name.endswith(_KWARGS_SUFFIX):
+            section[option.training.removeprefix("model.")] = _convert_field(name, value, options)
         elif option.kind == "refused" and value != _DEFAULTS[name]:
             raise SpecError(f"model_config.{name} is {value!r}: {option.remark}.")
     return section
 
 
 def replaced_model_fields(
-    config: DefaultModelConfig | Mapping[str, Any], idle: Mapping[str, str]
+    config: DefaultModelConfig | Mapping[str, Any], idle_fields: Mapping[str, str]
 ) -> list[str]:
-    """Return notes on the fields whose values are replaced or have no effect.
+    """Return notes on the fields with values that are replaced or have no effect.
 
     Args:
         config: the model config.
-        idle: the resource's fields without effect -> the reason.
+        idle_fields: the resource's fields without effect -> the reason.
     """
     options, notes = model_config_to_dict(config), []
     if options.get("head_fcnet_hiddens") and "head_fcnet_activation" in options:
@@ -145,34 +145,34 @@ def replaced_model_fields(
     ):
         notes.append(f"head_fcnet_use_layernorm: {OPTIONS[MODEL]['head_fcnet_use_layernorm'].remark}")
     notes += [
-        f"{name}: has no effect without {name.removesuffix(_KWARGS)}"
+        f"{name}: has no effect without {name.removesuffix(_KWARGS_SUFFIX)}"
         for name, value in options.items()
-        if name.endswith(_KWARGS) and value and options.get(name.removesuffix(_KWARGS)) is None
+        if name.endswith(_KWARGS_SUFFIX) and value and options.get(name.removesuffix(_KWARGS_SUFFIX)) is None
     ]
     return notes + [
-        f"{name}: {use_option_names(idle[field])}"
+        f"{name}: {use_option_names(idle_fields[field])}"
         for name, option in OPTIONS[MODEL].items()
-        if name in options and (field := option.training) in idle and not name.endswith(_KWARGS)
+        if name in options and (field := option.training) in idle_fields and not name.endswith(_KWARGS_SUFFIX)
     ]
 
 
-def observation_filter(name: Any) -> Any:
-    """Convert RLlib's name of an observation filter to Hindcast's; return other names as they are."""
-    return _FILTERS.get(name, name) if isinstance(name, str) else name
+def convert_observation_filter(name: Any) -> Any:
+    """Convert RLlib's name of an observation filter to Hindcast's; return any other value unchanged."""
+    return _OBSERVATION_FILTERS.get(name, name) if isinstance(name, str) else name
 
 
-def _convert(name: str, value: Any, options: Mapping[str, Any]) -> Any:
+def _convert_field(name: str, value: Any, options: Mapping[str, Any]) -> Any:
     if _is_initializer(name):
-        arguments = options.get(f"{name}{_KWARGS}")
+        arguments = options.get(f"{name}{_KWARGS_SUFFIX}")
         return {"name": value, "kwargs": arguments} if value is not None and arguments else value
     if name in ("fcnet_activation", "conv_activation"):
         return _ACTIVATIONS.get(value, value)
     if name == "observation_filter":
-        return observation_filter(value)
+        return convert_observation_filter(value)
     if name == "use_lstm":
         return "lstm" if value else "none"
     if name == "conv_filters" and value is not None:
-        return [[_square(size) for size in layer[:3]] for layer in value]
+        return [[_to_square_size(size) for size in layer[:3]] for layer in value]
     return value
 
 
@@ -180,8 +180,8 @@ def _is_initializer(name: str) -> bool:
     return name.endswith("_initializer")
 
 
-def _padding_of_filters(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `convPadding` of `conv_filters`; layers without a padding have "same"."""
+def _padding_field(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `convPadding`, from the fourth entries of `conv_filters`; layers without one have "same"."""
     filters = options.get("conv_filters")
     if not filters or options.get("conv_padding") is not None:
         return {}
@@ -194,6 +194,6 @@ def _padding_of_filters(options: Mapping[str, Any]) -> dict[str, Any]:
     return {"convPadding": paddings.pop()}
 
 
-def _square(size: Any) -> Any:
-    """Convert `(4, 4)` to 4; the model checks sizes that are not square."""
+def _to_square_size(size: Any) -> Any:
+    """Convert a size such as `(4, 4)` to 4; `ModelSpec` refuses sizes that are not square."""
     return size[0] if isinstance(size, list | tuple) and len(size) == 2 and size[0] == size[1] else size

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hindcast.rllib.multi_rl_module import MultiRLModule
 
 _OPTION: Final = "rl_module_spec"
-_DEFAULT: Final = "hindcast.models.rl_module:PolicyModule"
+_DEFAULT_CLASS: Final = "hindcast.models.rl_module:PolicyModule"
 _MAX_SEQ_LEN: Final = "max_seq_len"
 
 
@@ -33,11 +33,15 @@ class RLModuleSpec:
     Attributes:
         module_class: a subclass of `hindcast.RLModule` at the top level of a module, or its "package.module:Class".
             None is the default network.
-        model_config: with a class, a JSON dictionary: the keyword arguments of `setup()`, or, if `setup()` has no
-            arguments, the values of `self.model_config["name"]`; `max_seq_len` also sets the network's. A
-            `DefaultModelConfig`, or a dictionary without a class, is that of `rl_module(model_config=...)`.
-        observation_space, action_space, inference_only, learner_only: follow from the rest of the config.
-        catalog_class, load_state_path: refused.
+        model_config: with a class, a dictionary of JSON values: the keyword arguments of `setup()`, or, if `setup()`
+            has no arguments, the values of `self.model_config["name"]`; `max_seq_len` also sets the network's sequence
+            length. A `DefaultModelConfig`, or a dictionary without a class, is used as `rl_module(model_config=...)`.
+        observation_space: only used by `build()`; otherwise the space of the environment or the data.
+        action_space: see `observation_space`.
+        inference_only: replaced; follows from the other options.
+        learner_only: replaced; follows from the other options.
+        catalog_class: refused, except `BCCatalog`.
+        load_state_path: refused.
     """
 
     module_class: type[RLModule] | str | None = None
@@ -65,7 +69,7 @@ class RLModuleSpec:
 
 @dataclass
 class MultiRLModuleSpec:
-    """RLlib's specs of several modules; Hindcast has one.
+    """RLlib's collection of module specs; Hindcast accepts exactly one.
 
     Attributes:
         rl_module_specs: `{"default_policy": RLModuleSpec(…)}`.
@@ -97,7 +101,7 @@ def spec_to_dict(spec: ModuleSpecLike) -> dict[str, Any]:
     """Return the fields that are not at their defaults, with the import path of the class.
 
     Raises:
-        SpecError: it is not a spec, sets a refused field, or its class cannot be imported by name.
+        SpecError: the argument is not a spec, sets a refused field, or its class is neither a class nor text.
     """
     if isinstance(spec, MultiRLModuleSpec):
         return spec_to_dict(_only_spec(spec))
@@ -122,7 +126,7 @@ def spec_to_dict(spec: ModuleSpecLike) -> dict[str, Any]:
             raise SpecError(f"{_OPTION}: {name} is {value!r}: {OPTIONS[MODULE][name].remark}.")
     if "module_class" in spec_fields:
         spec_fields["module_class"] = to_import_path(f"{_OPTION}: module_class", spec_fields["module_class"])
-        if spec_fields["module_class"] == _DEFAULT:
+        if spec_fields["module_class"] == _DEFAULT_CLASS:
             del spec_fields["module_class"]
     return spec_fields
 
@@ -160,8 +164,8 @@ def module_fields(spec: ModuleSpecLike) -> dict[str, Any]:
     return section | sequence_length | {"moduleOptions": options}
 
 
-def replaced_module_fields(spec: ModuleSpecLike, idle: Mapping[str, str]) -> list[str]:
-    """Return notes on the fields whose values are replaced or have no effect; see `replaced_model_fields`."""
+def replaced_module_fields(spec: ModuleSpecLike, idle_fields: Mapping[str, str]) -> list[str]:
+    """Return notes on the fields with values that are replaced or have no effect; see `replaced_model_fields`."""
     spec_fields = spec_to_dict(spec)
     config = spec_fields.get("model_config")
     notes = [
@@ -170,5 +174,5 @@ def replaced_module_fields(spec: ModuleSpecLike, idle: Mapping[str, str]) -> lis
         if OPTIONS[MODULE][name].kind == "replaced"
     ]
     if config is not None and ("module_class" not in spec_fields or isinstance(config, DefaultModelConfig)):
-        notes += replaced_model_fields(config, idle)
+        notes += replaced_model_fields(config, idle_fields)
     return notes

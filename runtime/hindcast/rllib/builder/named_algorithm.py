@@ -1,6 +1,7 @@
 """`NamedAlgorithm`, the base of RLlib's classes of algorithms.
 
-The classes build the same as `build_algo()`: `BC(config=BCConfig()…)`, `BC.from_checkpoint(path)`, `tune.Tuner(BC, …)`.
+`BC(config=config)` is the same as `config.build_algo()`. `BC.from_checkpoint(path)` and `tune.Tuner(BC, …)` work as in
+RLlib.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from hindcast.rllib.builder.config import AlgorithmConfig
 
 
 class NamedAlgorithm(RunningAlgorithm):
-    """A running algorithm with the class name of its algorithm.
+    """Base class of `BC`, `PPO` and so on; each subclass has the name of its algorithm.
 
     Args:
-        config: its config, or options by name.
+        config: the algorithm's config, or its options by name; None is a config without options.
         env: see `environment()`; None uses the config's.
 
     Raises:

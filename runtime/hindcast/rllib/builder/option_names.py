@@ -14,7 +14,7 @@ from hindcast.rllib.builder.options import MODEL, OPTIONS, Option, is_in_table, 
 
 _MODEL_FIELD = "a field of rl_module(model_config=DefaultModelConfig(...))"
 _CUSTOM_ALGORITHM_HINT: Final = (
-    '; options of your own require a custom algorithm, AlgorithmConfig("package.module:Class") '
+    '; custom options require a custom algorithm, AlgorithmConfig("package.module:Class") '
     "(docs/algorithms.md)."
 )
 _FOREIGN_NAMES: Final = {
@@ -35,9 +35,9 @@ _RLLIB_DEFAULTS: Final = {
     "twin_q": True,
     "vf_coeff": 1.0,
 }
-"""Options that only some algorithms have here -> RLlib's default for the others."""
-_DEFAULT_WORDS: Final = {"target_entropy": "auto"}
-"""RLlib's values for leaving an option to the algorithm."""
+"""Option that only some algorithms have here -> RLlib's default, which the other algorithms accept."""
+_UNSET_VALUES: Final = {"target_entropy": "auto"}
+"""Option -> RLlib's value that leaves it to the algorithm."""
 _DEPRECATED_VALUE: Final = -1
 """RLlib's value of deprecated options."""
 REMOVED_METHODS: Final = {
@@ -46,8 +46,8 @@ REMOVED_METHODS: Final = {
     "python_environment": "processes inherit os.environ; on a cluster, spec.cluster.env adds variables",
     "rollouts": "RLlib renamed it; use env_runners()",
     **dict.fromkeys(("get_state", "serialize"), "to_dict() returns the options"),
-    "from_state": "from_dict(options) takes them",
-    **dict.fromkeys(("keys", "items", "values", "pop"), "to_dict() is a dictionary"),
+    "from_state": "from_dict(options) sets the options",
+    **dict.fromkeys(("keys", "items", "values", "pop"), "to_dict() returns a dictionary"),
     **dict.fromkeys(
         ("build_learner", "build_learner_group"),
         "build_algo() builds everything; its get_module() returns the network",
@@ -73,7 +73,7 @@ class UnknownName(SpecError, AttributeError):
 
 
 def algorithm_options(algorithm: str | None) -> list[str]:
-    """Return the names of an algorithm's options in snake case; of all algorithms if it is None."""
+    """Return the names of an algorithm's options in snake case; for None or a custom algorithm, those of all."""
     option_schemas = [schemas()[algorithm]] if algorithm in schemas() else schemas().values()
     return [to_option_name(name) for schema in option_schemas for name in schema["properties"]]
 
@@ -81,16 +81,16 @@ def algorithm_options(algorithm: str | None) -> list[str]:
 def find_schema(algorithm: str | None, name: str) -> Mapping[str, Any]:
     """Return the JSON schema of an algorithm's option, empty if the option is unknown.
 
-    For a custom algorithm, only the options of all algorithms are known.
+    For a custom algorithm, only the options that all algorithms share are known.
     """
     return options_of(algorithm).get(to_camel(name.rstrip("_")), {})
 
 
 def find_default(algorithm: str | None, name: str) -> Any:
-    """Return the algorithm's default of an option, else None.
+    """Return the algorithm's default of an option; None if it has none.
 
     Raises:
-        UnknownName: the name is not an option, or another algorithm's.
+        UnknownName: the name is not an option, or is an option of another algorithm.
     """
     try:
         check_name(algorithm, find_method(algorithm, name), name, None)
@@ -146,7 +146,7 @@ def turns_off_default(algorithm: str | None, name: str, value: Any) -> bool:
 
 def is_unset(name: str, value: Any) -> bool:
     """Return True if a value leaves an algorithm's option at its default, in RLlib's terms."""
-    return name in _DEFAULT_WORDS and _equals(value, _DEFAULT_WORDS[name])
+    return name in _UNSET_VALUES and _equals(value, _UNSET_VALUES[name])
 
 
 def _requests_something(option: Option, value: Any) -> bool:
@@ -156,8 +156,8 @@ def _requests_something(option: Option, value: Any) -> bool:
     if option.default is not None:
         return not _equals(value, option.default)
     # Objects such as classes are never a default; `bool` of an array would raise.
-    is_plain = isinstance(value, bool | int | float | str | Mapping | list | tuple)
-    return not is_plain or (bool(value) and not _equals(value, _DEPRECATED_VALUE))
+    is_builtin = isinstance(value, bool | int | float | str | Mapping | list | tuple)
+    return not is_builtin or (bool(value) and not _equals(value, _DEPRECATED_VALUE))
 
 
 def _equals(value: Any, default: Any) -> bool:
@@ -166,7 +166,7 @@ def _equals(value: Any, default: Any) -> bool:
 
 
 def _describe_owner(algorithm: str | None, method: str, name: str) -> str:
-    """Describe what a name that the method does not accept belongs to."""
+    """Return the end of a message about a name that the method does not accept: where it belongs."""
     if methods := [f"{other_method}()" for other_method in methods_with(name)]:
         return f"is an option of {' and '.join(methods)}."
     if algorithm in (None, *schemas()) and _is_algorithm_option(algorithm, name):

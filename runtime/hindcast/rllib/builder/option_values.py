@@ -10,25 +10,27 @@ from typing import Any, Final
 
 from pydantic.alias_generators import to_camel
 
-from hindcast.api.base import find_non_json, to_plain
+from hindcast.api.base import find_non_json, to_yaml_types
 from hindcast.api.environment import NamedCall
 from hindcast.api.formats import format_traits
 from hindcast.api.sentences import nearest
 from hindcast.errors import SpecError
 from hindcast.rllib.builder.expressions import is_expression, parse_comparisons
-from hindcast.rllib.builder.model_config import DefaultModelConfig, model_fields, observation_filter
+from hindcast.rllib.builder.model_config import DefaultModelConfig, convert_observation_filter, model_fields
 from hindcast.rllib.builder.module_spec import MultiRLModuleSpec, RLModuleSpec, module_fields
 from hindcast.rllib.builder.options import OPTIONS
 from hindcast.rllib.builder.user_objects import environment_id, import_path_of, to_import_path
 
 Options = Mapping[str, Any]
 
-# Where two formats have a method, the later one is the general one: read_json is JSON, not SampleBatch.
+# If two formats have the same method, the later, more general one is used: read_json is JSON, not SampleBatch.
 _READ_METHODS: Final = {
     method: name for name, traits in format_traits().items() for method in traits.ray_methods
 }
+"""Read method of Ray Data -> format of the input."""
 _WRITE_METHODS: Final = {"write_parquet": None, "write_json": "JSON", "write_csv": "CSV"}
-_SCHEMES: Final = {"gcs": "gs://", "s3": "s3://", "abs": "abfss://"}
+_URI_SCHEMES: Final = {"gcs": "gs://", "s3": "s3://", "abs": "abfss://"}
+"""RLlib's name of a file system -> the scheme of its URIs."""
 _ESTIMATORS: Final = {
     "ImportanceSampling": "is",
     "WeightedImportanceSampling": "wis",
@@ -36,10 +38,11 @@ _ESTIMATORS: Final = {
     "DoublyRobust": "dr",
 }
 """RLlib's class of an estimator -> Hindcast's name of the estimate."""
-_WORKERS: Final = {"num_cpus": "cpus", "num_gpus": "gpus", "memory": "memory"}
+_WORKER_FIELDS: Final = {"num_cpus": "cpus", "num_gpus": "gpus", "memory": "memory"}
+"""Ray's resource option of a worker -> field of `dataWorkers`."""
 _BATCHING_OPTIONS: Final = ("prefetch_batches", "local_shuffle_buffer_size", "local_shuffle_seed")
 _BLOCK_SIZE_OPTIONS: Final = ("override_num_blocks", "concurrency")
-_REPLACED_PARTS: Final = {
+_REPLACED_ENTRIES: Final = {
     "input_read_method_kwargs": dict.fromkeys(
         _BLOCK_SIZE_OPTIONS, "Hindcast chooses the size of blocks for each format"
     ),
@@ -48,7 +51,7 @@ _REPLACED_PARTS: Final = {
 
 
 def copy_value(value: Any) -> Any:
-    """Copy containers and descriptions of networks, recursively; other objects stay the same."""
+    """Copy containers and descriptions of networks, recursively; return any other object itself."""
     if isinstance(value, dict):
         mapping = copy.copy(value)
         mapping.update({key: copy_value(entry) for key, entry in value.items()})
@@ -64,8 +67,8 @@ def copy_value(value: Any) -> Any:
     return value
 
 
-def _env_config(value: Any) -> Any:
-    if isinstance(value, Mapping) and (problem := find_non_json(to_plain(value))):
+def _check_env_config(value: Any) -> Any:
+    if isinstance(value, Mapping) and (problem := find_non_json(to_yaml_types(value))):
         raise SpecError(
             f"env_config contains {problem}, which a resource cannot contain: use it in the function that you pass to "
             "register_env, or pass text from which the environment finds it, such as its import path."
@@ -77,16 +80,18 @@ def space_to_field(value: Any) -> Any:
     """Convert a Gymnasium space to the resource's JSON; return JSON and None as they are."""
     if value is None or isinstance(value, Mapping):
         return value
-    # Imported on use: JSON needs no Gymnasium.
+    # Imported here because JSON needs no Gymnasium.
     from hindcast.episodes.spaces import space_to_json
 
     return space_to_json(value)
 
 
-def input_fields(options: Options, common: Options) -> list[dict[str, Any]]:
-    """Return `spec.input`: an entry for each path of `input_`, with the fields that all inputs have in common.
+def input_fields(options: Options, common_fields: Options) -> list[dict[str, Any]]:
+    """Return `spec.input`: an entry for each path of `input_`.
 
-    Fields of the sampler are in the entry "sampler".
+    Args:
+        options: name -> value as set by the user.
+        common_fields: the fields of every entry; "sampler" has the fields of the sampler.
 
     Raises:
         SpecError: there are no inputs, one is not a path, the sampler is missing, or read options conflict.
@@ -96,27 +101,30 @@ def input_fields(options: Options, common: Options) -> list[dict[str, Any]]:
         raise SpecError("input_ is missing: name the data to train on with .offline_data(input_=...).")
     if options.get("input_read_sample_batches") and options.get("input_read_episodes"):
         raise SpecError("input_read_sample_batches and input_read_episodes are both True: set one of them.")
-    common = _with_read_method(common, options)
+    common_fields = _add_read_method(common_fields, options)
     weights = inputs if isinstance(inputs, Mapping) else {}
     paths = input_entries(options)
-    if "sampler" in common and "sampler" not in paths:
+    if "sampler" in common_fields and "sampler" not in paths:
         raise SpecError(
             "sampler, replay_buffer_config and num_steps_sampled_before_learning_starts configure the sampler: "
             'add "sampler" to input_.'
         )
     return [
-        {**_input_field(path, options, common), **({"weight": weights[path]} if weights else {})}
+        {**_input_entry(path, options, common_fields), **({"weight": weights[path]} if weights else {})}
         for path in paths
     ]
 
 
-def _with_read_method(common: Options, options: Options) -> Options:
-    """Return the inputs' fields, with the read method if no format stands for it."""
+def _add_read_method(common_fields: Options, options: Options) -> Options:
+    """Return the common fields, with `readOptions.method` if the read method is not in `_READ_METHODS`."""
     method = options.get("input_read_method")
     if method is None or (isinstance(method, str) and method in _READ_METHODS):
-        return common
-    read_options = {"method": to_import_path("input_read_method", method), **common.get("readOptions", {})}
-    return {**common, "readOptions": read_options}
+        return common_fields
+    read_options = {
+        "method": to_import_path("input_read_method", method),
+        **common_fields.get("readOptions", {}),
+    }
+    return {**common_fields, "readOptions": read_options}
 
 
 def has_recorded_input(options: Options) -> bool:
@@ -141,22 +149,21 @@ def output_path(options: Options) -> str:
         raise SpecError("output is missing: name the folder of the dataset with .offline_data(output=...).")
     if callable(path):
         raise SpecError(
-            f"output is {path!r}: only build_algo() accepts a function that makes an OutputWriter, since a resource "
-            "cannot contain it: name a folder, and pass on its batches: "
-            "for batch in DatasetReader(folder): writer.write(batch)."
+            f"output is {path!r}, but only build_algo() accepts a function that makes an OutputWriter: name a folder, "
+            "record, and then pass the batches on: for batch in DatasetReader(folder): writer.write(batch)."
         )
     if not _is_path(path):
         raise SpecError(f"output is {path!r}, expected one path: a recording writes to one folder.")
     if path == "logdir":
         raise SpecError('output is "logdir", which does not exist here: name the folder of the dataset.')
-    return _path_with_scheme(path, options.get("output_filesystem"))
+    return _add_scheme(path, options.get("output_filesystem"))
 
 
 def is_filesystem(value: Any) -> bool:
     """Return True if a value is a file system of pyarrow or fsspec, or a store of obstore."""
     if value is None or isinstance(value, str):
         return False
-    # Imported on use: most configs only name paths.
+    # Imported here because most configs only name paths.
     from fsspec import AbstractFileSystem
     from pyarrow.fs import FileSystem
 
@@ -175,11 +182,11 @@ def check_batching(options: Any) -> None:
         _check_names("iter_batches_kwargs", options, _BATCHING_OPTIONS)
 
 
-def replaced_parts(option: str, value: Any) -> list[str]:
+def replaced_entries(option: str, value: Any) -> list[str]:
     """Return the entries without effect in a dictionary of options, each with its replacement."""
     if not isinstance(value, Mapping):
         return []
-    parts = _REPLACED_PARTS.get(option, {})
+    parts = _REPLACED_ENTRIES.get(option, {})
     return [f"{name}: {remark}" for name, remark in parts.items() if value.get(name) is not None]
 
 
@@ -187,20 +194,20 @@ def _is_path(value: Any) -> bool:
     return isinstance(value, str) or hasattr(value, "__fspath__")
 
 
-def _input_field(path: Any, options: Options, common: Options) -> dict[str, Any]:
+def _input_entry(path: Any, options: Options, common_fields: Options) -> dict[str, Any]:
     if isinstance(path, str) and path == "sampler":
-        return {"sampler": common.get("sampler", {})}
+        return {"sampler": common_fields.get("sampler", {})}
     if not _is_path(path):
         raise SpecError(
             f"input_ contains {path!r}, expected a path; only build_algo() accepts functions that make an InputReader, "
             "since a resource cannot contain them: write its batches to a folder (JsonWriter), and name that folder."
         )
-    fields = {name: value for name, value in common.items() if name != "sampler"}
-    return {"path": _path_with_scheme(path, options.get("input_filesystem")), **fields}
+    fields = {name: value for name, value in common_fields.items() if name != "sampler"}
+    return {"path": _add_scheme(path, options.get("input_filesystem")), **fields}
 
 
-def _path_with_scheme(path: Any, filesystem: Any) -> str:
-    """Return a path with the scheme of the file system; that of an object replaces the path's own."""
+def _add_scheme(path: Any, filesystem: Any) -> str:
+    """Return a path with the scheme of the file system; a file system object replaces the path's own scheme."""
     text = str(path)
     if is_filesystem(filesystem):
         from hindcast.storage.user_files import scheme_of
@@ -208,34 +215,34 @@ def _path_with_scheme(path: Any, filesystem: Any) -> str:
         return f"{scheme_of(filesystem)}://{text.partition('://')[2] or text}"
     if filesystem is None or "://" in text:
         return text
-    if not isinstance(filesystem, str) or filesystem not in _SCHEMES:
+    if not isinstance(filesystem, str) or filesystem not in _URI_SCHEMES:
         raise SpecError(
             f"the file system is {filesystem!r}: put it in the path, as in s3://bucket/folder, or set one of "
-            f"{', '.join(_SCHEMES)}, a pyarrow.fs.FileSystem, an fsspec file system, or a store of obstore."
+            f"{', '.join(_URI_SCHEMES)}, a pyarrow.fs.FileSystem, an fsspec file system, or a store of obstore."
         )
-    return _SCHEMES[filesystem] + text.lstrip("/")
+    return _URI_SCHEMES[filesystem] + text.lstrip("/")
 
 
-def _read_kwargs(options: Any) -> dict[str, Any]:
+def _convert_read_kwargs(options: Any) -> dict[str, Any]:
     """Convert `input_read_method_kwargs` to fields of the input."""
     require_mapping("input_read_method_kwargs", options)
     fields = {name: options[name] for name in ("columns", "filter") if options.get(name) is not None}
     if is_expression(fields.get("filter")):
         fields["filter"] = parse_comparisons(fields["filter"])
-    rest = {
+    read_options = {
         name: value
         for name, value in options.items()
         if name not in (*_BLOCK_SIZE_OPTIONS, "columns", "filter")
     }
-    return {**fields, "readOptions": rest} if rest else fields
+    return {**fields, "readOptions": read_options} if read_options else fields
 
 
-def _data_workers(options: Any) -> dict[str, Any]:
+def _convert_data_workers(options: Any) -> dict[str, Any]:
     """Convert `map_batches_kwargs` to `spec.pipeline.dataWorkers`."""
-    _check_names("map_batches_kwargs", options, ("concurrency", "zero_copy_batch", *_WORKERS))
-    workers = {_WORKERS[name]: value for name, value in options.items() if name in _WORKERS}
+    _check_names("map_batches_kwargs", options, ("concurrency", "zero_copy_batch", *_WORKER_FIELDS))
+    workers = {_WORKER_FIELDS[name]: value for name, value in options.items() if name in _WORKER_FIELDS}
     concurrency = options.get("concurrency")
-    # Ray Data's form of a pool that grows and shrinks.
+    # For Ray Data a pair is a pool that grows and shrinks.
     if isinstance(concurrency, tuple | list):
         if len(concurrency) != 2:
             raise SpecError(
@@ -253,13 +260,13 @@ def _to_camel_section(option: str, options: Any) -> dict[str, Any]:
     return {to_camel(str(name)): value for name, value in require_mapping(option, options).items()}
 
 
-def _replay(options: Any) -> dict[str, Any]:
+def _convert_replay_buffer(options: Any) -> dict[str, Any]:
     """Convert `replay_buffer_config` to fields of the sampler."""
     _check_names("replay_buffer_config", options, ("type", "capacity", "alpha", "beta"))
     return {name: value for name, value in options.items() if name == "capacity"}
 
 
-def _explore(options: Any) -> Any:
+def _get_explore(options: Any) -> Any:
     """Return `explore` of `evaluation_config`, or None if it is not set."""
     require_mapping("evaluation_config", options)
     if unknown := [name for name in options if name != "explore"]:
@@ -271,17 +278,17 @@ def _explore(options: Any) -> Any:
 
 
 def estimate_names(option: str, value: Any) -> list[Any]:
-    """Return the names of estimates, from a list or RLlib's dictionary name -> {"type": class}.
+    """Return the names of estimates, from a list or from RLlib's dictionary name -> {"type": class}.
 
     Raises:
         SpecError: an entry has options other than a type.
     """
     if isinstance(value, Mapping):
-        return [_estimate(f"{option}[{name!r}]", entry) for name, entry in value.items()]
-    return [_estimate(option, entry) for entry in _as_list(value)]
+        return [_estimate_name(f"{option}[{name!r}]", entry) for name, entry in value.items()]
+    return [_estimate_name(option, entry) for entry in _as_list(value)]
 
 
-def _estimate(label: str, entry: Any) -> str:
+def _estimate_name(label: str, entry: Any) -> str:
     estimator = entry.get("type") if isinstance(entry, Mapping) else entry
     if unknown := [key for key in entry if key != "type"] if isinstance(entry, Mapping) else []:
         raise SpecError(
@@ -293,23 +300,23 @@ def _estimate(label: str, entry: Any) -> str:
     return _ESTIMATORS.get(name, name)
 
 
-def _evaluation_type(value: Any) -> list[str] | None:
-    name = _choice("offline_evaluation_type", {"eval_loss": None, "is": "is", "pdis": "pdis"}, value)
+def _convert_evaluation_type(value: Any) -> list[str] | None:
+    name = _convert_choice("offline_evaluation_type", {"eval_loss": None, "is": "is", "pdis": "pdis"}, value)
     return None if name is None else [name]
 
 
-def _choice(option: str, choices: Mapping[str, str | None], value: Any) -> str | None:
+def _convert_choice(option: str, choices: Mapping[str, str | None], value: Any) -> str | None:
     if not isinstance(value, str) or value not in choices:
         raise SpecError(f"{option} is {value!r}, expected one of {', '.join(map(repr, choices))}.")
     return choices[value]
 
 
-def _connectors(value: Any) -> list[Any]:
-    return [_connector(entry) for entry in _as_list(value)]
+def _convert_connectors(value: Any) -> list[Any]:
+    return [_convert_connector(entry) for entry in _as_list(value)]
 
 
 def named_connectors(value: Any) -> list[NamedCall]:
-    """Return the connectors of `learner_connector`, by name.
+    """Return the connectors of `learner_connector` as import paths and arguments.
 
     Raises:
         SpecError: an entry is neither a name nor a connector.
@@ -318,19 +325,19 @@ def named_connectors(value: Any) -> list[NamedCall]:
         return []
     return [
         NamedCall(name=connector) if isinstance(connector, str) else NamedCall(**connector)
-        for connector in _connectors(value)
+        for connector in _convert_connectors(value)
     ]
 
 
-def _connector(value: Any) -> Any:
+def _convert_connector(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return to_import_path("learner_connector", value)
     _check_names("learner_connector", value, ("name", "kwargs"))
     return {**value, "name": to_import_path("learner_connector", value.get("name"))}
 
 
-def _callback_classes(hook: str, value: Any) -> list[Any]:
-    """Convert functions to classes of callbacks with one method, `hook`."""
+def _to_callback_classes(hook: str, value: Any) -> list[Any]:
+    """Convert functions to import paths of callback classes with one method, `hook`."""
     from hindcast.rllib.callbacks import callbacks_from_function
 
     functions = _as_list(value)
@@ -346,15 +353,16 @@ def _callback_classes(hook: str, value: Any) -> list[Any]:
     ]
 
 
-def _zero_as_one(value: Any) -> Any:
+def _zero_to_one(value: Any) -> Any:
     return 1 if isinstance(value, int) and value == 0 else value
 
 
-def _residency(value: Any) -> str:
+def _to_residency(value: Any) -> str:
     return "Resident" if value else "Streaming"
 
 
-def _bytes(value: Any) -> Any:
+def _convert_bytes(value: Any) -> Any:
+    """Convert a float such as 1e9 to the text of an integer, since sizes in a resource are not floats."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -362,7 +370,7 @@ def require_mapping(label: str, value: Any) -> Mapping[str, Any]:
     """Check that a value is a dictionary, and return it.
 
     Raises:
-        SpecError: it is not a dictionary.
+        SpecError: the value is not a dictionary.
     """
     if not isinstance(value, Mapping):
         raise SpecError(f"{label} is {value!r}, expected a dictionary.")
@@ -370,7 +378,7 @@ def require_mapping(label: str, value: Any) -> Mapping[str, Any]:
 
 
 def _as_list(value: Any) -> Sequence[Any]:
-    """Return a list as it is, and a single value as a list of one."""
+    """Return a list unchanged, and any other value in a list of one."""
     return value if isinstance(value, list | tuple) else [value]
 
 
@@ -382,39 +390,39 @@ def _check_names(option: str, options: Any, names: Iterable[str]) -> None:
 
 CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "env": environment_id,
-    "env_config": _env_config,
+    "env_config": _check_env_config,
     "observation_space": space_to_field,
     "action_space": space_to_field,
-    "observation_filter": observation_filter,
-    "num_env_runners": _zero_as_one,
-    "num_learners": _zero_as_one,
+    "observation_filter": convert_observation_filter,
+    "num_env_runners": _zero_to_one,
+    "num_learners": _zero_to_one,
     "num_cpus_per_learner": lambda value: None if value == "auto" else value,
-    "callbacks_class": lambda value: [to_import_path("callbacks_class", each) for each in _as_list(value)],
+    "callbacks_class": lambda value: [to_import_path("callbacks_class", entry) for entry in _as_list(value)],
     "learner_class": partial(to_import_path, "learner_class"),
-    **{name: partial(_callback_classes, name) for name in OPTIONS["callbacks"] if name.startswith("on_")},
-    "learner_connector": _connectors,
+    **{name: partial(_to_callback_classes, name) for name in OPTIONS["callbacks"] if name.startswith("on_")},
+    "learner_connector": _convert_connectors,
     "input_read_method": lambda value: (
         _READ_METHODS.get(value, "RayData") if isinstance(value, str) else "RayData"
     ),
-    "input_read_method_kwargs": _read_kwargs,
+    "input_read_method_kwargs": _convert_read_kwargs,
     "input_read_sample_batches": lambda value: "SampleBatch" if value else None,
-    "map_batches_kwargs": _data_workers,
+    "map_batches_kwargs": _convert_data_workers,
     "sampler": partial(_to_camel_section, "sampler"),
     "input_prepare": partial(_to_camel_section, "input_prepare"),
-    "replay_buffer_config": _replay,
-    "materialize_data": _residency,
-    "materialize_mapped_data": _residency,
+    "replay_buffer_config": _convert_replay_buffer,
+    "materialize_data": _to_residency,
+    "materialize_mapped_data": _to_residency,
     "prelearner_class": partial(to_import_path, "prelearner_class"),
     "prelearner_use_recorded_module_states": lambda value: "recorded" if value else "zero",
     "offline_data_class": partial(to_import_path, "offline_data_class"),
     "output_write_episodes": lambda value: "Episodes" if value else "Columns",
-    "output_write_method": partial(_choice, "output_write_method", _WRITE_METHODS),
-    "output_max_file_size": _bytes,
+    "output_write_method": partial(_convert_choice, "output_write_method", _WRITE_METHODS),
+    "output_max_file_size": _convert_bytes,
     "evaluation_interval": lambda value: value or None,
-    "evaluation_config": _explore,
+    "evaluation_config": _get_explore,
     "offline_evaluation_interval": lambda value: value or None,
     "offline_evaluation_input": lambda value: [value] if isinstance(value, str | Path) else value,
-    "offline_evaluation_type": _evaluation_type,
+    "offline_evaluation_type": _convert_evaluation_type,
     "off_policy_estimation_methods": lambda value: (
         estimate_names("off_policy_estimation_methods", value) or None
     ),
@@ -422,4 +430,4 @@ CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "model_config": model_fields,
     "rl_module_spec": module_fields,
 }
-"""Option -> the function that converts its value to that of its field; None leaves the field out."""
+"""Option -> the function that converts its value to the value of the field; None leaves the field out."""

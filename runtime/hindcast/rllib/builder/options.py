@@ -1,7 +1,7 @@
 """The table of `options.toml`: every option of RLlib's config and its mapping.
 
-An option is *mapped* to a field of a resource, *replaced* (accepted; `config.replaced_options` names what does its
-work) or *refused* (there is no equivalent).
+An option is *mapped* to a field of a resource, *replaced* (accepted; `config.replaced_options` names the
+replacement) or *refused* (there is no equivalent).
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ class Option(NamedTuple):
         method: the config's method that accepts it, or the class that has it as a field (`MODEL`, `MODULE`).
         name: the option's name.
         kind: mapped, replaced or refused.
-        training: field of an OfflineTraining's spec, by its YAML names; "" for none.
-        recording: field of an OfflineRecording's spec.
-        remark: its meaning here, what does its work, or why it is refused.
+        training: path of the field in the spec of an OfflineTraining, by YAML names; "" if it has none.
+        recording: path of the field in the spec of an OfflineRecording; "" if it has none.
+        remark: the option's meaning here, its replacement, or why it is refused.
         only_with: the option without which it has no effect; None if it does not depend on another.
-        default: RLlib's default, with which a refused option requests nothing; None if that is None, False, 0 or empty.
-        algorithms: RLlib's algorithms that have it, "" for all; a custom algorithm may have an option of this name.
+        default: RLlib's default, which is accepted for a refused option; None if it is None, False, 0 or empty.
+        algorithms: RLlib's algorithms that have the option, "" for all. Otherwise a custom algorithm may define an
+            option of this name.
     """
 
     method: str
@@ -51,7 +52,7 @@ class Option(NamedTuple):
 
 MODEL: Final = "DefaultModelConfig"
 MODULE: Final = "RLModuleSpec"
-_PATH: Final = re.compile(r"\bspec((?:\.[A-Za-z]\w*)+)\b(?!\[)")
+_SPEC_FIELD: Final = re.compile(r"\bspec((?:\.[A-Za-z]\w*)+)\b(?!\[)")
 _PREPARE_FIELD: Final = re.compile(
     rf"(?<![.\w])(?:spec\.input\[\d+\]\.)?prepare\.({'|'.join(map(to_camel, PrepareSpec.model_fields))})\b(?:: (\w+))?"
 )
@@ -63,9 +64,10 @@ _VALUE_CLASSES: Final = (MODEL, MODULE)
 """Classes of option values with fields in the table."""
 
 
-def _options(method: str, row: dict[str, Any]) -> list[Option]:
+def _parse_row(method: str, row: dict[str, Any]) -> list[Option]:
+    """Return the options of a row of `options.toml`; they differ only in their names."""
     kind: Kind = "replaced" if "replaced" in row else "refused" if "refused" in row else "mapped"
-    training, recording = (row.get(of, row.get("field", "")) for of in ("training", "recording"))
+    training, recording = (row.get(name, row.get("field", "")) for name in ("training", "recording"))
     if "model" in row:
         training, recording = f"model.{row['model']}", f"policy.train.model.{row['model']}"
     names = row["option" if kind == "mapped" else kind]
@@ -75,7 +77,7 @@ def _options(method: str, row: dict[str, Any]) -> list[Option]:
 
 
 _ROWS: Final = {
-    method: [_options(method, row) for row in rows]
+    method: [_parse_row(method, row) for row in rows]
     for method, rows in tomllib.loads(
         files("hindcast.rllib.builder").joinpath("options.toml").read_text(encoding="utf-8")
     ).items()
@@ -101,14 +103,14 @@ OPTIONS_BY_NAME: Final = {
 
 
 def is_in_table(algorithm: str | None, name: str) -> bool:
-    """Return True if the table, rather than the algorithm itself, defines an option."""
+    """Return True if the table defines an option; False if the algorithm itself does."""
     return name in OPTIONS_BY_NAME and not (
         OPTIONS_BY_NAME[name].algorithms and algorithm is not None and is_custom(algorithm)
     )
 
 
 def option_table() -> str:
-    """Return the table of all options as Markdown, a line for each row."""
+    """Return the table of all options as Markdown, one line per row of `options.toml`."""
     lines = ["| Method | RLlib's option | Field | Remarks |", "|---|---|---|---|"]
     for method, rows in _ROWS.items():
         for row in rows:
@@ -122,8 +124,8 @@ def _describe_field(option: Option) -> str:
         return f"{option.kind} ({option.algorithms})" if option.algorithms else option.kind
     if option.training == option.recording:
         return f"`{option.training}`"
-    kinds = (("training", option.training), ("recording", option.recording))
-    return ", ".join(f"{label}: `{field}`" for label, field in kinds if field)
+    fields = (("training", option.training), ("recording", option.recording))
+    return ", ".join(f"{resource}: `{field}`" for resource, field in fields if field)
 
 
 def _map_fields_to_options() -> dict[str, str]:
@@ -146,8 +148,8 @@ def use_option_names(sentence: str) -> str:
 
     The prefix `spec.algorithm: ` is removed: the config's class sets the algorithm, not an option.
     """
-    renamed = _PATH.sub(_replace_field, sentence.removeprefix("spec.algorithm: "))
-    return _DATA_FIELD.sub(_replace_data_field, _PREPARE_FIELD.sub(_replace_prepare_field, renamed))
+    text = _SPEC_FIELD.sub(_replace_field, sentence.removeprefix("spec.algorithm: "))
+    return _DATA_FIELD.sub(_replace_data_field, _PREPARE_FIELD.sub(_replace_prepare_field, text))
 
 
 @contextmanager
@@ -155,7 +157,7 @@ def option_names_in_errors() -> Iterator[None]:
     """Let errors that are raised in the block name options rather than fields.
 
     Raises:
-        UserError: the error of the block.
+        UserError: the error that the block raised.
     """
     try:
         yield

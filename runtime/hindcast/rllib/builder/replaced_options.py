@@ -10,7 +10,7 @@ from pydantic.alias_generators import to_camel
 from hindcast.errors import SpecError
 from hindcast.rllib.builder.model_config import replaced_model_fields
 from hindcast.rllib.builder.module_spec import replaced_module_fields
-from hindcast.rllib.builder.option_values import has_recorded_input, replaced_parts
+from hindcast.rllib.builder.option_values import has_recorded_input, replaced_entries
 from hindcast.rllib.builder.options import OPTIONS_BY_NAME, Option, use_option_names
 from hindcast.rllib.builder.resources import (
     can_learn_online,
@@ -21,60 +21,60 @@ from hindcast.rllib.builder.resources import (
 from hindcast.run.ineffective_fields import find_ineffective_fields, find_ineffective_options
 
 _ONLINE_SECTIONS: Final = ("environment", "model", "seed", "evaluation", "initialCheckpoint", "callbacks")
-"""Sections of a training that apply to an algorithm that learns in its environment."""
+"""Sections of a training that affect an algorithm that learns in its environment."""
 
 
 def replaced_options(algorithm: str | None, options: Mapping[str, Any]) -> list[str]:
-    """Return a line for each option without effect: its name, and its replacement or the reason."""
+    """Return a line for each option without effect: its name, then its replacement or the reason."""
     set_options = {name: value for name, value in options.items() if value is not None}
     idle_fields = _idle_fields(algorithm, options)
     return [
         f"{name}: {note}"
         for name in set_options
-        for note in _notes(algorithm, set_options, name, idle_fields)
+        for note in _notes_on_option(algorithm, set_options, name, idle_fields)
     ]
 
 
-def _notes(
+def _notes_on_option(
     algorithm: str | None, options: Mapping[str, Any], name: str, idle_fields: Mapping[str, str]
 ) -> Iterator[str]:
     option = OPTIONS_BY_NAME.get(name)
     if option is None:
         field = to_camel(name.rstrip("_"))
-        yield from _first_idle(idle_fields, f"config.{field}", f"customConfig.{field}")
+        yield from _first_reason(idle_fields, f"config.{field}", f"customConfig.{field}")
     elif option.only_with and not options.get(option.only_with):
         yield f"only has an effect with {option.only_with}"
     elif option.kind == "refused":
-        return
+        return  # its value is RLlib's default; any other one is refused when it is set
     elif option.kind == "replaced":
         yield option.remark
-    elif reason := _missing_resource(algorithm, options, option):
+    elif reason := _missing_resource_reason(algorithm, options, option):
         yield reason
     else:
-        yield from _first_idle(idle_fields, option.training, option.recording)
+        yield from _first_reason(idle_fields, option.training, option.recording)
         yield from _notes_on_entries(options, name, idle_fields)
 
 
-def _first_idle(idle_fields: Mapping[str, str], *fields: str) -> list[str]:
+def _first_reason(idle_fields: Mapping[str, str], *fields: str) -> list[str]:
     """Return the reason of the first field that has no effect, as a list of at most one."""
     return [use_option_names(idle_fields[field]) for field in fields if field in idle_fields][:1]
 
 
-def _missing_resource(algorithm: str | None, options: Mapping[str, Any], option: Option) -> str | None:
-    """Return why no resource that is built has the option's field, or None."""
+def _missing_resource_reason(algorithm: str | None, options: Mapping[str, Any], option: Option) -> str | None:
+    """Return why none of the resources that are built has the option's field; None if one has it."""
     has_output, is_online = bool(options.get("output")), algorithm is not None and is_online_only(algorithm)
     if option.recording and has_output:
         return None
     if not option.training:
         return "only applies to recordings, but no output is set"
     if is_online:
-        is_read = option.training.split(".")[0] in _ONLINE_SECTIONS
-        return None if is_read else f"{algorithm} learns from its own samples, in this process"
+        is_used_online = option.training.split(".")[0] in _ONLINE_SECTIONS
+        return None if is_used_online else f"{algorithm} learns from its own samples, in this process"
     has_training = options.get("input_") or (algorithm is not None and can_learn_online(algorithm))
     if has_output and not has_training:
         return "only applies to trainings, but no input_ is set"
-    of_data = option.training.startswith("input") and not option.training.startswith("input.sampler")
-    is_idle = of_data and option.name != "input_" and not has_recorded_input(options)
+    is_data_field = option.training.startswith("input") and not option.training.startswith("input.sampler")
+    is_idle = is_data_field and option.name != "input_" and not has_recorded_input(options)
     return "only applies to recorded data, but input_ names none" if is_idle else None
 
 
@@ -85,7 +85,7 @@ def _notes_on_entries(options: Mapping[str, Any], name: str, idle_fields: Mappin
         yield from replaced_model_fields(value, idle_fields)
     if name == "rl_module_spec":
         yield from replaced_module_fields(value, idle_fields)
-    yield from replaced_parts(name, value)
+    yield from replaced_entries(name, value)
     if name == "output_compress_columns" and not has_packed_columns(options):
         yield "only applies to output_format='SampleBatch'; for Parquet use output_compression"
     if name == "evaluation_parallel_to_training" and value and not options.get("evaluation_num_env_runners"):
@@ -105,5 +105,5 @@ def _idle_fields(algorithm: str | None, options: Mapping[str, Any]) -> dict[str,
     return idle_fields | {
         field: reason
         for resource in resources
-        for field, reason in find_ineffective_fields(resource, True).items()
+        for field, reason in find_ineffective_fields(resource, is_one_machine=True).items()
     }

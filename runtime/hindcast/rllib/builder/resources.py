@@ -1,4 +1,4 @@
-"""Convert the builder's options to resources, with the same models as YAML, and to the plan of a config."""
+"""Convert options to resources, which the models of YAML check, and to the plan of `build_algo`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.alias_generators import to_camel
 
 from hindcast.api import ModelSpec, OfflineRecording, OfflineTraining
-from hindcast.api.base import API_VERSION, to_plain
+from hindcast.api.base import API_VERSION, to_yaml_types
 from hindcast.api.checks import check_algorithm
 from hindcast.api.documents import Problem
 from hindcast.api.evaluation import EvaluationSpec
@@ -34,11 +34,11 @@ Options = Mapping[str, Any]
 Fields = dict[str, Any]
 M = TypeVar("M", bound=BaseModel)
 
-_POLICY: Final = "_hindcast/policy/module"
-"""Inside the dataset, since the dataset's own location is not part of its identity."""
+_POLICY_FOLDER: Final = "_hindcast/policy/module"
+"""Folder of the recorded policy: relative to the dataset, so that a dataset may be recorded at any location."""
 _ONE_ITERATION: Final = {"iterations": 1}
-_CALLBACKS: Final = "callbacks"
-"""The field that several options append entries to."""
+_CALLBACKS_FIELD: Final = "callbacks"
+"""The only field to which several options append entries."""
 _SOURCE_OPTIONS: Final = ("input_", "input_filesystem")
 """Options with an entry in `spec.input` for each value; the other options of the input apply to all entries."""
 
@@ -57,7 +57,8 @@ def training_resource(algorithm: str, options: Options, name: str, stop: Fields 
     """Return the training that the options describe.
 
     Args:
-        algorithm: without data, one that can learn online trains on its own samples (`input: [{sampler: {}}]`).
+        algorithm: name or import path. Without data, an algorithm that can learn online trains on its own samples
+            (`input: [{sampler: {}}]`).
         options: name -> value as set by the user.
         name: `metadata.name`.
         stop: `spec.stop`; None is one iteration.
@@ -77,7 +78,11 @@ def training_resource(algorithm: str, options: Options, name: str, stop: Fields 
         )
     check_batching(options.get("iter_batches_kwargs"))
     _check_runners(options)
-    spec: Fields = {"algorithm": algorithm, "stop": stop or _ONE_ITERATION, **_fields(options, "training")}
+    spec: Fields = {
+        "algorithm": algorithm,
+        "stop": stop or _ONE_ITERATION,
+        **_option_fields(options, "training"),
+    }
     if options.get("materialize_data"):
         _set_field(spec, "pipeline.residency", "Resident")
     # 0 requests the CPU; an unset option uses a GPU if there is one.
@@ -91,7 +96,7 @@ def training_resource(algorithm: str, options: Options, name: str, stop: Fields 
     )
     input_options = {**options, "input_": "sampler"} if adds_sampler else options
     spec["input"] = [{"sampler": {}}] if is_online else input_fields(input_options, spec.get("input", {}))
-    _need_environment(spec, any("sampler" in source for source in spec["input"]))
+    _check_environment(spec, is_required=any("sampler" in source for source in spec["input"]))
     # Trainings in files refuse an algorithm that only learns online, so its options are checked like a recording's.
     problems = check_algorithm("OfflineRecording", spec, ("spec",)) if is_online else None
     return _parse_resource(OfflineTraining, name, spec, problems)
@@ -103,7 +108,7 @@ def recording_resource(
     """Return the recording that the options describe.
 
     Args:
-        algorithm: trains the policy, unless `policy` is set.
+        algorithm: name or import path of the algorithm that trains the policy, unless `policy` is set.
         options: name -> value as set by the user.
         name: `metadata.name`.
         policy: `spec.policy`; None trains one.
@@ -112,8 +117,8 @@ def recording_resource(
     Raises:
         SpecError: one line per problem.
     """
-    spec: Fields = {"runners": {}, **_fields(options, "recording")}
-    policy_fields, duration = spec.pop("policy", {}), _duration(options)
+    spec: Fields = {"runners": {}, **_option_fields(options, "recording")}
+    policy_fields, duration = spec.pop("policy", {}), _duration_field(options)
     if policy is None:
         config = algorithm_config(algorithm, options)
         train = {"algorithm": algorithm, "config": config, "stop": stop or _ONE_ITERATION}
@@ -122,29 +127,29 @@ def recording_resource(
         policy = {"train": {**train, **policy_fields.get("train", {})}}
     explore_field = {"explore": policy_fields["explore"]} if "explore" in policy_fields else {}
     spec |= {"policy": {**policy, **explore_field}, "duration": duration}
-    # RLlib's 0 records in the calling process, which takes one runner here.
+    # With 0 runners RLlib records in the calling process; that is one runner here.
     if spec["runners"].get("replicas") == 0:
         spec["runners"]["replicas"] = 1
     _set_field(spec, "output.path", output_path(options))
     if not has_packed_columns(options):
         spec["output"].pop("compressColumns", None)
-    _need_environment(spec, True)
+    _check_environment(spec, is_required=True)
     return _parse_resource(OfflineRecording, name, spec)
 
 
 def has_packed_columns(options: Options) -> bool:
-    """Return True if the output's format has packed columns: SampleBatch. (RLlib also packs those of Parquet.)"""
-    return _fields(options, "recording").get("output", {}).get("format") == "SampleBatch"
+    """Return True if the output's format has packed columns: SampleBatch. (RLlib also packs columns of Parquet.)"""
+    return _option_fields(options, "recording").get("output", {}).get("format") == "SampleBatch"
 
 
 def algorithm_config(algorithm: str, options: Options) -> Fields:
-    """Return the algorithm's own options, which are not in the table, by their YAML names: `lambda_` is `lambda`."""
+    """Return the algorithm's own options, which are not in the table, by their YAML names (`lambda` for `lambda_`)."""
     algorithm_options = {
         name: value
         for name, value in options.items()
         if not (is_in_table(algorithm, name) or is_unset(name, value))
     }
-    return {to_camel(name.rstrip("_")): to_plain(value) for name, value in algorithm_options.items()}
+    return {to_camel(name.rstrip("_")): to_yaml_types(value) for name, value in algorithm_options.items()}
 
 
 def model_section(options: Options) -> Fields:
@@ -154,11 +159,16 @@ def model_section(options: Options) -> Fields:
         for name in OPTIONS_BY_NAME
         if OPTIONS_BY_NAME[name].training.startswith("model")
     }
-    return dict(_fields(model_options, "training").get("model", {}))
+    return dict(_option_fields(model_options, "training").get("model", {}))
 
 
 def parse_section(model: type[M], data: Fields, path: tuple[str, ...]) -> M:
-    """Parse a part of a resource, with the error messages of the whole.
+    """Parse a section of a resource, with the error messages of a whole resource.
+
+    Args:
+        model: the section's model.
+        data: the section, by its YAML names.
+        path: the keys that lead to the section.
 
     Raises:
         SpecError: one line per problem.
@@ -171,7 +181,7 @@ def parse_section(model: type[M], data: Fields, path: tuple[str, ...]) -> M:
 
 
 def _parse_resource(model: type[M], name: str, spec: Fields, problems: list[Problem] | None = None) -> M:
-    """Parse a resource; `problems` replaces the check of its algorithm, if that does not follow from its kind."""
+    """Parse a resource. `problems` are those of its algorithm; None checks the algorithm as for any resource."""
     data = {"apiVersion": API_VERSION, "kind": model.__name__, "metadata": {"name": name}, "spec": spec}
     lines = [sentence(problem) for problem in (check_algorithms(data) if problems is None else problems)]
     try:
@@ -183,44 +193,48 @@ def _parse_resource(model: type[M], name: str, spec: Fields, problems: list[Prob
     return resource
 
 
-def _fields(options: Options, kind: str) -> Fields:
-    """Return the fields of all options in this kind of resource; later options of the table take precedence."""
+def _option_fields(options: Options, kind: str) -> Fields:
+    """Return the fields of all options in this kind of resource; the last option that sets a field takes precedence."""
     spec: Fields = {}
     for name, option in OPTIONS_BY_NAME.items():
         field = option.training if kind == "training" else option.recording
         if options.get(name) is None or not field or name in _SOURCE_OPTIONS:
             continue
-        value = to_plain(CONVERTERS[name](options[name]) if name in CONVERTERS else options[name])
+        value = to_yaml_types(CONVERTERS[name](options[name]) if name in CONVERTERS else options[name])
         if value is not None:
-            _set_field(spec, field, [*spec.get(field, ()), *value] if field == _CALLBACKS else value)
+            _set_field(spec, field, [*spec.get(field, ()), *value] if field == _CALLBACKS_FIELD else value)
     return spec
 
 
 def _set_field(spec: Fields, field: str, value: Any) -> None:
-    *parents, last = field.split(".")
+    *parents, name = field.split(".")
     for parent in parents:
         spec = spec.setdefault(parent, {})
-    current = spec.get(last)
-    spec[last] = {**current, **value} if isinstance(current, dict) and isinstance(value, dict) else value
+    current = spec.get(name)
+    spec[name] = {**current, **value} if isinstance(current, dict) and isinstance(value, dict) else value
 
 
 def _check_runners(options: Options) -> None:
-    """Check the options of runners, which a training does not have."""
+    """Check the values of the options of runners."""
+    # A training has no runners, so its resource does not contain them.
     runner_options = {name: options.get(name) for name in ("num_env_runners", "num_cpus_per_env_runner")}
-    parse_section(RunnersSpec, _fields(runner_options, "recording").get("runners", {}), ("spec", "runners"))
+    parse_section(
+        RunnersSpec, _option_fields(runner_options, "recording").get("runners", {}), ("spec", "runners")
+    )
 
 
-def _duration(options: Options) -> Fields:
+def _duration_field(options: Options) -> Fields:
     duration = options.get("evaluation_duration")
     return {str(options.get("evaluation_duration_unit") or "episodes"): 10 if duration is None else duration}
 
 
-def _need_environment(spec: Fields, needed: bool) -> None:
+def _check_environment(spec: Fields, is_required: bool) -> None:
+    """Refuse options of an environment without its id and, if it is required, a missing environment."""
     if "environment" in spec and "id" not in spec["environment"]:
         raise SpecError(
             "env is missing: name the environment that the other options apply to with .environment(env=...)."
         )
-    if needed and "environment" not in spec:
+    if is_required and "environment" not in spec:
         raise SpecError("env is missing: name the environment to play in with .environment(env=...).")
 
 
@@ -229,10 +243,14 @@ class BuildPlan:
     """The resources and options that `build_algo` builds from.
 
     Attributes:
-        training: trains the policy, from samples if the algorithm learns online; None without data.
-        recording: the recording that `evaluate()` adds to; None without an output.
-        is_online: whether the algorithm learns in its environment.
-        num_envs: number of environments that it samples from in parallel.
+        training: the training of the policy; None if there is only an output and the algorithm cannot learn online.
+        recording: the recording of the output; None without an output.
+        is_online: whether the algorithm only learns from its own samples.
+        algorithm: name or import path of the algorithm.
+        num_envs: number of environments that an online algorithm samples from in parallel.
+        config: the algorithm's own options, by their YAML names.
+        model: the policy network.
+        initial_checkpoint: path of the checkpoint with the initial policy; None for new weights.
     """
 
     training: OfflineTraining | None
@@ -255,10 +273,14 @@ def make_build_plan(algorithm: str, options: Mapping[str, Any], name: str) -> Bu
     is_online = is_online_only(algorithm)
     recording = None
     if options.get("output"):
-        recording = recording_resource(algorithm, options, name, {"checkpoint": {"path": _POLICY}}, None)
+        recording = recording_resource(
+            algorithm, options, name, {"checkpoint": {"path": _POLICY_FOLDER}}, None
+        )
     training, num_envs = None, options.get("num_envs_per_env_runner")
     if can_learn_online(algorithm) or options.get("input_") or recording is None:
-        training = _with_evaluation(training_resource(algorithm, options, name, None), to_plain(num_envs))
+        training = _with_evaluation(
+            training_resource(algorithm, options, name, None), to_yaml_types(num_envs)
+        )
     return BuildPlan(
         training=training,
         recording=recording,

@@ -22,7 +22,7 @@ _EXPECTED_METRICS: Final = {
 
 
 class AlgorithmTrainable(Trainable):
-    """A trial: a `RunningAlgorithm` in an actor of Tune; `config` is a resolved `AlgorithmConfig.to_dict()`."""
+    """A trial of Tune: a `RunningAlgorithm` in an actor; `config` is a resolved `AlgorithmConfig.to_dict()`."""
 
     algorithm: ClassVar[str]
 
@@ -41,11 +41,11 @@ class AlgorithmTrainable(Trainable):
         result = self._running_algorithm.train()
         evaluation = dict(result.get(EVALUATION_RESULTS, {}))
         for option in self._expected_options:
-            part, names = _EXPECTED_METRICS[option]
-            metrics = evaluation.get(part, {})
+            section, names = _EXPECTED_METRICS[option]
+            metrics = evaluation.get(section, {})
             # NaN, so that a stop criterion of Tune finds the metric's name.
             missing = {name: math.nan for name in names if metrics.get(name) is None}
-            evaluation[part] = {**metrics, **missing}
+            evaluation[section] = {**metrics, **missing}
         return {**result, EVALUATION_RESULTS: evaluation} if evaluation else result
 
     def save_checkpoint(self, checkpoint_dir: str) -> str:
@@ -63,11 +63,11 @@ class AlgorithmTrainable(Trainable):
     def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
         """Request one CPU for the trial and one for each process that it starts, together on one node."""
         # Tune places a trial in one bundle, which must fit on one node.
-        largest = max(
+        max_node_cpus = max(
             (int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]), default=0
         )
-        # Never more than the largest node has: the trial would wait forever. It starts fewer processes instead.
-        cpus = min(1 + _num_evaluation_processes(config), max(1, largest))
+        # A trial that requests more CPUs than any node has waits forever. With fewer it starts fewer processes.
+        cpus = min(1 + _num_evaluation_processes(config), max(1, max_node_cpus))
         gpus = float(config.get("num_gpus_per_learner") or 0)
         return PlacementGroupFactory([{"CPU": cpus, **({"GPU": gpus} if gpus else {})}])
 

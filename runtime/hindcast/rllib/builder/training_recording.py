@@ -1,9 +1,9 @@
 """Recording by `train()`: the episodes that a policy plays to learn from, each of them exactly once.
 
-An iteration's rollout is a function of its number and the weights, and so is every episode played between updates: a
-killed training plays the same ones again. The dataset therefore records the position up to which it has episodes, and
-skips earlier positions. All episodes are written before a checkpoint, so those that a killed script had not written are
-played again.
+The rollout of an iteration depends only on the iteration's number and the weights, and an episode played between
+updates only on its index and the weights: a training that resumes plays the same episodes again. The dataset therefore
+records the position (iteration or episode index) up to which it has episodes, and skips earlier positions. All episodes
+are written before a checkpoint, so a script that is killed plays the episodes again that it had not written.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ class TrainingRecording(GrowingDataset):
 
     Args:
         resource: the recording; its policy samples actions, as in training.
+        reporter: receives the notes.
+        policy: the policy that is trained.
     """
 
     module_name = "learning"
@@ -38,18 +40,20 @@ class TrainingRecording(GrowingDataset):
         self._pending_bytes = 0
 
     def on_episodes(self, position: int, episodes: list[Episode]) -> None:
-        """Add the episodes played at a position, which is higher than earlier ones.
+        """Add new episodes. Those that the end of an iteration cuts are recorded as truncated: they are not continued.
 
-        Episodes that the end of an iteration cuts are recorded as truncated, since they are not continued.
+        Args:
+            position: number of the iteration, or index of the last episode; it increases from call to call.
+            episodes: the episodes played since the last call.
 
         Raises:
             OutputConflict: the folder contains other files.
-            StorageError: it cannot be written.
+            StorageError: the folder cannot be written.
         """
         if self._recorded_task is None:
             self._begin()
         if position <= (
-            # Positions that a resumed training plays again are pending or committed already.
+            # A resumed training plays positions again that are already pending or committed.
             self._positions[-1] if self._pending_episodes else max(self._commits_made, default=-1)
         ):
             return
@@ -65,11 +69,11 @@ class TrainingRecording(GrowingDataset):
         """Write the episodes received so far.
 
         Raises:
-            StorageError: they cannot be written; none of them counts.
+            StorageError: the episodes cannot be written; the dataset then contains none of them.
         """
         if not self._pending_episodes or self._recorded_task is None:
             return
-        # The manifest says that a dataset is complete.
+        # A manifest marks a dataset as complete.
         self._folder.child(MANIFEST).delete()
         task = RangeToRecord(self._positions[-1], self._positions)
         block = episodes_to_block(self._pending_episodes, self._recorded_task.prefix)
@@ -82,13 +86,13 @@ class TrainingRecording(GrowingDataset):
         try:
             self.flush()
             if self._recorded_task is not None:
-                self._note_policy(self._learning_policy)
+                self._save_changed_policy(self._learning_policy)
         finally:
             super().close()
 
     def _begin(self) -> None:
         self._open(self._learning_policy)
-        self._note_policy(self._learning_policy)
+        self._save_changed_policy(self._learning_policy)
         self._recorded_task = self._make_task(self._module)
 
     def _is_full(self) -> bool:
@@ -98,6 +102,6 @@ class TrainingRecording(GrowingDataset):
         is_large = self._pending_bytes >= parse_bytes(output.max_file_size)
         return is_large or (max_episodes is not None and len(self._pending_episodes) >= max_episodes)
 
-    def _conflict(self, policy: Policy) -> str | None:  # noqa: ARG002
+    def _describe_conflict(self, policy: Policy) -> str | None:  # noqa: ARG002
         is_ours = self._policy_folder.child(self.module_name).exists()
         return None if is_ours else "episodes of a policy that is no longer trained"

@@ -11,21 +11,21 @@ from typing import Any
 from hindcast.errors import SpecError
 from hindcast.user_code import import_object, is_registered, register_object
 
-MakeEnvironment = Callable[[dict[str, Any]], Any]
+EnvCreator = Callable[[dict[str, Any]], Any]
 
-_creators: dict[str, MakeEnvironment] = {}
+_creators: dict[str, EnvCreator] = {}
 """Gymnasium id -> the creator registered in this process."""
 
 
 @dataclass(frozen=True)
 class RegisteredEnv:
-    """A name of `register_env` with its creator, for another process (a Tune trial)."""
+    """A registered name with its creator, for another process (a Tune trial), which registers it again."""
 
     name: str
-    creator: MakeEnvironment
+    creator: EnvCreator
 
 
-def register_env(name: str, creator: MakeEnvironment) -> None:
+def register_env(name: str, creator: EnvCreator) -> None:
     """Register an environment for `.environment(name, env_config=...)`, in this process and those that it starts.
 
     Args:
@@ -39,7 +39,7 @@ def register_env(name: str, creator: MakeEnvironment) -> None:
 
     if name in gym.registry and name not in _creators:
         raise SpecError(f"register_env: Gymnasium already has an environment {name!r}; choose another name.")
-    # Gymnasium warns about a name that is registered twice.
+    # Otherwise Gymnasium warns about a name that is registered twice.
     gym.registry.pop(name, None)
     entry_point = partial(_create, creator)
     gym.register(id=name, entry_point=entry_point)
@@ -90,8 +90,8 @@ def import_path_of(obj: Any) -> str | None:
 def to_import_path(option: str, value: Any) -> Any:
     """Return the import path of a class, a function or an object; return text and None as they are.
 
-    An object that cannot be imported by name (of a script, a notebook, a function) is registered under a path in this
-    process and those that it starts.
+    An object that cannot be imported by name (defined in a script, a notebook or a function) is registered under a path
+    in this process and those that it starts.
 
     Raises:
         SpecError: the value is neither callable nor text.
@@ -104,12 +104,12 @@ def to_import_path(option: str, value: Any) -> Any:
 
 
 def refuse_local_objects(resource: Any) -> None:
-    """Check that a resource names no object that only this process knows.
+    """Check that a resource names no object that only this process and its children know.
 
     Raises:
-        SpecError: it names one.
+        SpecError: the resource names such an object.
     """
-    for path in _iterate_texts(resource):
+    for path in _iterate_strings(resource):
         if ":" in path and is_registered(path):
             obj = import_object(path, "a resource")
             raise SpecError(
@@ -119,16 +119,16 @@ def refuse_local_objects(resource: Any) -> None:
             )
 
 
-def _iterate_texts(data: Any) -> Iterator[str]:
+def _iterate_strings(data: Any) -> Iterator[str]:
     if isinstance(data, str):
         yield data
     elif isinstance(data, Mapping):
         for value in data.values():
-            yield from _iterate_texts(value)
+            yield from _iterate_strings(value)
     elif isinstance(data, list | tuple):
         for value in data:
-            yield from _iterate_texts(value)
+            yield from _iterate_strings(value)
 
 
-def _create(creator: MakeEnvironment, **config: Mapping[str, Any]) -> Any:
+def _create(creator: EnvCreator, **config: Mapping[str, Any]) -> Any:
     return creator(config)
