@@ -128,7 +128,9 @@ def _encode_example(row: int, rng: np.random.Generator) -> bytes:
 def _compute_checksums(chunks: list[bytes]) -> list[bytes]:
     lengths = np.array([len(chunk) for chunk in chunks])
     data = np.frombuffer(b"".join(chunks), dtype=np.uint8)
-    return [checksum.tobytes() for checksum in compute_masked_crcs(data, np.cumsum(lengths) - lengths, lengths)]
+    return [
+        checksum.tobytes() for checksum in compute_masked_crcs(data, np.cumsum(lengths) - lengths, lengths)
+    ]
 
 
 def _encode_entry(name: str, value_field: int, values: bytes) -> bytes:

@@ -120,7 +120,9 @@ def measure(cluster: Cluster, operator: Callable[[], OperatorProcess]) -> Iterab
         settle(first_operator)
         writes, cpu_before = first_operator.read_num_writes(), cpu_seconds(pid)
         time.sleep(REST_SECONDS)
-        yield Row(f"writes at rest, in {REST_SECONDS} s", f"{first_operator.read_num_writes() - writes:.0f}", "0")
+        yield Row(
+            f"writes at rest, in {REST_SECONDS} s", f"{first_operator.read_num_writes() - writes:.0f}", "0"
+        )
         yield Row("CPU at rest", f"{100 * (cpu_seconds(pid) - cpu_before) / REST_SECONDS:.1f} %", "< 5 %")
         latencies = measure_latencies(cluster)
         yield Row(

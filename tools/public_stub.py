@@ -12,6 +12,12 @@ from typing import Any
 
 from hindcast.version import __version__ as __version__
 """
+_END = """
+PUBLIC_NAMES: dict[str, str]
+GENERATED_MODULES: tuple[str, ...]
+
+def __getattr__(name: str) -> Any: ...
+"""
 
 
 def public_stub() -> str:
@@ -24,4 +30,4 @@ def public_stub() -> str:
     imports += [
         f"from {module} import (\n{''.join(names)})\n" for module, names in sorted(names_by_module.items())
     ]
-    return _HEAD + "".join(imports) + "\ndef __getattr__(name: str) -> Any: ...\n"
+    return _HEAD + "".join(imports) + _END

@@ -127,4 +127,7 @@ from hindcast.serve.policy_server import (
     PolicyServer as PolicyServer,
 )
 
+PUBLIC_NAMES: dict[str, str]
+GENERATED_MODULES: tuple[str, ...]
+
 def __getattr__(name: str) -> Any: ...

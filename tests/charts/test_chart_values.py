@@ -157,7 +157,14 @@ CASES: list[tuple[str, Any, ReadValue, Any, Any, Object]] = [
     ),
     ("podDisruptionBudget.enabled", False, count_objects("PodDisruptionBudget"), 1, 0, {}),
     ("service.annotations", {"a": "b"}, read_metadata("Service", "annotations", "a"), None, "b", {}),
-    ("service.port", 9090, lambda chart: chart.find_one("Service")["spec"]["ports"][0]["port"], 8080, 9090, {}),
+    (
+        "service.port",
+        9090,
+        lambda chart: chart.find_one("Service")["spec"]["ports"][0]["port"],
+        8080,
+        9090,
+        {},
+    ),
     ("serviceMonitor.enabled", True, count_objects("ServiceMonitor"), 0, 1, {}),
     (
         "serviceMonitor.interval",
@@ -272,7 +279,9 @@ def test_watched_namespaces_get_their_own_roles() -> None:
         roles = [role for role in chart.find_all("Role") if role["metadata"]["namespace"] == namespace]
         assert [role["rules"] for role in roles] == [cluster_rules]
         bindings = [
-            binding for binding in chart.find_all("RoleBinding") if binding["metadata"]["namespace"] == namespace
+            binding
+            for binding in chart.find_all("RoleBinding")
+            if binding["metadata"]["namespace"] == namespace
         ]
         assert [binding["roleRef"]["kind"] for binding in bindings] == ["Role"]
     assert not [role for role in chart.find_all("ClusterRole") if role["metadata"]["name"] == "hindcast"]

@@ -36,7 +36,7 @@ def test_command_fails_if_a_crd_is_removed(tmp_path: Path) -> None:
     assert "offlinetrainings.hindcast.dev was removed" in process.stdout.splitlines()
 
 
-def find_breaking_changes(change: Change) -> list[str]:
+def list_breaking_changes(change: Change) -> list[str]:
     """Return the breaking changes after a change of the spec's schema or of the whole CRD."""
     new = copy.deepcopy(TRAINING)
     version = new["spec"]["versions"][0]
@@ -177,7 +177,7 @@ def refuse_unknown_fields(spec: Any) -> None:
     ("change", "line"), [case[1:] for case in BREAKING_CHANGES], ids=[case[0] for case in BREAKING_CHANGES]
 )
 def test_breaking_change_is_named(change: Change, line: str) -> None:
-    (sentence,) = find_breaking_changes(change)
+    (sentence,) = list_breaking_changes(change)
     assert line in sentence
     assert sentence.startswith("OfflineTraining: ")
 
@@ -185,7 +185,7 @@ def test_breaking_change_is_named(change: Change, line: str) -> None:
 def test_bound_of_a_type_that_was_refused_breaks_nothing() -> None:
     schema = {"x-kubernetes-preserve-unknown-fields": True, "minItems": 1, "maxProperties": 0}
     assert (
-        find_breaking_changes(
+        list_breaking_changes(
             lambda spec, _: find_schema(spec, "input.[]")["properties"]["schema"].update(
                 additionalProperties=schema
             )
@@ -245,7 +245,7 @@ def add_algorithm_to_rules(spec: Any) -> None:
 
 @pytest.mark.parametrize("change", COMPATIBLE_CHANGES.values(), ids=COMPATIBLE_CHANGES)
 def test_compatible_change_breaks_nothing(change: Change) -> None:
-    assert find_breaking_changes(change) == []
+    assert list_breaking_changes(change) == []
 
 
 def test_released_crds_are_complete() -> None:

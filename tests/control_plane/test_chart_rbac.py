@@ -213,7 +213,9 @@ TRAINING: Object = {
 @pytest.fixture
 def operator(installation: Installation, tmp_path: Path) -> Iterator[ApiServer]:
     """Connect to the API server like the operator's pod, with the token of its service account."""
-    with ApiServer.from_kubeconfig(str(write_token_kubeconfig(installation.create_token(), tmp_path))) as server:
+    with ApiServer.from_kubeconfig(
+        str(write_token_kubeconfig(installation.create_token(), tmp_path))
+    ) as server:
         yield server
 
 

@@ -375,7 +375,8 @@ def test_two_learners_compute_losses_of_one(data: dict[str, Path], tmp_path: Pat
         for name in paths
     }
     arguments = {
-        name: (train_in_float64, resource, paths[name], NUM_COMPARED_UPDATES) for name, resource in jobs.items()
+        name: (train_in_float64, resource, paths[name], NUM_COMPARED_UPDATES)
+        for name, resource in jobs.items()
     }
     losses_of_two = run_in_ranks(2, **arguments)
     for name, resource in jobs.items():

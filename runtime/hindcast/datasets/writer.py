@@ -151,7 +151,9 @@ class BlockWriter:
 
     def _count_episodes_of_next_group(self, pending: EncodedEpisodes) -> int:
         """Return how many of the pending episodes fit into the next row group."""
-        room_bytes = self._max_bytes - self._encoder.estimate_overhead_bytes(pending.table.schema, num_row_groups=1)
+        room_bytes = self._max_bytes - self._encoder.estimate_overhead_bytes(
+            pending.table.schema, num_row_groups=1
+        )
         count = _count_fitting(pending.nbytes, min(self._group_bytes, max(1, room_bytes)))
         if self._max_rows is None:
             return count

@@ -158,7 +158,9 @@ def _find_common_episode(
     ids = [eps_id for eps_id in index_by_id if eps_id in other_index_by_id][:_MAX_COMPARED_EPISODES]
     leaves = sorted(dataset.spec.leaves.keys() & other_dataset.spec.leaves.keys())
     contents = compute_episode_checksums(dataset, [index_by_id[eps_id] for eps_id in ids], leaves)
-    other_contents = compute_episode_checksums(other_dataset, [other_index_by_id[eps_id] for eps_id in ids], leaves)
+    other_contents = compute_episode_checksums(
+        other_dataset, [other_index_by_id[eps_id] for eps_id in ids], leaves
+    )
     return next(
         (
             eps_id
