@@ -50,9 +50,9 @@ class ParquetEncoder(RowEncoder):
         """See `RowEncoder.open`."""
         return ParquetFile(location, schema, self, compression)
 
-    def estimate_overhead_bytes(self, schema: pa.Schema, groups: int) -> int:
+    def estimate_overhead_bytes(self, schema: pa.Schema, num_row_groups: int) -> int:
         """See `RowEncoder.estimate_overhead_bytes`: the schema, and the metadata of each column."""
-        return 3 * schema.serialize().size + groups * len(schema) * _COLUMN_OVERHEAD_BYTES
+        return 3 * schema.serialize().size + num_row_groups * len(schema) * _COLUMN_OVERHEAD_BYTES
 
 
 class ParquetFile(DataFile):

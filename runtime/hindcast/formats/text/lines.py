@@ -51,7 +51,7 @@ class TextEncoder(RowEncoder):
         """See `RowEncoder.open`."""
         return TextFile(location, self.header)
 
-    def estimate_overhead_bytes(self, schema: pa.Schema, groups: int) -> int:  # noqa: ARG002
+    def estimate_overhead_bytes(self, schema: pa.Schema, num_row_groups: int) -> int:  # noqa: ARG002
         """See `RowEncoder.estimate_overhead_bytes`."""
         return len(self.header)
 
