@@ -16,7 +16,7 @@ AUTO: Final = "Auto"
 
 
 class FormatTraits(NamedTuple):
-    """What resources and commands know of a format; see the attributes of `Format` with these names."""
+    """The part of a format that resources and commands use; see the attributes of `Format` with these names."""
 
     title: str
     has_timesteps: bool

@@ -12,7 +12,7 @@ class RunPolicy(Model):
     active_deadline_seconds: Positive | None = None
     """Seconds that all attempts together may run (queued and suspended not counted). Default: no limit."""
     start_deadline_seconds: Positive = 1800
-    """Seconds from the creation of an attempt to its first heartbeat."""
+    """Seconds from the start of an attempt (if it is queued: from its admission) to its first heartbeat."""
     stall_timeout_seconds: Positive = 1800
     """Seconds without a heartbeat or without progress after which an attempt counts as lost."""
     suspend_grace_seconds: NonNegative = 120

@@ -225,7 +225,7 @@ class DataSpec:
 
     @property
     def has_float_actions(self) -> bool:
-        """Whether an action leaf holds floats, which may be normalised."""
+        """True if an action leaf holds floats, which may be normalised."""
         dtypes = [self.leaves[name].dtype for name in leaves_of(Columns.ACTIONS, self.leaves)]
         return any(dtype is not None and dtype.kind == "f" for dtype in dtypes)
 

@@ -59,6 +59,7 @@ class ConnectorForm(Protocol):
 @cache
 def connector_forms() -> tuple[ConnectorForm, ...]:
     """Return the forms that installed packages register."""
+    # Entry points, since the pipeline must not import the packages above it.
     return tuple(entry.load() for entry in entry_points(group="hindcast.connector_forms"))
 
 

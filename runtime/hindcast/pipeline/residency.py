@@ -23,7 +23,7 @@ _OBS_ROW_BYTES = 8
 
 
 class Residency(NamedTuple):
-    """Whether the data are resident, and the reason, as a sentence without a full stop."""
+    """The decision whether the data are resident, with the reason as a sentence without a full stop."""
 
     is_resident: bool
     reason: str

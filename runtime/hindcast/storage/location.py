@@ -79,7 +79,7 @@ class Location:
 
     @property
     def is_local(self) -> bool:
-        """Whether the location is on a file system of this machine, which supports fsync and rename."""
+        """True if the location is on a file system of this machine, which supports fsync and rename."""
         return isinstance(self.backend, LocalFiles)
 
     @property

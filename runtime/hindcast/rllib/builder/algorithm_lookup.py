@@ -17,5 +17,6 @@ def get_trainable_cls(name: str) -> type[NamedAlgorithm]:
     """
     if name not in schemas():
         raise SpecError(f"{name!r} is not an algorithm{nearest(name, schemas())}")
+    # A registered algorithm has a class only after `make crds`, which a test of the generated files checks.
     algorithm: type[NamedAlgorithm] = getattr(algorithm_classes, name)
     return algorithm
