@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
 from hindcast.api.base import LabelKey, LabelValue, Model
 
+# KubeRay refuses a RayJob with a name of more than 47 characters, and an attempt adds revision and number to it.
 NAME_LIMIT: Final = 36
 NAME_PATTERN: Final = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 _NAMESPACE_PATTERN: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"

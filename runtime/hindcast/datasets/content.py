@@ -19,6 +19,7 @@ from hindcast.episodes.columns import EMPTY_INFO, Columns, is_per_observation, r
 
 _ENDS_KEY = "episodes"
 _DETAILS_KEY = "episode details"  # no column has a space in its name
+# Sums of sha256 digests keep the size of a digest.
 _MODULUS = 1 << 256
 RowRange = tuple[str, int, int]
 """Id, first row and last row (exclusive) of an episode."""

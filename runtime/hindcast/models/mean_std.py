@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 F64 = NDArray[np.float64]
 
+# As in RLlib's filter, so that policies see the same inputs in both.
 CLIP = 10.0
 _MIN_STD = 1e-8
 

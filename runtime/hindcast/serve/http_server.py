@@ -27,6 +27,7 @@ from hindcast.storage.failures import reason_of
 
 _IDLE_TIMEOUT_SECONDS: Final = 300.0
 _MAX_STORED_ANSWERS: Final = 10_000
+# As in Python's own http.client; a client cannot fill the memory with headers.
 _MAX_LINE_BYTES: Final = 1 << 16
 _MAX_HEADERS: Final = 100
 _FIELDS_BY_METHOD: Final[Mapping[str, tuple[set[str], set[str]]]] = {

@@ -28,6 +28,7 @@ from hindcast.storage.location import Guard, Location, remove_temporary_files
 
 LOCK: Final = "lock"
 """Name of the lock in a folder: a file on a local disk, a folder of marks in a store."""
+# A holder may miss eight renewals in a row before another process takes the lease.
 _RENEWAL_INTERVAL_SECONDS: Final = 20.0
 _LEASE_SECONDS: Final = 180.0
 _MAX_TRIES: Final = 10

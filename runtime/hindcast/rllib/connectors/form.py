@@ -38,6 +38,7 @@ from hindcast.user_code import Misuse, raise_user_code_error
 class EpisodeConnectorForm:
     """See `ConnectorForm`."""
 
+    # Only these: the others need no name, since a training does what they do.
     names = LIBRARY_CONNECTORS.keys()
 
     def factory(self, name: str) -> Callable[..., Any] | None:
