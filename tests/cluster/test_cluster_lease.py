@@ -99,10 +99,10 @@ class TakeOverAfter(StopAfter):
         self.files_before: dict[str, bytes] = {}
 
     def check(self) -> None:
-        if self._left == 0:
+        if self._num_remaining == 0:
             acquire_lease(resolve(self._state), self._later_attempt)
             self.files_before = read_files(self._state.parent)
-        self._left -= 1
+        self._num_remaining -= 1
 
 
 class TestRuns:

@@ -37,18 +37,18 @@ def pack_state(state) -> bytes:
     return msgpack.packb(state, default=msgpack_numpy.encode)
 
 
-def make_state(eps_id="e", num_steps=3, lookback=0, t_started=0, space=OBS, **changes) -> dict:
+def make_state(eps_id="e", num_steps=3, lookback=0, first_timestep=0, space=OBS, **changes) -> dict:
     """Return an episode's state as RLlib's recorder makes it; observation t is [t, t + 0.5].
 
     Args:
         eps_id: id of the episode.
         num_steps: number of timesteps after the lookback.
         lookback: number of timesteps in the lookback buffer.
-        t_started: first timestep after the lookback.
+        first_timestep: first timestep after the lookback.
         space: observation space.
         **changes: fields of the state to replace.
     """
-    values = range(t_started - lookback, t_started + num_steps + 1)
+    values = range(first_timestep - lookback, first_timestep + num_steps + 1)
     episode = SingleAgentEpisode(
         eps_id,
         observations=[np.array([t, t + 0.5], dtype=np.float32) for t in values],
@@ -58,7 +58,7 @@ def make_state(eps_id="e", num_steps=3, lookback=0, t_started=0, space=OBS, **ch
         rewards=[float(t) for t in values[:-1]],
         extra_model_outputs={"action_logp": [np.float32(-t) for t in values[:-1]]},
         terminated=True,
-        t_started=t_started,
+        t_started=first_timestep,
         len_lookback_buffer=lookback,
     )
     return {**episode_to_state(episode), **changes}
@@ -137,16 +137,18 @@ def test_index_in_small_tables_gives_same_episodes(tmp_path, monkeypatch, max_ro
 
 
 def test_lookback_is_dropped(tmp_path):
-    block = read_all(write_states(tmp_path, make_state("a", 3, lookback=2, t_started=5), make_state("b", 4)))
+    block = read_all(
+        write_states(tmp_path, make_state("a", 3, lookback=2, first_timestep=5), make_state("b", 4))
+    )
     assert first_values(block) == [5, 6, 7, 8, 0, 1, 2, 3, 4]
     assert block.t_started.tolist() == [5, 0]
     assert block.length.tolist() == [3, 4]
 
 
 def test_file_with_arrays_and_lists_is_read(tmp_path):
-    list_episode = SingleAgentEpisode.from_state(make_state("a", 3, lookback=1, t_started=1))
+    list_episode = SingleAgentEpisode.from_state(make_state("a", 3, lookback=1, first_timestep=1))
     array_state = episode_to_state(
-        SingleAgentEpisode.from_state(make_state("b", 3, lookback=1, t_started=1)).to_numpy()
+        SingleAgentEpisode.from_state(make_state("b", 3, lookback=1, first_timestep=1)).to_numpy()
     )
     assert array_state["observations"]["finalized"]
     block = read_all(write_states(tmp_path, episode_to_state(list_episode), array_state))
@@ -287,7 +289,7 @@ class TestDuplicates:
 
 
 def test_parts_in_adjacent_files_are_joined(tmp_path):
-    parts = [make_state("a", 3, is_terminated=False), make_state("a", 2, t_started=3, lookback=1)]
+    parts = [make_state("a", 3, is_terminated=False), make_state("a", 2, first_timestep=3, lookback=1)]
     block = read_all(write_states(tmp_path, *parts, make_state("b", 1), rows_per_file=1))
     assert first_values(block) == [0, 1, 2, 3, 4, 5, 0, 1]
     assert block.length.tolist() == [5, 1]
