@@ -49,6 +49,15 @@ class Walk(gym.Env):
         return np.array([self._episode_id, self._t, self._length, self._last], dtype=np.float32)
 
 
+class CountedWalk(Walk):
+    """A `Walk` that appends the id of its process to the file `CREATIONS` when it is created."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with Path(os.environ["CREATIONS"]).open("a") as file:
+            file.write(f"{os.getpid()}\n")
+
+
 class SteeredWalk(Walk):
     """A Walk with continuous actions; the reward is the first entry of the action."""
 

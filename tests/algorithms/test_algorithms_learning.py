@@ -8,11 +8,11 @@ from hindcast.algorithms import build
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.model import ModelSpec
 from hindcast.evaluate.environment import EnvEvaluator, evaluate_policy
+from hindcast.record.environments import environment_spaces
 from hindcast.record.runner import EnvRunner
 from hindcast.run.expert import iterate_and_evaluate
 from hindcast.run.offline_trainer import make_offline_trainer
 from hindcast.run.online_trainer import make_online_trainer
-from hindcast.run.spaces import environment_spaces
 from hindcast.run.trainer import make_policy_and_learner
 from layers import repeats
 from support import record, recording, train, training

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,22 @@ class TestMistakes:
         ):
             execute(items, reporter)
         assert not reporter.outcomes
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_environment_is_created_once_per_slot(
+    load: Load, reporter: MemoryReporter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replicas: int
+) -> None:
+    """Two runners are other processes; the process that starts them creates one environment, to read its spaces."""
+    monkeypatch.setenv("CREATIONS", str(tmp_path / "creations"))
+    load(("recording", "first", "{random: {}}"), ("training", "clone", "recordingRef: {name: first}"))
+    file = tmp_path / "file.yaml"
+    text = file.read_text().replace("envsPerRunner: 4", f"envsPerRunner: 4, replicas: {replicas}")
+    file.write_text(text.replace("toy_environments:Walk", "toy_environments:CountedWalk"))
+    execute(load_resources(file), reporter)
+    processes = (tmp_path / "creations").read_text().split()
+    expected = [4] if replicas == 1 else [1, 4, 4]
+    assert sorted(Counter(processes).values()) == expected
 
 
 class TestOrder:

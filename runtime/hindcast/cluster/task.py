@@ -16,6 +16,7 @@ from hindcast.cluster.pools import Pools
 from hindcast.datasets.units import bytes_in_memory
 from hindcast.errors import DataError, UserError
 from hindcast.formats.dataset_folder.manifest import read_manifest
+from hindcast.record.environments import close_unplayed_environments, keep_environments
 from hindcast.report.writing import write_training_report
 from hindcast.run.execute import check_early, execute_recording, prepare_inputs
 from hindcast.run.inputs import Input, make_sources
@@ -50,23 +51,28 @@ def execute(
         The result, or the outcome of an error. It is classified here, because only this process has the traceback.
     """
     try:
-        references = ResolvedReferences(pools.attempt)
-        inputs: Sequence[Input] = check_early(resource, references)
-        if isinstance(resource, OfflineRecording):
-            return _record(resource, references, mailbox, pools)
-        with mailbox.reporter() as reporter, mailbox.interruption() as interruption:
-            has_workers = resource.spec.pipeline.data_workers.interval[1] > 0
-            options = pools.options("data" if has_workers else "learner", 1)
-            inputs = prepare_inputs(resource, inputs, reporter, interruption, options)
-        outcome = train(resource, make_sources(inputs), mailbox, pools)
-        report = write_training_report(
-            resource, outcome, {input_.path: input_.opened_data for input_ in inputs}
-        )
-        return FinishedRun(replace(outcome, report=report))
+        with keep_environments():
+            return _execute(resource, mailbox, pools)
     except Exception as error:
         if not isinstance(error, UserError):
             traceback.print_exc()
         return classify(error)
+
+
+def _execute(resource: OfflineRecording | OfflineTraining, mailbox: Mailbox, pools: Pools) -> FinishedRun:
+    references = ResolvedReferences(pools.attempt)
+    inputs: Sequence[Input] = check_early(resource, references)
+    # The environments that are played in are on the pools' pods.
+    close_unplayed_environments()
+    if isinstance(resource, OfflineRecording):
+        return _record(resource, references, mailbox, pools)
+    with mailbox.reporter() as reporter, mailbox.interruption() as interruption:
+        has_workers = resource.spec.pipeline.data_workers.interval[1] > 0
+        options = pools.options("data" if has_workers else "learner", 1)
+        inputs = prepare_inputs(resource, inputs, reporter, interruption, options)
+    outcome = train(resource, make_sources(inputs), mailbox, pools)
+    report = write_training_report(resource, outcome, {input_.path: input_.opened_data for input_ in inputs})
+    return FinishedRun(replace(outcome, report=report))
 
 
 def _record(

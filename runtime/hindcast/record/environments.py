@@ -1,15 +1,108 @@
-"""Creation of Gymnasium environments from their description in a resource."""
+"""Creation of Gymnasium environments from their description in a resource, once where that is possible."""
 
 from __future__ import annotations
 
 import difflib
-from typing import Any, cast
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple, cast
 
 import gymnasium as gym
 
 from hindcast.api.environment import EnvironmentSpec, NamedCall
 from hindcast.errors import SpecError
 from hindcast.user_code import calling, import_object, is_registered
+
+
+class Spaces(NamedTuple):
+    """Observation and action space of an environment."""
+
+    observation: gym.Space
+    action: gym.Space
+
+
+class _KeptEnvironments:
+    """The spaces of the environments that were created, and those environments that nothing has played in yet."""
+
+    def __init__(self) -> None:
+        self._spaces: dict[str, Spaces] = {}
+        self._unplayed: dict[str, gym.Env] = {}
+
+    def spaces(self, spec: EnvironmentSpec) -> Spaces:
+        """Return an environment's spaces; create it on the first call and keep it for `take`."""
+        key = spec.model_dump_json()
+        if key not in self._spaces:
+            environment = make_environment(spec)
+            self._unplayed[key] = environment
+            self._spaces[key] = Spaces(environment.observation_space, environment.action_space)
+        return self._spaces[key]
+
+    def take(self, spec: EnvironmentSpec) -> gym.Env | None:
+        """Hand over an environment that nothing has played in; None if there is none."""
+        return self._unplayed.pop(spec.model_dump_json(), None)
+
+    def close_unplayed(self) -> None:
+        """Close the environments that were not taken; their spaces stay known."""
+        for environment in self._unplayed.values():
+            environment.close()
+        self._unplayed.clear()
+
+
+_kept: ContextVar[_KeptEnvironments | None] = ContextVar("_kept", default=None)
+"""Environments of the outermost `keep_environments`."""
+
+
+@contextmanager
+def keep_environments() -> Iterator[None]:
+    """Create no environment only to read its spaces while the block runs.
+
+    `environment_spaces` then creates an environment at most once, and the first slot that plays in it takes it over. A
+    block within another one changes nothing.
+    """
+    # Not for the whole process: in a notebook an id may be registered again with other spaces.
+    if _kept.get() is not None:
+        yield
+        return
+    kept = _KeptEnvironments()
+    token = _kept.set(kept)
+    try:
+        yield
+    finally:
+        _kept.reset(token)
+        kept.close_unplayed()
+
+
+def environment_spaces(spec: EnvironmentSpec) -> Spaces:
+    """Return the spaces of an environment, which is created for that unless `keep_environments` knows them.
+
+    Raises:
+        SpecError: see `make_environment`.
+        UserCodeError: its constructor raised an exception.
+    """
+    if (kept := _kept.get()) is not None:
+        return kept.spaces(spec)
+    environment = make_environment(spec)
+    environment.close()
+    return Spaces(environment.observation_space, environment.action_space)
+
+
+def take_environment(spec: EnvironmentSpec) -> gym.Env:
+    """Return an environment to play in: one that was created for its spaces, else a new one.
+
+    Raises:
+        SpecError: see `make_environment`.
+        UserCodeError: its constructor raised an exception.
+    """
+    kept = _kept.get()
+    environment = None if kept is None else kept.take(spec)
+    return make_environment(spec) if environment is None else environment
+
+
+def close_unplayed_environments() -> None:
+    """Close the environments that `keep_environments` has kept for slots."""
+    if (kept := _kept.get()) is not None:
+        kept.close_unplayed()
 
 
 def make_environment(spec: EnvironmentSpec) -> gym.Env:

@@ -22,7 +22,7 @@ from hindcast.errors import OutputConflict, UserError, WorkerLost, catch_user_er
 from hindcast.formats.dataset_folder.commits import COMMITS_FOLDER, Commit
 from hindcast.models.policy import Policy
 from hindcast.models.preprocessing import Preprocessing
-from hindcast.record.environments import make_environment
+from hindcast.record.environments import environment_spaces, keep_environments
 from hindcast.record.random_policy import RandomActor
 from hindcast.record.recorder import OnEpisode, RangeToRecord, RecordingTask, make_runner, record_range
 from hindcast.record.runner import Actor, EnvRunner, Episode, episode_id
@@ -73,11 +73,8 @@ def load_actor(
     """
     if policy != RANDOM:
         return Policy.load(policy, allow_classes=[module_class] if module_class else ())
-    env = make_environment(environment)
-    env.close()
-    return RandomActor(
-        Preprocessing.from_specs(env.observation_space, env.action_space, ModelSpec(), environment)
-    )
+    spaces = environment_spaces(environment)
+    return RandomActor(Preprocessing.from_specs(spaces.observation, spaces.action, ModelSpec(), environment))
 
 
 class Runner:
@@ -114,7 +111,10 @@ class Runner:
             self.close()
             # Held until close(), so that a new recording waits for this runner.
             self._lock = join_runners(self._task.target.folder)
-            self._env_runner, self._policy = make_runner(self._task, self._load_actor(policy)), policy
+            with (
+                keep_environments()
+            ):  # a random policy reads the spaces of the environment that is then played in
+                self._env_runner, self._policy = make_runner(self._task, self._load_actor(policy)), policy
         returns: list[float] = []
         lengths: list[int] = []
         non_finite_rewards: list[tuple[str, int]] = []

@@ -14,8 +14,9 @@ from hindcast.episodes.columns import Columns
 from hindcast.errors import SpecError
 from hindcast.formats.dataset_folder.commits import Commit, write_commit
 from hindcast.formats.spec import DataSpec, Leaf, infer_leaf
+from hindcast.record.environments import environment_spaces
 from hindcast.record.runner import Actor, EnvRunner, Episode, episodes_to_block, outputs_to_record
-from hindcast.record.slots import Slots, check_spaces
+from hindcast.record.slots import check_spaces, sample_observation
 from hindcast.threads import torch_threads
 
 _MIN_CHUNK_BYTES = 8 << 20
@@ -118,21 +119,20 @@ def describe_columns(
 ) -> DataSpec:
     """Return the columns that a recording with `policy` writes: the spaces' leaves and the policy's other outputs.
 
-    The policy acts once, on a first observation, to determine them.
+    The policy acts once, on a random observation, to determine them.
 
     Raises:
         SpecError: recurrent states are requested, and the policy has none.
     """
-    slots = Slots(environment, width=1)
-    check_spaces(policy, slots)
-    slots.reset(0, seed=0)
-    slots.close()  # the first observation stays in `slots.observation`
+    spaces = environment_spaces(environment)
+    check_spaces(policy, spaces, environment.id)
+    observation = sample_observation(spaces.observation)
     noise = policy.draw_noise(np.random.default_rng(0), 1) if explore else None
-    actions = policy.act(slots.observation, noise, np.ones(1, dtype=np.bool_))
+    actions = policy.act(observation, noise, np.ones(1, dtype=np.bool_))
     if records_states and not actions.state_out:
         raise SpecError("spec.output.recurrentStates: the policy has no recurrent state")
-    rows = {**slots.observation, **actions.actions, **outputs_to_record(actions, records_states)}
+    rows = {**observation, **actions.actions, **outputs_to_record(actions, records_states)}
     leaves = {name: infer_leaf(name, row) for name, row in rows.items()}
     leaves[Columns.REWARDS] = Leaf(np.dtype(np.float64))
     leaves[Columns.INFOS] = Leaf(None, (), "json")
-    return DataSpec(leaves, slots.observation_space, slots.action_space, environment.id)
+    return DataSpec(leaves, spaces.observation, spaces.action, environment.id)

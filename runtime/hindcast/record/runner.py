@@ -122,7 +122,7 @@ class EnvRunner:
         callbacks: Sequence[str] = (),
     ) -> None:
         self.slots = Slots(environment, width)
-        check_spaces(policy, self.slots)
+        check_spaces(policy, self.slots.spaces, environment.id)
         self.metrics = MetricsLogger()
         self._callbacks: EpisodeCallbacks | None = None
         if episode_callbacks := select_overriding(make_callbacks(callbacks), EPISODE_HOOKS):

@@ -6,6 +6,7 @@ C is the capacity in steps and B the number of slots.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,7 +21,7 @@ from hindcast.episodes.spaces import flatten_space
 from hindcast.errors import DataError, SpecError, UserCodeError
 from hindcast.formatting import plural
 from hindcast.models.policy import Policy
-from hindcast.record.environments import make_environment
+from hindcast.record.environments import Spaces, take_environment
 from hindcast.user_code import calling
 
 _INITIAL_CAPACITY_STEPS = 512
@@ -45,12 +46,17 @@ class Slots:
 
     def __init__(self, environment: EnvironmentSpec, width: int) -> None:
         self.name = environment.id
-        self.environments = [make_environment(environment) for _ in range(width)]
+        self.environments = [take_environment(environment) for _ in range(width)]
         self.observation_space: gym.Space = self.environments[0].observation_space
         self.action_space: gym.Space = self.environments[0].action_space
         leaves = flatten_space(self.observation_space, Columns.OBS)
         self._has_single_leaf = list(leaves) == [Columns.OBS]
         self.observation = {leaf: _empty_rows(space, width) for leaf, space in leaves.items()}
+
+    @property
+    def spaces(self) -> Spaces:
+        """The spaces of one environment."""
+        return Spaces(self.observation_space, self.action_space)
 
     @property
     def width(self) -> int:
@@ -139,8 +145,13 @@ def _set_row(rows: NDArray[Any], slot: int, value: Any) -> None:
     rows[slot] = value
 
 
-def check_spaces(policy: object, slots: Slots) -> None:
-    """Check that a policy was made for the environments' spaces.
+def check_spaces(policy: object, spaces: Spaces, name: str) -> None:
+    """Check that a policy was made for an environment's spaces.
+
+    Args:
+        policy: a `Policy`, or a policy without spaces, which fits any.
+        spaces: the environment's.
+        name: name of the environment, for the message.
 
     Raises:
         SpecError: its observation or action space differs from the environment's.
@@ -148,14 +159,30 @@ def check_spaces(policy: object, slots: Slots) -> None:
     if not isinstance(policy, Policy):
         return
     for space_name, policy_space, env_space in (
-        ("observation", policy.observation_space, slots.observation_space),
-        ("action", policy.action_space, slots.action_space),
+        ("observation", policy.observation_space, spaces.observation),
+        ("action", policy.action_space, spaces.action),
     ):
         if policy_space != env_space:
             raise SpecError(
-                f"the policy was made for the {space_name} space {policy_space}; the environment {slots.name!r} has "
+                f"the policy was made for the {space_name} space {policy_space}; the environment {name!r} has "
                 f"{env_space}."
             )
+
+
+def sample_observation(space: gym.Space) -> dict[str, NDArray[Any]]:
+    """Return a random observation of a space: leaf -> `[1, *shape]`; the same for the same space.
+
+    Raises:
+        SpecError: observations of the space have no fixed shape.
+    """
+    rows = {
+        leaf: _empty_rows(leaf_space, 1) for leaf, leaf_space in flatten_space(space, Columns.OBS).items()
+    }
+    sampled_space = copy.deepcopy(space)  # the environment's own generator stays as it is
+    sampled_space.seed(0)
+    for leaf, value in flatten(sampled_space.sample(), Columns.OBS).items():
+        _set_row(rows[leaf], 0, value)
+    return rows
 
 
 def _empty_rows(space: gym.Space, width: int) -> NDArray[Any]:

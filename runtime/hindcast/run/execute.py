@@ -15,7 +15,11 @@ from hindcast.api.sentences import format_path, parse_path
 from hindcast.errors import DataError, Interrupted, SpecError, UserError
 from hindcast.learn.checkpoint import CheckpointStore, find_checkpoint
 from hindcast.models.rl_module import module_class_of
-from hindcast.record.environments import make_environment
+from hindcast.record.environments import (
+    close_unplayed_environments,
+    environment_spaces,
+    keep_environments,
+)
 from hindcast.report.events import Outcome, Reporter
 from hindcast.report.writing import write_recording_report, write_training_report
 from hindcast.run.claim import CHECKPOINTS_FOLDER, refuse_other_run, run_folder, title
@@ -66,7 +70,12 @@ def execute(items: Sequence[LoadedResource], reporter: Reporter) -> list[Outcome
         Interrupted: a stop was requested; completed work is kept.
         UserError: a resource failed; the message is one sentence.
     """
-    items_by_title = {title(item.resource): item for item in sort_by_reference(items)}
+    with keep_environments():
+        return _check_and_execute(sort_by_reference(items), reporter)
+
+
+def _check_and_execute(items: Sequence[LoadedResource], reporter: Reporter) -> list[Outcome]:
+    items_by_title = {title(item.resource): item for item in items}
     references = FileReferences({name: item.resource for name, item in items_by_title.items()})
     inputs: dict[str, list[Input]] = {}
     # All resources are checked first: an error in the last one must not surface after hours of earlier work.
@@ -125,7 +134,7 @@ def check_early(resource: OfflineRecording | OfflineTraining, references: Refere
         return inputs
     if resource.spec.policy.train is not None:
         module_class_of(resource.spec.policy.train.model)
-    make_environment(resource.spec.environment).close()
+    environment_spaces(resource.spec.environment)  # it can be created
     return []
 
 
@@ -185,6 +194,10 @@ def train_locally(
     resource: OfflineTraining, inputs: Sequence[Input], reporter: Reporter, interruption: Interruption
 ) -> tuple[Outcome, Sequence[Input]]:
     """Train in this process; return the outcome and the inputs with their data."""
+    evaluation = resource.spec.evaluation_in_environment
+    is_evaluated_here = evaluation is not None and not (evaluation.runners or evaluation.parallel_to_training)
+    if not is_evaluated_here and resource.spec.sampler is None:
+        close_unplayed_environments()  # a simulator may hold memory that this training can use
     inputs = prepare_inputs(resource, inputs, reporter, interruption)
     return TrainingRun(resource, make_sources(inputs), reporter, interruption).execute(), inputs
 

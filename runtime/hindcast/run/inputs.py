@@ -26,11 +26,12 @@ from hindcast.episodes.spaces import space_to_json
 from hindcast.errors import SpecError
 from hindcast.pipeline.offline_data import Source, has_own_reader
 from hindcast.pipeline.prelearner import prelearner_class
+from hindcast.record.environments import environment_spaces
 from hindcast.report.events import Progress, Reporter
 from hindcast.run.claim import title
 from hindcast.run.held_out_evaluation import merge_datasets
 from hindcast.run.offline_trainer import make_algorithm
-from hindcast.run.spaces import check_spaces, environment_spaces, has_float_actions
+from hindcast.run.spaces import check_spaces, has_float_actions
 from hindcast.user_code import is_user_code
 
 _READ_METHODS_BY_SUFFIX: Final = {

@@ -24,10 +24,10 @@ from hindcast.models.preprocessing import Preprocessing, stack_rows
 from hindcast.pipeline.feeds import State, refuse_priorities
 from hindcast.pipeline.offline_data import OfflineData
 from hindcast.pipeline.window import Batch
+from hindcast.record.environments import environment_spaces
 from hindcast.record.runner import EnvRunner, OnEpisodes, episodes_to_block
 from hindcast.report.results import Result
 from hindcast.run.live_source import make_live_source
-from hindcast.run.spaces import environment_spaces
 from hindcast.run.trainer import Experience, Trainer, make_policy_and_learner, notes_on_policy
 from hindcast.run.warm_start import FIELD_OF_EXPERTS, warm_start
 from hindcast.threads import torch_threads

@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import gymnasium as gym
 
-from hindcast.api import EnvironmentSpec, OfflineTraining
+from hindcast.api import OfflineTraining
 from hindcast.episodes.columns import Columns
 from hindcast.episodes.spaces import flatten_space, space_from_json
 from hindcast.errors import SpecError
 from hindcast.formats.spec import DataSpec
 from hindcast.pipeline.offline_data import Source
-from hindcast.record.environments import make_environment
+from hindcast.record.environments import Spaces, environment_spaces
 from hindcast.run.claim import title
-
-
-class Spaces(NamedTuple):
-    """Observation and action space of an environment."""
-
-    observation: gym.Space
-    action: gym.Space
-
-
-def environment_spaces(environment: EnvironmentSpec) -> Spaces:
-    """Create an environment and return its spaces."""
-    env = make_environment(environment)
-    env.close()
-    return Spaces(env.observation_space, env.action_space)
 
 
 def determine_spaces(resource: OfflineTraining, sources: Sequence[Source]) -> Spaces:

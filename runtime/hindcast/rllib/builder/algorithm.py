@@ -17,6 +17,7 @@ from hindcast.models.policy import Policy
 from hindcast.models.rl_module import RLModule
 from hindcast.names import DEFAULT_MODULE_ID, ENV_RUNNER_RESULTS, EVALUATION_RESULTS, TRAINING_ITERATION
 from hindcast.pipeline.offline_data import OfflineData
+from hindcast.record.environments import environment_spaces
 from hindcast.report.events import Reporter
 from hindcast.report.results import Result
 from hindcast.rllib.batch_io.inputs import ReaderFolders, WriterFolder, has_readers
@@ -39,7 +40,6 @@ from hindcast.run.inputs import make_sources, open_inputs, resolve_inputs
 from hindcast.run.live_source import find_episode_players
 from hindcast.run.offline_trainer import make_offline_trainer
 from hindcast.run.online_trainer import make_online_trainer
-from hindcast.run.spaces import environment_spaces
 from hindcast.run.stop_criteria import add_evaluation
 from hindcast.run.trainer import Trainer, make_policy_and_learner, notes_on_policy
 from hindcast.run.training_callbacks import TrainingCallbacks
