@@ -30,8 +30,8 @@ from hindcast.evaluate.environment import EnvEvaluator
 from hindcast.models.policy import Policy
 from hindcast.record.pool import LocalWorkers, Runner, load_actor, record_ranges
 from hindcast.record.recorder import RangeToRecord, RecordingTask, describe_columns
-from hindcast.run.expert import iterate_and_evaluate
-from hindcast.run.online_trainer import make_online_trainer
+from hindcast.run.training.expert import iterate_and_evaluate
+from hindcast.run.training.online_trainer import make_online_trainer
 from hindcast.storage.location import resolve
 
 CARTPOLE = EnvironmentSpec(id="CartPole-v1")

@@ -29,7 +29,7 @@ from hindcast.episodes.block import Block
 from hindcast.formats.dataset_folder.commits import make_file_stem
 from hindcast.formats.spec import DataSpec
 from hindcast.pipeline.offline_data import Source
-from hindcast.run.offline_trainer import make_offline_trainer
+from hindcast.run.training.offline_trainer import make_offline_trainer
 from hindcast.storage.location import resolve
 from hindcast.threads import num_processors
 

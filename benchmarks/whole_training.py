@@ -35,7 +35,7 @@ from updates import CONFIGS, D3RLPY, DISCRETE, RLLIB, TARGETS
 from hindcast.api import OfflineTraining
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.pipeline.offline_data import Source
-from hindcast.run.offline_trainer import make_offline_trainer
+from hindcast.run.training.offline_trainer import make_offline_trainer
 from hindcast.threads import num_processors
 
 EPISODES, LENGTH, BATCH = 100, 1000, 256

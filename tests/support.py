@@ -29,8 +29,8 @@ from hindcast.report.events import Outcome, Progress
 from hindcast.run.inputs import Input, make_sources
 from hindcast.run.interruption import Interruption
 from hindcast.run.placement import LOCAL, Placement
-from hindcast.run.recording import RecordingRun
-from hindcast.run.training import TrainingRun
+from hindcast.run.recording.recording_run import RecordingRun
+from hindcast.run.training.training_run import TrainingRun
 from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import Location, resolve
 from warm_python import parent_of

@@ -61,7 +61,7 @@ _HINDCAST = "hindcast.cli.main"
 _SLOW_IMPORTS = (
     _HINDCAST,
     "hindcast.run.execute",
-    "hindcast.run.training",
+    "hindcast.run.training.training_run",
     "hindcast.record.pool",
     "hindcast.report.writing",
     *("jinja2", "matplotlib.backends.backend_agg"),  # for reports

@@ -10,10 +10,10 @@ from hindcast.api.model import ModelSpec
 from hindcast.evaluate.environment import EnvEvaluator, evaluate_policy
 from hindcast.record.environments import environment_spaces
 from hindcast.record.runner import EnvRunner
-from hindcast.run.expert import iterate_and_evaluate
-from hindcast.run.offline_trainer import make_offline_trainer
-from hindcast.run.online_trainer import make_online_trainer
-from hindcast.run.trainer import make_policy_and_learner
+from hindcast.run.training.expert import iterate_and_evaluate
+from hindcast.run.training.offline_trainer import make_offline_trainer
+from hindcast.run.training.online_trainer import make_online_trainer
+from hindcast.run.training.trainer import make_policy_and_learner
 from layers import repeats
 from support import record, recording, train, training
 

@@ -14,8 +14,8 @@ from hindcast.cluster.pools import Pools
 from hindcast.datasets.opening import open_dataset
 from hindcast.errors import OutputConflict
 from hindcast.pipeline.offline_data import Source
-from hindcast.run.recording import RecordingRun
-from hindcast.run.training import TrainingRun
+from hindcast.run.recording.recording_run import RecordingRun
+from hindcast.run.training.training_run import TrainingRun
 from hindcast.storage.location import Location, resolve
 from support import MemoryReporter, StopAfter, episode_hashes, leftovers, read_all, recording, training
 

@@ -132,7 +132,7 @@ def train_uninterrupted(folder: Path) -> list[dict[str, Any]]:
     """Run the same training on this machine without interruption, and return its results."""
     from hindcast.api.loading import validate_resource
     from hindcast.run.interruption import Interruption
-    from hindcast.run.training import TrainingRun
+    from hindcast.run.training.training_run import TrainingRun
 
     resource = make_training(
         "clone", str(folder / "data"), **TRAINING_SPEC, checkpoint={"path": str(folder / "local")}

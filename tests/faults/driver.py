@@ -24,8 +24,8 @@ from hindcast.pipeline.offline_data import Source
 from hindcast.report.events import Outcome, Progress
 from hindcast.run.interruption import catch_signals
 from hindcast.run.placement import LOCAL
-from hindcast.run.recording import RecordingRun
-from hindcast.run.training import TrainingRun, follow_first_learner
+from hindcast.run.recording.recording_run import RecordingRun
+from hindcast.run.training.training_run import TrainingRun, follow_first_learner
 
 
 class PrintingReporter:

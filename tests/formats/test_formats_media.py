@@ -19,7 +19,7 @@ from hindcast.formats.registry import FORMATS
 from hindcast.run.execute import FileReferences
 from hindcast.run.inputs import make_sources, open_inputs, resolve_inputs
 from hindcast.run.interruption import Interruption
-from hindcast.run.training import TrainingRun
+from hindcast.run.training.training_run import TrainingRun
 from hindcast.storage.location import resolve
 from support import MemoryReporter, training
 

@@ -21,7 +21,7 @@ from hindcast.learn.ranks import Ranks
 from hindcast.learn.target_networks import frozen_copy, polyak_update
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import Source
-from hindcast.run.offline_trainer import make_offline_trainer
+from hindcast.run.training.offline_trainer import make_offline_trainer
 from hindcast.storage.location import resolve
 from support import StopAfter, training
 

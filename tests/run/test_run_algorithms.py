@@ -23,9 +23,9 @@ from hindcast.learn.compiling import compile_losses
 from hindcast.learn.learner import Learner
 from hindcast.learn.update_graphs import GRAPHS, CudaGraph
 from hindcast.models.policy_files import WEIGHTS
-from hindcast.run import offline_trainer
 from hindcast.run.execute import execute
 from hindcast.run.interruption import Interruption
+from hindcast.run.training import offline_trainer
 from layers import repeats
 from no_device_reads import NoDeviceReads
 from support import MemoryReporter, StopAfter, record, recording, train, training

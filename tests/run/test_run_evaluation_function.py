@@ -11,7 +11,7 @@ import pytest
 from hindcast import BCConfig
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.errors import SpecError, UserCodeError, UserError
-from hindcast.run.training_evaluation import EvaluationFunction
+from hindcast.run.evaluation.environment_evaluation import EvaluationFunction
 from hindcast.user_code import register_object
 from support import make_policy
 

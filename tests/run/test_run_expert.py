@@ -9,9 +9,9 @@ import pytest
 
 from hindcast.evaluate.environment import EnvEvaluator
 from hindcast.learn.checkpoint import CheckpointStore
-from hindcast.run.expert import iterate_and_evaluate
-from hindcast.run.online_trainer import make_online_trainer
-from hindcast.run.trainer import Trainer
+from hindcast.run.training.expert import iterate_and_evaluate
+from hindcast.run.training.online_trainer import make_online_trainer
+from hindcast.run.training.trainer import Trainer
 from hindcast.storage.location import resolve
 from support import add_position_dependence, recording, train, training
 

@@ -15,8 +15,8 @@ from hindcast.errors import OutputConflict
 from hindcast.models.policy import Policy
 from hindcast.models.preprocessing import Preprocessing
 from hindcast.models.rl_module import build_module
-from hindcast.run.export_folder import refuse_foreign_files
-from hindcast.run.exporting import Format, export_policy
+from hindcast.run.export.export_folder import refuse_foreign_files
+from hindcast.run.export.exporting import Format, export_policy
 from hindcast.storage.location import resolve
 from support import record, recording, train, training
 

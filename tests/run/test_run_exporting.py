@@ -25,7 +25,7 @@ from hindcast.models.policy import Policy
 from hindcast.models.preprocessing import Preprocessing
 from hindcast.models.rl_module import build_module
 from hindcast.onnx_policy import OnnxPolicy
-from hindcast.run.exporting import export_policy
+from hindcast.run.export.exporting import export_policy
 from support import record, recording, train, training
 from toy_environments import Homing, Recall
 

@@ -13,9 +13,9 @@ from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.opening import open_dataset
 from hindcast.errors import SpecError
 from hindcast.pipeline.offline_data import Source
+from hindcast.run.evaluation.held_out_evaluation import merge_datasets, split_episodes
 from hindcast.run.execute import FileReferences, train_locally
 from hindcast.run.final_evaluation import load_set_aside
-from hindcast.run.held_out_evaluation import merge_datasets, split_episodes
 from hindcast.run.inputs import resolve_inputs
 from hindcast.run.interruption import Interruption
 from support import MemoryReporter, recording, train, training

@@ -18,9 +18,9 @@ from hindcast.pipeline.data_workers import DataWorkers
 from hindcast.pipeline.executors import Local
 from hindcast.pipeline.offline_data import Source
 from hindcast.pipeline.shard import Shard
-from hindcast.run.offline_trainer import make_offline_trainer
 from hindcast.run.placement import LOCAL, choose_learner_device
-from hindcast.run.trainer import Trainer
+from hindcast.run.training.offline_trainer import make_offline_trainer
+from hindcast.run.training.trainer import Trainer
 from support import MemoryReporter, StopAfter, train, training
 
 

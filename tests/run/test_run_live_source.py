@@ -12,9 +12,9 @@ import torch
 from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.errors import Interrupted, SpecError
 from hindcast.models.policy import Policy
-from hindcast.run.offline_trainer import make_offline_trainer
 from hindcast.run.planning import plan
-from hindcast.run.trainer import Trainer
+from hindcast.run.training.offline_trainer import make_offline_trainer
+from hindcast.run.training.trainer import Trainer
 from support import WALK, StopAfter, episode_hashes, read_all, record, recording, train, training
 
 SAMPLER = {"timestepsPerUpdate": 3, "warmupTimesteps": 30}

@@ -19,7 +19,7 @@ from hindcast.models.policy import Policy
 from hindcast.models.preprocessing import Preprocessing
 from hindcast.models.rl_module import RLModule
 from hindcast.run.ineffective_fields import notes_on_ineffective_fields
-from hindcast.run.trainer import notes_on_policy
+from hindcast.run.training.trainer import notes_on_policy
 from support import training
 
 VECTOR = gym.spaces.Box(-1, 1, (3,))

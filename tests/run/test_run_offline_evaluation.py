@@ -28,9 +28,9 @@ from hindcast.learn.checkpoint import CheckpointStore, find_checkpoint
 from hindcast.models.policy import Policy
 from hindcast.pipeline.offline_data import Source
 from hindcast.record import environments
+from hindcast.run.evaluation.held_out_evaluation import open_evaluation_data
 from hindcast.run.execute import FileReferences, execute_training
-from hindcast.run.exporting import export_policy
-from hindcast.run.held_out_evaluation import open_evaluation_data
+from hindcast.run.export.exporting import export_policy
 from hindcast.run.inputs import resolve_inputs
 from hindcast.run.interruption import Interruption
 from hindcast.storage.location import resolve

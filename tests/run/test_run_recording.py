@@ -333,7 +333,9 @@ class TestResuming:
             with pytest.raises(Interrupted):
                 record(recording(data, **specs[0]), StopAfter(0))
             with monkeypatch.context() as patch:
-                patch.setattr(f"hindcast.run.recording.{killed_at}", Mock(side_effect=KeyboardInterrupt))
+                patch.setattr(
+                    f"hindcast.run.recording.recording_run.{killed_at}", Mock(side_effect=KeyboardInterrupt)
+                )
                 with pytest.raises(KeyboardInterrupt):
                     record(recording(data, **specs[1]))
             record(recording(data, **spec))

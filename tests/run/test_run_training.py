@@ -27,9 +27,9 @@ from hindcast.models.policy import Policy
 from hindcast.pipeline.offline_data import Source
 from hindcast.report.results import ResultsLog
 from hindcast.run.claim import claim, claimed_hashes, initial_num_learners
-from hindcast.run.offline_trainer import make_offline_trainer
 from hindcast.run.stop_criteria import measurement_hash
-from hindcast.run.trainer import Trainer
+from hindcast.run.training.offline_trainer import make_offline_trainer
+from hindcast.run.training.trainer import Trainer
 from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import resolve
 from support import WALK, MemoryReporter, StopAfter, make_policy, record, recording, train, training
@@ -625,7 +625,7 @@ class TestFolder:
         def raise_error(**_: object) -> None:
             raise ValueError("invalid outcome")
 
-        monkeypatch.setattr("hindcast.run.training.Outcome", raise_error)
+        monkeypatch.setattr("hindcast.run.training.training_run.Outcome", raise_error)
         with pytest.raises(ValueError, match="invalid outcome"):
             train(training(tmp_path, numbered_data))
         assert not (tmp_path / "test/r1/success.json").exists()

@@ -19,7 +19,7 @@ from hindcast.errors import Interrupted, OutputConflict, SpecError
 from hindcast.models.policy import Policy
 from hindcast.record import environments
 from hindcast.report.text import resource_yaml
-from hindcast.run.training import TrainingRun
+from hindcast.run.training.training_run import TrainingRun
 from hindcast.search import Search, retrain, search, take
 from support import MemoryReporter, recording, training
 

@@ -25,7 +25,7 @@ from hindcast.pipeline.offline_data import Source
 from hindcast.report.events import Outcome
 from hindcast.run.claim import CHECKPOINTS_FOLDER, run_folder, title
 from hindcast.run.placement import choose_learner_device
-from hindcast.run.training import TrainingRun, follow_first_learner
+from hindcast.run.training.training_run import TrainingRun, follow_first_learner
 
 _MAX_RESTARTS: Final = 3
 """Maximum number of restarts in a row without a new checkpoint."""

@@ -10,7 +10,7 @@ from hindcast.api.environment import EnvironmentSpec
 from hindcast.models.policy import Policy
 from hindcast.names import ENV_RUNNER_RESULTS
 from hindcast.rllib.runner_groups import EnvRunnerGroup, LocalEnvRunner
-from hindcast.run.training_evaluation import NUM_ARGUMENTS, accepts_positional, check_metrics
+from hindcast.run.evaluation.environment_evaluation import NUM_ARGUMENTS, accepts_positional, check_metrics
 from hindcast.user_code import Misuse
 
 _ALGORITHM_PARAMETERS: Final = ("algorithm", "algo")

@@ -25,13 +25,13 @@ from hindcast.report.writing import write_recording_report, write_training_repor
 from hindcast.run.claim import CHECKPOINTS_FOLDER, refuse_other_run, run_folder, title
 from hindcast.run.inputs import Input, References, make_sources, open_inputs, resolve_inputs
 from hindcast.run.interruption import Interruption, catch_signals
-from hindcast.run.offline_trainer import make_algorithm
 from hindcast.run.placement import LOCAL, Placement
-from hindcast.run.recording import RecordingRun
+from hindcast.run.recording.recording_run import RecordingRun
 from hindcast.run.spaces import declared_spaces
-from hindcast.run.trainer import make_policy_and_learner
-from hindcast.run.training import SUCCESS_FILE, TrainingRun, read_success
-from hindcast.run.warm_start import load_initial_policy
+from hindcast.run.training.offline_trainer import make_algorithm
+from hindcast.run.training.trainer import make_policy_and_learner
+from hindcast.run.training.training_run import SUCCESS_FILE, TrainingRun, read_success
+from hindcast.run.training.warm_start import load_initial_policy
 
 _FIELD_PATH: Final = re.compile(r"spec(?:\.\w+|\[\d+\])+")
 Resources = Mapping[str, OfflineRecording | OfflineTraining]

@@ -16,11 +16,11 @@ from hindcast.pipeline.offline_data import Source
 from hindcast.report.results import Result
 from hindcast.run.checkpoint_evaluation import enclosing_resources
 from hindcast.run.claim import title
+from hindcast.run.evaluation.held_out_evaluation import FitProgress, HeldOutEvaluator, select_set_aside
 from hindcast.run.execute import FileReferences
-from hindcast.run.held_out_evaluation import FitProgress, HeldOutEvaluator, select_set_aside
 from hindcast.run.inputs import make_sources, open_inputs, resolve_inputs
-from hindcast.run.offline_trainer import make_algorithm, make_offline_trainer
-from hindcast.run.trainer import Trainer
+from hindcast.run.training.offline_trainer import make_algorithm, make_offline_trainer
+from hindcast.run.training.trainer import Trainer
 from hindcast.storage.location import resolve
 
 

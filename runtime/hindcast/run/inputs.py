@@ -29,9 +29,9 @@ from hindcast.pipeline.prelearner import prelearner_class
 from hindcast.record.environments import environment_spaces
 from hindcast.report.events import Progress, Reporter
 from hindcast.run.claim import title
-from hindcast.run.held_out_evaluation import merge_datasets
-from hindcast.run.offline_trainer import make_algorithm
+from hindcast.run.evaluation.held_out_evaluation import merge_datasets
 from hindcast.run.spaces import check_spaces, has_float_actions
+from hindcast.run.training.offline_trainer import make_algorithm
 from hindcast.user_code import is_user_code
 
 _READ_METHODS_BY_SUFFIX: Final = {

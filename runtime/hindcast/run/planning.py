@@ -11,7 +11,7 @@ from hindcast.pipeline.offline_data import OfflineData
 from hindcast.run.claim import initial_num_learners, run_folder, title
 from hindcast.run.execute import FileReferences
 from hindcast.run.inputs import Input, make_sources, open_inputs, resolve_inputs
-from hindcast.run.offline_trainer import make_offline_trainer
+from hindcast.run.training.offline_trainer import make_offline_trainer
 from hindcast.storage.location import resolve
 
 

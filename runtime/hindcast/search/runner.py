@@ -18,8 +18,8 @@ from hindcast.run.execute import FileReferences, check_early, prepare_inputs, tr
 from hindcast.run.final_evaluation import check_set_aside, evaluate_set_aside
 from hindcast.run.inputs import make_sources, open_inputs, resolve_inputs
 from hindcast.run.interruption import Interruption, catch_signals
-from hindcast.run.offline_trainer import make_offline_trainer
-from hindcast.run.training import SUCCESS_FILE
+from hindcast.run.training.offline_trainer import make_offline_trainer
+from hindcast.run.training.training_run import SUCCESS_FILE
 from hindcast.search import trials as planning
 from hindcast.search.page import PAGE_FILE, write_search_page
 from hindcast.search.results import (

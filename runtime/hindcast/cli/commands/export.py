@@ -40,7 +40,7 @@ def export(
     """
     from hindcast import formatting
     from hindcast.cli.cluster.target import is_target, parse_target
-    from hindcast.run.exporting import export_policy
+    from hindcast.run.export.exporting import export_policy
 
     if is_target(checkpoint):
         from hindcast.cli.cluster.access import connect

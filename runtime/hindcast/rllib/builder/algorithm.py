@@ -35,16 +35,16 @@ from hindcast.rllib.builder.options import option_names_in_errors, use_option_na
 from hindcast.rllib.builder.resources import BuildPlan
 from hindcast.rllib.builder.training_recording import TrainingRecording
 from hindcast.rllib.runner_groups import EnvRunnerGroup, LearnerGroup, LocalEnvRunner
+from hindcast.run.callbacks import TrainingCallbacks
+from hindcast.run.evaluation.environment_evaluation import Evaluations
 from hindcast.run.execute import FileReferences
 from hindcast.run.inputs import make_sources, open_inputs, resolve_inputs
-from hindcast.run.live_source import find_episode_players
-from hindcast.run.offline_trainer import make_offline_trainer
-from hindcast.run.online_trainer import make_online_trainer
 from hindcast.run.stop_criteria import add_evaluation
-from hindcast.run.trainer import Trainer, make_policy_and_learner, notes_on_policy
-from hindcast.run.training_callbacks import TrainingCallbacks
-from hindcast.run.training_evaluation import Evaluations
-from hindcast.run.warm_start import load_initial_policy
+from hindcast.run.training.live_source import find_episode_players
+from hindcast.run.training.offline_trainer import make_offline_trainer
+from hindcast.run.training.online_trainer import make_online_trainer
+from hindcast.run.training.trainer import Trainer, make_policy_and_learner, notes_on_policy
+from hindcast.run.training.warm_start import load_initial_policy
 from hindcast.storage.location import resolve
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from hindcast.record.recorder import RecordingTask
 from hindcast.report.events import Reporter
 from hindcast.run.claim import claim
 from hindcast.run.interruption import Interruption
-from hindcast.run.recording import RecordingRun
+from hindcast.run.recording.recording_run import RecordingRun
 
 
 class GrowingDataset(RecordingRun):

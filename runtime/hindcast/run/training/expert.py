@@ -15,12 +15,12 @@ from hindcast.learn.checkpoint import CheckpointStore
 from hindcast.pipeline.rng import derive_seed
 from hindcast.report.events import Progress, Reporter
 from hindcast.report.results import ITERATION, Result, ResultsLog
+from hindcast.run.callbacks import TrainingCallbacks
 from hindcast.run.claim import CHECKPOINTS_FOLDER, title
 from hindcast.run.interruption import Interruption
-from hindcast.run.online_trainer import make_online_trainer
 from hindcast.run.stop_criteria import should_stop
-from hindcast.run.trainer import Trainer
-from hindcast.run.training_callbacks import TrainingCallbacks
+from hindcast.run.training.online_trainer import make_online_trainer
+from hindcast.run.training.trainer import Trainer
 from hindcast.storage.location import Location
 
 _NUM_CHECKPOINTS = 2

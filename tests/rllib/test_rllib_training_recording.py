@@ -89,7 +89,7 @@ SCRIPT = """
 import os, signal, sys
 from pathlib import Path
 from hindcast import RunningAlgorithm
-from test_builder_training_recording import learner_config
+from test_rllib_training_recording import learner_config
 folder, killed_after = Path(sys.argv[1]), int(sys.argv[2])
 saved = folder / "checkpoint"
 config = learner_config("{algorithm}", folder / "data", output_max_rows_per_file=1000)
@@ -110,7 +110,7 @@ def test_killed_training_resumes_from_its_checkpoint(tmp_path: Path, algorithm: 
 
     def run(killed_after: int) -> int:
         command = [sys.executable, "-c", SCRIPT.format(algorithm=algorithm), str(tmp_path), str(killed_after)]
-        path = os.pathsep.join(str(ROOT / name) for name in ("runtime", "tests", "tests/builder"))
+        path = os.pathsep.join(str(ROOT / name) for name in ("runtime", "tests", "tests/rllib"))
         return subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False).returncode
 
     assert run(killed_after=3) == -signal.SIGKILL

@@ -18,17 +18,17 @@ from hindcast.learn.group import Group
 from hindcast.pipeline.offline_data import OfflineData, Source, offline_data_class
 from hindcast.pipeline.residency import host_memory
 from hindcast.pipeline.targets import Targets
-from hindcast.run.held_out_evaluation import (
+from hindcast.run.evaluation.held_out_evaluation import (
     HeldOutEvaluator,
     merge_datasets,
     open_evaluation_data,
     split_episodes,
 )
-from hindcast.run.live_source import make_live_source
 from hindcast.run.placement import LOCAL, Placement, choose_learner_device
 from hindcast.run.spaces import determine_spaces
-from hindcast.run.trainer import Trainer, make_policy_and_learner, notes_on_policy
-from hindcast.run.warm_start import warm_start
+from hindcast.run.training.live_source import make_live_source
+from hindcast.run.training.trainer import Trainer, make_policy_and_learner, notes_on_policy
+from hindcast.run.training.warm_start import warm_start
 from hindcast.user_code import calling
 
 

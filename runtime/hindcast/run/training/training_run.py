@@ -21,6 +21,7 @@ from hindcast.pipeline.offline_data import Source
 from hindcast.report.events import Outcome, Progress, Reporter, State
 from hindcast.report.page import REPORT_FILE
 from hindcast.report.results import ITERATION, Result, ResultsLog
+from hindcast.run.callbacks import TrainingCallbacks
 from hindcast.run.claim import (
     CHECKPOINTS_FOLDER,
     claim,
@@ -31,10 +32,10 @@ from hindcast.run.claim import (
     run_folder,
     title,
 )
-from hindcast.run.held_out_evaluation import HeldOutEvaluator, notes_on_evaluation
+from hindcast.run.evaluation.environment_evaluation import Evaluations
+from hindcast.run.evaluation.held_out_evaluation import HeldOutEvaluator, notes_on_evaluation
 from hindcast.run.ineffective_fields import notes_on_ineffective_fields
 from hindcast.run.interruption import Interruption
-from hindcast.run.offline_trainer import make_offline_trainer
 from hindcast.run.placement import LOCAL, Placement
 from hindcast.run.stop_criteria import (
     ESTIMATED_RETURN,
@@ -48,9 +49,8 @@ from hindcast.run.stop_criteria import (
     selection_metric,
     should_stop,
 )
-from hindcast.run.trainer import Trainer
-from hindcast.run.training_callbacks import TrainingCallbacks
-from hindcast.run.training_evaluation import Evaluations
+from hindcast.run.training.offline_trainer import make_offline_trainer
+from hindcast.run.training.trainer import Trainer
 from hindcast.storage.location import Location
 
 SUCCESS_FILE = "success.json"

@@ -27,9 +27,9 @@ from hindcast.pipeline.window import Batch
 from hindcast.record.environments import environment_spaces
 from hindcast.record.runner import EnvRunner, OnEpisodes, episodes_to_block
 from hindcast.report.results import Result
-from hindcast.run.live_source import make_live_source
-from hindcast.run.trainer import Experience, Trainer, make_policy_and_learner, notes_on_policy
-from hindcast.run.warm_start import FIELD_OF_EXPERTS, warm_start
+from hindcast.run.training.live_source import make_live_source
+from hindcast.run.training.trainer import Experience, Trainer, make_policy_and_learner, notes_on_policy
+from hindcast.run.training.warm_start import FIELD_OF_EXPERTS, warm_start
 from hindcast.threads import torch_threads
 
 _MAX_EPISODES_PER_ITERATION = 1_000_000

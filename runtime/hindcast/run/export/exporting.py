@@ -26,7 +26,7 @@ from hindcast.models.exported_policy import ExportedPolicy, Port
 from hindcast.models.policy import Policy
 from hindcast.onnx_policy import DESCRIPTION, FORMAT_VERSION, LOADER, PROGRAM
 from hindcast.run.checkpoint_evaluation import load_policy
-from hindcast.run.export_folder import TORCH_PROGRAM, refuse_foreign_files
+from hindcast.run.export.export_folder import TORCH_PROGRAM, refuse_foreign_files
 from hindcast.storage.location import resolve
 
 Format = Literal["onnx", "torch", "safetensors"]

@@ -14,7 +14,7 @@ from hindcast.learn.learner import Learner
 from hindcast.models.policy import Policy
 from hindcast.pipeline.window import select_prefix
 from hindcast.run.claim import CHECKPOINTS_FOLDER
-from hindcast.run.model_mismatch import kind_mismatch, option_mismatch, shape_mismatch
+from hindcast.run.training.model_mismatch import kind_mismatch, option_mismatch, shape_mismatch
 from hindcast.storage.location import resolve
 
 FIELD: Final = "spec.initialCheckpoint"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from pydantic.alias_generators import to_camel
-from test_builder_options import MAPPED_OPTIONS, MODEL_SAMPLES, SAMPLES, VALUE_CLASSES
+from test_rllib_options import MAPPED_OPTIONS, MODEL_SAMPLES, SAMPLES, VALUE_CLASSES
 
 from hindcast import AlgorithmConfig, BCConfig, PPOConfig
 from hindcast.api.options import options_of, schemas

@@ -27,10 +27,10 @@ from hindcast.names import ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN
 from hindcast.pipeline.rng import derive_seed
 from hindcast.report.events import Reporter
 from hindcast.report.results import ITERATION, Result
+from hindcast.run.callbacks import TrainingCallbacks
 from hindcast.run.claim import title
 from hindcast.run.placement import LOCAL, Placement
 from hindcast.run.stop_criteria import is_due, measurement_hash, selection_metric
-from hindcast.run.training_callbacks import TrainingCallbacks
 from hindcast.user_code import Misuse, calling, definition_location, import_object
 
 FIELD: Final = "spec.evaluation.customFunction"

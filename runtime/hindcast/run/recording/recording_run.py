@@ -38,10 +38,10 @@ from hindcast.run.claim import (
     refuse_other_run,
     title,
 )
-from hindcast.run.expert import train_expert
 from hindcast.run.ineffective_fields import notes_on_ineffective_fields
 from hindcast.run.interruption import Interruption
 from hindcast.run.placement import LOCAL, Placement
+from hindcast.run.training.expert import train_expert
 from hindcast.storage.location import Location, resolve
 from hindcast.version import __version__
 

@@ -1,0 +1,1 @@
+"""Evaluation of a training: in its environment, and on held-out episodes."""

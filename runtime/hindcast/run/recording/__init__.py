@@ -1,0 +1,1 @@
+"""Recording of a dataset, range by range."""

@@ -1,0 +1,1 @@
+"""Training from recorded or live experience, iteration by iteration, and the training of experts."""
