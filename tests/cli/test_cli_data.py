@@ -168,3 +168,36 @@ def test_convert_after_ctrl_c_resumes(hindcast, recording_path):
     assert "run the same command again to resume" in err
     assert hindcast("convert", recording_path, "out", "-q").code == 0
     assert open_dataset("out").num_episodes == 12
+
+
+PRE_LEARNER = """
+import numpy as np
+
+from hindcast import OfflinePreLearner, SingleAgentEpisode
+
+
+class LineLengths(OfflinePreLearner):
+    @classmethod
+    def map_rows(cls, rows):
+        lengths = np.array([len(line) for line in rows["text"]], dtype=np.float32)
+        steps = len(lengths) - 1
+        return [
+            SingleAgentEpisode(
+                observations=lengths[:, None], actions=np.zeros(steps, int), rewards=lengths[1:], len_lookback_buffer=0
+            )
+        ]
+"""
+
+
+def test_text_is_converted_by_pre_learner(hindcast, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("line_lengths.py").write_text(PRE_LEARNER)
+    Path("words.txt").write_text("the cat sat\na dog ran far\nthe end\n")
+    command = ("convert", "words.txt", "out", "--format", "Text")
+    refusal = hindcast(*command)
+    assert (refusal.code, refusal.err.count("\n")) == (2, 1), refusal.err
+    assert "name a subclass of OfflinePreLearner" in refusal.err
+    result = hindcast(*command, "--pre-learner", "line_lengths:LineLengths")
+    assert result.code == 0, result.err
+    assert open_dataset("out").num_steps == 2

@@ -101,6 +101,13 @@ class ReadFlags:
             help="Read data without next observations; each episode's last observation is then zeros.",
         ),
     ] = False
+    pre_learner: Annotated[
+        str | None,
+        _source_option(
+            metavar="PACKAGE.MODULE:CLASS",
+            help="Class whose map_rows turns files without timesteps into episodes: Text, Images, Binary.",
+        ),
+    ] = None
 
     def make_reading(self, paths: Sequence[str]) -> "Reading":
         """Combine paths and these options into a `Reading`."""
@@ -116,6 +123,7 @@ class ReadFlags:
             filter=[parse_filter(text) for text in self.row_conditions or ()],
             ignore_final_observation=self.ignore_final_observation,
             options=dict(map(_parse_read_option, self.read_option or ())),
+            mapper=self.pre_learner,
         )
         prepare = PrepareSpec(
             order=self.order,

@@ -27,8 +27,8 @@ def check_mapper(options: ReadOptions, format_name: str) -> None:
     check_no_schema(options, format_name)
     if options.mapper is None:
         raise SpecError(
-            f"{format_name} holds no timesteps: name a subclass of OfflinePreLearner in {_FIELD} with a map_rows "
-            "that turns it into episodes"
+            f"{format_name} holds no timesteps: name a subclass of OfflinePreLearner, with a map_rows that turns it into "
+            f"episodes, in {_FIELD} (a training) or --pre-learner (a command)"
         )
     if not hasattr(import_object(options.mapper, _FIELD), "make_episodes"):
         raise SpecError(
