@@ -20,7 +20,7 @@ def check_mapper(options: ReadOptions, format_name: str) -> None:
     """Check that the options name a class that converts rows to episodes, and that they set no `schema`.
 
     Raises:
-        SpecError: no class is named, or the class has no `map_rows`.
+        SpecError: no class is named, or the class does not derive from `OfflinePreLearner`.
         UserCodeError: importing the class raised.
         DataError: `schema` is set.
     """
@@ -28,8 +28,9 @@ def check_mapper(options: ReadOptions, format_name: str) -> None:
     if options.mapper is None:
         raise SpecError(
             f"{format_name} holds no timesteps: name a subclass of OfflinePreLearner in {_FIELD} with a map_rows "
-            "that turns it into episodes"
+            "that turns the rows into episodes"
         )
+    # `make_episodes` of OfflinePreLearner calls `map_rows`
     if not hasattr(import_object(options.mapper, _FIELD), "make_episodes"):
         raise SpecError(
             f"{_FIELD} is {options.mapper!r}, which has no map_rows: derive it from OfflinePreLearner"
