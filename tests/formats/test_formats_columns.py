@@ -32,7 +32,7 @@ def write(folder, spec, *blocks, **options):
     return writer.close()
 
 
-def test_columns_file_has_schema_and_rows_of_the_layout(kit, tmp_path):
+def test_file_has_documented_columns_and_one_row_per_timestep(kit, tmp_path):
     """Columns have RLlib's names (and `t`); vectors are lists; flags are set only in the last row of an episode."""
     block = kit.block([2, 3])
     block = block.with_columns({**block.columns, "action_logp": np.zeros(5, np.float32)})
@@ -95,7 +95,7 @@ class TestInfos:
         "cell_text", ["", '{"a":1}', '{"reset_info":{"x":"}"},"a":1}', '{ "a": [1, {"b": 2}] }']
     )
     @pytest.mark.parametrize("reset", ["", '{"seed":3}', '{"t":"\\",\\"reset_info\\":{}"}'])
-    def test_reset_info_is_stored_in_first_step(self, cell_text, reset):
+    def test_split_entry_inverts_prepend_entry_of_reset_info(self, cell_text, reset):
         cell = prepend_entry(RESET_HEAD, reset, cell_text)
         assert split_entry(RESET_HEAD, cell) == (reset, cell_text)
         if reset and "reset_info" not in cell_text:
@@ -142,7 +142,7 @@ def test_model_output_named_like_a_layout_column_raises(kit, tmp_path):
         write(tmp_path, DataSpec.from_block(block), block)
 
 
-def test_encode_column_that_does_not_fit_raises(kit):
+def test_encode_column_that_does_not_fit_or_is_unknown_raises(kit):
     block = kit.block()
     encoder = ColumnsEncoder(kit.spec(block))
     with pytest.raises(DataError, match="'actions' is float32"):

@@ -1,7 +1,7 @@
 """Files like those that D4RL published.
 
-hopper-medium-v2 has next observations, timeouts and the policy's weights; maze2d has no next observations and no
-terminals; kitchen has no timeouts.
+hopper-medium-v2 has next observations, timeouts and the policy's weights; maze2d has no next observations; kitchen has
+no timeouts.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def test_pieces_contain_whole_episodes(tmp_path: Path, monkeypatch: pytest.Monke
     assert all((part.terminated | part.truncated)[-1] for part in parts)
 
 
-def test_columns_of_one_number_are_read_flat(tmp_path: Path) -> None:
+def test_rewards_and_flags_of_shape_rows_by_one_become_vectors(tmp_path: Path) -> None:
     data = make_arrays()
     columns = {name: data[name][:, None] for name in ("rewards", "terminals", "timeouts")}
     rows = read_single_part(
@@ -126,13 +126,14 @@ def test_file_without_next_observations_gives_rows_without_new_obs(tmp_path: Pat
     assert len(rows) == sum(LENGTHS)
 
 
-def test_file_without_timeouts_requires_step_limit(tmp_path: Path) -> None:
+def test_step_limit_is_required_without_timeouts_and_refused_with_them(tmp_path: Path) -> None:
     data = make_arrays()
     del data["timeouts"]
     path = write_file(tmp_path / "kitchen.hdf5", data)
     with pytest.raises(DataError, match=r"no 'timeouts'.*max_episode_steps"):
         read_parts(path)
     limited_rows = read_single_part(path, ReadOptions(options={"max_episode_steps": 4}))
+    # the limit cuts off every fourth step since the last terminal (rows 4 and 14)
     ends = (np.flatnonzero(limited_rows.terminated).tolist(), np.flatnonzero(limited_rows.truncated).tolist())
     assert ends == ([4, 14], [3, 8, 12, 18])
     unlimited_rows = read_single_part(path, ReadOptions(options={"max_episode_steps": 0}))

@@ -49,6 +49,7 @@ def read_all(dataset) -> Block:
 
 
 def add_infos(block: Block) -> Block:
+    """Add infos to a block with 13 observations, such as `kit.block()`; every second one is empty."""
     texts = np.array([f'{{"i":{i}}}' if i % 2 else "" for i in range(13)], dtype=object)
     return block.with_columns({**block.columns, "infos": texts})
 
@@ -97,7 +98,8 @@ def test_late_infos_of_long_episodes_survive_fragments_in_rows(kit, tmp_path):
 
 def test_fragments_in_rows_of_earlier_versions_are_joined(kit, tmp_path):
     """A fragment's first row repeated the info of its first observation, and the footer stored the lengths."""
-    block = add_details(add_infos(kit.block([13 - 1])), [DETAILS_TEXTS[1]])
+    # 12 steps have 13 observations, the number of infos that `add_infos` adds
+    block = add_details(add_infos(kit.block([12])), [DETAILS_TEXTS[1]])
     with (
         mock.patch.object(ColumnsEncoder, "max_episode_bytes", 100),
         mock.patch.object(ColumnsEncoder, "has_index", True),
@@ -107,7 +109,7 @@ def test_fragments_in_rows_of_earlier_versions_are_joined(kit, tmp_path):
     kit.assert_same(read_all(open_data(tmp_path / "data", cache=tmp_path / "cache")), block)
 
 
-def test_actors_in_foreign_rows_become_details(kit, tmp_path):
+def test_agents_and_modules_in_foreign_rows_become_details(kit, tmp_path):
     block = kit.block()
     kit.write(tmp_path / "data", block, layout="columns")
     (path,) = (tmp_path / "data").glob("*.parquet")
@@ -223,16 +225,16 @@ def test_read_invalid_custom_data_raises(kit, tmp_path, custom_data, message):
     (path,) = tmp_path.glob("*.parquet")
     table = pq.read_table(path)
     cell = table["item"][0].as_py()
-    empty = pack("custom_data") + pack({})
-    assert cell.endswith(empty)
-    damaged_cell = cell[: -len(empty)] + pack("custom_data") + msgpack.packb(custom_data)
+    empty_custom_data = pack("custom_data") + pack({})
+    assert cell.endswith(empty_custom_data)
+    damaged_cell = cell[: -len(empty_custom_data)] + pack("custom_data") + msgpack.packb(custom_data)
     pq.write_table(pa.table({"item": pa.array([damaged_cell], pa.binary())}), path)
     with pytest.raises(DataError, match=rf"000000-a1-000\.parquet.*row 0: it holds .*{message}"):
         open_dataset(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["episode_details", "length"])
-def test_model_output_named_like_a_column_raises(kit, name):
+def test_model_output_named_like_a_column_of_the_layout_raises(kit, name):
     spec = kit.spec(kit.block())
     with pytest.raises(DataError, match=f"a model output is named '{name}'"):
         make_encoder("episodes/arrow", replace(spec, leaves={**spec.leaves, name: spec.leaves["rewards"]}))

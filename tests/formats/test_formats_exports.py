@@ -50,7 +50,7 @@ def test_exported_layout_round_trip(kit, tmp_path_factory, layout, recording):
 
 @pytest.mark.parametrize("layout", list(EXPORTED_LAYOUTS))
 def test_exported_file_is_read_back_by_its_commit(kit, tmp_path, layout):
-    """Text files of an unfinished recording are described by the commit."""
+    """The commit describes the files of an unfinished recording, since text files cannot."""
     block = kit.block([30, 50, 20, 40])
     block.columns["said"] = np.array([f'"{i}\n,' for i in range(140)], dtype=object)
     spec = DataSpec.from_block(block)

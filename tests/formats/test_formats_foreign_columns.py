@@ -182,7 +182,7 @@ def test_column_form_is_read(tmp_path, form, rows_per_file):
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["tensors v2", "tensors v1", "LZ4 cells"])
 def test_column_form_is_read_with_ray_imported(tmp_path, form):
-    """Ray registers its Arrow extension types, so that Arrow reads a column as such a type, not as a list."""
+    """Importing Ray Data registers extension types, and Arrow then reads a column as one of them, not as a list."""
     folder = write_tables(tmp_path, make_table(**FORMS[form]))
     script = "import sys, ray.data, test_formats_foreign_columns as t; t.check_block(t.read_all(sys.argv[1]))"
     helpers = os.pathsep.join(map(str, Path(__file__).parents[:2]))
@@ -227,7 +227,7 @@ def test_single_flag_with_time_limit_in_infos_is_truncated(tmp_path, is_text):
         assert (block.terminated.tolist(), block.truncated.tolist()) == ([False, True], [True, False])
 
 
-def test_composite_observations_are_read_as_leaves(tmp_path):
+def test_struct_or_pickled_observations_are_read_as_leaves(tmp_path):
     obs_structs = [{"a": row.tolist(), "b": int(row[0])} for row in CURRENT_OBS]
     next_obs_structs = [{"a": row.tolist(), "b": int(row[0])} for row in NEXT_OBS]
     struct_type = pa.struct([("a", pa.list_(pa.float32())), ("b", pa.int64())])
@@ -327,7 +327,7 @@ class _PickleBomb:
 class TestUntrustedPickles:
     @pytest.mark.parametrize("protocol", [0, 2, 3, 4, 5])
     @pytest.mark.parametrize("position", ["first cell", "in an array", "after valid cells"])
-    def test_pickle_with_function_call_raises_with_function_name(self, tmp_path, protocol, position):
+    def test_pickle_with_function_call_raises_and_calls_nothing(self, tmp_path, protocol, position):
         created_file = tmp_path / "exploded"
         bomb_array = np.empty(1, dtype=object)
         bomb_array[0] = _PickleBomb(created_file)
@@ -344,7 +344,7 @@ class TestUntrustedPickles:
             assert re.search(r"a pickle that calls (pathlib|__builtin__|builtins)", str(caught.value))
         assert not created_file.exists()
 
-    def test_rays_pickled_object_with_function_call_raises(self, tmp_path):
+    def test_rays_pickled_object_or_shape_with_function_call_raises_and_calls_nothing(self, tmp_path):
         created_file = tmp_path / "exploded"
         cells = pa.array([pickle.dumps(_PickleBomb(created_file))] * 5, pa.large_binary())
         metadata = {b"ARROW:extension:name": b"ray.data.arrow_pickled_object"}
@@ -413,7 +413,7 @@ class TestUntrustedPickles:
         ({"infos": ["{}", "{'a': 1}", "{}", "{}", "{}"]}, "row 1: 'infos' is not the JSON of a dict"),
     ],
 )  # fmt: skip
-def test_invalid_table_raises_with_file(tmp_path, changes, message):
+def test_invalid_table_raises_with_file_name(tmp_path, changes, message):
     with pytest.raises(DataError, match=r"uid_000000-0\.parquet") as caught:
         read_all(write_tables(tmp_path, make_table(**changes)))
     assert message in str(caught.value)

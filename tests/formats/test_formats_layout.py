@@ -92,7 +92,7 @@ def test_block_round_trip_is_bit_exact(kit, case):
 
 @examples(100)
 @given(cases, st.data())
-def test_decode_slices_and_chunks(kit, case, data):
+def test_decode_slices_and_chunks_gives_their_episodes(kit, case, data):
     block = make_random_block(*case)
     spec = DataSpec.from_block(block)
     table = encode(block, spec)
@@ -121,7 +121,7 @@ def test_cells_are_the_documented_bytes(kit):
     assert table.column("obs").type == pa.large_binary()
 
 
-def test_schema_contains_spec(kit, tmp_path):
+def test_schema_contains_spec_and_damaged_spec_or_missing_column_raises(kit, tmp_path):
     block = kit.block()
     table = encode(block, kit.spec(block))
     assert read_description(table.schema).spec == kit.spec(block)

@@ -108,7 +108,7 @@ def test_images_are_resized_and_batched(tmp_path: Path) -> None:
     assert block.num_episodes == 2
 
 
-def test_images_of_several_sizes_are_objects(tmp_path: Path) -> None:
+def test_images_of_several_sizes_reach_mapper_as_objects(tmp_path: Path) -> None:
     save_frames(tmp_path / "images", 2)
     Image.fromarray(np.zeros((3, 3), dtype=np.uint8)).save(tmp_path / "images" / "small.png")
     with pytest.raises(UserCodeError, match=r"Frames.map_rows, given .*images, raised ValueError.*shape"):

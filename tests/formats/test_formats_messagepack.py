@@ -105,7 +105,7 @@ def test_block_round_trip_is_bit_exact(kit, recording):
 
 @examples(60)
 @given(recordings())
-def test_decode_slices_chunks_and_single_columns(kit, recording):
+def test_decode_slices_chunks_and_single_columns_gives_their_values(kit, recording):
     block, spec = recording
     table = MessagePackEncoder(spec).encode(block).table
     split = block.num_episodes // 2
@@ -177,7 +177,7 @@ def test_encode_without_required_column_raises(kit):
         MessagePackEncoder(spec)
 
 
-def test_encode_unknown_column_raises(kit):
+def test_encode_column_that_does_not_fit_or_is_unknown_raises(kit):
     block = kit.block()
     encoder = MessagePackEncoder(kit.spec(block))
     with pytest.raises(DataError, match="'actions' is float32"):

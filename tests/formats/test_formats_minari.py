@@ -73,6 +73,7 @@ def make_dataset(
         EpisodeBuffer(
             observations=make_samples(dataset_spaces[0], length + 1),
             actions=make_samples(dataset_spaces[1], length),
+            # Minari stores rewards as integers if all of an episode are whole numbers
             rewards=[0] * length
             if data_format == "hdf5" and i == 0
             else [float(step) for step in range(length)],

@@ -84,7 +84,7 @@ def test_batch_form_is_read(path: Path, changes: dict[str, Any]) -> None:
     assert rows.t.tolist() == [0, 1, 2]
 
 
-def test_parts_in_several_lines_share_episode_id(path: Path) -> None:
+def test_fragments_in_several_lines_share_episode_id(path: Path) -> None:
     first_batch = make_batch(2, dones=[False, False], t=[0, 1])
     rows = read_table(write_batches(path, first_batch, make_batch(2, t=[2, 3])))
     assert rows.eps_id.tolist() == ["7"] * 4
@@ -183,6 +183,7 @@ def test_different_pickles_of_equal_length_are_read(path: Path, protocol: int) -
     rng = np.random.default_rng(protocol)
     dtypes = ("<f4", "<i4", ">i4", "<u4", "<f4")
     arrays = [rng.integers(0, 99, (3, 2)).astype(kind) for kind in dtypes for _ in range(3)]
+    # another memory order, and another shape with as many bytes; then a pickle with the first wrapper again
     arrays += [np.asfortranarray(arrays[0]), np.zeros((3, 1), "<f8"), np.ones((3, 1), "<f8"), arrays[1]]
     write_batches(path, *(make_batch(x=pack_array(array, protocol)) for array in arrays))
     columns = [rows.columns["x"] for rows in read_lines_separately(path)]
@@ -204,7 +205,7 @@ def read_lines_separately(path: Path) -> list[Any]:
     return rows
 
 
-def test_object_array_raises(path: Path) -> None:
+def test_object_array_raises_unless_its_column_is_not_read(path: Path) -> None:
     objects = np.array([{"x": 1}, {}, {}], dtype=object)
     cell = base64.b64encode(pa.Codec("lz4").compress(pickle.dumps(objects), asbytes=True)).decode()
     write_batches(path, make_batch(infos=cell))

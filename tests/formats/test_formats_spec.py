@@ -33,7 +33,7 @@ def test_leaf_ignores_byte_order():
     assert Leaf(np.dtype(">i2")).dtype == np.dtype("<i2")
 
 
-def test_itemsize_counts_bytes_of_an_element():
+def test_itemsize_counts_bytes_of_one_value():
     assert SPEC.leaves["obs"].itemsize == 84 * 84
     assert SPEC.leaves["rewards"].itemsize == 8
     assert SPEC.leaves["prompt"].itemsize == 0
@@ -65,7 +65,7 @@ def test_difference_describes_first_difference():
     assert "action space is Discrete(2)" in str(spec.difference(DataSpec(leaves, None, spaces.Discrete(3))))
 
 
-def test_merge_keeps_spaces_of_either_spec():
+def test_merge_keeps_spaces_of_either_spec_and_drops_different_environments():
     leaves = {"obs": Leaf(np.dtype("float32"), (3,))}
     infos = {"infos": Leaf(None, (), "json")}
     merged_spec = DataSpec(leaves, None, spaces.Tuple([]), "A").merge(

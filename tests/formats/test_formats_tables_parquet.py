@@ -248,7 +248,7 @@ def test_large_file_is_split_into_pieces(path: Path, monkeypatch: pytest.MonkeyP
         (
             {"obs_0": [1], "obs_2": [1], "actions": [0], "rewards": [1]},
             {},
-            "numbered up to .* one is missing",
+            "numbered for an array of .* one is missing",
         ),
     ],
 )

@@ -74,7 +74,7 @@ def test_integer_beyond_int64_after_first_piece_raises(
         read_table(write(tmp_path / "a.csv", text))
 
 
-def test_text_of_other_encoding_raises_with_row(tmp_path: Path) -> None:
+def test_text_of_other_encoding_raises_with_row_or_header(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes("obs,action,reward,episode\n1,2,3,a\n1,2,3,ä\n".encode("latin-1"))
     with pytest.raises(DataError, match=r"a.csv, row 1: 'episode'.*UTF8"):

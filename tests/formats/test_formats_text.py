@@ -142,8 +142,7 @@ def test_csv_contains_all_data(tmp_path_factory, recording):
     folder = tmp_path_factory.mktemp("f")
     steps = list(csv.DictReader(io.StringIO(read_text(folder, write(folder, block, spec, "CSV")))))
     assert None not in {key for row in steps for key in row}
-    rows = {name: [row[name] for row in steps] for name in ("eps_id",)}
-    rows["t"] = [int(row["t"]) for row in steps]
+    rows = {"eps_id": [row["eps_id"] for row in steps], "t": [int(row["t"]) for row in steps]}
     for flag in ("terminateds", "truncateds"):
         rows[flag] = [{"true": True, "false": False}[row[flag]] for row in steps]
     rows["infos"] = [json.loads(row.get("infos") or "{}") for row in steps]
@@ -287,7 +286,7 @@ def test_write_on_full_disk_leaves_no_files(kit, small_disk):
 
 
 @pytest.mark.parametrize("layout", LAYOUT_NAMES)
-def test_encode_what_text_cannot_represent_raises(kit, tmp_path, layout):
+def test_compression_or_episode_without_timesteps_raises(kit, tmp_path, layout):
     block = kit.block([2])
     with pytest.raises(SpecError, match=r"compression is 'zstd': allowed are none in the layout"):
         BlockWriter(resolve(tmp_path), kit.spec(block), "s", layout=layout, compression="zstd")
@@ -350,7 +349,7 @@ def test_packed_columns_keep_dtype_of_arrays(kit, tmp_path):
     (entry,) = write(tmp_path, block, kit.spec(block), "SampleBatch", compress_columns=packed_columns)
     lines = [json.loads(line) for line in (tmp_path / entry.path).read_text().splitlines()]
     for line, start, count in zip(lines, block.start, block.length, strict=True):
-        first_row = start + lines.index(line)
+        first_row = start + lines.index(line)  # each earlier episode has one more observation than steps
         for name, array_start in (("obs", first_row), ("new_obs", first_row + 1)):
             array = unpack_array(line[name])
             np.testing.assert_array_equal(array, block.columns["obs"][array_start : array_start + count])
@@ -370,8 +369,8 @@ def unpack_array(cell: str) -> np.ndarray:
 @pytest.mark.parametrize("shape", [(3,), (2, 0), (2, 3, 1), (70_000,)])
 def test_pickled_arrays_are_readable_by_pickle(dtype, shape):
     array = np.random.default_rng(0).integers(0, 2, shape).astype(dtype)
-    array_read, *containers = pickle.loads(pickle_arrays((array, {"a": array, "ä": (array,)})))
-    for copy in (array_read, containers[0]["a"], *containers[0]["ä"]):
+    array_read, arrays_by_key = pickle.loads(pickle_arrays((array, {"a": array, "ä": (array,)})))
+    for copy in (array_read, arrays_by_key["a"], *arrays_by_key["ä"]):
         assert (copy.dtype, copy.shape, copy.tobytes()) == (array.dtype, array.shape, array.tobytes())
 
 

@@ -125,10 +125,9 @@ def write_examples(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def read(path: Path, **options: Any) -> list[Rows]:
-    read_options, file_format = (
-        ReadOptions(**{"options": {"dtypes": {"frame": "uint8"}}, **options}),
-        FORMATS["TFRecord"],
-    )
+    """Read all rows, piece by piece; unless `options` say otherwise, the feature "frame" holds uint8."""
+    read_options = ReadOptions(**{"options": {"dtypes": {"frame": "uint8"}}, **options})
+    file_format = FORMATS["TFRecord"]
     return [
         rows
         for piece in file_format.list_pieces(resolve(path), read_options)

@@ -143,7 +143,7 @@ def test_credentials_in_a_uri_are_refused_and_not_repeated():
     assert "AKIA" not in str(caught.value)
 
 
-def test_unknown_scheme_names_the_known_ones():
+def test_unknown_scheme_raises_with_known_schemes():
     with pytest.raises(StorageError, match=r"foo://.*s3://"):
         resolve("foo://bucket/data")
 

@@ -61,8 +61,8 @@ class EpisodeDataset(Dataset):
         self.layouts = tuple(dict.fromkeys(file.layout for file in files))
         self.notes = notes
         self._footers = FooterCache()
-        # The dataset is sent to workers, which do not need the files' episode parts.
-        self._files = {str(file.location): file._replace(episode_parts=()) for file in files}
+        # The dataset is sent to workers, which do not need the files' fragments.
+        self._files = {str(file.location): file._replace(stored_fragments=()) for file in files}
 
     def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
         """See `Dataset.read`."""

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from hindcast.errors import DataError, UserError
-from hindcast.formats.entries import EpisodePart, FileEntry, JsonModel, RowGroup
+from hindcast.formats.entries import FileEntry, JsonModel, RowGroup, StoredFragment
 from hindcast.formats.layout import CellError, Contents
 from hindcast.formats.layouts import DEFAULT_LAYOUT, LAYOUTS, detect_layout
 from hindcast.formats.parquet.opening import compute_fingerprint, damage_message, open_parquet
@@ -35,7 +35,7 @@ class IndexedFile(NamedTuple):
         entry: rows, timesteps and row groups.
         spec: leaves, spaces and environment.
         layout: name of its layout.
-        episode_parts: the part of an episode in each stored row; empty if Hindcast wrote the file.
+        stored_fragments: the episode or fragment in each stored row; empty if Hindcast wrote the file.
         unfinished_note: note that the file's recording is incomplete; empty if it is complete.
         is_listed: whether a recording describes the file, so that it was not opened.
         origin: name of the data that the file was prepared from, for messages; empty for the user's files.
@@ -45,7 +45,7 @@ class IndexedFile(NamedTuple):
     entry: FileEntry
     spec: DataSpec
     layout: str = DEFAULT_LAYOUT
-    episode_parts: tuple[EpisodePart, ...] = ()
+    stored_fragments: tuple[StoredFragment, ...] = ()
     unfinished_note: str = ""
     is_listed: bool = False
     origin: str = ""
@@ -85,7 +85,7 @@ def index_file(location: Location, relative_path: str) -> IndexedFile:
     for lengths in contents.lengths:
         checksum.update(lengths.tobytes())
     entry = FileEntry.from_row_groups(relative_path, size, checksum.hexdigest(), row_groups)
-    return IndexedFile(location, entry, contents.spec, layout, contents.episode_parts)
+    return IndexedFile(location, entry, contents.spec, layout, contents.stored_fragments)
 
 
 def describe_file(location: Location) -> tuple[DataSpec, str]:
@@ -119,7 +119,7 @@ class _CachedFile(JsonModel):
         layout: see `IndexedFile`.
         spec: see `IndexedFile`; as JSON.
         entry: see `IndexedFile`.
-        runs: `IndexedFile.episode_parts`.
+        runs: `IndexedFile.stored_fragments`.
     """
 
     size: int
@@ -127,7 +127,7 @@ class _CachedFile(JsonModel):
     layout: str
     spec: dict[str, Any]
     entry: FileEntry
-    runs: tuple[EpisodePart, ...]
+    runs: tuple[StoredFragment, ...]
 
 
 class _CacheDocument(JsonModel):
@@ -165,15 +165,15 @@ class IndexCache:
             spec = DataSpec.from_json(cached_file.spec)
             return IndexedFile(entry.location, cached_file.entry, spec, cached_file.layout, cached_file.runs)
         indexed_file = index_file(entry.location, entry.relative_path)
-        # Files without episode parts are indexed from their footers alone, which is fast.
-        if indexed_file.episode_parts and entry.modified_ns is not None:
+        # Files without fragments are indexed from their footers alone, which is fast.
+        if indexed_file.stored_fragments and entry.modified_ns is not None:
             self._files[entry.relative_path] = _CachedFile(
                 size=entry.size,
                 modified=entry.modified_ns,
                 layout=indexed_file.layout,
                 spec=indexed_file.spec.to_json(),
                 entry=indexed_file.entry,
-                runs=indexed_file.episode_parts,
+                runs=indexed_file.stored_fragments,
             )
             self._has_new_files = True
         return indexed_file

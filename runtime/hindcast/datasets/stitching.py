@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from hindcast.datasets.content import compute_episode_checksums, find_repeats
 from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.file_index import IndexedFile
-from hindcast.formats.entries import EpisodePart
+from hindcast.formats.entries import StoredFragment
 from hindcast.formats.spec import DataSpec
 
 StoredRow = tuple[int, int, int]
@@ -16,10 +16,10 @@ StoredRow = tuple[int, int, int]
 
 def stitch(files: Sequence[IndexedFile]) -> list[IndexedFile]:
     """Mark the stored rows that continue the episode of the previous row, across row groups and files."""
-    if not any(file.episode_parts for file in files):
+    if not any(file.stored_fragments for file in files):
         return list(files)
     continued_rows: set[StoredRow] = set()
-    previous: tuple[EpisodePart, int] | None = None
+    previous: tuple[StoredFragment, int] | None = None
     for stored_row, part, num_steps, _ in _iterate_rows(files):
         if part is not None and previous is not None and _is_continuation(part, *previous):
             continued_rows.add(stored_row)
@@ -39,11 +39,11 @@ def drop_repeats(files: list[IndexedFile], spec: DataSpec) -> tuple[list[Indexed
     """
     # Within one folder that Hindcast wrote, no episode repeats another. Otherwise only episodes that share an id with
     # another are read.
-    hindcast_folders = {str(file.location.parent()) for file in files if not file.episode_parts}
-    if len(hindcast_folders) < 2 and not any(file.episode_parts for file in files):
+    hindcast_folders = {str(file.location.parent()) for file in files if not file.stored_fragments}
+    if len(hindcast_folders) < 2 and not any(file.stored_fragments for file in files):
         return files, 0
     dataset = EpisodeDataset(spec, files)
-    episodes: list[tuple[EpisodePart | None, list[StoredRow]]] = []
+    episodes: list[tuple[StoredFragment | None, list[StoredRow]]] = []
     for stored_row, part, _, is_continued in _iterate_rows(files):
         if not episodes or not is_continued:
             episodes.append((part, []))
@@ -57,13 +57,15 @@ def drop_repeats(files: list[IndexedFile], spec: DataSpec) -> tuple[list[Indexed
     return _mark_rows(files, dropped_rows, "dropped"), len(repeats.duplicates)
 
 
-def _iterate_rows(files: Sequence[IndexedFile]) -> Iterator[tuple[StoredRow, EpisodePart | None, int, bool]]:
-    """Yield all stored rows in order, each with its episode part, its timesteps, and whether it is `continued`.
+def _iterate_rows(
+    files: Sequence[IndexedFile],
+) -> Iterator[tuple[StoredRow, StoredFragment | None, int, bool]]:
+    """Yield all stored rows in order, each with its fragment, its timesteps, and whether it is `continued`.
 
-    The episode part is None in files that Hindcast wrote, whose rows have not been read.
+    The fragment is None in files that Hindcast wrote, whose rows have not been read.
     """
     for file_index, file in enumerate(files):
-        parts = iter(file.episode_parts)
+        parts = iter(file.stored_fragments)
         for group_index, group in enumerate(file.entry.row_groups):
             continued_rows = set(group.continued)
             for row, num_steps in enumerate(group.lengths):
@@ -91,7 +93,7 @@ def _mark_rows(files: Sequence[IndexedFile], stored_rows: set[StoredRow], field:
     return marked_files
 
 
-def _is_continuation(part: EpisodePart, previous: EpisodePart, num_previous_steps: int) -> bool:
+def _is_continuation(part: StoredFragment, previous: StoredFragment, num_previous_steps: int) -> bool:
     if part.eps_id != previous.eps_id or previous.ended:
         return False
     return part.t_started == previous.t_started + num_previous_steps

@@ -16,12 +16,12 @@ from hindcast.storage.location import Location
 
 
 class EncodedEpisodes(NamedTuple):
-    """Episodes encoded as rows.
+    """Episodes, or fragments of episodes, encoded as rows of a table.
 
     Attributes:
         table: the rows of all episodes.
         length: `[N]` steps of each episode.
-        num_rows: `[N]` rows of each episode.
+        num_rows: `[N]` table rows of each episode: 1, or as many as it has steps.
         nbytes: `[N]` approximate bytes of each episode before compression.
     """
 
@@ -34,7 +34,7 @@ class EncodedEpisodes(NamedTuple):
     def concat(cls, groups: Sequence[EncodedEpisodes]) -> EncodedEpisodes:
         """Concatenate groups of episodes, whose tables have the same schema."""
         tables, *arrays = zip(*groups, strict=True)
-        return cls(pa.concat_tables(tables), *(np.concatenate(parts) for parts in arrays))
+        return cls(pa.concat_tables(tables), *(np.concatenate(group_arrays) for group_arrays in arrays))
 
     def slice(self, start: int, stop: int) -> EncodedEpisodes:
         """Return the episodes with the indices `start` to `stop` (exclusive)."""
@@ -47,7 +47,7 @@ class DataFile(ABC):
     """A file of rows of one schema. It appears under its name complete or not at all.
 
     Attributes:
-        num_rows: rows written so far.
+        num_rows: table rows written so far.
     """
 
     def __init__(self, location: Location, schema: pa.Schema) -> None:
@@ -67,15 +67,16 @@ class DataFile(ABC):
         return len(self._groups)
 
     def accepts(self, schema: pa.Schema) -> bool:
-        """Return whether rows of this schema can be added; columns that they lack are empty."""
+        """Return whether rows of this schema can be added; columns of the file that the rows lack become null."""
         return set(schema.names) <= set(self._schema.names)
 
     def write(self, group: EncodedEpisodes, is_continuation: bool) -> None:
         """Add a row group.
 
         Args:
-            group: rows of the group.
-            is_continuation: whether the first row continues the last episode of the row group before.
+            group: episodes of the group.
+            is_continuation: whether the first one is a fragment that continues the last episode of the previous row
+                group.
 
         Raises:
             StorageError: the file cannot be written.
@@ -96,7 +97,7 @@ class DataFile(ABC):
         """Make the file durable and visible under its name; return its entry for a commit.
 
         Raises:
-            StorageError: the file cannot be written; it does not exist then.
+            StorageError: the file cannot be written; then nothing new appears under its name.
         """
         self._file.commit()
         return FileEntry.from_row_groups(
@@ -124,18 +125,19 @@ class RowEncoder(ABC):
     compressions: tuple[str, ...]
 
     def split(self, block: Block) -> Iterator[tuple[Block, bool]]:
-        """Split a block into the parts that are encoded separately, in order.
+        """Split a block into smaller blocks that are encoded separately, in order.
 
-        An episode that is too long comes in fragments, one in each part. By default nothing is split.
+        An episode that is too long comes in fragments, each of which is a block of its own. This base class splits
+        nothing.
 
         Yields:
-            A part, and whether its first row continues the last episode of the part before.
+            A block, and whether it is a fragment that continues the last episode of the block before.
         """
         yield block, False
 
     @abstractmethod
     def encode(self, block: Block) -> EncodedEpisodes:
-        """Encode the episodes of a part as rows.
+        """Encode the episodes of a block from `split` as rows.
 
         Raises:
             DataError: the block has other columns than the spec, or a column with another dtype or shape.

@@ -12,7 +12,10 @@ _OBJECT_DTYPE = re.compile(r"[<>|=]?O")
 
 
 class RefusedValueError(Exception):
-    """A value that Hindcast refuses to read, because that could run code or because the value is malformed."""
+    """A value that Hindcast refuses to read, because reading it could run code or because the value is malformed.
+
+    The message is a noun phrase, which callers complete: "it holds <message>".
+    """
 
 
 def parse_dtype(type_string: Any, kind: Any = b"") -> np.dtype:
@@ -29,7 +32,7 @@ def parse_dtype(type_string: Any, kind: Any = b"") -> np.dtype:
         raise RefusedValueError("an object array, which is a pickle: Hindcast never unpickles data")
     if kind != b"" or not isinstance(type_string, str) or not _SAFE_DTYPE.match(type_string):
         raise RefusedValueError(
-            f"an array of the dtype {type_string!r}: allowed are booleans, integers, floats and text"
+            f"an array of the dtype {type_string!r}: allowed are booleans, integers, floats, complex numbers and text"
         )
     try:
         return np.dtype(type_string)

@@ -10,7 +10,7 @@ from pydantic.alias_generators import to_camel
 
 
 class JsonModel(BaseModel):
-    """Base of models that are stored as JSON; the names are camelCase in JSON and snake_case in Python."""
+    """Base of models that are stored as JSON; names of fields are camelCase in JSON and snake_case in Python."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore")
 
@@ -22,13 +22,15 @@ class JsonModel(BaseModel):
 class RowGroup(JsonModel):
     """One row group, the smallest part of a file that is read at once.
 
+    A "row" is here a stored episode or fragment, also in layouts in which it takes one table row per timestep.
+
     Attributes:
-        rows: number of rows, each an episode or a fragment.
+        rows: number of rows.
         timesteps: number of timesteps of all rows.
         bytes: size of the encoded columns before compression.
         lengths: number of timesteps of each row.
         continued: indices of the rows that continue the episode of the row before (row 0: of the row group before).
-        dropped: indices of the rows that are ignored because they repeat other rows.
+        dropped: indices of the rows that readers skip because they repeat other rows; the other fields count them.
     """
 
     rows: int
@@ -39,13 +41,13 @@ class RowGroup(JsonModel):
     dropped: tuple[int, ...] = ()
 
 
-class EpisodePart(JsonModel):
-    """An episode, or a part of an episode, in a file that Hindcast did not write.
+class StoredFragment(JsonModel):
+    """A row of a file that Hindcast did not write: a whole episode or a fragment.
 
     Attributes:
         eps_id: id of the episode.
-        t_started: timestep at which the part starts.
-        ended: whether the episode is terminated or truncated at the end of the part.
+        t_started: timestep at which the row starts.
+        ended: whether the episode is terminated or truncated at the end of the row.
     """
 
     eps_id: str
@@ -58,7 +60,7 @@ class FileEntry(JsonModel):
 
     Attributes:
         path: path relative to the dataset's folder.
-        rows: number of episodes and fragments.
+        rows: number of stored episodes and fragments.
         timesteps: number of timesteps of all rows.
         bytes: size of the file.
         checksum: sha256 (hex) of the content.
@@ -94,12 +96,12 @@ class FileEntry(JsonModel):
 
     @property
     def episodes(self) -> int:
-        """Number of rows that start an episode."""
+        """Number of rows that start an episode, including dropped rows."""
         return self.rows - sum(len(group.continued) for group in self.row_groups)
 
     @property
     def episode_lengths(self) -> tuple[int, ...]:
-        """Number of timesteps of each episode; its fragments are added up."""
+        """Number of timesteps of each episode: the sum of its fragments in this file."""
         lengths: list[int] = []
         for group in self.row_groups:
             for row, length in enumerate(group.lengths):

@@ -35,8 +35,9 @@ class ReadOptions:
             then zeros.
         options: the format's own options, `readOptions` in a resource.
         keys: name -> value of the columns that are stored in the names of a file's folders (`day=3`).
-        mapper: import path of the class that converts text, images and binary files to episodes by its `map_rows`.
-        mapper_kwargs: keyword arguments for its `map_rows` (`spec.pipeline.preLearnerKwargs`).
+        mapper: import path of the user's class that converts rows of text, images, binary files or Ray Data to episodes
+            (`spec.pipeline.preLearner`); None if the user names no class.
+        mapper_kwargs: keyword arguments for the class's `map_rows` (`spec.pipeline.preLearnerKwargs`).
         mapper_training: the training that the class converts rows for, as JSON (see `TrainingConfig`).
     """
 
@@ -71,7 +72,8 @@ class FileGroup(NamedTuple):
 
     Attributes:
         location: argument of `Format.list_pieces`: one file that represents the group, or a folder.
-        files: relative paths of all files of the group, with or without data; none of them is read separately.
+        files: paths of all files of the group, with or without data, relative to the listed folder; none of them is
+            read separately.
     """
 
     location: Location
@@ -83,7 +85,7 @@ class Format(ABC):
 
     Attributes:
         name: name of the format, as in `InputSource.format`.
-        title: name of the format in lists of readable formats; empty for formats that such lists leave out.
+        title: name of the format in lists of readable formats; empty for formats that those lists leave out.
         has_timesteps: whether rows are timesteps; a class of the user converts other rows to episodes.
         ray_methods: read methods of Ray Data for the same files; the first one reads the files for pre-learners that
             convert rows of any format.
@@ -152,7 +154,7 @@ class Format(ABC):
 
 
 def require_package(location: Location, package: str, extra: str) -> Any:
-    """Import a package that reading a file requires.
+    """Import and return a package that reading a file requires.
 
     Args:
         location: the file, for the message.

@@ -21,7 +21,7 @@ from hindcast.storage.location import Location
 
 SUFFIXES: Final = (".hdf5", ".h5", ".hdf")
 _READ_AHEAD_BYTES: Final = 1 << 20
-# In an invalid file, hard links can form cycles of groups.
+# In an invalid file, hard links can form cycles of groups; both limits end the search for datasets.
 _MAX_LEAVES: Final = 4096
 _MAX_DEPTH: Final = 16
 
@@ -35,10 +35,10 @@ def open_file(location: Location) -> Iterator[Group]:
 
     Raises:
         DataError: h5py is not installed; the file is not HDF5, or is damaged.
-        StorageError: it cannot be read.
+        StorageError: the file cannot be read.
     """
     h5py = require_package(location, "h5py", "hdf5")
-    # HDF5's locks fail on file systems without them, and reading needs none
+    # HDF5's file locks fail on file systems without locks, and reading needs no lock
     with (
         _open_source(location) as source,
         translate_errors(location),
@@ -54,7 +54,7 @@ def translate_errors(location: Location, node: Any = None, name: str = "") -> It
     Args:
         location: the file, for the message.
         node: group or dataset that is read, for the message; the root by default.
-        name: name in the group.
+        name: name of the child of `node` that is read; by default `node` itself.
     """
     try:
         yield
@@ -77,7 +77,8 @@ def open_child(location: Location, group: Group, name: str) -> Any:
     """Open a group or dataset in a group.
 
     Raises:
-        DataError: it is missing, is in another file, or holds neither numbers nor text.
+        DataError: the child is missing, is a link, keeps its data in other files, or holds neither numbers, text nor
+            bytes.
     """
     h5py = require_package(location, "h5py", "hdf5")
     with translate_errors(location, group, name):
@@ -104,13 +105,15 @@ def collect_datasets(
     """Collect all datasets below a group by their path in it (`a/b`), sorted; a dataset by itself has the path "".
 
     Args:
-        skip: names in the group to leave out.
+        location: the file, for messages.
+        node: the group, or a dataset.
+        skip: names directly in the group to leave out.
         depth: number of recursive calls above this one.
 
     Raises:
         DataError: see `open_child`; groups are nested too deeply, or there are too many datasets.
     """
-    if not hasattr(node, "keys"):
+    if not hasattr(node, "keys"):  # only groups have keys
         return {"": node}
     if depth > _MAX_DEPTH:
         raise DataError(f"{location} nests groups more than {_MAX_DEPTH} deep (at {node.name})")
@@ -164,11 +167,11 @@ def _check_dataset(location: Location, dataset_id: Any, path: str) -> None:
     """Check that a dataset's values are in this file, and are numbers, text, or bytes (compressed images)."""
     import h5py
 
-    if dataset_id.get_offset() is None:  # not contiguous in this file
+    if dataset_id.get_offset() is None:  # the data do not lie in this file in one piece
         creation_properties = dataset_id.get_create_plist()
         if creation_properties.get_layout() == h5py.h5d.VIRTUAL or creation_properties.get_external_count():
             raise DataError(
-                f"{location} keeps the data of {path} in other files, which are not read: copy them into the file"
+                f"{location} keeps the data of {path} in other files, which are not read: copy the data into the file"
             )
     dtype = dataset_id.dtype
     is_supported = dtype.kind in "biufc" or h5py.check_string_dtype(dtype) is not None

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hindcast.episodes.batched import text_as_objects
 from hindcast.episodes.block import I64, Block, Bool
 from hindcast.errors import DataError
-from hindcast.formats.entries import EpisodePart
+from hindcast.formats.entries import StoredFragment
 from hindcast.formats.parquet.opening import damage_message
 from hindcast.formats.spec import DataSpec
 
@@ -70,7 +70,7 @@ def require_numbers_or_text(array: NDArray[Any], name: str) -> NDArray[Any]:
     """Return the array; fixed-width text becomes an object array of `str`.
 
     Raises:
-        CellError: the array holds other objects; its `row` is 0.
+        CellError: the array holds other objects; the error's `row` is 0, since the row is not looked up.
     """
     if array.dtype.kind not in "biufc" and not all(isinstance(value, str) for value in array.flat):
         raise CellError(0, f"{name!r} holds values that are neither numbers nor text")
@@ -96,18 +96,19 @@ class Contents(NamedTuple):
     Attributes:
         spec: leaves, spaces and environment of the file.
         lengths: for each row group, `[rows]` steps of each stored episode or fragment.
-        continued: for each row group, `[rows]` whether a row continues the episode of the row before.
-        episode_parts: the stored episodes, in order, if Hindcast did not write the file; else empty.
+        continued: for each row group, `[rows]` whether a row continues the episode of the row before; all False for a
+            file that Hindcast did not write.
+        stored_fragments: description of each row, in order, if Hindcast did not write the file; else empty.
     """
 
     spec: DataSpec
     lengths: list[I64]
     continued: list[Bool]
-    episode_parts: tuple[EpisodePart, ...] = ()
+    stored_fragments: tuple[StoredFragment, ...] = ()
 
 
 def binary_buffers(array: pa.Array) -> tuple[I64, NDArray[np.uint8]]:
-    """Return `[n + 1]` offsets of large binary or text, and the bytes that they point into: views of Arrow's memory."""
+    """Return `[n + 1]` offsets of n large binaries or texts, and the bytes that they point into (views)."""
     _, offsets, values = array.buffers()
     # empty arrays have no buffers: one offset of 0 and no bytes replace them
     return (
@@ -123,7 +124,7 @@ class Layout(Protocol):
         """Read the lengths of a file's episodes, and its spec.
 
         Raises:
-            DataError: the metadata cannot be read, or have a newer format.
+            DataError: the metadata cannot be read or have a newer format, or a column is missing.
             CellError: a row cannot be read.
         """
         ...

@@ -47,7 +47,7 @@ WRITTEN_FORMATS: Final = {
     "CSV": CSV_LAYOUT,
     "SampleBatch": SAMPLE_BATCH_LAYOUT,
 }
-"""Format of a recording's output -> layout. "MessagePack" is the format Episodes with its other encoding."""
+"""Format of a recording's output -> layout. "MessagePack" is the format Episodes with the encoding MessagePack."""
 DEFAULT_LAYOUT: Final = ARROW_EPISODES
 
 
@@ -60,7 +60,7 @@ def make_encoder(layout: str, spec: DataSpec, packed_columns: Sequence[str] = ()
         packed_columns: columns to compress; ignored unless the layout is SampleBatch.
 
     Raises:
-        DataError: the layout cannot hold such data.
+        DataError: the layout cannot store data of this spec.
     """
     if packed_columns and layout == SAMPLE_BATCH_LAYOUT:
         return SampleBatchEncoder(spec, packed_columns)
@@ -82,8 +82,8 @@ def detect_layout(schema: pa.Schema) -> str:
             )
         if description.layout not in LAYOUTS:
             raise DataError(
-                f"it is written in the layout {description.layout!r}, which this Hindcast does not know: "
-                f"it reads {', '.join(LAYOUTS)}"
+                f"it is written in the layout {description.layout!r}, which this version of "
+                f"Hindcast does not know: it opens {', '.join(LAYOUTS)}"
             )
         return description.layout
     if is_messagepack(schema):

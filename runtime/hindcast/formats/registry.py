@@ -33,8 +33,8 @@ _DETECTED_FORMATS: Final[tuple[Format, ...]] = (
 FORMATS: Final[dict[str, Format]] = {
     file_format.name: file_format for file_format in (*_DETECTED_FORMATS, RayData())
 }
-"""Name -> format. To add a format, add it to the list above and run `make crds`: resources, CLI, builder and the
-reference page are derived from this registry."""
+"""Name -> format. To add a format, add it to `_DETECTED_FORMATS` and run `make crds`: resources, CLI, builder and
+the reference page are derived from this registry."""
 
 
 def detect_format(location: Location) -> Format | None:

@@ -13,9 +13,9 @@ from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import SCALAR_COLUMNS, Columns
 
 Timesteps = NDArray[Any]
-"""int64 timesteps, counted from 0, or datetime64 times, which only order the rows."""
-ACTOR_COLUMNS: Final = (Columns.AGENT_ID, Columns.MODULE_ID)
-"""Columns with the agent and the module that acted; they become part of an episode's details."""
+"""int64 timesteps, counted from 0 at the start of an episode, or datetime64 times, which only order the rows."""
+AGENT_COLUMNS: Final = (Columns.AGENT_ID, Columns.MODULE_ID)
+"""Columns with the ids of the agent and the module that acted; the ids become part of an episode's details."""
 _ROW_ARRAYS: Final = ("terminated", "truncated", "next_missing", "row", "eps_id", "t")
 
 
@@ -34,7 +34,7 @@ class Rows:
         path: the file, as the user wrote it.
         row: `[R]` index of each row in the file.
         eps_id: `[R]` episode ids, object array of `str`; None if the data have no ids.
-        t: `[R]` timestep in the episode; None if the data have no timesteps.
+        t: `[R]` timestep in the episode, or time; None if the data have neither.
     """
 
     columns: dict[str, NDArray]
@@ -60,8 +60,8 @@ class Rows:
 
     def squeeze_scalars(self) -> Rows:
         """Return the rows with rewards and log-probabilities as `[R]`, even if stored as `[R, 1]`."""
-        list_columns = {name: self.columns[name] for name in SCALAR_COLUMNS if name in self.columns}
-        scalars = {name: column[:, 0] for name, column in list_columns.items() if column.shape[1:] == (1,)}
+        stored_columns = {name: self.columns[name] for name in SCALAR_COLUMNS if name in self.columns}
+        scalars = {name: column[:, 0] for name, column in stored_columns.items() if column.shape[1:] == (1,)}
         return replace(self, columns=self.columns | scalars) if scalars else self
 
     @classmethod
@@ -75,5 +75,6 @@ class Rows:
 
 
 def _concat_optional(arrays: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:
+    """Concatenate arrays; None if all are None: of the parts of one file, either all have an array or none has it."""
     present_arrays = [array for array in arrays if array is not None]
     return np.concatenate(present_arrays) if present_arrays else None

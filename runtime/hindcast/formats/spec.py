@@ -25,8 +25,8 @@ class Leaf:
     """The type of a leaf's values: one value for each timestep (for each observation in `obs` and `infos`).
 
     Attributes:
-        dtype: element type, little-endian; None for text and JSON.
-        shape: shape of one element, without the time axis.
+        dtype: type of the numbers, little-endian; None for text and JSON.
+        shape: shape of one value, without the time axis.
         kind: "array" (fixed shape), "text" (one string) or "json" (one JSON document as a string).
 
     Raises:
@@ -42,7 +42,9 @@ class Leaf:
             return
         dtype = np.dtype(self.dtype)
         if dtype.kind not in _STORABLE_KINDS:
-            raise DataError(f"the dtype {dtype} cannot be stored: allowed are booleans, integers and floats")
+            raise DataError(
+                f"the dtype {dtype} cannot be stored: allowed are booleans, integers, floats and complex numbers"
+            )
         object.__setattr__(self, "dtype", dtype.newbyteorder("<"))
 
     def fits(self, column: NDArray[Any]) -> bool:
@@ -58,7 +60,7 @@ class Leaf:
 
     @property
     def itemsize(self) -> int:
-        """Size of one element in bytes; 0 for text and JSON, whose size varies."""
+        """Size of one value in bytes; 0 for text and JSON, whose size varies."""
         if self.dtype is None:
             return 0
         return int(self.dtype.itemsize * np.prod(self.shape, dtype=np.int64))
@@ -230,7 +232,7 @@ class DataSpec:
         return any(dtype is not None and dtype.kind == "f" for dtype in dtypes)
 
     def merge(self, other: DataSpec) -> DataSpec:
-        """Merge two specs that have no `difference`."""
+        """Merge two specs that have no `difference`; the environment is None unless both have the same one."""
         return DataSpec(
             leaves={**self.leaves, **other.leaves},
             observation_space=_first_known(self.observation_space, other.observation_space),

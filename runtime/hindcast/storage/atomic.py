@@ -59,7 +59,7 @@ class AtomicFile:
         """Make the file durable and visible under its name.
 
         Raises:
-            StorageError: the file cannot be written; it does not exist then.
+            StorageError: the file cannot be written; then an earlier file of this name is unchanged.
             Exception: the location's guard has found that the lease was lost.
         """
         # The lease may have been lost since the file was opened.
@@ -107,6 +107,6 @@ class AtomicFile:
             cast(Store, self.location.backend).put(self.location.path, stream)
 
     def _write_all(self, view: memoryview) -> None:
-        while view:
+        while view:  # an unbuffered file may write only a part of the bytes
             num_written = self._stream.write(view)
             view = view[len(view) if num_written is None else num_written :]

@@ -9,11 +9,11 @@ import pyarrow.fs as pafs
 
 
 class Backend(Protocol):
-    """A file system or a bucket. Paths are relative to its root. Methods raise the exceptions of its client.
+    """A file system or a bucket. Paths are relative to the backend's root. Methods raise the exceptions of its client.
 
     Attributes:
-        root: prefix of its URIs; two backends with the same root are the same storage.
-        is_foreign: whether its client is a file system of pyarrow or fsspec, which raises exceptions of any type, and
+        root: prefix of the backend's URIs; two backends with the same root are the same storage.
+        is_foreign: whether the client is a file system of pyarrow or fsspec, which raises exceptions of any type, and
             may be unable to create a file only if it does not exist.
     """
 
@@ -38,18 +38,18 @@ class Backend(Protocol):
     def create(self, path: str, data: bytes) -> bool:
         """Create a file unless it exists; return True if this call created it.
 
-        No other caller may pass the same `data`. If the store's answer is lost, the request is repeated; the content
-        tells whether this call or another one created the file.
+        No other caller may pass the same `data`: if the store's answer is lost, the request is repeated, and the file's
+        content tells whether this call or another caller created the file.
         """
 
     def delete(self, path: str) -> None:
-        """Delete a file."""
+        """Delete a file; may raise FileNotFoundError if it does not exist."""
 
     def delete_folder(self, path: str) -> None:
         """Delete a folder with its content."""
 
     def make_folder(self, path: str) -> None:
-        """Create a folder and its parents."""
+        """Create a folder and its parents, unless they exist; does nothing in a bucket."""
 
 
 class Store(Backend, Protocol):
@@ -82,7 +82,7 @@ class LocationLike(Protocol):
 
 
 def folders_between(base: str, path: str) -> list[str]:
-    """List the folders between `base` and `path`, because object stores list only objects."""
+    """List the folders below `base` that contain `path`, outermost first; object stores do not list them."""
     parts = path[len(base) :].strip("/").split("/")
     return ["/".join(filter(None, (base, *parts[:depth]))) for depth in range(1, len(parts))]
 

@@ -26,7 +26,7 @@ _REASONS: Final = {
 }
 _NO_BUCKET: Final = "there is no such bucket or container: create it, or correct its name"
 _RETRY_SETTINGS: Final = re.compile(r"\b(?:max_retries|retry_timeout): \S+")
-_NO_HOST: Final = "its host cannot be found: check the endpoint and the network"
+_NO_HOST: Final = "the store's host cannot be found: check the endpoint and the network"
 _NO_ANSWER: Final = "nothing answers at the endpoint: check the endpoint, and that the store is running"
 _SLOW: Final = "the store is too slow: try again later"
 _BUSY: Final = "the store is busy or failing: try again later"
@@ -99,6 +99,8 @@ _STORE_ERROR_PATTERNS: Final = tuple(
 @contextmanager
 def storage_errors(action: str, location: LocationLike) -> Iterator[None]:
     """Convert exceptions of storage in a `with` block to `StorageError`.
+
+    Exceptions of other kinds pass unchanged, unless the backend is foreign, whose client may raise any exception.
 
     Args:
         action: verb for the message, such as "read".

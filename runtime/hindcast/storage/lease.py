@@ -2,7 +2,8 @@
 
 A lease is a folder of numbered files, the marks. A mark is created only if its number does not exist yet, and the
 process with the highest number holds the lease. If several processes try to acquire the lease at the same moment,
-exactly one succeeds. Before every change the holder checks that no mark has a higher number than its own.
+exactly one succeeds; on storage that cannot create a file only if it does not exist, several may succeed until their
+next check. Before every change the holder checks that no mark has a higher number than its own.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ _held_tokens: set[str] = set()
 """Tokens of the leases held by this process."""
 
 Mark = dict[str, Any]
+"""JSON content of a mark. `token` is unique; a run's mark and the mark of `sole_writer` have different other keys."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class Lease:
             lost_error: see the class.
 
         Raises:
-            OutputConflict: in each attempt another process acquired the lease.
+            OutputConflict: in each of ten tries another process acquired the lease first.
         """
         for _ in range(_MAX_TRIES):
             number, holder = newest_mark(folder)
@@ -80,7 +82,7 @@ class Lease:
                 check_holder(folder, holder)
             if _mark_location(folder, number + 1).create_exclusive(orjson.dumps(mark)):
                 return cls(folder, number + 1, mark["token"], lost_error)
-        raise OutputConflict(f"other runs repeatedly take over {folder.parent()}: stop all but one.")
+        raise OutputConflict(f"other processes repeatedly take over {folder.parent()}: stop all but one.")
 
     def check(self) -> None:
         """Check that this lease is still the newest.

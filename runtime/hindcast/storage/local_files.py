@@ -30,7 +30,7 @@ class LocalFiles:
         return _ARROW_FILES.get_file_info(path)
 
     def list(self, path: str, recursive: bool) -> list[pafs.FileInfo]:
-        """List a folder, following links; a recursive listing has each file and folder once, with broken links."""
+        """List a folder, following links. A recursive listing has each file once, and broken links as folders."""
         return list(_walk(path) if recursive else _children(path))
 
     def open(self, path: str) -> pa.NativeFile:

@@ -26,7 +26,7 @@ from hindcast.storage.backend import Store
 from hindcast.storage.failures import reason_of, storage_errors
 from hindcast.storage.local_files import TEMPORARY_NAME, LocalFiles, link_target
 from hindcast.storage.object_stores import open_bucket, wrap_store
-from hindcast.storage.user_files import UserFiles, filesystem_of
+from hindcast.storage.user_files import UserFiles, find_filesystem
 
 _SCHEME: Final = re.compile(r"^(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://")
 _CREDENTIALS: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/@]*:[^/@]*@")
@@ -248,7 +248,7 @@ def resolve(path: str | Path | Location, filesystem: object | None = None) -> Lo
 
 def _resolve_uri(scheme: str, uri: str) -> Location:
     path_without_scheme = uri.partition("://")[2]
-    if (filesystem := filesystem_of(scheme)) is not None:
+    if (filesystem := find_filesystem(scheme)) is not None:
         return replace(_resolve_in_filesystem(filesystem, path_without_scheme), uri=uri)
     if _CREDENTIALS.match(uri):
         raise StorageError(

@@ -29,7 +29,7 @@ class ObjectFiles:
 
     Attributes:
         store: an obstore store.
-        root: prefix of its URIs, without a final slash: `s3://bucket`.
+        root: prefix of the bucket's URIs, such as `s3://bucket`.
         reopen: opens the bucket in another process, with the credentials of that process's environment; by default
             `store` is pickled, with its own credentials.
     """
@@ -107,13 +107,13 @@ class ObjectFiles:
             lambda: [meta for chunk in obstore.list(self.store, path or None) for meta in chunk]
         )
 
-    def _list_with_retry(self, listing: Callable[[], Result]) -> Result:
+    def _list_with_retry(self, request_listing: Callable[[], Result]) -> Result:
         """Request a listing; repeat the request if the connection breaks during the answer."""
-        # This is the only failure that obstore does not retry.
+        # obstore retries all other failures.
         deadline, pause = time.monotonic() + retry_timeout_seconds(), INITIAL_BACKOFF_SECONDS
         while True:
             try:
-                return listing()
+                return request_listing()
             except GenericError as error:
                 if "ListResponseBody" not in str(error) or time.monotonic() + pause > deadline:
                     raise

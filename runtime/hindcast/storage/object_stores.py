@@ -40,6 +40,7 @@ _AWS_IDENTITIES: Final = (
 _VARIABLE_PREFIXES: Final = ("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR_HOST")
 
 Opener = Callable[..., tuple[Any, str]]
+"""Opens a bucket; returns obstore's store, and the root of the bucket's URIs, such as `s3://bucket`."""
 
 
 def open_bucket(scheme: str, bucket_and_path: str) -> tuple[ObjectFiles, str] | None:
@@ -63,8 +64,10 @@ def open_bucket(scheme: str, bucket_and_path: str) -> tuple[ObjectFiles, str] | 
     if scheme in ("abfs", "abfss", "az"):
         host, _, path = bucket_and_path.partition("/")
         match = _AZURE_HOST.match(host)
-        parts = (_require_name(scheme, host), None, None) if match is None else match.groups()
-        return _open_bucket(_open_azure, *parts), path.strip("/")
+        container_account_suffix = (
+            (_require_name(scheme, host), None, None) if match is None else match.groups()
+        )
+        return _open_bucket(_open_azure, *container_account_suffix), path.strip("/")
     return None
 
 
@@ -176,6 +179,7 @@ def _open_azure(
             "AZURE_STORAGE_ACCOUNT_NAME"
         )
     config: Any = {"account_name": account_name}
+    # Key, token and endpoint in the environment belong to the environment's account; no other account may get them.
     if environment_account in (None, account_name):
         key = (
             connection_fields.get("AccountKey")
@@ -219,7 +223,11 @@ def _request_options(timeout_seconds: float, endpoint: str | None) -> Any:
 
 
 def _read_aws_profile(environment: dict[str, str]) -> dict[str, Any]:
-    """Read the user's profile in `~/.aws`; empty if the environment has credentials."""
+    """Read the user's profile in `~/.aws`; empty if the environment has credentials.
+
+    Raises:
+        StorageError: AWS_PROFILE names a profile without an access key.
+    """
     if any(environment.get(name) for name in _AWS_IDENTITIES):
         return {}
     # obstore does not read these files.

@@ -18,10 +18,11 @@ from hindcast.storage.backend import folders_between
 
 _CHUNK_BYTES: Final = 8 << 20
 _filesystems: Final[dict[str, object]] = {}
+"""Scheme -> file system object that `register_filesystem` registered."""
 
 
-def scheme_of(filesystem: object) -> str:
-    """Return a scheme that stands for a file system object in this process, such as `S3FileSystem-1`.
+def register_filesystem(filesystem: object) -> str:
+    """Register a file system object in this process; return its scheme, such as `S3FileSystem-1`.
 
     Equal objects have the same scheme.
     """
@@ -33,8 +34,8 @@ def scheme_of(filesystem: object) -> str:
     return scheme
 
 
-def filesystem_of(scheme: str) -> object | None:
-    """Return the file system object that `scheme_of` has given this scheme, or None."""
+def find_filesystem(scheme: str) -> object | None:
+    """Return the file system object that is registered under a scheme; None if there is none."""
     return _filesystems.get(scheme)
 
 
@@ -43,7 +44,7 @@ class UserFiles:
     """A file system object; see `storage.backend.Store`.
 
     Attributes:
-        filesystem: a pyarrow file system, or an fsspec one in pyarrow's `FSSpecHandler`.
+        filesystem: a pyarrow file system, or an fsspec file system in pyarrow's `FSSpecHandler`.
         root: prefix of its URIs.
     """
 

@@ -22,7 +22,7 @@ from hindcast.formats.columns.layout import COLUMNS_LAYOUT
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.layout import CellError
 from hindcast.formats.registry import FORMATS
-from hindcast.formats.rows import ACTOR_COLUMNS, Rows
+from hindcast.formats.rows import AGENT_COLUMNS, Rows
 from hindcast.storage.location import Location
 
 _FINAL_OBS_REMEDIES: Final = (
@@ -246,7 +246,7 @@ def _make_columns(steps: Steps, index: I64, last_rows: I64, episode_block: Block
             columns[name] = _make_observations(
                 column, steps.columns.get(next_leaf(name)), index, last_rows, episode_block
             )
-        elif root(name) not in (Columns.NEXT_OBS, Columns.INFOS, *ACTOR_COLUMNS):
+        elif root(name) not in (Columns.NEXT_OBS, Columns.INFOS, *AGENT_COLUMNS):
             columns[name] = column[index]
     return columns
 
@@ -256,7 +256,7 @@ def _with_actors(
 ) -> NDArray[np.object_] | None:
     """Return the details of each episode; empty details are replaced by the agent and module of the first row."""
     actors = {
-        name: steps.columns[name][first_rows].tolist() for name in ACTOR_COLUMNS if name in steps.columns
+        name: steps.columns[name][first_rows].tolist() for name in AGENT_COLUMNS if name in steps.columns
     }
     if not actors:
         return details

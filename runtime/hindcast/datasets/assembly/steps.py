@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
-from hindcast.formats.rows import ACTOR_COLUMNS, Rows, Timesteps
+from hindcast.formats.rows import AGENT_COLUMNS, Rows, Timesteps
 from hindcast.formats.spec import describe_array
 
 Array = NDArray[Any]
@@ -112,7 +112,7 @@ class Steps:
         """
         if len(parts) == 1:
             return parts[0]
-        for name in (Columns.INFOS, *ACTOR_COLUMNS):
+        for name in (Columns.INFOS, *AGENT_COLUMNS):
             if any(name in part.columns for part in parts):
                 parts = [part._with_text_column(name) for part in parts]
         _check_compatible(parts, paths)

@@ -18,9 +18,9 @@ from hindcast.datasets.assembly.steps import Steps
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, is_per_observation, root
 from hindcast.errors import DataError
-from hindcast.formats.columns.steps import read_actor_ids
+from hindcast.formats.columns.steps import read_agent_ids
 from hindcast.formats.format import ReadOptions
-from hindcast.formats.rows import ACTOR_COLUMNS, Rows
+from hindcast.formats.rows import AGENT_COLUMNS, Rows
 from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.filters import apply_filter
 from hindcast.storage.location import Location
@@ -196,6 +196,6 @@ def _make_table(block: Block, compared_columns: Collection[str]) -> pa.Table:
         if column.ndim == 1:
             columns[name] = column[block.obs_row] if is_per_observation(name) else column
     # Ids of agents and modules are in the episodes' details, so they are only looked up if a term compares them.
-    for name in ACTOR_COLUMNS:
-        columns[name] = read_actor_ids(block, name) if name in compared_columns else pa.nulls(block.num_steps)
+    for name in AGENT_COLUMNS:
+        columns[name] = read_agent_ids(block, name) if name in compared_columns else pa.nulls(block.num_steps)
     return pa.table(columns)

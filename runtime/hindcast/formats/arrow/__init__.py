@@ -1,1 +1,1 @@
-"""Arrays as cells of Arrow's tables; the layout "Episodes / Arrow"."""
+"""The layout "Episodes / Arrow": arrays as binary cells of Parquet files."""

@@ -2,9 +2,9 @@
 
 A cell of a fixed-shape leaf is the C-order little-endian bytes of `[T, *shape]` (`[T + 1, *shape]` for
 observations). The cells of a row group, end to end, are therefore the block's column, and decoding is one `frombuffer`.
-A cell of a text or JSON leaf is `[n + 1]` int64 offsets and the UTF-8 bytes that they point into; an empty cell
-means n empty strings. The schema's metadata hold dtypes, shapes and spaces. There is a column of details only
-if an episode has details.
+A cell of a text or JSON leaf with n strings is `[n + 1]` int64 offsets and the UTF-8 bytes that they point into; an
+empty cell means n empty strings. The schema's metadata hold dtypes, shapes and spaces. There is a column of details
+only if an episode has details.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hindcast.formats.layout import CellError, Contents, binary_buffers, first_t
 from hindcast.formats.parquet.description import make_description_metadata, read_description
 from hindcast.formats.parquet.file import ParquetEncoder
 from hindcast.formats.parquet.fragments import find_continued
-from hindcast.formats.rows import ACTOR_COLUMNS
+from hindcast.formats.rows import AGENT_COLUMNS
 from hindcast.formats.spec import DataSpec, Leaf
 
 ARROW_EPISODES: Final = "episodes/arrow"
@@ -112,9 +112,10 @@ class ArrowEncoder(ParquetEncoder):
         )
 
     def encode(self, block: Block) -> EncodedEpisodes:
-        """See `RowEncoder.encode`. Fixed-shape columns are not copied; cells of missing JSON leaves are empty."""
+        """See `RowEncoder.encode`. Contiguous fixed-shape columns are not copied; missing JSON gives empty cells."""
         self._spec.check_names(block)
-        columns = dict.fromkeys(ACTOR_COLUMNS, pa.nulls(block.num_episodes, pa.string()))
+        # the ids of agents and modules are in the details
+        columns = dict.fromkeys(AGENT_COLUMNS, pa.nulls(block.num_episodes, pa.string()))
         columns |= {name: getattr(block, name) for name in _ALWAYS_READ_COLUMNS}
         columns |= {name: _encode_leaf(name, block, self._spec) for name in self._spec.leaves}
         table = pa.Table.from_pydict(columns, self._schema)
@@ -124,7 +125,7 @@ class ArrowEncoder(ParquetEncoder):
         return EncodedEpisodes(table, block.length, np.ones_like(block.length), self.estimate_bytes(block))
 
     def estimate_bytes(self, block: Block) -> I64:
-        """See `ParquetEncoder.estimate_bytes`. Assumes 64 bytes per string."""
+        """See `ParquetEncoder.estimate_bytes`. Assumes 64 bytes per text or JSON document."""
         total = np.zeros(block.num_episodes, dtype=np.int64)
         for name, leaf in self._spec.leaves.items():
             if name in block.columns:
@@ -219,15 +220,16 @@ def _decode_strings(sizes: I64, values: NDArray[np.uint8], name: str, counts: I6
         offsets.append(cell_offsets[1:] + end)
         texts.append(text)
         end += len(text)
+    # without rows, `values` is empty and stands for the texts, because `concatenate` requires an array
     buffers = [pa.py_buffer(np.concatenate(arrays)) for arrays in (offsets, texts or [values])]
     strings = pa.LargeStringArray.from_buffers(int(counts.sum()), *buffers)
     return np.asarray(strings.to_numpy(zero_copy_only=False), dtype=object)
 
 
 def _split_cell(cell: NDArray[np.uint8], count: int) -> tuple[I64, NDArray[np.uint8]]:
-    """Split a cell of strings into offsets and text.
+    """Split a cell of `count` strings into offsets and text.
 
-    For a cell that is too short, the offsets are invalid, so that the caller rejects it.
+    For a cell that is too short, the offsets are invalid (-1), so that the caller rejects the cell.
     """
     if not len(cell):
         return np.zeros(count + 1, dtype=np.int64), cell
@@ -244,11 +246,11 @@ def _column_to_numpy(table: pa.Table, name: str) -> NDArray[Any]:
 
 def _read_lengths(file: pq.ParquetFile) -> tuple[I64, Bool]:
     """Read `[rows]` lengths, and `[rows]` whether a row continues the episode of the row before."""
-    # read() returns columns in the file's order: select() restores this one
+    # read() returns columns in the file's order: select() restores the order named here
     table = file.read(columns=["length", "t_started"]).select(["length", "t_started"])
     for name, column in zip(table.column_names, table.columns, strict=True):
         if column.null_count or not pa.types.is_integer(column.type) or (pc.min(column).as_py() or 0) < 0:
-            raise CellError(0, f"{name!r} has a value that is not a count")
+            raise CellError(0, f"{name!r} has a value that is not an integer of 0 or more")
     length, t_started = (column.to_numpy() for column in table.columns)
     if not t_started.any():  # no row continues another one, so the ids need not be read
         return length, np.zeros(len(length), dtype=np.bool_)

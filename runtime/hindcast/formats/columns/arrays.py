@@ -1,4 +1,4 @@
-"""Decoding Arrow columns into NumPy arrays with a leading time dimension."""
+"""Decoding Arrow columns into NumPy arrays whose first dimension is the rows."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def decode_leaves(column: pa.ChunkedArray, field: pa.Field, name: str) -> Arrays
             return _stack_samples(unpickle_cells(storage.to_pylist()), name)
         if extension not in _TENSOR_EXTENSIONS:
             raise DataError(
-                f"{name!r} has the extension type {extension}: allowed are Ray's tensors of equal shapes"
+                f"{name!r} has the extension type {extension}: allowed are tensors of one shape, of Ray or Arrow"
             )
         return {name: _tensors_to_numpy(storage, _parse_shape(metadata, name), name)}
     if pa.types.is_struct(field.type):
@@ -80,10 +80,13 @@ def _is_list(arrow_type: pa.DataType) -> bool:
 
 
 def _extension_of(field: pa.Field) -> tuple[str | None, bytes]:
-    """Return the name and metadata of a field's extension type, even if the type is not registered in this process."""
+    """Return the name of a field's extension type, or None, and the type's metadata, which hold the shape of tensors.
+
+    Works even if the type is not registered in this process.
+    """
     if isinstance(field.type, pa.BaseExtensionType):
         permutation = list(getattr(field.type, "permutation", None) or ())
-        # without a shape, permuted tensors are refused
+        # for permuted tensors the shape is left out, so that `_parse_shape` refuses them
         shape = getattr(field.type, "shape", None) if permutation == sorted(permutation) else None
         return field.type.extension_name, json.dumps(shape).encode()
     metadata = field.metadata or {}

@@ -29,7 +29,8 @@ def prepend_entry(head: str, entry: str, cell: str) -> str:
 
     Args:
         head: beginning of a cell that has the entry, such as `RESET_HEAD`.
-        entry: JSON of a dict. An empty text stands for an empty dict, and is added only if `cell` begins with `head`.
+        entry: JSON of a dict. An empty text stands for an empty dict. It is added only if `cell` begins with `head`, so
+            that `split_entry` does not take an entry of the info for this entry.
         cell: the cell without the entry.
     """
     if not entry and not cell.startswith(head):
@@ -41,7 +42,11 @@ def split_entry(head: str, cell: str) -> tuple[str, str]:
     """Split a cell into the entry at its beginning and the other entries: the inverse of `prepend_entry`.
 
     Returns:
-        JSON of the entry, "" if the cell does not begin with it or it is an empty dict; and the cell without the entry.
+        JSON of the entry, "" if the cell does not begin with `head` or the entry is an empty dict; and the cell without
+        the entry.
+
+    Raises:
+        ValueError, IndexError: the cell is not JSON.
     """
     if not cell.startswith(head):
         return "", cell
@@ -78,7 +83,7 @@ def make_info_cells(block: Block) -> NDArray[np.object_] | None:
 
 
 def encode_info(info: Any, row: int) -> str:
-    """Return an info as JSON text; "" if it is empty.
+    """Return an info as JSON text; "" if it is empty. Text is returned as it is, without a check.
 
     Args:
         info: a dict, JSON text or None.

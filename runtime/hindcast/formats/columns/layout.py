@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hindcast.episodes.block import I64, Block
 from hindcast.episodes.columns import SEPARATOR, Columns, root
 from hindcast.formats.columns.infos import has_infos_or_details, make_info_cells
-from hindcast.formats.columns.steps import StepLayout, nest, read_actor_ids, to_numbers
+from hindcast.formats.columns.steps import StepLayout, nest, read_agent_ids, to_numbers
 from hindcast.formats.data_file import EncodedEpisodes
 from hindcast.formats.parquet.description import make_description_metadata
 from hindcast.formats.parquet.file import ParquetEncoder
@@ -22,7 +22,7 @@ from hindcast.formats.spec import DataSpec, Leaf
 COLUMNS_LAYOUT: Final = "columns"
 _TEXT_BYTES = 64  # estimate
 _ROW_BYTES = 64  # estimate for ids, flags and t
-_MIN_FRAME_NUMBERS = 1024
+_MIN_FRAME_NUMBERS = 1024  # leaves with fewer numbers do not count as frames
 _TENSOR_METADATA: Final = {b"ARROW:extension:name": b"ray.data.arrow_tensor_v2"}
 
 Fields = list[tuple[pa.Field, pa.Array]]
@@ -50,18 +50,18 @@ class ColumnsEncoder(ParquetEncoder):
             yield (_without_first_info(fragment) if is_continuation else fragment), is_continuation
 
     def encode(self, block: Block) -> EncodedEpisodes:
-        """See `RowEncoder.encode`. There is a column of infos only if the block has infos that are not empty."""
+        """See `RowEncoder.encode`. A block with infos or details has a column of infos; `split` removes empty infos."""
         arrays = self._steps.make_arrays(block)
         eps_id = pa.array(block.eps_id, pa.string()).take(pa.array(block.episode_of_step))
         fields: Fields = [
             (pa.field(Columns.EPS_ID, pa.string(), nullable=False), eps_id),
             (
                 pa.field(Columns.AGENT_ID, pa.string()),
-                read_actor_ids(block, Columns.AGENT_ID).cast(pa.string()),
+                read_agent_ids(block, Columns.AGENT_ID).cast(pa.string()),
             ),
             (
                 pa.field(Columns.MODULE_ID, pa.string()),
-                read_actor_ids(block, Columns.MODULE_ID).cast(pa.string()),
+                read_agent_ids(block, Columns.MODULE_ID).cast(pa.string()),
             ),
         ]
         leaves = {
@@ -77,7 +77,7 @@ class ColumnsEncoder(ParquetEncoder):
         return EncodedEpisodes(table, block.length, block.length, self.estimate_bytes(block))
 
     def estimate_bytes(self, block: Block) -> I64:
-        """See `ParquetEncoder.estimate_bytes`. Observations are stored twice."""
+        """See `ParquetEncoder.estimate_bytes`. Observations are stored twice, also as next observations."""
         row_bytes = _ROW_BYTES
         for name, leaf in self._spec.leaves.items():
             leaf_bytes = leaf.itemsize if leaf.dtype is not None else _TEXT_BYTES

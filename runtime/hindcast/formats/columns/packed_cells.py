@@ -19,7 +19,7 @@ _MAX_EXPANSION_FACTOR: Final = 255  # LZ4 decompresses one byte to at most this 
 _CONTENT_SIZE_FLAG: Final = 0x08  # in byte 4 of a frame; bytes 6 to 13 are then the size
 _CODEC: Final = "lz4"
 _MAX_CACHED_LENGTHS: Final = 4_096
-_MAX_WRAPPERS: Final = 4
+_MAX_WRAPPERS: Final = 4  # per length
 
 
 class _Wrapper(NamedTuple):
@@ -31,7 +31,11 @@ class _Wrapper(NamedTuple):
     shape: tuple[int, ...]
 
     def read(self, data: bytes) -> Any:
-        """Return the array of a pickle that differs from this one only in the array's bytes; None for other pickles."""
+        """Return the array in a pickle with this wrapper; None for other pickles.
+
+        Args:
+            data: a pickle of the length that the wrapper was found for (see `_WRAPPERS`).
+        """
         if not (data.startswith(self.before) and data.endswith(self.after)):
             return None
         start, stop = len(self.before), len(data) - len(self.after)
@@ -56,7 +60,8 @@ def unpack_cells(cells: Iterable[str]) -> list[Any]:
     """Unpack cells of arrays, of numbers, or of tuples, lists and dicts of these.
 
     Raises:
-        CellError: a cell holds something else, or a pickle that calls functions; its `row` is the first such cell.
+        CellError: a cell holds something else, or a pickle that calls other functions than those that make arrays; the
+            error's `row` is the index of the first such cell.
     """
     return unpickle_cells(map(_decompress, cells))
 
@@ -90,6 +95,15 @@ def _unpickle(data: bytes) -> Any:
 
 
 def _find_wrapper(value: Any, data: bytes, buffers: list[tuple[int, int]]) -> _Wrapper | None:
+    """Find the wrapper of a pickled array; None if `value` is something else, or its bytes cannot be located.
+
+    They are located if exactly one of the pickle's buffers has the array's size, and holds the array's bytes.
+
+    Args:
+        value: the value of the pickle.
+        data: the pickle.
+        buffers: `ArrayPickle.buffers`.
+    """
     if not isinstance(value, np.ndarray) or not value.flags.c_contiguous:
         return None
     spans = [(start, stop) for start, stop in buffers if stop - start == value.nbytes]
@@ -102,6 +116,7 @@ def _find_wrapper(value: Any, data: bytes, buffers: list[tuple[int, int]]) -> _W
 def _decompress(cell: str) -> bytes:
     try:
         frame = base64.b64decode(cell, validate=True)
+        # a header with the size of the content has 15 bytes
         if len(frame) >= 15 and frame[4] & _CONTENT_SIZE_FLAG:
             size = int.from_bytes(frame[6:14], "little")
             # refuse decompression bombs before memory is allocated

@@ -1,7 +1,7 @@
 """Reading and writing pickles of arrays without the pickle module, and without calling functions that a pickle names.
 
 RLlib packs observations with pickle. Such a pickle contains the bytes, the dtype and the shape of an array. The reader
-supports only the few instructions that this requires. For each function that pickles of arrays call it has its own
+supports only the few instructions that such pickles require. For each function that they call, the reader has its own
 counterpart; a pickle that names any other function is refused. Only the tokenizer of `pickletools` is used.
 """
 
@@ -46,7 +46,7 @@ class ArrayPickle:
         self._memo: dict[int, Any] = {}
 
     def load(self) -> Any:
-        """Load an array, a number, or tuples, lists and dicts of these.
+        """Load an array, a number, text, or tuples, lists and dicts of these. Call it once.
 
         Raises:
             RefusedValueError: the pickle holds or calls anything else, or ends too early.
@@ -98,12 +98,12 @@ class ArrayPickle:
         """Put a remembered value on the stack.
 
         Raises:
-            RefusedValueError: the value is a container.
+            RefusedValueError: the value is a container; only tuples of integers, which may be shapes, are allowed.
         """
         value = self._memo[key]
         is_shape = isinstance(value, tuple) and all(isinstance(part, int) for part in value)
         if isinstance(value, list | dict | tuple) and not is_shape:
-            # it could then contain itself, or grow exponentially with each use
+            # a container could contain itself, or grow exponentially with each use
             raise RefusedValueError("a pickle that holds the same list twice")
         self.push(value)
 
@@ -136,7 +136,7 @@ class ArrayPickle:
 
     def build(self, target: Any, state: Any) -> None:
         """Set the state of a dtype or an array, and put it back on the stack."""
-        if not isinstance(target, _UnbuiltArray) or not isinstance(state, tuple):
+        if not isinstance(target, _Buildable) or not isinstance(state, tuple):
             raise RefusedValueError("a pickle that sets the state of something other than an array")
         target.build(state)
         self.push(target)
@@ -172,8 +172,13 @@ _HANDLERS: Final[dict[str, _Handler]] = {
 }
 
 
-class _UnbuiltArray:
-    """A dtype, or an array before `build` sets its content."""
+class _Buildable:
+    """A value that the instruction BUILD completes: a dtype, or an array.
+
+    Attributes:
+        dtype: the dtype; None for an array.
+        array: the array, once `build` has set its content; None before, and for a dtype.
+    """
 
     def __init__(self, dtype: np.dtype | None = None) -> None:
         self.dtype = dtype
@@ -190,12 +195,12 @@ class _UnbuiltArray:
             self.dtype = self.dtype.newbyteorder(state[1])
 
 
-def _make_dtype(name: Any, *_: Any) -> _UnbuiltArray:
-    return _UnbuiltArray(parse_dtype(name))
+def _make_dtype(name: Any, *_: Any) -> _Buildable:
+    return _Buildable(parse_dtype(name))
 
 
 def _require_dtype(value: Any) -> np.dtype:
-    if not isinstance(value, _UnbuiltArray) or value.dtype is None:
+    if not isinstance(value, _Buildable) or value.dtype is None:
         raise RefusedValueError("a pickle of an array without a dtype")
     return value.dtype
 
@@ -205,10 +210,10 @@ def _refuse_call(*_: Any) -> NoReturn:
     raise RefusedValueError("a pickle with a call that does not make an array")
 
 
-def _reconstruct(array_type: Any, *_: Any) -> _UnbuiltArray:
+def _reconstruct(array_type: Any, *_: Any) -> _Buildable:
     if array_type is not _refuse_call:
         _refuse_call()
-    return _UnbuiltArray()
+    return _Buildable()
 
 
 def _array_from_buffer(data: bytes, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
@@ -237,7 +242,7 @@ _FUNCTIONS: Final[dict[tuple[str, str], Callable[..., Any]]] = {
 
 
 def _finish(value: Any) -> Any:
-    """Replace `_UnbuiltArray`s in a value by arrays.
+    """Replace each `_Buildable` in a value by its array.
 
     Raises:
         RefusedValueError: the value contains something other than arrays, numbers and text in tuples, lists and dicts.
@@ -246,7 +251,7 @@ def _finish(value: Any) -> Any:
         return {key: _finish(part) for key, part in value.items()}
     if isinstance(value, tuple | list):
         return type(value)(map(_finish, value))
-    if isinstance(value, _UnbuiltArray) and value.array is not None:
+    if isinstance(value, _Buildable) and value.array is not None:
         return value.array
     if value is not None and not isinstance(value, _LEAF_TYPES):
         raise RefusedValueError("a pickle of something other than an array")

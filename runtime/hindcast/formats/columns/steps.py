@@ -17,7 +17,7 @@ from hindcast.formats.spec import DataSpec, Leaf
 
 # Names of the flag in older recordings, which have only one flag for the end of an episode.
 DONE_NAMES: Final = ("dones", "done")
-# Names of an unnamed index that pandas writes to Parquet and CSV, and the name that it reads from CSV.
+# Names of an unnamed index that pandas writes to Parquet and CSV, and the name that pandas gives it on reading CSV.
 _PANDAS_INDEX_NAMES: Final = (*(f"__index_level_{level}__" for level in range(4)), "", "Unnamed: 0")
 # Columns of RLlib's files that are not model outputs.
 NON_OUTPUT_COLUMNS: Final = frozenset(
@@ -68,7 +68,7 @@ class StepLayout:
                 f"a model output is named {conflicts[0]!r}, which this layout uses for another column: "
                 "rename it"
             )
-        self._spec, self._layout = spec, layout_name
+        self._spec, self._layout_name = spec, layout_name
         outputs = [name for name in roots if name not in _STANDARD_COLUMNS]
         obs = self._column_leaves(Columns.OBS)
         self.leaves: dict[str, Leaf] = {
@@ -110,7 +110,7 @@ class StepLayout:
         if (block.length == 0).any():
             eps_id = block.eps_id[int(np.argmin(block.length))]
             raise DataError(
-                f"episode {eps_id} has no timesteps, so it has no row in {self._layout}: leave it out, or "
+                f"episode {eps_id} has no timesteps, so it has no row in {self._layout_name}: leave it out, or "
                 "choose the format Episodes"
             )
         for name, leaf in self._spec.leaves.items():
@@ -118,20 +118,21 @@ class StepLayout:
                 self._spec.require_column(block, name)
 
 
-def read_actor_ids(block: Block, name: str) -> pa.Array:
-    """Read the id of the agent or module that acted at each step from the details: `[S]` texts or integers.
-
-    An id is null if it is unknown.
+def read_agent_ids(block: Block, name: str) -> pa.Array:
+    """Read the id of the agent or module that acted at each step from the details.
 
     Args:
         block: episodes.
         name: `agent_id` or `module_id`.
+
+    Returns:
+        `[S]` texts if at least one id is text, otherwise integers; null where the id is unknown.
     """
     if block.details is None:
         return pa.nulls(block.num_steps)
     ids = [from_text(text).get(name) for text in block.details]
-    if any(isinstance(actor, str) for actor in ids):
-        ids = [None if actor is None else str(actor) for actor in ids]
+    if any(isinstance(agent_id, str) for agent_id in ids):
+        ids = [None if agent_id is None else str(agent_id) for agent_id in ids]
     return pa.array(ids).take(pa.array(block.episode_of_step))
 
 

@@ -20,10 +20,8 @@ from hindcast.formatting import plural
 from hindcast.storage.location import Location
 
 _INFOS_PREFIX: Final = "infos/"
-_UNREAD_GROUPS: Final = (
-    "metadata",
-    "virtual",
-)  # the recorded policy's weights, and virtual copies of the data
+# the recorded policy's weights, and virtual copies of the data
+_UNREAD_GROUPS: Final = ("metadata", "virtual")
 _LOG_PROBS: Final = "action_log_probs"
 
 
@@ -49,7 +47,8 @@ def find_columns(location: Location, file: Group, options: ReadOptions) -> D4RLF
     """Find the datasets of the columns, the flags and the filter.
 
     Raises:
-        DataError: a column is missing, or differs in length from other columns.
+        DataError: a column is missing, differs in length from other columns, or is split into several datasets; or the
+            file has no rows.
     """
     datasets = hdf5.collect_datasets(location, file, skip=_UNREAD_GROUPS)
     # A dataset that is a single value is metadata of the file, not a column.
@@ -61,6 +60,7 @@ def find_columns(location: Location, file: Group, options: ReadOptions) -> D4RLF
             f"{location} has two datasets with the same column name, among {sorted(names_by_path)}"
         )
     try:
+        # `schema` names datasets by their paths in the file (`infos/qpos`), `plan_columns` by their columns (`qpos`)
         schema = {
             name: names_by_path.get(source_name, source_name)
             if isinstance(source_name, str)
@@ -110,7 +110,11 @@ def read_flags(location: Location, dataset: Dataset, start: int, stop: int) -> B
 
 
 def _column_name(path: str) -> str:
-    """Return the column of a dataset: `infos/qpos` becomes `qpos`, or `info_qpos` if Hindcast uses the name itself."""
+    """Return the name of a dataset's column, without `infos/`.
+
+    A name that another column of Hindcast has gets the prefix `info_`: `infos/rewards` becomes `info_rewards`.
+    `action_log_probs` becomes `action_logp`.
+    """
     name = path.removeprefix(_INFOS_PREFIX)
     if name == _LOG_PROBS:
         return Columns.ACTION_LOGP
@@ -118,6 +122,7 @@ def _column_name(path: str) -> str:
 
 
 def _check_lengths(location: Location, datasets: dict[str, Dataset | None], num_rows: int) -> None:
+    """Check that all datasets (None is left out) have `num_rows` rows, and that this is not 0."""
     for dataset in datasets.values():
         if dataset is not None and hdf5.count_rows(location, dataset) != num_rows:
             raise DataError(

@@ -45,7 +45,7 @@ class EpisodeEnds(NamedTuple):
     truncated: Bool
 
     def find_starts(self) -> I64:
-        """Return the first row of each episode, `[N]`; the last episode may be unfinished."""
+        """Return the index of each episode's first row, `[N]`; the last episode may be unfinished."""
         is_end = self.terminated | self.truncated
         next_rows = np.flatnonzero(is_end) + 1
         return np.concatenate([[0], next_rows[next_rows < len(is_end)]]).astype(np.int64)
@@ -58,7 +58,7 @@ class D4RL(Format):
     title = "D4RL"
 
     def recognises(self, location: Location) -> bool:
-        """See `Format.recognises`: by the name; `list_pieces` reports invalid files."""
+        """See `Format.recognises`: by the suffix, unless the file is Minari's; `list_pieces` reports invalid files."""
         return location.name.endswith(hdf5.SUFFIXES) and not Minari().recognises(location)
 
     def list_pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
@@ -106,7 +106,7 @@ class D4RL(Format):
 
 
 def _read_step_limit(options: ReadOptions) -> int | None:
-    """Return the option `max_episode_steps`, for files without timeouts: 0 means no limit; None if it is not set."""
+    """Return the option `max_episode_steps`, for files without timeouts: 0 means no limit; None if it was left out."""
     steps = check_options("D4RL", options.options, (_MAX_STEPS_OPTION,)).get(_MAX_STEPS_OPTION)
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 0):
         raise DataError(
@@ -175,6 +175,6 @@ def _find_time_limits(terminated: Bool, max_episode_steps: int) -> Bool:
     row = np.arange(len(terminated))
     episode_start = np.zeros(len(terminated), dtype=np.int64)
     episode_start[1:] = np.where(terminated[:-1], row[1:], 0)
-    step = row - np.maximum.accumulate(episode_start) + 1
-    # episodes that the limit cuts off follow each other, so every multiple of the limit is an end
-    return (step % max_episode_steps == 0) & ~terminated
+    steps_since_termination = row - np.maximum.accumulate(episode_start) + 1
+    # a row after one that the limit cuts off starts the next episode, so every multiple of the limit is an end
+    return (steps_since_termination % max_episode_steps == 0) & ~terminated

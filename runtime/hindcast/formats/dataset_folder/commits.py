@@ -56,7 +56,7 @@ class Commit(JsonModel):
         first: index of the first episode in the recording.
         exported: layout and spec of files in an exported layout; else None.
         content: checksums of the episodes (`Content.to_json`), if they are verified against a source; else None.
-        remedy: advice if a commit cannot be read.
+        remedy: advice if a commit cannot be read; `{folder}` in it stands for the dataset's folder.
     """
 
     range: int
@@ -74,7 +74,7 @@ class Commit(JsonModel):
         """Read the commit of a complete range.
 
         Raises:
-            DataError: it cannot be read.
+            DataError: the commit cannot be read or does not exist.
         """
         location = commit_location(folder, number)
         try:
@@ -134,7 +134,7 @@ def committed_files(commits: Iterable[Commit]) -> tuple[FileEntry, ...]:
 def remove_orphans(folder: Location, commits: Iterable[Commit]) -> None:
     """Delete leftovers of interrupted writers: data files that no commit lists, and temporary files.
 
-    Call it only while nobody writes to the folder. Files that do not have a name of Hindcast's stay.
+    Call it only while nobody writes to the folder. Files with names that Hindcast does not use stay.
     """
     keep = {file.path for file in committed_files(commits)}
     remove_temporary_files(folder.child(FOLDER))
@@ -145,7 +145,7 @@ def remove_orphans(folder: Location, commits: Iterable[Commit]) -> None:
 
 
 def clear_dataset(folder: Location, keep: Collection[str]) -> None:
-    """Delete a dataset: the manifest, the files that it and the commits list, and the content of `_hindcast`.
+    """Delete a dataset: the manifest, the files that manifest and commits list, and the content of `_hindcast`.
 
     Args:
         folder: folder of the dataset.
@@ -188,12 +188,12 @@ def read_exported_manifest(folder: Location, file_name: str | None = None) -> Ma
 
 
 def describe_exported_files(layout: str, spec: DataSpec) -> ExportedFiles | None:
-    """Return the description for the commit of files in this layout; None if the files contain it themselves."""
+    """Return the description for a commit of files in an exported layout; None for other layouts."""
     return ExportedFiles(layout=layout, spec=spec.to_json()) if layout in EXPORTED_LAYOUTS else None
 
 
 def _find_exported_files(folder: Location, commits: Sequence[Commit]) -> ExportedFiles | None:
-    """Return the description in the commits, or else in the first file; None if neither has a description."""
+    """Return the description in the first commit, or else in the first file; None if there is none."""
     files = committed_files(commits)
     if not files or commits[0].exported is not None:
         return commits[0].exported if commits else None

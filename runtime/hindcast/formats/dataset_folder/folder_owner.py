@@ -87,7 +87,7 @@ def require_owner(state_folder: Location) -> dict[str, Any] | None:
 
 
 def _requested_duration(owner: dict[str, Any]) -> tuple[str, int]:
-    """Return unit ("episodes" or "timesteps") and amount of the duration that a recording requests; 0 if unknown."""
+    """Return the duration that a recording requests: "episodes" or "timesteps", and their number; 0 if unknown."""
     try:
         duration = owner["spec"]["spec"]["duration"]
         return next((unit, int(duration[unit])) for unit in ("episodes", "timesteps") if duration.get(unit))

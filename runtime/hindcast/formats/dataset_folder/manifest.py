@@ -60,9 +60,9 @@ class Manifest(JsonModel):
         return digest_of([file.checksum for file in self.files])
 
 
-def digest_of(parts: list[str]) -> str:
+def digest_of(texts: list[str]) -> str:
     """Return the sha256 (hex) of texts, joined by line ends."""
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
 def write_manifest(folder: Location, manifest: Manifest) -> None:

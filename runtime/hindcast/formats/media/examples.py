@@ -3,8 +3,8 @@
 Shape suffixes: R = records, L = bytes of a record.
 
 Most records of the same length differ only in their values. So one record is parsed, and all records that have the same
-bytes outside these values are decoded with it, as the rows of an `[R, L]` matrix. This repeats for the remaining
-records.
+bytes outside these values are decoded with it, as the rows of an `[R, L]` matrix. This step is repeated for the
+remaining records.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def decode_examples(data: U8, starts: I64, lengths: I64) -> Iterator[DecodedReco
             try:
                 features = _parse_example(matrix[0].tobytes())
             except (IndexError, ValueError) as error:
-                message = f"it is not a tf.train.Example: {error or 'it ends too early'}"
+                reason = "it ends too early" if isinstance(error, IndexError) else error
+                message = f"it is not a tf.train.Example: {reason}"
                 raise CellError(int(remaining[0]), message) from error
             # XOR finds the bits that differ; the mask selects those outside the values
             matches = ~((matrix ^ matrix[0]) & _fixed_bits(features, int(length))).any(axis=1)

@@ -30,7 +30,8 @@ FormatOptions = dict[str, Any]
 class MappedFiles(Format):
     """Files that the class in `spec.pipeline.preLearner` converts to episodes.
 
-    The files of a folder are converted together, in natural order (2 before 10), `readOptions.batch_size` at a time.
+    If files are grouped, those of a folder are converted together, in natural order (2 before 10), at most
+    `readOptions.batch_size` at a time; by default all of them.
 
     Attributes:
         suffixes: suffixes of the files' names, in lower case.
@@ -56,7 +57,7 @@ class MappedFiles(Format):
         """
 
     def check_format_options(self, format_options: FormatOptions) -> None:
-        """Check the values of the `readOptions`, except `batch_size`.
+        """Check the values of the `readOptions`, except `batch_size`; this base class has no others.
 
         Raises:
             DataError: a value is invalid.
@@ -145,7 +146,7 @@ class Images(MappedFiles):
     allowed_options = ("size", "mode", "batch_size")
 
     def check_format_options(self, format_options: FormatOptions) -> None:
-        """Check the options `size` (height, width) and `mode` (of Pillow), to which images are converted."""
+        """See `MappedFiles.check_format_options`: `size` (height, width) and `mode` (of Pillow) of the result."""
         size, mode = format_options.get("size"), format_options.get("mode")
         if size is not None and not (is_shape(size) and len(size) == 2):
             raise DataError(f"readOptions.size is {size!r}: expected [height, width]")
@@ -172,7 +173,7 @@ class Text(MappedFiles):
     is_grouped_by_folder = False
 
     def check_format_options(self, format_options: FormatOptions) -> None:
-        """Check the options `encoding` and `drop_empty_lines`."""
+        """See `MappedFiles.check_format_options`: `encoding` must be known, `drop_empty_lines` true or false."""
         drop_empty_lines = format_options.get("drop_empty_lines", False)
         encoding = format_options.get("encoding", "utf-8")
         if not isinstance(drop_empty_lines, bool):

@@ -20,16 +20,17 @@ def check_mapper(options: ReadOptions, format_name: str) -> None:
     """Check that the options name a class that converts rows to episodes, and that they set no `schema`.
 
     Raises:
-        SpecError: no class is named, or the class has no `map_rows`.
+        SpecError: no class is named, or the class does not derive from `OfflinePreLearner`.
         UserCodeError: importing the class raised.
         DataError: `schema` is set.
     """
     check_no_schema(options, format_name)
     if options.mapper is None:
         raise SpecError(
-            f"{format_name} holds no timesteps: name a subclass of OfflinePreLearner, with a map_rows that turns it into "
+            f"{format_name} holds no timesteps: name a subclass of OfflinePreLearner, with a map_rows that turns the rows into "
             f"episodes, in {_FIELD} (a training) or --pre-learner (a command)"
         )
+    # `make_episodes` of OfflinePreLearner calls `map_rows`
     if not hasattr(import_object(options.mapper, _FIELD), "make_episodes"):
         raise SpecError(
             f"{_FIELD} is {options.mapper!r}, which has no map_rows: derive it from OfflinePreLearner"

@@ -106,14 +106,14 @@ def _read_batches(location: Location, options: ReadOptions) -> Iterator[dict[str
     with ray_connection(num_cpus=len(os.sched_getaffinity(0))):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # Ray Data warns about its own code
-            _silence_ray_data()
+            _configure_ray_data()
         with calling(f"{_METHOD_FIELD} {options.options[METHOD_OPTION]!r}", method):
             data = method(path, **read_options)
         yield from _iter_batches(data, batch_size)
 
 
-def _silence_ray_data() -> None:
-    """Turn off Ray Data's logs and progress bars, and keep rows in the order of the files."""
+def _configure_ray_data() -> None:
+    """Turn off Ray Data's logs and progress bars, and make rows come in the order of the files."""
     import ray.data
 
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
@@ -134,6 +134,7 @@ def _resolve_read_method(options: ReadOptions) -> Callable[..., Any]:
         )
     if ":" in name:
         reader = import_object(name, _METHOD_FIELD)
+        # a subclass of RLlib's OfflineData, which opens the data itself, from its config
         if isinstance(reader, type) and hasattr(reader, "read_rows"):
             return lambda _path, **__: reader.read_rows(options.mapper_training)
         return cast(Callable[..., Any], reader)
@@ -148,7 +149,10 @@ def _resolve_read_method(options: ReadOptions) -> Callable[..., Any]:
 
 
 def _iter_batches(data: Any, batch_size: int) -> Iterator[dict[str, Any]]:
-    """Yield the batches of a Ray Dataset, a table, a data frame, a dictionary of columns, or an iterable of these."""
+    """Yield the batches of a Ray Dataset, a table, a data frame, a dictionary of columns, or an iterable of these.
+
+    A Ray Dataset is divided into batches of `batch_size` rows; each table, data frame or dictionary is one batch.
+    """
     if hasattr(data, "iter_batches"):
         for batch in data.iter_batches(batch_size=batch_size, batch_format="numpy"):
             yield dict(batch)

@@ -92,9 +92,10 @@ def read_records(location: Location, start: int, lengths: I64, first_record: int
 
 
 def compute_masked_crcs(data: U8, starts: I64, lengths: I64) -> U32:
-    """Return the checksums of the parts of `data` in the form that TFRecord stores, `[R]`.
+    """Return the checksums of parts of `data` in the form that TFRecord stores, `[R]`.
 
-    The loop runs over byte positions; each pass updates the checksums of all parts that are long enough.
+    Part i has `lengths[i]` bytes and begins at `starts[i]`. The loop runs over byte positions; each pass updates the
+    checksums of all parts that are long enough.
     """
     # longest first, so that the parts with a byte at position i are the first ones
     longest_first = np.argsort(-lengths, kind="stable")

@@ -67,7 +67,7 @@ class TFRecord(Format):
         Raises:
             DataError: the file is damaged or empty, or an option is unknown or invalid.
         """
-        _check_read_options(options)
+        _parse_read_options(options)
         lengths = read_lengths(location)
         if not len(lengths):
             raise DataError(f"{location} holds no records: delete it, or leave it out of the paths")
@@ -93,7 +93,7 @@ class TFRecord(Format):
         Raises:
             DataError: the file is damaged, or records differ in the names or sizes of their features.
         """
-        location, extent, read_options = piece.location, piece.extent, _check_read_options(options)
+        location, extent, read_options = piece.location, piece.extent, _parse_read_options(options)
         data, starts = read_records(location, extent.start, extent.lengths, extent.first_record)
         try:
             columns = _decode_columns(data, starts, extent.lengths)
@@ -112,7 +112,8 @@ class TFRecord(Format):
             yield _reshape_columns(location, rows, plan, read_options[_SHAPES_OPTION])
 
 
-def _check_read_options(options: ReadOptions) -> dict[str, dict[str, Any]]:
+def _parse_read_options(options: ReadOptions) -> dict[str, dict[str, Any]]:
+    """Check the options and return `shapes` (feature -> shape) and `dtypes` (feature -> name of a dtype)."""
     read_options = check_options("TFRecord", options.options, (_SHAPES_OPTION, _DTYPES_OPTION))
     for name, value in read_options.items():
         if not isinstance(value, Mapping):
@@ -133,7 +134,11 @@ def _check_read_options(options: ReadOptions) -> dict[str, dict[str, Any]]:
 def _decode_columns(
     data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> dict[str, NDArray[Any]]:
-    """Decode records into feature -> `[R, values]`, in the order of the records."""
+    """Decode records into feature -> `[R, values]`, in the order of the records.
+
+    Raises:
+        CellError: a record is invalid, or its features differ from those of other records.
+    """
     columns: dict[str, NDArray[Any]] = {}
     features: set[str] | None = None
     for group in decode_examples(data, starts, lengths):
@@ -157,8 +162,8 @@ def _decode_columns(
 def _to_arrow(name: str, values: NDArray[Any], dtypes: Mapping[str, str]) -> pa.Array:
     """Convert a feature to Arrow.
 
-    One value per record becomes a number, several values become a list. Bytes are decoded as the numbers that `dtypes`
-    says, or as text.
+    One value per record becomes a number, several values become a list. Bytes are decoded as numbers of the dtype
+    in `dtypes`, or as text if `dtypes` does not name the feature.
     """
     if values.dtype == object:
         if values.shape[1] != 1:

@@ -36,12 +36,15 @@ _KEY_AFTER_ITEMS = b"\xa8lookback"  # the packed key that RLlib writes after a b
 
 
 class Buffer(NamedTuple):
-    """A column of an episode. One of `packed_items`, `items` and `batch` holds its values; the other two are None.
+    """A column of an episode.
+
+    One of `packed_items`, `items` and `batch` holds the values, lookback included; the other two are None. All three
+    are None if the state has no data for the column.
 
     Attributes:
         size: number of items, lookback included.
         lookback: number of items at the front that precede the episode.
-        packed_items: the items' bytes end to end, if all items seem to have the same length.
+        packed_items: the items' bytes end to end, if all items seem to have one length.
         items: the items, unpacked.
         batch: arrays with a leading time dimension, in dicts and lists if the space is composite.
     """
@@ -54,7 +57,7 @@ class Buffer(NamedTuple):
 
     @property
     def stride(self) -> int:
-        """Size of a packed item in bytes."""
+        """Size of a packed item in bytes; only for buffers with `packed_items`."""
         return len(self.packed_items or b"") // self.size
 
     @property
@@ -81,7 +84,7 @@ class EpisodeState(NamedTuple):
         terminated: whether the environment has ended the episode.
         truncated: whether the episode was cut off.
         buffers: column -> buffer, for the requested columns.
-        spaces: packed observation space and packed action space.
+        spaces: packed observation space and packed action space; a missing space is packed as nil.
         details: details as text (see `hindcast.episodes.details`).
     """
 
@@ -139,6 +142,7 @@ class CellReader:
 
     @property
     def _position(self) -> int:
+        """Position in the cell of the byte that the unpacker reads next."""
         return self._unpacker.tell() - self._cell_start
 
     def _read_state_map(self) -> tuple[dict[str, Any], dict[str, Buffer]]:
@@ -148,7 +152,7 @@ class CellReader:
         for _ in range(self._unpacker.read_map_header()):
             key = unpack_next()
             if key in BUFFER_COLUMNS:
-                values[key] = None
+                values[key] = None  # marks the key as present, for `_make_state`
                 self._read_buffer(BUFFER_COLUMNS[key], buffers)
             elif key == "extra_model_outputs":
                 self._read_outputs(buffers)
@@ -189,7 +193,8 @@ class CellReader:
                 fields[key] = unpack_next()
         if self._columns is not None and column not in self._columns:
             return
-        # In NumPy mode a list is a tuple of arrays and not a list of items, except for infos.
+        # If RLlib has finalised the buffer, a MessagePack array holds one array for each element of a tuple space, not
+        # one entry for each item; infos stay a list of items. The lookback is still 0, so it is not cut off here.
         if fields.get("finalized") and buffer.batch is None and column != Columns.INFOS:
             buffer = Buffer(0, 0, batch=buffer.episode_items() if buffer.size else [])
         if buffer.batch is not None:
@@ -200,6 +205,7 @@ class CellReader:
         buffers[column] = buffer._replace(lookback=lookback)
 
     def _read_data(self) -> Buffer:
+        """Read the data of a buffer, whose lookback and, for a `batch`, size are not known yet and stay 0."""
         unpacker, start = self._unpacker, self._position
         # without the tag of a MessagePack array, the data are not a list of items
         if not (0x90 <= self._cell[start] <= 0x9F or self._cell[start] in (0xDC, 0xDD)):
@@ -209,6 +215,8 @@ class CellReader:
             return Buffer(0, 0, items=[])
         start = self._position
         unpacker.skip()
+        # If all items are as long as the first one, the buffer's next key lies right behind `count` such items; then
+        # the items stay packed.
         end = start + count * (self._position - start)
         if self._cell[end : end + len(_KEY_AFTER_ITEMS)] == _KEY_AFTER_ITEMS:
             unpacker.read_bytes(end - self._position)

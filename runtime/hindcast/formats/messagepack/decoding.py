@@ -1,4 +1,4 @@
-"""Decoding cells into blocks: all items of a column at once if they differ only in their numbers, else one by one."""
+"""Decoding cells into blocks: all items of a column at once if only their numbers differ, else one by one."""
 
 from __future__ import annotations
 
@@ -29,8 +29,12 @@ Spaces = Mapping[str, spaces.Space | None]
 def read_states(cells: Sequence[memoryview], columns: Collection[str] | None = None) -> list[EpisodeState]:
     """Read the state in each cell.
 
+    Args:
+        cells: the cells.
+        columns: columns to read; None reads all.
+
     Raises:
-        CellError: a cell holds something else; the error names it.
+        CellError: a cell does not hold a valid state; the error's `row` is the index of the cell.
     """
     reader = CellReader(max((len(cell) for cell in cells), default=0), columns)
     states = []
@@ -83,6 +87,7 @@ def column_names(states: Sequence[EpisodeState]) -> list[str]:
 
 
 def _decode_column(states: Sequence[EpisodeState], column: str, struct: Nested) -> Arrays:
+    """Decode a column of all episodes; `struct` is the structure of the column's space."""
     buffers: list[tuple[int, Buffer]] = []
     for row, state in enumerate(states):
         if column in state.buffers:
@@ -99,7 +104,7 @@ def _decode_column(states: Sequence[EpisodeState], column: str, struct: Nested) 
 
 
 def _decode_together(buffers: Sequence[Buffer], column: str) -> Arrays | None:
-    """Decode all buffers together; None if their items differ in more than their numbers."""
+    """Decode all buffers together; None if they are not packed, or if their items differ in more than their numbers."""
     if not buffers or any(buffer.packed_items is None for buffer in buffers):
         return None
     if len({buffer.stride for buffer in buffers}) > 1:
@@ -107,7 +112,7 @@ def _decode_together(buffers: Sequence[Buffer], column: str) -> Arrays | None:
     try:
         template = Template.from_item(bytes(buffers[0].packed_episode_items[: buffers[0].stride]))
     except (RefusedValueError, ValueError, IndexError):
-        return None  # _decode_one raises it again, with the row
+        return None  # _decode_one raises the error again, with the row
     numbers = (
         None
         if template is None
@@ -141,7 +146,7 @@ def _decode_one(row: int, buffer: Buffer, column: str, struct: Nested) -> Arrays
         raise CellError(row, f"{column!r} holds {error}") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CellError(row, f"{column!r} cannot be read: {error}") from error
-    return {name: _check_array(row, name, array) for name, array in arrays.items()}
+    return {name: _convert_array(row, name, array) for name, array in arrays.items()}
 
 
 def _restore_sample(item: Any, struct: Nested) -> Any:
@@ -159,7 +164,7 @@ def _is_tuple_element(value: Any) -> bool:
     return isinstance(value, np.ndarray | np.generic | Mapping | str)
 
 
-def _check_array(row: int, name: str, array: NDArray[Any]) -> NDArray[Any]:
+def _convert_array(row: int, name: str, array: NDArray[Any]) -> NDArray[Any]:
     """Return numbers in little-endian order, or text.
 
     Raises:
@@ -178,6 +183,11 @@ def _to_float64(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _join_arrays(arrays_by_row: Sequence[tuple[int, Arrays]]) -> Arrays:
+    """Concatenate the arrays of several rows; empty without rows.
+
+    Raises:
+        CellError: a row differs from the first one in its leaves, or in their dtypes or shapes.
+    """
     if not arrays_by_row:
         return {}
     _, first_arrays = arrays_by_row[0]

@@ -29,7 +29,7 @@ PackedItems = NDArray[np.uint8] | list[bytes]
 
 _BUFFER_START: Final = msgpack.Packer().pack_map_header(4) + pack("data")
 _TEXT_BYTES: Final = 64  # estimate
-_NUM_IDS: Final = 3  # ids among the details; they come before the columns
+_NUM_IDS: Final = 3  # the first entries of `details.FIELDS` are ids, which come before the columns in a state
 _STANDARD_COLUMNS: Final = tuple(BUFFER_COLUMNS.values())
 
 
@@ -61,6 +61,7 @@ class StateEncoder:
         self._spaces = _pack_entries(
             _observation_space=packed_spaces[Columns.OBS], _action_space=packed_spaces[Columns.ACTIONS]
         )
+        # estimates: 512 bytes for the keys and values of a state, 64 for the keys of a buffer
         self._overhead_bytes = (
             512 + len(self._spaces) + sum(len(end) + 64 for end in self._buffer_ends.values())
         )
@@ -90,6 +91,7 @@ class StateEncoder:
         return [b"".join(self._iter_state_parts(block, i, items)) for i in range(block.num_episodes)]
 
     def _iter_state_parts(self, block: Block, i: int, items: dict[str, PackedItems]) -> Iterator[Any]:
+        """Yield the bytes of the state of episode `i`, in parts; `items` are the packed items of the whole block."""
         length, t_started = int(block.length[i]), int(block.t_started[i])
         packer = msgpack.Packer()
         yield packer.pack_map_header(18)  # number of keys of an episode's state in RLlib
@@ -127,7 +129,7 @@ class StateEncoder:
         yield self._buffer_ends[name]
 
 
-class _NumberColumnEncoder:
+class _TemplateColumnEncoder:
     """An encoder of a column with items that differ only in their numbers; it uses a template."""
 
     def __init__(self, column: str, spec: DataSpec, template: Template) -> None:
@@ -142,8 +144,8 @@ class _NumberColumnEncoder:
         )
 
 
-class _TextColumnEncoder:
-    """An encoder of a column that contains text; it packs the items one by one."""
+class _ItemColumnEncoder:
+    """An encoder of a column that contains text or has no template; it packs the items one by one."""
 
     def __init__(self, column: str, spec: DataSpec, struct: Nested) -> None:
         self._column, self._spec, self._struct = column, spec, struct
@@ -159,16 +161,16 @@ class _TextColumnEncoder:
 
 def _make_column_encoder(
     spec: DataSpec, column: str, struct: Nested
-) -> _NumberColumnEncoder | _TextColumnEncoder:
+) -> _TemplateColumnEncoder | _ItemColumnEncoder:
     leaves = {name: spec.leaves[name] for name in leaves_of(column, spec.leaves)}
     if any(leaf.dtype is None for leaf in leaves.values()):
-        return _TextColumnEncoder(column, spec, struct)
+        return _ItemColumnEncoder(column, spec, struct)
     sample = nested.unflatten({name: _zero_sample(leaf) for name, leaf in leaves.items()}, column, struct)
     template = Template.from_item(pack(sample))
     return (
-        _TextColumnEncoder(column, spec, struct)
+        _ItemColumnEncoder(column, spec, struct)
         if template is None
-        else _NumberColumnEncoder(column, spec, template)
+        else _TemplateColumnEncoder(column, spec, template)
     )
 
 
@@ -185,7 +187,7 @@ def _info_texts(block: Block) -> NDArray[np.object_] | None:
 
 
 def _pack_entries(**values: bytes) -> bytes:
-    """Return map entries with keys that are not packed yet, and packed values."""
+    """Return the bytes of map entries; the keys are packed here, the values are already packed."""
     return b"".join(part for key, value in values.items() for part in (pack(key), value))
 
 
@@ -218,4 +220,5 @@ def _pack_space(space: spaces.Space | None) -> bytes:
 
 
 def _pack_buffer_end(space: bytes) -> bytes:
+    """Return the entries of a buffer that follow its data; `space` is packed."""
     return _pack_entries(lookback=pack(0), finalized=pack(False), space=space)

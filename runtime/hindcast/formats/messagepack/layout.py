@@ -18,7 +18,7 @@ from hindcast.episodes.spaces import space_from_state
 from hindcast.errors import DataError
 from hindcast.formats.data_file import EncodedEpisodes
 from hindcast.formats.dtypes import RefusedValueError
-from hindcast.formats.entries import EpisodePart
+from hindcast.formats.entries import StoredFragment
 from hindcast.formats.layout import CellError, Contents, binary_buffers, refuse_null
 from hindcast.formats.messagepack.cells import EpisodeState
 from hindcast.formats.messagepack.decoding import Spaces, column_names, decode_states, read_states
@@ -61,7 +61,7 @@ class MessagePackEpisodes:
         columns = list(dict.fromkeys(root(leaf) for leaf in leaves))
         states = read_states(_cells_of(table), columns)
         block = decode_states(states, columns, _spaces_by_column(spec))
-        return block.with_columns({name: _check_leaf(block, spec, name) for name in leaves})
+        return block.with_columns({name: _require_leaf(block, spec, name) for name in leaves})
 
 
 class MessagePackEncoder(ParquetEncoder):
@@ -95,7 +95,7 @@ def _spaces_by_column(spec: DataSpec) -> Spaces:
     return {Columns.OBS: spec.observation_space, Columns.ACTIONS: spec.action_space}
 
 
-def _check_leaf(block: Block, spec: DataSpec, name: str) -> NDArray[Any]:
+def _require_leaf(block: Block, spec: DataSpec, name: str) -> NDArray[Any]:
     """Return a leaf's column, checked against the spec; without timesteps, a missing column is empty."""
     leaf, column = spec.leaves[name], block.columns.get(name)
     if column is None and not block.num_steps:
@@ -120,8 +120,9 @@ def _decode_contents(file: pq.ParquetFile) -> Contents:
         index.lengths.append(np.concatenate([np.zeros(0, dtype=np.int64), *chunk_lengths]))
     if index.spec is None:
         raise DataError("it holds no episode with a timestep")
+    # which rows continue an episode is found later, from `stored_fragments` and across files
     no_continuations = [np.zeros(len(lengths), dtype=np.bool_) for lengths in index.lengths]
-    return Contents(index.spec, index.lengths, no_continuations, tuple(index.episode_parts))
+    return Contents(index.spec, index.lengths, no_continuations, tuple(index.stored_fragments))
 
 
 def _cells_of(table: pa.Table) -> list[memoryview]:
@@ -139,12 +140,18 @@ def _cells_of(table: pa.Table) -> list[memoryview]:
 
 
 class _EpisodeIndex:
-    """Spec, lengths and episodes of the cells added so far."""
+    """Spec, lengths and episodes of the cells added so far.
+
+    Attributes:
+        spec: merged spec of the episodes; None until one has a timestep.
+        lengths: for each row group, `[rows]` steps of each episode; the caller appends them.
+        stored_fragments: description of each episode or fragment.
+    """
 
     def __init__(self) -> None:
         self.spec: DataSpec | None = None
         self.lengths: list[I64] = []
-        self.episode_parts: list[EpisodePart] = []
+        self.stored_fragments: list[StoredFragment] = []
         self._spaces: dict[str, spaces.Space | None] = dict.fromkeys(_SPACE_NAMES)
         self._space_cache: dict[bytes, spaces.Space | None] = {}
 
@@ -158,11 +165,11 @@ class _EpisodeIndex:
             if block.num_steps:
                 self._merge_spec(DataSpec.from_block(block, *self._spaces.values()))
         except CellError as error:
-            raise error.with_row(len(self.episode_parts) + error.row) from error
+            raise error.with_row(len(self.stored_fragments) + error.row) from error
         has_ended = block.terminated | block.truncated
         rows = zip(block.eps_id, block.t_started.tolist(), has_ended.tolist(), strict=True)
-        self.episode_parts += [
-            EpisodePart(eps_id=eps_id, t_started=start, ended=end) for eps_id, start, end in rows
+        self.stored_fragments += [
+            StoredFragment(eps_id=eps_id, t_started=start, ended=end) for eps_id, start, end in rows
         ]
         return block.length
 
@@ -187,7 +194,7 @@ class _EpisodeIndex:
 
 
 def _decode_space(row: int, packed_space: bytes) -> spaces.Space | None:
-    """Decode a space; None if it is nil or Hindcast does not support it."""
+    """Decode a space; None if it is nil, or if Hindcast does not support its type."""
     try:
         state = unpack(packed_space)
     except (RefusedValueError, ValueError) as error:

@@ -91,6 +91,7 @@ class Template:
 
         Raises:
             RefusedValueError: the item contains an object array or an extension type.
+            ValueError, IndexError: the item is not complete MessagePack.
         """
         unpacker = msgpack.Unpacker(strict_map_key=False, max_buffer_size=len(item))
         unpacker.feed(item)
@@ -110,6 +111,7 @@ class Template:
         columns: dict[Path, NDArray[Any]] = {}
         for i, payload in enumerate(self.payloads):
             column = items[f"p{i}"]
+            # as int8, the tags of all other types are between -128 and -33
             if payload.is_small_int and (column < _MIN_SMALL_INT).any():
                 return None
             columns[payload.path] = column.astype(payload.decoded_dtype)
@@ -183,21 +185,21 @@ def _iter_payloads(item: bytes, unpacker: msgpack.Unpacker, path: Path) -> Itera
 
 
 def _iter_map_payloads(item: bytes, unpacker: msgpack.Unpacker, path: Path) -> Iterator[Payload]:
-    count = unpacker.read_map_header()
-    for i in range(count):
+    num_keys = unpacker.read_map_header()
+    for i in range(num_keys):
         key = unpacker.unpack()
         if i == 0 and key == b"nd":
-            yield _read_array_payload(unpacker, path, count)
+            yield _read_array_payload(unpacker, path, num_keys)
             return
         if not isinstance(key, str):
             raise _VariableLengthError
         yield from _iter_payloads(item, unpacker, (*path, key))
 
 
-def _read_array_payload(unpacker: msgpack.Unpacker, path: Path, count: int) -> Payload:
+def _read_array_payload(unpacker: msgpack.Unpacker, path: Path, num_keys: int) -> Payload:
     """Read an array or a NumPy scalar, of which the unpacker has read the first key; return its payload."""
     fields, stop = {b"nd": unpacker.unpack()}, 0
-    for _ in range(count - 1):
+    for _ in range(num_keys - 1):
         key = unpacker.unpack()
         if key not in _ARRAY_KEYS:
             raise _VariableLengthError

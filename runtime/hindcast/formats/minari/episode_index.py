@@ -74,8 +74,8 @@ def index_episodes(location: Location, metadata: MinariMetadata) -> EpisodeGroup
         metadata: metadata of the dataset.
 
     Raises:
-        DataError: the number of episodes or steps differs from the metadata, or the file contains something that
-            Minari does not write, such as links.
+        DataError: the file is damaged, the number of episodes or steps differs from the metadata, or the file contains
+            something that Minari does not write, such as links.
     """
     group = (
         _index_folder(location, metadata)
@@ -99,6 +99,7 @@ def _index_folder(location: Location, metadata: MinariMetadata) -> EpisodeGroup:
         episode_files = files.setdefault(int(number), [])
         if entry.is_file and name.endswith(f".{metadata.data_format}"):
             episode_files.append((entry.relative_path, entry.size))
+    # raises for the first episode without files
     for empty_number in (number for number, entries in files.items() if not entries):
         folder = location.parent().child(str(empty_number))
         raise DataError(f"{folder} holds no .{metadata.data_format} file: copy the dataset again")
@@ -144,7 +145,7 @@ def _index_hdf5(location: Location, metadata: MinariMetadata) -> EpisodeGroup:
 
 
 def _complete_metadata(metadata: MinariMetadata, datasets: Mapping[str, Dataset]) -> MinariMetadata:
-    """Infer metadata that old files lack from the arrays of an episode."""
+    """Infer metadata that old files lack from the arrays of an episode; without raw images, `jpeg_encoding` is True."""
     has_raw_images = any(
         dataset.dtype == np.uint8 and len(dataset.shape) > 2 and dataset.shape[1] >= _MIN_IMAGE_PIXELS
         for dataset in datasets.values()

@@ -32,7 +32,10 @@ class Minari(Format):
     title = "Minari"
 
     def recognises(self, location: Location) -> bool:
-        """See `Format.recognises`: a main file of Minari, or the metadata of a dataset in Arrow or Parquet."""
+        """See `Format.recognises`: a main file, metadata of a dataset in Arrow or Parquet, or HDF5 with episodes.
+
+        A main file has Minari's name `main_data.hdf5`; an episode is a group such as `episode_7`.
+        """
         if location.name == METADATA_FILE:
             return _read_data_format(location) not in (None, "hdf5")
         if location.name == MAIN_FILE:
@@ -44,9 +47,13 @@ class Minari(Format):
         return False
 
     def group_files(self, entries: Sequence[Entry]) -> list[FileGroup]:
-        """See `Format.group_files`: a dataset is the folder that contains its metadata, with everything in it."""
+        """See `Format.group_files`: a dataset is the folder that contains its metadata, with everything in it.
+
+        Files that describe Minari's namespaces also belong to each group, so that they are not read as data.
+        """
         groups: list[FileGroup] = []
         grouped_files: set[str] = set()
+        # outer folders first: metadata below a dataset belong to that dataset
         for entry in sorted(entries, key=lambda entry: entry.relative_path.count("/")):
             is_candidate = (
                 entry.location.name == METADATA_FILE
@@ -55,7 +62,7 @@ class Minari(Format):
             )
             if not is_candidate or _read_data_format(entry.location) is None:
                 continue
-            group = _file_group(entry, entries)
+            group = _make_file_group(entry, entries)
             grouped_files |= group.files
             groups.append(group)
         return groups
@@ -108,7 +115,7 @@ class Minari(Format):
                 yield read_episodes(location, folder, episodes, should_read_infos)
 
 
-def _file_group(metadata: Entry, entries: Sequence[Entry]) -> FileGroup:
+def _make_file_group(metadata: Entry, entries: Sequence[Entry]) -> FileGroup:
     folder = posixpath.dirname(metadata.relative_path)
     prefix = f"{folder}/" if folder else ""
     members = {entry.relative_path for entry in entries if entry.relative_path.startswith(prefix)}

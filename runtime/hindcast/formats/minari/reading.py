@@ -109,6 +109,7 @@ def _open_storage(folder: Path, metadata: MinariMetadata) -> MinariStorage:
         "action_space": serialize_space(metadata.action_space),
         "jpeg_encoding": metadata.jpeg_encoding is not False,
     }
+    # `default`: a serialised space may contain NumPy integers
     (folder / METADATA_FILE).write_text(json.dumps(document, default=int))
     return MinariStorage.read(folder)
 
@@ -166,7 +167,10 @@ def _to_array(values: Any, source: str) -> NDArray[Any]:
 
 
 def _check_rows(folder: Path, format: str, num_steps: int, source: str) -> None:
-    """Check that no data were lost: Minari reads only one batch of an episode's rows, and reads nulls as NaN."""
+    """Check that no data were lost: Minari reads only one batch of an episode's rows, and reads nulls as NaN.
+
+    An episode has `num_steps + 1` rows, of which the last one holds only an observation.
+    """
     table = pads.dataset(folder, format=format, ignore_prefixes=["_", ".", METADATA_FILE]).to_table()
     if len(table) != num_steps + 1:
         raise DataError(

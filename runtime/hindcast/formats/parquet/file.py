@@ -18,7 +18,7 @@ from hindcast.formats.parquet.fragments import split_long_episodes
 from hindcast.storage.atomic import AtomicFile
 from hindcast.storage.location import Location
 
-_COLUMN_OVERHEAD_BYTES = 256
+_COLUMN_OVERHEAD_BYTES = 256  # estimate of the metadata of a column in one row group
 
 
 class ParquetEncoder(RowEncoder):
@@ -108,7 +108,7 @@ class ParquetFile(DataFile):
 class _Sink:
     """The file object that the Parquet writer writes to; it discards writes if `is_alive` is False.
 
-    The Parquet writer closes itself when it is garbage-collected, and then writes a footer, even to an aborted file.
+    The Parquet writer closes itself when it is garbage-collected, and then writes a footer, even after `abort`.
     """
 
     closed = False  # read by pa.PythonFile

@@ -1,7 +1,7 @@
 """Splitting long episodes into fragments in adjacent rows, and joining them.
 
 A fragment is a part of an episode. It has the episode's `eps_id`, and its `t_started` is its own first timestep. Its
-final observation is also the first one of the next fragment. Only the last fragment has the flags.
+final observation is also the next fragment's first observation. Only the last fragment has the flags.
 """
 
 from __future__ import annotations
@@ -21,15 +21,18 @@ from hindcast.episodes.details import NO_DETAILS
 def split_long_episodes(
     block: Block, nbytes: NDArray[np.int64], max_episode_bytes: int
 ) -> Iterator[tuple[Block, bool]]:
-    """Split a block into runs of episodes that are short enough, and the fragments of episodes that are too long.
+    """Split a block: long episodes into fragments, each a block of its own; the episodes between them stay together.
+
+    An episode of one step is never split.
 
     Args:
         block: complete episodes.
         nbytes: `[N]` bytes of each episode.
-        max_episode_bytes: size above which an episode is cut into fragments of at most half this size.
+        max_episode_bytes: size above which an episode is cut into fragments with equal numbers of steps (± 1),
+            on average at most half this size.
 
     Yields:
-        A part, and whether its first row continues the last episode of the part before.
+        A block, and whether it is a fragment that continues the last episode of the block before.
     """
     start = 0
     for episode in np.flatnonzero((nbytes > max_episode_bytes) & (block.length > 1)).tolist():
@@ -55,7 +58,7 @@ def join_fragments(block: Block, continued: NDArray[np.bool_]) -> Block:
 
     Args:
         block: rows as stored.
-        continued: `[N]` whether a row continues the episode of the row before.
+        continued: `[N]` whether a row continues the episode of the row before; False for the first row.
     """
     if not continued.any():
         return block

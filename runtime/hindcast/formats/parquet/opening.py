@@ -38,7 +38,7 @@ class FooterCache(dict[tuple[str, int], pq.FileMetaData]):
 
 @contextmanager
 def open_parquet(location: Location, footers: FooterCache | None = None) -> Iterator[pq.ParquetFile]:
-    """Open a Parquet file for a `with` block, in which errors of Parquet become `DataError`.
+    """Open a Parquet file for a `with` block, in which errors of Arrow and the operating system become `DataError`.
 
     Args:
         location: the file.
@@ -86,7 +86,7 @@ def damage_message(path: str, reason: str) -> str:
 
 
 def compute_fingerprint(location: Location) -> tuple[hashlib._Hash, int]:
-    """Return a hash of a Parquet file's size, beginning and end, and the size in bytes.
+    """Return a sha256 hash object of a Parquet file's size, beginning and end; and the size in bytes.
 
     Raises:
         DataError: the file is empty, truncated, or not Parquet.

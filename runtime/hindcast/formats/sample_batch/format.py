@@ -35,7 +35,7 @@ from hindcast.formats.tables.filters import apply_filter
 from hindcast.formats.tables.naming import ROLE_COLUMNS, LeafSource, TablePlan, plan_columns
 from hindcast.formats.tables.read_options import check_options
 from hindcast.formats.tables.recorded_spec import read_recorded_spec
-from hindcast.formats.tables.roles import decode_ends, decode_timesteps, texts_by_value
+from hindcast.formats.tables.roles import decode_ends, decode_timesteps, to_shared_texts
 from hindcast.formats.tables.text_files import read_chunks, read_head
 from hindcast.formatting import plural
 from hindcast.storage.location import Location
@@ -61,7 +61,7 @@ class SampleBatchFormat(Format):
         return _TYPE_FIELD.search(read_head(location, _HEAD_BYTES).split(b"\n", 1)[0]) is not None
 
     def list_pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
-        """See `Format.list_pieces`."""
+        """See `Format.list_pieces`; a piece's extent is the file's recorded leaves, empty for other tools' files."""
         check_options(self.name, options.options, ())
         size = location.info().size
         if not size:
@@ -73,7 +73,7 @@ class SampleBatchFormat(Format):
         return replace(read_recorded_spec(location, self.name), leaves={})
 
     def list_notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
-        """See `Format.list_notes`: the notes follow from the first line; there are none if it is very long."""
+        """See `Format.list_notes`: the notes follow from the first line; none if it does not end within 4 MiB."""
         line, end, _ = read_head(location, _FIRST_LINE_BYTES).partition(b"\n")
         if not end:
             return ()
@@ -195,7 +195,7 @@ def _decode_columns(batch: Batch, plan: TablePlan, spec: DataSpec) -> Arrays:
 
 
 def _narrow_to_common_dtype(columns: Arrays, leaf: str, other_leaf: str) -> Arrays:
-    """Return two float leaves in the smaller of their dtypes if that loses no precision; otherwise empty."""
+    """Return two float leaves in the smaller of their dtypes if that loses no precision; otherwise an empty dict."""
     if other_leaf not in columns or {columns[leaf].dtype.kind, columns[other_leaf].dtype.kind} != {"f"}:
         return {}
     # RLlib writes floats as float64; only packed columns keep their dtype
@@ -258,21 +258,22 @@ def _make_episode_ids(
 ) -> NDArray[np.object_]:
     """Return `[R]` ids that join episode, agent and policy.
 
-    Examples: `7` (agent 0), `7/2` (agent 2), `7/policy/0` (agent 0, in a batch of several policies).
+    Examples: `7` (agent 0), `7/2` (agent 2), `7/policy/0` (agent 0, in a batch of several policies). Without a column
+    of ids, the line's first episode has the id `line_id`, and the following episodes `<line_id>.1`, `<line_id>.2`, …
     """
     source = plan.sources.get(Columns.EPS_ID)
     if source is None:
         episode_index = (
             np.concatenate([[0], np.cumsum(is_end[:-1])]) if len(is_end) else np.zeros(0, dtype=np.int64)
         )
-        ids = texts_by_value(pa.chunked_array([episode_index]), lambda i: f"{line_id}.{i}" if i else line_id)
+        ids = to_shared_texts(pa.chunked_array([episode_index]), lambda i: f"{line_id}.{i}" if i else line_id)
     else:
-        ids = texts_by_value(role_table.column(source.columns[0]), str)
+        ids = to_shared_texts(role_table.column(source.columns[0]), str)
     if batch.policy is not None:
         ids = ids + f"/{batch.policy}"
     if _AGENT_COLUMN not in role_table.column_names:
         return ids if batch.policy is None else ids + "/0"
     has_policy = batch.policy is not None
-    return ids + texts_by_value(
+    return ids + to_shared_texts(
         role_table.column(_AGENT_COLUMN), lambda agent: f"/{agent}" if agent or has_policy else ""
     )

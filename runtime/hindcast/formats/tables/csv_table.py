@@ -56,7 +56,7 @@ class Csv(TextTables):
         return None if quote is False else quote.encode()
 
     def inspect(self, location: Location, spec: DataSpec, options: ReadOptions) -> TextExtent:
-        """See `TextTables.inspect`: reads the columns' names from the header."""
+        """See `TextTables.inspect`: the columns' names are in the option `column_names`, or else in the header."""
         read_options = _read_options(options)
         names = read_options.get("column_names")
         delimiter = read_options.get(
@@ -203,7 +203,7 @@ def _may_exceed_int64(column: pa.ChunkedArray) -> bool:
 
 
 def _to_cell_error(error: Exception, names: Sequence[str], num_header_records: int) -> CellError:
-    """Convert an error of Arrow, which counts the header as a row and numbers the columns."""
+    """Convert an error of Arrow, which counts rows from 1, header included, and numbers columns from 0."""
     text = str(error)
     row_match = _ROW_NUMBER.search(text)
     row = int(row_match[1]) - 1 - num_header_records if row_match is not None else 0

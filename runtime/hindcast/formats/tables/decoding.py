@@ -24,7 +24,7 @@ from hindcast.formats.tables.episode_rows import flatten_episodes
 from hindcast.formats.tables.filters import apply_filter
 from hindcast.formats.tables.json_lines import parse_json_cells
 from hindcast.formats.tables.naming import ROLE_COLUMNS, LeafSource, TablePlan
-from hindcast.formats.tables.roles import decode_actors, decode_ends, decode_episode_ids, decode_timesteps
+from hindcast.formats.tables.roles import decode_agents, decode_ends, decode_episode_ids, decode_timesteps
 
 _NUMBER: Final = re.compile(
     r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*|\s*[+-]?(nan|inf|infinity)\s*", re.I
@@ -90,8 +90,8 @@ def decode_rows(table: pa.Table, first_row: int, context: TableContext) -> Rows 
         if next_missing.any():
             _zero_missing(columns, next_missing)
         _check_rewards(columns)
-        is_from_hindcast = bool(spec.leaves)  # its infos already name who acted
-        columns |= {} if is_from_hindcast else decode_actors(table, plan)
+        is_from_hindcast = bool(spec.leaves)  # then the details in the infos name agent and module
+        columns |= {} if is_from_hindcast else decode_agents(table, plan)
         texts = _decode_infos(table, context)
         columns |= {} if texts is None else {Columns.INFOS: texts}
         return Rows(
@@ -210,7 +210,10 @@ def check_next_observations(columns: dict[str, NDArray[Any]]) -> None:
         return
     current_leaves = {name: column for name, column in columns.items() if root(name) == Columns.OBS}
     if {obs_leaf(name) for name in next_leaves} != current_leaves.keys():
-        raise DataError(f"the leaves {sorted(next_leaves)} do not match {sorted(current_leaves)}")
+        raise DataError(
+            f"the leaves {sorted(next_leaves)} do not match {sorted(current_leaves)}: new_obs requires the same "
+            "leaves as obs"
+        )
     for name, column in next_leaves.items():
         current = current_leaves[obs_leaf(name)]
         if (column.dtype, column.shape) != (current.dtype, current.shape):
@@ -246,7 +249,7 @@ def _cast_to_leaf(name: str, array: NDArray[Any], leaf: Leaf | None) -> NDArray[
 
 
 def _fill_next_observations(table: pa.Table, plan: TablePlan) -> tuple[pa.Table, Bool]:
-    """Replace null next observations by the observations of the same rows.
+    """Replace null next observations by the observations of the same rows, so that the column can be decoded.
 
     Returns:
         The table, and `[R]` whether a next observation was null.

@@ -55,6 +55,7 @@ def flatten_episodes(table: pa.Table, plan: TablePlan) -> StepTable | None:
     refuse_null(reference, single_value_columns[0], ": expected a list")
     lengths = pc.list_value_length(reference).to_numpy().astype(np.int64)
     row = np.repeat(np.arange(len(table)), lengths)
+    # the slice is for tables without timesteps, which have no last one
     is_last = np.append(row[1:] != row[:-1], True)[: len(row)]
     columns = {}
     for name in table.column_names:

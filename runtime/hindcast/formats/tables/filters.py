@@ -27,7 +27,7 @@ OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-"""Operator of a filter -> function for Arrow expressions and NumPy arrays."""
+"""Operator of a filter, except `in` -> function for Arrow expressions and NumPy arrays."""
 
 
 def build_expression(terms: Sequence[FilterTerm], schema: pa.Schema) -> pc.Expression | None:
@@ -90,14 +90,14 @@ def _check_value_type(value: Any, term: FilterTerm, column_type: pa.DataType) ->
 
 
 def add_keys_to_schema(schema: pa.Schema, options: ReadOptions) -> pa.Schema:
-    """Add those keys to a file's schema that are not columns of the file."""
+    """Add the keys that are not columns of the file to its schema."""
     return pa.schema(
         [*schema, *(pa.field(name, value.type) for name, value in _missing_keys(schema, options).items())]
     )
 
 
 def add_keys(table: pa.Table, options: ReadOptions, schema: pa.Schema | None = None) -> pa.Table:
-    """Add those keys to a table as columns that are not columns of the file.
+    """Add the keys that are not columns of the file to a table, as columns.
 
     Args:
         table: rows of the file.

@@ -38,7 +38,7 @@ def parse_lines(data: bytes) -> list[dict[str, Any]]:
     """Parse the lines that are not empty; each holds an object.
 
     Raises:
-        CellError: a line is not an object, or has a duplicate key.
+        CellError: a line is not an object, or has a duplicate key; the error's `row` does not count empty lines.
     """
     rows, parse = [], choose_parser(data)
     for i, line in enumerate(line for line in data.removeprefix(BOM).split(b"\n") if line.strip()):
@@ -82,7 +82,8 @@ def build_table(
         declared_columns: columns with a type that the user has set; their integers beyond int64 become floats.
 
     Raises:
-        CellError: a column has values of several types.
+        CellError: a column has values of several types or of another type than the known one, an integer is beyond
+            int64, lists are nested too deeply, or an info is not a dict.
     """
     columns = {}
     for name in dict.fromkeys([*types, *(name for row in rows for name in row)]):

@@ -231,8 +231,8 @@ def _assemble_source(stem: str, column_by_index: dict[tuple[int, ...], str]) -> 
     shape = tuple(max(index[axis] for index in indices) + 1 for axis in range(dimensions.pop()))
     if math.prod(shape) != len(indices):
         raise DataError(
-            f"the columns of {stem!r} are numbered up to {list(shape)}, but there are only {len(indices)}: "
-            "one is missing"
+            f"the columns of {stem!r} are numbered for an array of {list(shape)}, but there are only "
+            f"{len(indices)} columns: at least one is missing"
         )
     return LeafSource(tuple(column_by_index[index] for index in indices), shape)
 
@@ -315,6 +315,7 @@ def _find_done_column(sources: dict[str, LeafSource], options: ReadOptions) -> t
 
 
 def _select_sources(sources: dict[str, LeafSource], columns: Sequence[str] | None) -> dict[str, LeafSource]:
+    """Return the sources of the requested columns, their next observations, and the columns of `ROLE_COLUMNS`."""
     if columns is None:
         return sources
     known_names = {*sources, *map(root, sources)}
@@ -335,6 +336,7 @@ def _select_sources(sources: dict[str, LeafSource], columns: Sequence[str] | Non
 
 
 def _check_required(sources: Collection[str], columns: Sequence[str] | None, names: Sequence[str]) -> None:
+    """Check that observations, actions and rewards have sources; if the user chose `columns`, nothing is required."""
     present_columns = set(map(root, sources))
     missing = next((column for column in _REQUIRED_COLUMNS if column not in present_columns), None)
     if missing is not None and columns is None:

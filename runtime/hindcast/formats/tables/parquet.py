@@ -1,4 +1,4 @@
-"""The format "Parquet": tables of timesteps."""
+"""The format "Parquet": tables with timesteps or whole episodes as rows."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _RowGroupRange(NamedTuple):
 
 
 class Parquet(Format):
-    """Parquet files with timesteps as rows, from any tool."""
+    """Parquet files from any tool, with timesteps or whole episodes as rows."""
 
     name = "Parquet"
     title = "Parquet"
@@ -80,7 +80,10 @@ class Parquet(Format):
         ]
 
     def describe(self, location: Location) -> DataSpec:
-        """See `Format.describe`: the spaces and the environment, if Hindcast wrote the file."""
+        """See `Format.describe`: the spaces and the environment, if Hindcast wrote the file.
+
+        Actions count as normalised in files of RLlib's recorder, and in files of Hindcast unless their spec denies it.
+        """
         with open_parquet(location) as file:
             spec = _read_spec(location, file.schema_arrow)
             is_recorded = bool(spec.leaves) or set(file.schema_arrow.names) >= _RLLIB_COLUMNS
@@ -92,7 +95,7 @@ class Parquet(Format):
             return _plan_file(location, file.schema_arrow, options).notes
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
-        """See `Format.read`. A piece that is much larger than 16 MiB is read in several parts."""
+        """See `Format.read`. A piece of more than 64 MiB is read in several tables."""
         groups, first_row = piece.extent
         with open_parquet(piece.location) as file:
             schema = file.schema_arrow
@@ -113,7 +116,7 @@ class Parquet(Format):
 
 
 def _read_continuation_rows(file: pq.ParquetFile) -> I64:
-    """Return the indices of the rows at which a fragment continues an episode, from the file's footer."""
+    """Return the indices of the rows at which a fragment continues an episode; empty if the footer has no index."""
     index = read_index(file.metadata.metadata)
     if index is None:
         return np.zeros(0, dtype=np.int64)

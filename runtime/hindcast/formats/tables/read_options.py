@@ -47,7 +47,7 @@ def is_shape(value: Any) -> bool:
 
 
 def declared_column_types(options: ReadOptions) -> dict[str, pa.DataType]:
-    """Return the option `column_types`: source column -> type of its numbers.
+    """Return the option `column_types`: source column -> type of its elements; empty if the user did not set it.
 
     Raises:
         DataError: a type is unknown.

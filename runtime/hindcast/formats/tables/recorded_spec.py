@@ -37,7 +37,10 @@ def read_recorded_spec(location: Location, layout: str) -> DataSpec:
 
 
 def leaf_type(leaf: Leaf) -> pa.DataType:
-    """Return the type of a leaf's elements in text: of complex numbers the type of both parts; for float16, float32."""
+    """Return the type of a leaf's elements in text files.
+
+    Complex numbers are pairs of floats. float16 is read as float32; `cast_to_spec` converts it.
+    """
     if leaf.dtype is None:
         return pa.string()
     if leaf.dtype.kind == "c":
@@ -69,7 +72,7 @@ def column_types(spec: DataSpec) -> dict[str, pa.DataType]:
 
 
 def find_empty_leaves(leaves: Mapping[str, Leaf]) -> dict[str, Leaf]:
-    """Find the leaves with an empty shape, for which CSV has no column; includes leaves of next observations."""
+    """Find the leaves with a size of 0 in their shape, for which CSV has no column, and their next observations."""
     empty = {name: leaf for name, leaf in leaves.items() if 0 in leaf.shape}
     return empty | {next_leaf(name): empty[name] for name in leaves_of(Columns.OBS, empty)}
 

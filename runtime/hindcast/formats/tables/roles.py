@@ -16,7 +16,7 @@ from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns
 from hindcast.formats.columns.arrays import is_text, unwrap_extension
 from hindcast.formats.layout import CellError, first_true, refuse_null
-from hindcast.formats.rows import ACTOR_COLUMNS, Timesteps
+from hindcast.formats.rows import AGENT_COLUMNS, Timesteps
 from hindcast.formats.tables.naming import TablePlan
 
 _TIME_LIMIT_KEY: Final = "TimeLimit.truncated"
@@ -98,18 +98,18 @@ def decode_episode_ids(
     column = table.column(name)
     refuse_null(column, name, ": every row requires the id of its episode")
     episodes = _decode_texts(column, name)
-    agents = None if is_from_hindcast else _decode_names(table, plan, Columns.AGENT_ID)
+    agents = None if is_from_hindcast else _decode_ids(table, plan, Columns.AGENT_ID)
     return episodes if agents is None else episodes + np.where(agents == "", "", "/" + agents)
 
 
-def decode_actors(table: pa.Table, plan: TablePlan) -> dict[str, NDArray[np.object_]]:
-    """Decode the rows' agents and modules as text: `agent_id` and `module_id` -> `[R]`, if rows name them."""
-    texts_by_column = {name: _decode_names(table, plan, name) for name in ACTOR_COLUMNS}
+def decode_agents(table: pa.Table, plan: TablePlan) -> dict[str, NDArray[np.object_]]:
+    """Decode the ids of the rows' agents and modules as text: `agent_id`, `module_id` -> `[R]`, if rows have them."""
+    texts_by_column = {name: _decode_ids(table, plan, name) for name in AGENT_COLUMNS}
     return {name: texts for name, texts in texts_by_column.items() if texts is not None}
 
 
-def _decode_names(table: pa.Table, plan: TablePlan, role: str) -> NDArray[np.object_] | None:
-    """Decode the names in a column, `[R]`, with "" for rows without a name; None if no row has a name."""
+def _decode_ids(table: pa.Table, plan: TablePlan, role: str) -> NDArray[np.object_] | None:
+    """Decode the ids in the column of agents or modules, `[R]`, "" for rows without an id; None if no row has one."""
     source = plan.sources.get(role)
     if source is None or table.column(source.columns[0]).null_count == len(table):
         return None
@@ -172,10 +172,10 @@ def _decode_texts(column: pa.ChunkedArray, name: str) -> NDArray[np.object_]:
     is_uuid = pa.types.is_fixed_size_binary(value_type) and value_type.byte_width == _UUID_BYTES
     if not (is_uuid or is_text(value_type) or pa.types.is_integer(value_type)):
         raise CellError(0, f"{name!r} is a column of {value_type}: expected text or whole numbers")
-    return texts_by_value(column, bytes.hex if is_uuid else str)
+    return to_shared_texts(column, bytes.hex if is_uuid else str)
 
 
-def texts_by_value(column: pa.ChunkedArray, to_text: Callable[[Any], str]) -> NDArray[np.object_]:
+def to_shared_texts(column: pa.ChunkedArray, to_text: Callable[[Any], str]) -> NDArray[np.object_]:
     """Convert each value of a column to text, `[R]`; equal values share one `str` object, which saves memory."""
     is_encoded = pa.types.is_dictionary(column.type)
     dictionary_column = (column if is_encoded else pc.dictionary_encode(column)).combine_chunks()

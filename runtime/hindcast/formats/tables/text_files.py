@@ -46,9 +46,8 @@ def open_text(location: Location) -> Iterator[Any]:
         DataError: the compressed data are damaged.
         StorageError: the file cannot be read.
     """
-    is_compressed = is_gzip(
-        location
-    )  # before opening, because all handles of a file in fsspec's memory share one position
+    # before opening, because all handles of a file in fsspec's memory share one position
+    is_compressed = is_gzip(location)
     with location.open_stream() as stream:
         if not is_compressed:
             yield stream
@@ -132,7 +131,10 @@ def find_record_ends(text: bytes, quote: bytes | None) -> I64:
 
 
 def _count_records(text: bytes, ends: I64) -> int:
-    """Count the records; empty lines do not count."""
+    """Count the records; empty lines do not count.
+
+    The last record of a file may lack a line end; then its "end" is its last byte, so that it is not empty.
+    """
     data, starts = np.frombuffer(text, dtype=np.uint8), np.append(0, ends[:-1] + 1)
     lengths = ends - starts
     is_empty = (lengths == 0) | ((lengths == 1) & (data[starts] == _CARRIAGE_RETURN))

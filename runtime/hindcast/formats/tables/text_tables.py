@@ -44,8 +44,8 @@ class TextExtent(NamedTuple):
         leaves: leaves that Hindcast recorded for the file; empty if Hindcast did not write it.
         delimiter: delimiter of CSV.
         first_span: span of the first piece, which determines the columns' types; None in a file of one piece.
-        first_extent: a list that all pieces of the file share. It holds the extent with these types, once this process
-            has parsed the first piece.
+        first_extent: a list that all pieces of the file share. Once this process has parsed the first piece, it
+            holds one item: that piece's extent, with the names and types of the columns.
     """
 
     span: Span | None
@@ -88,7 +88,7 @@ class TextTables(Format):
         """
 
     def first_column_names(self, location: Location, options: ReadOptions) -> Sequence[str]:
-        """Return the names of the first record's columns; empty if they are not at the beginning of the file."""
+        """Return the names of the first record's columns; empty if the beginning of the file does not show them."""
         return self.inspect(location, DataSpec(), options).names or ()
 
     def quote_character(self, options: ReadOptions) -> bytes | None:  # noqa: ARG002
@@ -154,7 +154,7 @@ class TextTables(Format):
         if extent.span is not None:
             chunks = [(extent.span, read_span(location, extent.span))]
         if extent.span != extent.first_span:
-            # a worker may get a later piece first; it then parses the first piece for the types
+            # a worker may get a later piece first; it then parses the first piece, which fills `first_extent`
             if not extent.first_extent:
                 next(self._iter_tables(location, extent._replace(span=extent.first_span), options), None)
             if extent.first_extent:
@@ -191,7 +191,7 @@ def _add_types(extent: TextExtent, table: pa.Table) -> TextExtent:
 
 
 def _add_empty_leaves(rows: Rows, leaves: Mapping[str, Leaf], options: ReadOptions) -> Rows:
-    """Add the leaves with an empty shape, which text cannot store."""
+    """Add the requested leaves with a size of 0 in their shape that the file does not store."""
     empty_columns = {
         name: np.zeros((len(rows), *leaf.shape), dtype=leaf.dtype)
         for name, leaf in find_empty_leaves(leaves).items()

@@ -70,11 +70,16 @@ def encode_lines(lines: pa.LargeBinaryArray, length: I64, num_lines: I64) -> Enc
 
 
 NonFiniteTexts = Mapping[str, bytes]
-""""nan", "inf" and "-inf" -> the text of such a number."""
+"""Texts of the numbers that JSON lacks: "nan", "inf" and "-inf" -> text."""
 
 
 def array_to_json(values: NDArray[Any], non_finite: NonFiniteTexts) -> bytes:
-    """Encode an array as JSON. Floats have only the digits that are required to read them back exactly."""
+    """Encode an array as JSON. Floats have only the digits that are required to read them back exactly.
+
+    Args:
+        values: the array.
+        non_finite: texts that replace NaN and infinities.
+    """
     text = orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)
     if values.dtype.kind != "f" or np.isfinite(values).all():
         return text
@@ -97,6 +102,7 @@ def encode_number_cells(
     if values.ndim == 1:
         commas = np.flatnonzero(text == ord(","))
         return _slice_cells(text, np.append(0, commas + 1), np.append(commas, len(text)))
+    # all rows have the same number of closing brackets; a row's last bracket ends its cell
     closing_brackets = np.flatnonzero(text == ord("]"))
     brackets_per_row = len(closing_brackets) // len(values)
     ends = closing_brackets[brackets_per_row - 1 :: brackets_per_row] + 1
@@ -107,7 +113,7 @@ def encode_number_cells(
 def _slice_cells(
     text: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> pa.LargeBinaryArray:
-    """Slice a text into cells, which are in order and do not overlap."""
+    """Slice a text into cells, which are in order; between all pairs of adjacent cells lie equally many bytes."""
     keep = np.ones(len(text), dtype=np.bool_)
     keep[: starts[0]] = False
     keep[ends[-1] :] = False
@@ -119,7 +125,7 @@ def _slice_cells(
 
 
 def single_line_info(text: str) -> bytes:
-    """Return the JSON of an info without line ends.
+    """Return the JSON of an info without line ends, which in JSON are only white space; spaces replace them.
 
     Raises:
         DataError: the info is not JSON.

@@ -36,7 +36,7 @@ CSV_LAYOUT: Final = "CSV"
 MAX_NUMBERS_PER_LEAF: Final = 1_024
 _JSON_NON_FINITE: Final[NonFiniteTexts] = {"nan": b'"NaN"', "inf": b'"Infinity"', "-inf": b'"-Infinity"'}
 _CSV_NON_FINITE: Final[NonFiniteTexts] = {"nan": b"NaN", "inf": b"inf", "-inf": b"-inf"}
-_PLACEHOLDER: Final = b"\0"
+_PLACEHOLDER: Final = b"\0"  # stands for a cell in the pattern of a JSON line
 
 
 class StepEncoder(TextEncoder):
@@ -72,6 +72,7 @@ class StepEncoder(TextEncoder):
         for name, prefix in self.cell_prefixes.items():
             parts += [prefix, self._cells(name, block, arrays)]
         parts += [self.info_delimiters[0], self.encode_infos(block) or b"", self.info_delimiters[1], b""]
+        # the last argument is the separator, which is empty
         lines = pc.binary_join_element_wise(*map(_to_arrow, parts))
         return encode_lines(lines, block.length, block.length)
 
@@ -93,6 +94,7 @@ class JsonEncoder(StepEncoder):
 
     def __init__(self, spec: DataSpec) -> None:
         super().__init__(spec, JSON_LAYOUT)
+        # one line with placeholders for the cells is encoded, and split at the placeholders
         tree = nest(dict.fromkeys([Columns.EPS_ID, *self.steps.leaves], orjson.Fragment(_PLACEHOLDER)))
         leaf_names = [leaf_name for name, node in tree.items() for leaf_name in nested.flatten(node, name)]
         *prefixes, end = orjson.dumps(tree)[:-1].split(_PLACEHOLDER)

@@ -210,9 +210,9 @@ def _add_scheme(path: Any, filesystem: Any) -> str:
     """Return a path with the scheme of the file system; a file system object replaces the path's own scheme."""
     text = str(path)
     if is_filesystem(filesystem):
-        from hindcast.storage.user_files import scheme_of
+        from hindcast.storage.user_files import register_filesystem
 
-        return f"{scheme_of(filesystem)}://{text.partition('://')[2] or text}"
+        return f"{register_filesystem(filesystem)}://{text.partition('://')[2] or text}"
     if filesystem is None or "://" in text:
         return text
     if not isinstance(filesystem, str) or filesystem not in _URI_SCHEMES:
