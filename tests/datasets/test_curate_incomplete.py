@@ -23,7 +23,7 @@ def source(tmp_path, monkeypatch):
 
 @pytest.fixture
 def make_recording(source, tmp_path):
-    """Return a function that makes a recording in any format, interrupted before its last range."""
+    """Return a function that makes a recording in any format, with commits but without its manifest."""
 
     def make(file_format="Episodes", resource="OfflineRecording/random", duration=None):
         folder = tmp_path / file_format
@@ -37,7 +37,7 @@ def make_recording(source, tmp_path):
 
 
 @pytest.mark.parametrize("file_format", ["Episodes", "JSON"])
-def test_conversion_of_incomplete_recording_is_noted(make_recording, file_format):
+def test_incomplete_recording_is_noted_when_opened_and_inspected(make_recording, file_format):
     folder = make_recording(file_format)
     (note,) = [text for text in open_data(Reading((str(folder),))).notes if "complete" in text]
     assert note == (
@@ -50,7 +50,7 @@ def test_conversion_of_incomplete_recording_is_noted(make_recording, file_format
     assert [candidate for candidate in problems if candidate.message == note] == [problem]
 
 
-def test_training_on_incomplete_text_recording_is_noted(make_recording):
+def test_reading_of_incomplete_text_recording_has_unfinished_note(make_recording):
     assert "6 of 60,000 episodes" in open_reading(Reading((str(make_recording("CSV")),))).unfinished_notes[0]
 
 
@@ -67,7 +67,8 @@ def test_note_says_how_much_of_the_duration_is_recorded(make_recording, duration
     assert expected in note
 
 
-def test_incomplete_result_of_other_commands_is_noted(make_recording):
+def test_incomplete_conversion_is_noted_with_remedy(make_recording):
+    # the owner file of a conversion names no duration that notes understand
     (note,) = open_dataset(make_recording(resource="hindcast data", duration={"?": 0})).notes
     assert "; run it again for the rest" in note
 

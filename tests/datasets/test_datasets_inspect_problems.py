@@ -106,6 +106,7 @@ def test_drifting_files_are_listed_and_the_rest_inspected(kit, tmp_path, layout)
     write(tmp_path, replace_columns(block, vf_preds=np.zeros(33)), stem="b", layout=layout)
     wide_block = replace_columns(block, obs=np.zeros((35, 5), np.float32))
     write(tmp_path, wide_block, obs=None, stem="c", layout=layout)
+    # The good files do not name an action space, so this file agrees with them.
     write(tmp_path, block, spaces.Discrete(2), stem="d", layout=layout)
     problems = find_problems(tmp_path, "drift")
     messages = " ".join(problem.message for problem in problems)

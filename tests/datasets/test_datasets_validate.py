@@ -16,7 +16,7 @@ LENGTHS = [3, 0, 5]
 
 
 def make_block(**columns: np.ndarray) -> Block:
-    """Make three episodes of 3, 0 and 5 steps; the last starts at t = 100."""
+    """Make three episodes of 3, 0 and 5 steps; the last starts at t = 100. In a column's name, __ stands for /."""
     return Block(
         columns={name.replace("__", "/"): column for name, column in columns.items()},
         length=np.array(LENGTHS),
@@ -77,7 +77,7 @@ def test_values_beyond_float32_are_located(name, invalid):
         check(make_block(**columns))
 
 
-def test_infinite_values_are_reported_before_values_beyond_float32():
+def test_nan_is_reported_before_values_beyond_float32():
     rewards = np.array([0, 1e300, np.nan, 0, 0, 0, 0, 0])
     kinds = [
         (fault.kind, np.flatnonzero(fault.mask).tolist()) for fault in find_faults("rewards", rewards, None)

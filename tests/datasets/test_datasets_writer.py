@@ -225,12 +225,12 @@ def test_kill_leaves_only_complete_and_temporary_files(kit, tmp_path):
 def test_fragments_are_joined_to_the_same_episodes(kit, lengths, limit):
     block = kit.block(lengths)
     nbytes = 20 * block.length
-    pieces = list(split_long_episodes(block, nbytes, limit))
-    stored_rows, is_continued = Block.concat([piece for piece, _ in pieces]), []
-    for piece, is_fragment in pieces:
-        assert piece.num_episodes == 1 or not is_fragment
-        is_continued += [is_fragment] + [False] * (piece.num_episodes - 1) if piece.num_episodes else []
-        assert (20 * piece.length <= max(limit, 20)).all()
+    sub_blocks = list(split_long_episodes(block, nbytes, limit))
+    stored_rows, is_continued = Block.concat([sub_block for sub_block, _ in sub_blocks]), []
+    for sub_block, continues in sub_blocks:
+        assert sub_block.num_episodes == 1 or not continues
+        is_continued += [continues] + [False] * (sub_block.num_episodes - 1) if sub_block.num_episodes else []
+        assert (20 * sub_block.length <= max(limit, 20)).all()
     kit.assert_same(join_fragments(stored_rows, np.array(is_continued, dtype=bool)), block)
     assert (
         find_continued(stored_rows.eps_id, stored_rows.t_started, stored_rows.length).tolist() == is_continued

@@ -158,7 +158,7 @@ def test_changed_mapper_is_prepared_again(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "lines.txt").write_text("a\nb\n")
     reading = Reading((str(tmp_path / "lines.txt"),), "Text", ReadOptions(mapper="mapper_module:LinesMapper"))
-    folders = []
+    contents = []
     for steps, reward in ((2, 1.0), (3, 1.0), (3, 0.5), (2, 1.0)):
         (tmp_path / "mapper_module.py").write_text(MAPPER.replace("{steps}", str(steps)))
         (tmp_path / "base_module.py").write_text(BASE.replace("{reward}", str(reward)))
@@ -167,6 +167,6 @@ def test_changed_mapper_is_prepared_again(tmp_path, monkeypatch):
         monkeypatch.setattr(sys, "dont_write_bytecode", True)
         importlib.invalidate_caches()
         dataset = open_data(reading)
-        folders.append((dataset.num_steps, float(kit.read_block(dataset).columns["rewards"].sum())))
-    assert folders == [(4, 4.0), (6, 6.0), (6, 3.0), (4, 4.0)]
+        contents.append((dataset.num_steps, float(kit.read_block(dataset).columns["rewards"].sum())))
+    assert contents == [(4, 4.0), (6, 6.0), (6, 3.0), (4, 4.0)]
     assert len(list((tmp_path / "cache/prepared").iterdir())) == 3

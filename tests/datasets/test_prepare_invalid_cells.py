@@ -157,7 +157,7 @@ def test_csv_cell_that_is_not_a_number_is_located(tmp_path: Path) -> None:
         open_block(str(tmp_path / "steps.csv"), ignore_final_observation=True)
 
 
-def test_null_time_is_located(tmp_path: Path) -> None:
+def test_csv_cell_that_is_not_a_time_is_located(tmp_path: Path) -> None:
     rows = [f"e,{'soon' if t == 7 else f'2026-01-{t + 10}'},{t / 3},{t % 2},1" for t in range(10)]
     (tmp_path / "steps.csv").write_text("\n".join(["eps_id,t,obs,actions,rewards", *rows]))
     with pytest.raises(
@@ -184,7 +184,9 @@ class TestNullNextObservations:
         step_observations = block.columns["obs"][block.obs_row]
         assert sorted(map(tuple, step_observations.tolist())) == sorted(map(tuple, make_columns()["obs"]))
 
-    def test_null_at_the_end_is_refused_with_the_option(self, tmp_path: Path, is_in_order: bool) -> None:
+    def test_null_at_the_end_is_refused_by_default_with_remedies(
+        self, tmp_path: Path, is_in_order: bool
+    ) -> None:
         path = write_table(tmp_path, is_in_order, new_obs=with_nulls(make_columns()["new_obs"], 11, 20))
         with pytest.raises(
             DataError,

@@ -40,6 +40,7 @@ class JobNotingPools(Job):
     """A job that creates a file for each pool with a process that reads parts or makes partitions."""
 
     def __getattribute__(self, name: str) -> Any:
+        # The first is used to read parts, the others to make partitions.
         if name in ("scatter", "bounds", "spec"):
             import ray
 
@@ -89,7 +90,7 @@ def test_preparation_runs_only_on_the_data_pool(tmp_path: Path, note_folder: Pat
     block = kit.make_block(np.arange(1, 40).tolist())
     table = kit.make_table(block, tmp_path / "table")
     scrambled_path = kit.write_files(tmp_path / "rows", kit.scramble_rows(table), num_files=6)
-    ordered_path = kit.write_files(tmp_path / "runs", table.drop_columns(["eps_id", "t"]), num_files=6)
+    ordered_path = kit.write_files(tmp_path / "ordered", table.drop_columns(["eps_id", "t"]), num_files=6)
     options = Pools(ATTEMPT).options("data", 1)
     (prepared_path,) = opening.open_reading(
         Reading((scrambled_path,)), cache=tmp_path / "cache", ray_options=options

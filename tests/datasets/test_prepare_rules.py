@@ -119,24 +119,24 @@ def test_mixing_numbers_and_times_is_refused(tmp_path: Path, table: pa.Table) ->
         open_rows(str(tmp_path / "rows"))
 
 
-@pytest.mark.parametrize("policy", ["Keep", "Drop", "Refuse"])
-def test_unfinished_episodes_follow_the_policy(tmp_path, table, policy):
+@pytest.mark.parametrize("rule", ["Keep", "Drop", "Refuse"])
+def test_unfinished_episodes_follow_the_rule(tmp_path, table, rule):
     flags = np.zeros(14, dtype=bool)
     unfinished_table = table.set_column(
         table.schema.get_field_index("truncateds"), "truncateds", pa.array(flags)
     )
     path = kit.write_files(tmp_path / "rows", kit.scramble_rows(unfinished_table))
-    if policy == "Refuse":
+    if rule == "Refuse":
         with pytest.raises(
             DataError, match=r"\(episode e1, t \d\): the episode ends neither terminated nor truncated"
         ):
-            open_rows(path, {"unfinished": policy})
+            open_rows(path, {"unfinished": rule})
         return
-    dataset = open_rows(path, {"unfinished": policy})
+    dataset = open_rows(path, {"unfinished": rule})
     prepared_block = kit.read_block(dataset)
-    assert set(prepared_block.eps_id) == ({"e0", "e1", "e2"} if policy == "Keep" else {"e0", "e2"})
+    assert set(prepared_block.eps_id) == ({"e0", "e1", "e2"} if rule == "Keep" else {"e0", "e2"})
     expected_note = (
-        "1 episode ends neither" if policy == "Keep" else "7 rows of unfinished episodes were dropped"
+        "1 episode ends neither" if rule == "Keep" else "7 rows of unfinished episodes were dropped"
     )
     assert any(expected_note in note for note in dataset.notes)
 
@@ -166,7 +166,7 @@ def test_rows_without_ids_are_cut_where_episodes_end(tmp_path, block, table):
     ]
 
 
-def test_rows_without_ids_span_partitions(tmp_path, monkeypatch, block, table):
+def test_episodes_without_ids_may_span_partitions(tmp_path, monkeypatch, block, table):
     monkeypatch.setattr("hindcast.datasets.prepare.job.PARTITION_BYTES", 1)
     rows = table.drop_columns(["eps_id", "t"])
     prepared_block = kit.read_block(open_rows(kit.write_files(tmp_path / "rows", rows, num_files=9)))
@@ -215,7 +215,7 @@ def test_last_steps_without_next_observation_are_dropped(tmp_path, table, missin
     assert "2 last steps were left out" in notes
 
 
-def test_dropping_last_steps_prepares_again(tmp_path, table):
+def test_change_of_cut_off_steps_prepares_data_again(tmp_path, table):
     path = kit.write_files(tmp_path / "rows", table.drop_columns(["new_obs"]))
     num_steps, num_steps_without_last = (
         open_rows(path, prepare, ignore_final_observation=True).num_steps
@@ -295,12 +295,12 @@ def test_filter_compares_the_agent(tmp_path, block, layout):
     assert prepared_block.length.tolist() == [7]
 
 
-@pytest.mark.parametrize("term", [("==", "ann"), ("in", ["ann", "bob"])])
+@pytest.mark.parametrize(("op", "value"), [("==", "ann"), ("in", ["ann", "bob"])])
 @pytest.mark.parametrize("is_scrambled", [False, True])
-def test_filter_on_agent_without_agents_passes_nothing(tmp_path, table, term, is_scrambled):
+def test_filter_on_agent_without_agents_passes_nothing(tmp_path, table, op, value, is_scrambled):
     path = kit.write_files(tmp_path / "rows", kit.scramble_rows(table) if is_scrambled else table)
     with pytest.raises(DataError, match="holds no rows that pass `filter`"):
-        open_rows(path, filter=(FilterTerm(column="agent_id", op=term[0], value=term[1]),))
+        open_rows(path, filter=(FilterTerm(column="agent_id", op=op, value=value),))
 
 
 def test_filter_on_unknown_column_names_the_columns(tmp_path, table):

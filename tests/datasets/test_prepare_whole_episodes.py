@@ -26,7 +26,7 @@ from hindcast.storage.location import Location, resolve
 class EpisodeFormat(Format):
     """A format that reads five complete episodes; e1 and e3 are neither terminated nor truncated."""
 
-    name = "CSV"
+    name = "CSV"  # the tests replace this format
 
     def recognises(self, location: Location) -> bool:
         return True
@@ -80,11 +80,11 @@ def dataset_path(tmp_path: Path) -> str:
     return write_files(tmp_path / "rows", pq.read_table(path).replace_schema_metadata(None))
 
 
-def test_rules_apply_to_data_opened_directly(dataset_path: str) -> None:
+def test_rules_apply_to_files_of_complete_episodes(dataset_path: str) -> None:
     assert read_block(open_data(dataset_path)).eps_id.tolist() == ["e0", "e1", "e2"]
-    filtered_dataset = open_data(Reading((dataset_path,), prepare=PrepareSpec(unfinished="Drop")))
-    assert read_block(filtered_dataset).eps_id.tolist() == ["e0", "e2"]
-    assert "2 rows of unfinished episodes were dropped; first: episode e1" in filtered_dataset.notes
+    remaining_dataset = open_data(Reading((dataset_path,), prepare=PrepareSpec(unfinished="Drop")))
+    assert read_block(remaining_dataset).eps_id.tolist() == ["e0", "e2"]
+    assert "2 rows of unfinished episodes were dropped; first: episode e1" in remaining_dataset.notes
     with pytest.raises(DataError, match="episode e1 ends neither terminated nor truncated"):
         open_data(Reading((dataset_path,), prepare=PrepareSpec(unfinished="Refuse")))
     with pytest.raises(DataError, match="has 1 stored episode with the id and the content of another"):

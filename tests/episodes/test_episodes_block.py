@@ -69,7 +69,7 @@ def test_concat_fills_infos_that_only_some_blocks_have():
     assert union.columns["infos"].tolist() == ["{}", "{}", "{}", '{"a":1}', "{}"]
 
 
-def test_concat_different_columns_raises():
+def test_concat_of_no_blocks_or_different_columns_raises():
     with pytest.raises(ValueError, match="at least one block"):
         Block.concat([])
     with pytest.raises(ValueError, match="differ in columns"):

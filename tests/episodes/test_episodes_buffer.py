@@ -129,7 +129,7 @@ def test_get_fills_indices_out_of_range(is_numpy, indices, neg_index_as_lookback
     [(5, False), (-9, False), (-4, True), (-8, True), ([0, 5], False), ([-4], True)],
 )
 def test_get_out_of_range_without_fill_raises(is_numpy, indices, neg_index_as_lookback):
-    with pytest.raises(IndexError, match="out of range: there are 5 timesteps and 3 of lookback"):
+    with pytest.raises(IndexError, match="out of range: there are 5 timesteps and 3 lookback items"):
         make_buffer(is_numpy).get(indices, neg_index_as_lookback=neg_index_as_lookback)
 
 
@@ -223,9 +223,9 @@ def test_set_overwrites_at_the_same_indices(is_numpy, new_data, indices, neg_ind
     [
         (9, 5, "index 5 .* out of range"),
         ([1, 2], [0, 5], "index 5 .* out of range"),
-        ([1, 2], [0, 1, 2], "2 new samples were given for 3 timesteps"),
-        ([1, 2], None, "2 new samples were given for 5 timesteps"),
-        ([1], slice(3, 99), "1 new samples were given for 2 timesteps"),
+        ([1, 2], [0, 1, 2], "2 new samples were passed for 3 timesteps"),
+        ([1, 2], None, "2 new samples were passed for 5 timesteps"),
+        ([1], slice(3, 99), "1 new samples were passed for 2 timesteps"),
     ],
 )
 def test_invalid_set_raises_and_writes_nothing(is_numpy, new_data, indices, match):
@@ -347,7 +347,7 @@ def test_add_number_sequence_or_buffer_returns_new_buffer(is_numpy):
     assert to_lists(buffer.data) == DATA
 
 
-def test_equality_and_repr(is_numpy):
+def test_equality_repr_and_item_access(is_numpy):
     assert make_buffer(is_numpy) == make_buffer(is_numpy)
     assert make_buffer(True) != make_buffer(False)
     assert make_buffer(is_numpy) != make_buffer(is_numpy, spaces.Discrete(9))

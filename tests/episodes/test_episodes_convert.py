@@ -203,7 +203,7 @@ def test_block_without_actions_to_episodes_raises():
         block_to_episodes(block.with_columns(columns))
 
 
-def test_slices_of_episodes_make_the_same_block():
+def test_slices_converted_to_block_and_back_concat_to_the_episode():
     complete_episode = make_episode(6, terminated=True)
     head, tail = complete_episode[:4], complete_episode[4:]
     block = episodes_to_block([head, tail])

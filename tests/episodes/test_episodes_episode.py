@@ -208,7 +208,7 @@ def test_getters_fill_and_encode_one_hot(is_numpy):
 
 def test_getters_of_missing_data_raise(is_numpy):
     episode = make_episode(is_numpy=is_numpy)
-    with pytest.raises(IndexError, match=r"index 6 .* 6 timesteps and 0 of lookback"):
+    with pytest.raises(IndexError, match=r"index 6 .* 6 timesteps and 0 lookback items"):
         episode.get_actions(6)
     assert first_entries([episode.get_observations(6)]) == [6]
     with pytest.raises(KeyError, match="no extra model output 'vf_preds'; it has: logp"):

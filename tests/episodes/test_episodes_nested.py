@@ -10,7 +10,7 @@ from hindcast.episodes.spaces import space_struct
 VALUE = {"pose": (np.array([1.0, 2.0]), 3), "camera": np.zeros((2, 2))}
 
 
-def test_flatten_names_leaves_by_path():
+def test_flatten_names_leaves_by_path_and_refuses_equal_names():
     flat = nested.flatten(VALUE, "obs")
     assert list(flat) == ["obs/pose/0", "obs/pose/1", "obs/camera"]
     assert flat["obs/pose/1"] == 3

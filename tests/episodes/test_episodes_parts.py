@@ -95,13 +95,13 @@ def test_concat_fragment_without_steps():
 @pytest.mark.parametrize(
     ("episode_changes", "fragment_changes", "message"),
     [
-        ({}, {"id_": "other"}, "a part of episode other cannot continue episode e"),
+        ({}, {"id_": "other"}, "a fragment of episode other cannot continue episode e"),
         ({"terminated": True}, {}, "episode e is done"),
-        ({}, {"t_started": 9}, "ends at timestep 6, the other part starts at 9"),
+        ({}, {"t_started": 9}, "ends at timestep 6, but the next fragment starts at 9"),
         (
             {},
             {"observations": [make_observation(t) for t in range(7)]},
-            "does not start with this part's last",
+            "does not start with the previous fragment's last",
         ),
         ({}, {"extra_model_outputs": None}, r"extra model outputs \[\], earlier steps have \['logp'\]"),
         ({"extra_model_outputs": None}, {}, r"extra model outputs \['logp'\], earlier steps have \[\]"),
@@ -192,7 +192,7 @@ def test_slice_with_step_selects_every_kth(is_numpy):
         make_episode()[::-1]
 
 
-def test_index_that_is_not_a_slice_raises():
+def test_index_that_is_not_a_slice_and_negative_lookback_raise():
     with pytest.raises(TypeError, match=r"episode\[0\] is not a slice"):
         make_episode()[0]
     with pytest.raises(ValueError, match="len_lookback_buffer is -2"):

@@ -33,6 +33,7 @@ INFOS = st.dictionaries(
 
 @st.composite
 def episodes(draw, observation_space=None, action_space=None, outputs=None, with_lookback=True):
+    """Draw an episode in list or NumPy mode; spaces and names of outputs are drawn if they are None."""
     observation_space = observation_space or draw(st.sampled_from(SPACES))
     action_space = action_space or draw(st.sampled_from(SPACES))
     num_steps = draw(st.integers(1, 9))

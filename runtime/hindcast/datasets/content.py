@@ -22,7 +22,7 @@ _DETAILS_KEY = "episode details"  # no column has a space in its name
 # Sums of sha256 digests keep the size of a digest.
 _MODULUS = 1 << 256
 RowRange = tuple[str, int, int]
-"""Id, first row and last row (exclusive) of an episode."""
+"""Id of an episode, its first row, and the row after its last."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Content:
 
     @property
     def checksum(self) -> str:
-        """The sha256 (hex) of all sums."""
+        """The sha256 (hex) of the numbers and all sums."""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
@@ -79,11 +79,11 @@ class Content:
         return cls(data["episodes"], data["timesteps"], sums)
 
     def difference(self, other: Content) -> str | None:
-        """Describe how the other content differs; None if they are equal."""
-        for unit in ("episodes", "timesteps"):
-            count, other_count = getattr(self, unit), getattr(other, unit)
+        """Describe the other content's difference, as a clause after "has"; None if they are equal."""
+        for quantity in ("episodes", "timesteps"):
+            count, other_count = getattr(self, quantity), getattr(other, quantity)
             if count != other_count:
-                return f"{other_count:,} {unit} instead of {count:,}"
+                return f"{other_count:,} {quantity} instead of {count:,}"
         names = sorted({*self.sums, *other.sums})
         differing_leaves = [name for name in names if self.sums.get(name) != other.sums.get(name)]
         if not differing_leaves:
@@ -96,8 +96,8 @@ class Repeats(NamedTuple):
     """Episodes with the id of an earlier episode.
 
     Attributes:
-        duplicates: episodes with the content of an earlier episode of the same id.
-        conflicts: the other episodes -> the first episode of their id.
+        duplicates: indices of episodes with the content of an earlier episode of the same id.
+        conflicts: index of an episode whose content no earlier episode of its id has -> first episode of its id.
     """
 
     duplicates: list[int]
@@ -111,8 +111,8 @@ def find_repeats(
 
     Args:
         ids: index of an episode -> its id, in the order of the episodes.
-        compute_contents: returns the content of some episodes; called at most once, with all episodes that share an
-            id with another.
+        compute_contents: returns the content of episodes, given their indices; called at most once, with all episodes
+            that share an id with another episode.
     """
     counts = Counter(ids.values())
     repeated_episodes = [episode for episode, eps_id in ids.items() if counts[eps_id] > 1]
@@ -183,11 +183,12 @@ def canonicalise(name: str, column: NDArray[Any]) -> NDArray[Any]:
 
 
 def _drop_zero_sums(sums: dict[str, int]) -> dict[str, int]:
+    """Leave out the sums of leaves and details that no episode has, so that they equal those of data without them."""
     return {name: total for name, total in sums.items() if total or name == _ENDS_KEY}
 
 
 def _digests_by_leaf(block: Block) -> Iterator[tuple[str, list[int]]]:
-    """Yield each leaf, the ends and the details with a digest per episode."""
+    """Yield `_ENDS_KEY`, `_DETAILS_KEY` (if any) and each leaf's name, each with a digest per episode."""
     ids = block.eps_id.tolist()
     ends = (block.length, block.t_started, block.terminated, block.truncated)
     yield (
@@ -196,7 +197,7 @@ def _digests_by_leaf(block: Block) -> Iterator[tuple[str, list[int]]]:
     )
     if block.details is not None and block.details.any():
         details = zip(ids, _canonicalise_json(block.details).tolist(), strict=True)
-        yield _DETAILS_KEY, [_digest(repr(pair)) if pair[1] else 0 for pair in details]
+        yield _DETAILS_KEY, [_digest(repr((eps_id, text))) if text else 0 for eps_id, text in details]
     for name, column in block.columns.items():
         starts = block.obs_start if is_per_observation(name) else block.start
         stops = starts + block.length + is_per_observation(name)
@@ -228,6 +229,7 @@ def _canonicalise_json(texts: NDArray[np.object_]) -> NDArray[np.object_]:
 
 
 def _canonicalise_text(text: str) -> str:
+    """Return JSON in its canonical form: "" if its value is empty; text that is not JSON is unchanged."""
     if not text or text == EMPTY_INFO:
         return ""
     try:

@@ -53,7 +53,7 @@ class Dataset(ABC):
 
     @cached_property
     def nbytes(self) -> int:
-        """Size in memory."""
+        """Approximate size in memory."""
         return sum(unit.nbytes for unit in self.units)
 
     @abstractmethod
@@ -70,7 +70,7 @@ class Dataset(ABC):
 
     @abstractmethod
     def locate(self, unit: Unit, episode: int) -> EpisodeLocation:
-        """Return the stored location of an episode of the block that `read` returns."""
+        """Return the stored location of an episode, given its index in the block that `read` returns for the unit."""
 
     def select(self, episodes: Episodes) -> View:
         """Select episodes, in the dataset's order.
@@ -109,11 +109,11 @@ class Dataset(ABC):
         such as the fragments of an episode that was filtered, stay together.
 
         Args:
-            fraction: fraction of the episodes in the second part, rounded so that episodes of one id stay together.
+            fraction: fraction of the episodes in the second view, rounded so that episodes of one id stay together.
             seed: a different seed gives a different split.
 
         Returns:
-            The remaining episodes, and the fraction of all episodes.
+            A view of the remaining episodes, and a view of the fraction.
 
         Raises:
             SpecError: the fraction is not between 0 and 1.
@@ -189,7 +189,7 @@ class Dataset(ABC):
         return self.select(order[:episodes])
 
     def episode_table(self, with_returns: bool = False) -> EpisodeTable:
-        """Return one row per episode, without reading the timesteps (except rewards, if returns are requested).
+        """Return one row per episode, in order; of the timesteps, at most the rewards are read.
 
         Args:
             with_returns: whether to sum the rewards.
@@ -202,10 +202,10 @@ class Dataset(ABC):
                 f"the data have no rewards, so no returns: they have {', '.join(self.spec.leaves)}"
             )
         leaves = [Columns.REWARDS] if with_returns else []
-        parts = map_in_threads(
+        tables = map_in_threads(
             lambda unit: EpisodeTable.from_block(self.read(unit, leaves), with_returns), self.units
         )
-        return EpisodeTable.concat(parts, with_returns)
+        return EpisodeTable.concat(tables, with_returns)
 
 
 class UnitOrigin(NamedTuple):
@@ -214,18 +214,18 @@ class UnitOrigin(NamedTuple):
     Attributes:
         dataset: the source dataset.
         unit: the unit of the source dataset.
-        rows: indices of the selected episodes in the source unit, increasing.
+        episodes: indices of the selected episodes in the source unit, increasing.
         new_ids: index of an episode in the source unit -> its id in the view, for episodes whose id is changed.
     """
 
     dataset: Dataset
     unit: Unit
-    rows: I64
+    episodes: I64
     new_ids: Mapping[int, str] = {}
 
     def make_unit(self, unit_id: int) -> Unit:
-        """Make the view's unit."""
-        lengths = self.unit.lengths[self.rows]
+        """Make the view's unit; its size is the source unit's, in proportion to the timesteps."""
+        lengths = self.unit.lengths[self.episodes]
         nbytes = self.unit.nbytes * int(lengths.sum()) // max(1, int(self.unit.lengths.sum()))
         return Unit(unit_id, self.unit.parts, lengths, nbytes)
 
@@ -234,7 +234,7 @@ class View(Dataset):
     """Episodes of other datasets. A source unit is read in full, then the selected episodes are taken.
 
     Args:
-        spec: leaves of the view; other leaves are not read.
+        spec: leaves of the view, which `read` reads by default.
         datasets: the source datasets.
         origins: the source of each unit, in order.
         digest: see `Dataset`.
@@ -257,30 +257,35 @@ class View(Dataset):
 
     def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
         """See `Dataset.read`; JSON leaves that the source dataset lacks are empty."""
-        dataset, source_unit, rows, new_ids = self._origins[unit.id]
+        dataset, source_unit, episodes, new_ids = self._origins[unit.id]
         column_names = set(self.spec.leaves if columns is None else columns)
         missing_leaves = [
             leaf for leaf in self.spec.leaves if leaf in column_names and leaf not in dataset.spec.leaves
         ]
         block = dataset.read(source_unit, column_names.difference(missing_leaves))
-        if len(rows) < block.num_episodes:
-            block = block.take(rows)
+        if len(episodes) < block.num_episodes:
+            block = block.take(episodes)
         if missing_leaves:
-            # Infos have a value per observation, of which an episode has one more than timesteps.
+            # Only infos can be missing: datasets with other leaves are not merged. An episode has a value of infos for
+            # each observation, and one observation more than timesteps.
             empty_texts = np.full(block.num_steps + block.num_episodes, "", dtype=object)
             block = block.with_columns({**block.columns, **dict.fromkeys(missing_leaves, empty_texts)})
         if new_ids:
-            eps_ids = [new_ids.get(row, name) for row, name in zip(rows.tolist(), block.eps_id, strict=True)]
+            eps_ids = [
+                new_ids.get(episode, eps_id)
+                for episode, eps_id in zip(episodes.tolist(), block.eps_id, strict=True)
+            ]
             block = replace(block, eps_id=np.array(eps_ids, dtype=object))
         return block
 
     def locate(self, unit: Unit, episode: int) -> EpisodeLocation:
         """See `Dataset.locate`."""
-        dataset, source_unit, rows, _ = self._origins[unit.id]
-        return dataset.locate(source_unit, int(rows[episode]))
+        dataset, source_unit, episodes, _ = self._origins[unit.id]
+        return dataset.locate(source_unit, int(episodes[episode]))
 
 
 def _to_indices(episodes: Episodes, num_episodes: int) -> I64:
+    """Return the indices of selected episodes, increasing; see `Dataset.select`."""
     selection = np.asarray(episodes)
     if selection.dtype == np.bool_:
         if selection.shape != (num_episodes,):

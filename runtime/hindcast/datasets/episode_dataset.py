@@ -36,9 +36,9 @@ class EpisodeDataset(Dataset):
     Args:
         spec: leaves, spaces and environment of all files.
         files: the files, in the dataset's order.
-        unit_bytes: maximum size of a unit in bytes.
+        unit_bytes: maximum size of a unit in memory, see `build_units`.
         notes: see `Dataset`.
-        num_repeated: number of stored episodes that are not in the dataset, because they repeat others.
+        num_repeated: number of stored episodes that are not in the dataset, because they repeat other episodes.
 
     Attributes:
         stored_bytes: size of the files.
@@ -140,7 +140,7 @@ class EpisodeDataset(Dataset):
         return DataError(f"{paths} was changed after it was indexed: open the dataset again")
 
     def _locate_row(self, parts: Sequence[FilePart], row: int) -> tuple[str, int]:
-        """Return the path and the row in that file of a row that is counted over several parts."""
+        """Return the path of a file and a row in it, given the row's position among all rows of the parts."""
         for part in parts:
             groups = self._files[part.path].entry.row_groups
             for i in part.row_groups:

@@ -47,8 +47,8 @@ class EpisodeTable(NamedTuple):
         return cls(block.eps_id, block.length, block.terminated, block.truncated, returns)
 
     @classmethod
-    def concat(cls, parts: Iterable[EpisodeTable], with_returns: bool) -> EpisodeTable:
-        """Concatenate tables, in order."""
+    def concat(cls, tables: Iterable[EpisodeTable], with_returns: bool) -> EpisodeTable:
+        """Concatenate tables, in order; without tables, the result has no rows."""
         empty_flags = np.zeros(0, dtype=np.bool_)
         empty = cls(
             empty_flags.astype(object),
@@ -57,7 +57,7 @@ class EpisodeTable(NamedTuple):
             empty_flags,
             np.zeros(0) if with_returns else None,
         )
-        *columns, returns = zip(empty, *parts, strict=True)
+        *columns, returns = zip(empty, *tables, strict=True)
         eps_id, length, terminated, truncated = map(np.concatenate, columns)
         return cls(eps_id, length, terminated, truncated, np.concatenate(returns) if with_returns else None)
 
@@ -100,7 +100,14 @@ class EpisodeTable(NamedTuple):
 
 
 def _sort_key(purpose: str, seed: int, occurrence: int, eps_id: str) -> bytes:
-    """Return the sort key of an episode; `occurrence` counts the episodes of one id."""
+    """Return the sort key of an episode.
+
+    Args:
+        purpose: "sample" or "split", so that the two orders are independent.
+        seed: seed of the order.
+        occurrence: number of earlier episodes with the same id.
+        eps_id: the episode's id.
+    """
     # A hash rather than a random generator, whose numbers would depend on the order of the episodes.
     return hashlib.sha256(f"{purpose} {seed} {occurrence} {eps_id}".encode()).digest()
 

@@ -37,7 +37,7 @@ class IndexedFile(NamedTuple):
         layout: name of its layout.
         stored_fragments: the episode or fragment in each stored row; empty if Hindcast wrote the file.
         unfinished_note: note that the file's recording is incomplete; empty if it is complete.
-        is_listed: whether a recording describes the file, so that it was not opened.
+        is_listed: whether a recording describes the file, so that it was not indexed from its own content.
         origin: name of the data that the file was prepared from, for messages; empty for the user's files.
     """
 
@@ -199,7 +199,10 @@ class IndexCache:
 
 
 def cache_folder() -> Location:
-    """Return the folder of caches: `$HINDCAST_CACHE`, which is a path or a URI, or else `~/.cache/hindcast`."""
+    """Return the folder of caches: `$HINDCAST_CACHE`, which is a path or a URI, or else `~/.cache/hindcast`.
+
+    `$XDG_CACHE_HOME` replaces `~/.cache`, and so does the folder of temporary files if the user has no home folder.
+    """
     folder = os.environ.get("HINDCAST_CACHE")
     if folder:
         return resolve(folder)

@@ -29,7 +29,8 @@ def merge(datasets: Sequence[Dataset], on_conflict: OnConflict = "Refuse") -> Vi
             `<id>-2`, `<id>-3`, ….
 
     Raises:
-        DataError: columns, dtypes, shapes or spaces differ, or episodes with the same id differ.
+        DataError: there are no datasets; columns, dtypes, shapes or spaces differ; or episodes with the same id differ,
+            and `on_conflict` is `Refuse`.
     """
     if not datasets:
         raise DataError("a merge requires data: name at least one folder or file with episodes")
@@ -68,12 +69,14 @@ def _join(
     for dataset in datasets:
         dataset_start = first_episode
         for unit in dataset.units:
-            rows = np.arange(len(unit.lengths))
+            episodes = np.arange(len(unit.lengths))
             unit_ids = {
-                row: new_ids[first_episode + row] for row in rows.tolist() if first_episode + row in new_ids
+                episode: new_ids[first_episode + episode]
+                for episode in episodes.tolist()
+                if first_episode + episode in new_ids
             }
-            origins.append(UnitOrigin(dataset, unit, rows, unit_ids))
-            first_episode += len(rows)
+            origins.append(UnitOrigin(dataset, unit, episodes, unit_ids))
+            first_episode += len(episodes)
         id_changes.append(
             repr(
                 [(i - dataset_start, new_ids[i]) for i in range(dataset_start, first_episode) if i in new_ids]
@@ -98,6 +101,7 @@ def _describe_location(dataset: Dataset, episode: int) -> str:
 
 
 def _first_path(dataset: Dataset) -> str:
+    """Return the path of a dataset's first file, which stands for the dataset in messages."""
     return dataset.units[0].parts[0].path if dataset.units else "a dataset without episodes"
 
 

@@ -40,8 +40,8 @@ def open_dataset(
     """Open recorded episodes.
 
     Of a folder with a manifest, the files that the manifest lists are opened; of a folder with only commits, the files
-    that the commits list. Any other folder is searched recursively for Parquet files, which are indexed from their
-    footers. Several paths make one dataset if their columns and spaces agree.
+    that the commits list. Any other folder is searched recursively for such folders and for Parquet files, which are
+    indexed. Several paths make one dataset if their columns and spaces agree.
 
     Args:
         paths: files, folders or globs (`*`, `?`, `[…]`, `**`); plain paths or URIs.
@@ -83,10 +83,11 @@ def project_columns(files: Sequence[IndexedFile], columns: Sequence[str] | None)
 
     Args:
         files: files from `find_files`.
-        columns: names of columns (`obs` means all its leaves) or of leaves; None keeps all.
+        columns: names of columns (`obs` means all its leaves) or of leaves; None keeps all. Columns that are never
+            leaves, such as `t`, are ignored.
 
     Raises:
-        DataError: none of the files has a requested column.
+        DataError: none of the files has one of the columns.
     """
     if columns is None or not files:
         return files

@@ -55,7 +55,7 @@ class DataFiles(NamedTuple):
 def find_files(
     locations: Sequence[Location], verify: bool = False, refuse: RefusalHandler = raise_refusal
 ) -> DataFiles:
-    """Find the data files of the user's paths; every folder is listed once, and every file opened at most once.
+    """Find the data files of the user's paths.
 
     Args:
         locations: files, folders (searched recursively) and globs.
@@ -79,7 +79,11 @@ def find_files(
 
 
 def expand_glob(location: Location) -> list[Location]:
-    """Return the sorted matches of a glob; the location itself if it has no wildcards."""
+    """Return the sorted matches of a glob; only the location itself if it has no wildcards.
+
+    Raises:
+        DataError: nothing matches, or the glob's brackets are wrong.
+    """
     base = glob_base(location)
     if base.path == location.path:
         return [location]
@@ -95,6 +99,7 @@ def glob_base(location: Location) -> Location:
     # A path that exists is taken literally, although its name contains wildcards.
     if wildcard is None or location.exists():
         return location
+    # Without a folder before the wildcard, the base is "/" of an absolute path, and "" of any other.
     base_path = (
         location.path[: wildcard.start()].rpartition("/")[0] or location.path[: location.path[0] == "/"]
     )
@@ -137,6 +142,7 @@ def _compile_glob(glob: str) -> re.Pattern[str]:
     """Translate a glob: `*` and `?` within a name, `[…]`, `[!…]`, and `**` over any number of folders."""
     tokens = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     parts = re.split(r"(\*\*/|\*\*|\*|\?|\[![^\]]+\]|\[[^!\]][^\]]*\])", glob)
+    # Literal text and wildcards alternate, beginning with text.
     parts[::2] = map(re.escape, parts[::2])
     parts[1::2] = [tokens.get(token) or _translate_character_class(token[1:-1]) for token in parts[1::2]]
     try:
@@ -217,12 +223,12 @@ def _index_files(folder: Location, entries: list[Entry], refuse: RefusalHandler)
 def _mixed_layouts_error(folder: Location, first: IndexedFile, second: IndexedFile) -> DataError:
     return DataError(
         f"{folder} mixes layouts: {first.entry.path} is {first.layout} and {second.entry.path} is {second.layout}; "
-        "keep them in separate folders, and give each as an input"
+        "keep them in separate folders, and name each folder as a separate input"
     )
 
 
 def _find_recordings(entries: Iterable[Entry]) -> list[str]:
-    """Return the recordings in a recursive listing, as sorted relative paths."""
+    """Return the sorted relative paths of the recordings in a recursive listing; "" is the listed folder itself."""
     return sorted(
         {posixpath.dirname(entry.relative_path) for entry in entries if entry.location.name == FOLDER}
     )
@@ -241,7 +247,7 @@ def _is_plain_file(entry: Entry, recordings: list[str]) -> bool:
 def _find_recording_files(
     folder: Location, entries: list[Entry], verify: bool, refuse: RefusalHandler
 ) -> DataFiles:
-    """Find the files that a recording's manifest lists, or else its commits; other files in the folder are ignored."""
+    """Find the files that a recording's manifest lists, or else its commits; other Parquet files are unlisted."""
     manifest = read_manifest(folder)
     if manifest is not None:
         if manifest.layout in EXPORTED_LAYOUTS:
@@ -294,7 +300,7 @@ def check_listed_files(
     Args:
         folder: folder of the recording.
         expected_files: the files in its manifest or commits.
-        entries: an earlier listing of the folder.
+        entries: an earlier recursive listing of the folder, if there is one.
         verify: whether to compare checksums, too.
         refuse: called for each file that is missing or changed.
 
@@ -307,6 +313,7 @@ def check_listed_files(
         sizes = _sizes_by_path(folder.list(recursive=True))
 
     def find_problem(file: FileEntry) -> tuple[RefusalReason, str] | None:
+        """Return the reason to refuse a file and a clause about the file; None if it is as recorded."""
         size = sizes.get(file.path)
         if size is None:
             return "missing", f"is missing, but the recording lists it: {_REMEDY}"
@@ -323,8 +330,8 @@ def check_listed_files(
     )
     for file, problem in zip(expected_files, problems, strict=True):
         if problem is not None:
-            location = folder.child(file.path)
-            refuse(problem[0], location, DataError(f"{location} {problem[1]}"))
+            location, (reason, clause) = folder.child(file.path), problem
+            refuse(reason, location, DataError(f"{location} {clause}"))
     return [file for file, problem in zip(expected_files, problems, strict=True) if problem is None]
 
 

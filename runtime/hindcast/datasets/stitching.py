@@ -36,6 +36,9 @@ def drop_repeats(files: list[IndexedFile], spec: DataSpec) -> tuple[list[Indexed
 
     Returns:
         The files, and the number of dropped episodes.
+
+    Raises:
+        DataError: ids, or episodes that share an id, cannot be read.
     """
     # Within one folder that Hindcast wrote, no episode repeats another. Otherwise only episodes that share an id with
     # another are read.

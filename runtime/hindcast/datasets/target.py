@@ -148,7 +148,7 @@ class Target:
         with writer:
             for block in blocks:
                 writer.write(block)
-            files = writer.close()
+            files = writer.close()  # leaving the context closes again, which has no effect
         return Commit(
             range=range_index,
             files=files,

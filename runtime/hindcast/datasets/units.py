@@ -52,7 +52,7 @@ class Unit(NamedTuple):
         id: index in the dataset.
         parts: row groups of each of its files.
         lengths: `[N]` timesteps of each episode.
-        nbytes: size in memory, of all columns.
+        nbytes: approximate size of all columns in memory.
     """
 
     id: int
@@ -62,7 +62,10 @@ class Unit(NamedTuple):
 
 
 def build_units(files: Iterable[IndexedFile], unit_bytes: int = UNIT_BYTES) -> Iterator[Unit]:
-    """Yield units of at most `unit_bytes` in memory; a larger row group or episode makes a larger unit."""
+    """Yield units of at most `unit_bytes` in memory; a larger row group or episode makes a larger unit.
+
+    Row groups without remaining rows are left out.
+    """
     pending_groups: list[tuple[str, int, RowGroup]] = []
     size = unit_id = 0
     for file in files:
@@ -81,7 +84,7 @@ def build_units(files: Iterable[IndexedFile], unit_bytes: int = UNIT_BYTES) -> I
 
 
 def continued_row_mask(groups: Sequence[RowGroup]) -> NDArray[np.bool_]:
-    """Return `[rows]` True for rows of adjacent row groups that continue the previous row; never the first row."""
+    """Return `[rows]` True for rows of adjacent row groups that continue the previous row; False for the first row."""
     is_continued = _row_mask(groups, [group.continued for group in groups])
     is_continued[:1] = False
     return is_continued

@@ -23,6 +23,7 @@ LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 """The largest number that stays finite in batches, which are float32."""
 
 Locator = Callable[[int], EpisodeLocation]
+"""Returns the stored location of an episode, given its index in a block; see `Dataset.locate`."""
 
 
 class Fault(NamedTuple):
@@ -97,7 +98,7 @@ def check_block(
     *,
     normalized_actions: bool = False,
 ) -> None:
-    """Check the values of a block: all finite, discrete observations and all actions within their spaces.
+    """Check that observations, actions and rewards are finite, and discrete observations and actions in their spaces.
 
     Columns that the block lacks are not checked.
 
@@ -106,7 +107,7 @@ def check_block(
         spec: spec of their dataset.
         observation_space: space of the observations; if None, they must only be finite.
         action_space: space of the actions; if None, they must only be finite.
-        locate: returns the location of an episode of the block, see `Dataset.locate`.
+        locate: returns the location of an episode of the block.
         normalized_actions: whether Box actions are recorded as the module returns them, normalised and before
             clipping, so that the space's bounds do not apply.
 
@@ -121,7 +122,8 @@ def check_block(
         for fault in find_faults(
             name, column, None if isinstance(space, spaces.Box) and not is_bounded else space
         ):
-            raise DataError(describe_fault(block, name, fault, locate)[-1])
+            _, sentence = describe_fault(block, name, fault, locate)
+            raise DataError(sentence)
 
 
 def get_leaf_spaces(
@@ -140,7 +142,7 @@ def find_faults(name: str, column: NDArray[Any], space: gym.Space | None) -> Ite
 
     Args:
         name: name of the leaf; observations, actions and rewards must be finite, also as the float32 of batches.
-        column: `[S, *shape]` or `[O, *shape]`.
+        column: values of timesteps `[S, *shape]` or of observations `[O, *shape]`.
         space: the space of the values; None for any values.
     """
     if column.dtype.kind in "fc" and root(name) in _FINITE_COLUMNS and not _is_finite_in_batches(column):
@@ -186,6 +188,7 @@ def values_outside_space(column: NDArray[Any], space: gym.Space | None) -> NDArr
 
 
 def _fits_space(dtype: np.dtype | None, shape: tuple[int, ...], space: gym.Space | None) -> bool:
+    """Return True if values of a dtype (None for text) and shape may be in the space; their range is not checked."""
     if isinstance(space, spaces.Text):
         return dtype is None
     if dtype is None or space is None or shape != space.shape:

@@ -75,11 +75,11 @@ class BlockWriter:
 
         Raises:
             DataError: columns do not fit the spec.
-            StorageError: a file cannot be written; all files of this writer are deleted then.
+            StorageError: a file cannot be written. After any error, all files of this writer are deleted.
         """
         try:
-            for piece, is_continued in self._encoder.split(block):
-                self._add(piece, is_continued)
+            for sub_block, is_continued in self._encoder.split(block):
+                self._add(sub_block, is_continued)
         except BaseException:
             self.abort()
             raise
@@ -88,7 +88,7 @@ class BlockWriter:
         """Write the pending episodes and finish the last file.
 
         Returns:
-            The files in order; none if no episode was written.
+            The files in order; empty if there are no episodes.
 
         Raises:
             StorageError: as `write`.
@@ -102,7 +102,7 @@ class BlockWriter:
         return tuple(self._entries)
 
     def abort(self) -> None:
-        """Delete every file of this writer, finished or not."""
+        """Delete every file of this writer, finished or not; what was added is lost."""
         self._pending = []
         if self._file is not None:
             self._file.abort()
@@ -120,10 +120,11 @@ class BlockWriter:
         else:
             self.abort()
 
-    def _add(self, piece: Block, is_continued: bool) -> None:
-        if not piece.num_episodes:
+    def _add(self, block: Block, is_continued: bool) -> None:
+        """Add complete episodes, or one fragment; `is_continued` if it continues the previous fragment's episode."""
+        if not block.num_episodes:
             return
-        group = self._encoder.encode(piece)
+        group = self._encoder.encode(block)
         # Fragments of an episode must be adjacent, so pending episodes are written before the first fragment.
         if is_continued:
             self._flush(should_flush_all=True)
@@ -158,7 +159,7 @@ class BlockWriter:
         if self._max_rows is None:
             return count
         room_rows = self._max_rows - (self._file.num_rows if self._file else 0)
-        if pending.num_rows[0] > room_rows:
+        if pending.num_rows[0] > room_rows:  # then the row group begins the next file
             room_rows = self._max_rows
         return min(count, _count_fitting(pending.num_rows, room_rows))
 
@@ -171,7 +172,9 @@ class BlockWriter:
         self._file.write(group, is_continued)
 
     def _is_full(self, group: EncodedEpisodes) -> bool:
+        """Return True if the row group must not be added to the open file."""
         assert self._file is not None
+        # If the first episode's rows fit, all do: `_count_episodes_of_next_group` has limited the group.
         if self._max_rows is not None and self._file.num_rows + group.num_rows[0] > self._max_rows:
             return True
         overhead = self._encoder.estimate_overhead_bytes(group.table.schema, self._file.num_row_groups + 1)
@@ -186,5 +189,5 @@ class BlockWriter:
 
 
 def _count_fitting(sizes: I64, room: int) -> int:
-    """Count the leading sizes that fit together; at least one."""
+    """Return how many of the first sizes fit into the room together; at least 1."""
     return max(1, int(np.searchsorted(np.cumsum(sizes), room, side="right")))

@@ -22,7 +22,10 @@ _NETWORK_DTYPES = {
 
 @cache  # NumPy builds a dtype's name on each access, and policies need it in every step
 def batch_dtype(dtype: np.dtype) -> np.dtype:
-    """Return the dtype that networks get for values of a dtype: floats become float32, integers signed except uint8."""
+    """Return the dtype that networks get for values of a dtype: floats become float32, unsigned integers signed.
+
+    All other dtypes stay: uint8, signed integers, booleans, complex numbers and objects.
+    """
     return np.dtype(_NETWORK_DTYPES.get(dtype.name, dtype.name))
 
 
@@ -97,7 +100,7 @@ def extend(value: Nested, new: Nested) -> Nested:
 
 
 def fill_missing(samples: Nested, blank: Nested, is_missing: NDArray[np.bool_]) -> Nested:
-    """Return a batch of `len(is_missing)` samples: `blank` where `is_missing`, and elsewhere `samples` in order."""
+    """Return a batch of `len(is_missing)` samples: the sample `blank` where missing, elsewhere `samples` in order."""
 
     def fill_leaf(samples: NDArray[Any], blank: NDArray[Any]) -> NDArray[Any]:
         out = np.empty((len(is_missing), *blank.shape), dtype=np.result_type(samples.dtype, blank.dtype))

@@ -19,6 +19,7 @@ from hindcast.episodes.details import NO_DETAILS
 I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 Gather = Callable[[I64, I64], dict[str, NDArray]]
+"""Returns leaf name -> values, given the rows of steps and the rows of observations and infos."""
 
 PER_EPISODE_ARRAYS: Final = ("length", "t_started", "terminated", "truncated")
 """Names of a block's arrays with one number per episode."""
@@ -37,11 +38,12 @@ class Block:
         length: `[N]` steps of each episode (or fragment).
         eps_id: `[N]` episode ids, object array of `str`.
         t_started: `[N]` timestep at which the episode (fragment) starts; 0 for a complete episode.
-        terminated: `[N]` whether the environment ended the episode.
-        truncated: `[N]` whether the episode was cut off (time limit).
+        terminated: `[N]` whether the environment ended the episode with the last of these steps.
+        truncated: `[N]` whether the episode was cut off (time limit) after the last of these steps.
         details: `[N]` data of each episode in addition to its steps, encoded by `episodes.details`, object array of
             `str`; None if all are empty.
-        logged_metrics: metrics that the user's code logged in the pipeline (`MetricsLogger.drain`); reported once.
+        logged_metrics: metrics that the user's code logged in the pipeline (`MetricsLogger.drain`); reported once, and
+            not passed on to other blocks of these episodes (by `take`, `cut` or `concat` of several blocks).
     """
 
     columns: dict[str, NDArray]
@@ -124,17 +126,19 @@ class Block:
         return self.cut(indices, np.zeros_like(indices), self.length[indices])
 
     def cut(self, episode: I64, t: I64, length: I64, gather: Gather | None = None) -> Block:
-        """Cut parts out of episodes (copies), each with the observation after its last step, and its episode's details.
+        """Cut fragments out of episodes (copies), each with the observation after its last step.
+
+        A fragment has the details of its episode.
 
         Args:
-            episode: `[n]` index of each part's episode.
-            t: `[n]` first step of each part, counted from the episode's first step in the block.
-            length: `[n]` number of steps of each part.
-            gather: returns the columns for rows of steps and of observations; default: the block's own columns.
+            episode: `[n]` index of each fragment's episode.
+            t: `[n]` first step of each fragment, counted from the episode's first step in the block.
+            length: `[n]` number of steps of each fragment.
+            gather: returns the fragments' columns; by default, they are taken from the block's columns.
         """
         steps = concat_ranges(self.start[episode] + t, length)
         observations = concat_ranges(self.obs_start[episode] + t, length + 1)
-        # only the part with the last step of its episode has the flags
+        # only the fragment with the last step of its episode has the flags
         is_end = t + length == self.length[episode]
         return Block(
             columns=(gather or self._gather)(steps, observations),
@@ -157,7 +161,7 @@ class Block:
         """Concatenate blocks, in order. Infos and details that only some blocks have are empty in the others.
 
         Raises:
-            ValueError: no blocks are given, or they differ in columns.
+            ValueError: there are no blocks, or they differ in columns.
         """
         if not blocks:
             raise ValueError("concat requires at least one block")

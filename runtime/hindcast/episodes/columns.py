@@ -21,7 +21,7 @@ class Columns:
     REWARDS = "rewards"
     TERMINATEDS = "terminateds"
     TRUNCATEDS = "truncateds"
-    TERMINATED = TERMINATEDS  # spelled so in RLlib's guide to offline data
+    TERMINATED = TERMINATEDS  # RLlib's guide to offline data uses this name
     TRUNCATED = TRUNCATEDS
     INFOS = "infos"
     EPS_ID = "eps_id"

@@ -2,7 +2,7 @@
 
 Nested observations and actions become one column per leaf (`obs/camera`, `actions/0`), every extra model
 output becomes a separate column (with leaves such as `state_out/h`), and infos become JSON text, unless all are
-empty. Ids, times and custom data become the block's `details`. The lookback is not part of the steps and is
+empty. Ids of agent, module and multi-agent episode, times and custom data become the block's `details`. The lookback is
 dropped.
 """
 
@@ -142,7 +142,7 @@ def _flatten_columns(episode: SingleAgentEpisode) -> dict[str, NDArray[Any]]:
     if len(episode):
         values[Columns.ACTIONS], values[Columns.REWARDS] = episode.get_actions(), episode.get_rewards()
         for name, buffer in episode.extra_model_outputs.items():
-            # such a name would be read back as a leaf of another column
+            # an output of this name would be read back as another column, or as a leaf of another column
             if name in _STANDARD_COLUMNS or SEPARATOR in name:
                 raise ValueError(f"episode {episode.id_} has an extra model output named {name!r}: rename it")
             values[name] = buffer.get()
@@ -179,7 +179,7 @@ def _find_common_names(
         if episode_columns.keys() != expected:
             raise ValueError(
                 f"episodes differ in columns: {sorted(episode_columns)} in episode {episode.id_}, "
-                f"{sorted(expected)} in others; all must have the same"
+                f"{sorted(expected)} in others; all must have the same columns"
             )
     return names
 

@@ -24,16 +24,17 @@ FIELDS: Final = {
     "_last_step_time": "last_step_time",
     "custom_data": "custom_data",
 }
-"""Keys of an episode's state -> the fields of the text."""
+"""Attribute of an episode (and key of its state) -> field of the text."""
 _JSON_INTEGERS: Final = range(-(2**63), 2**64)  # the integers that orjson encodes
 _STORABLE_DTYPE_KINDS: Final = "biufcU"
 
 
 def to_text(**fields: Any) -> str:
-    """Encode the fields in `FIELDS` as text; None and empty custom data are left out.
+    """Encode the fields in `FIELDS` as text; None and empty dicts are left out, and so are other fields.
 
     Raises:
-        ValueError: a value is not a number, text, bytes or an array, nor a list, tuple or dict of these.
+        ValueError: a value is not a number, text, bytes or an array, nor a list, tuple or dict of these; or text is not
+            Unicode. The message is a noun phrase, without the subject.
     """
     filled_fields = {name: fields[name] for name in FIELDS.values() if _has_content(fields.get(name))}
     if not filled_fields:

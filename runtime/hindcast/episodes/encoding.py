@@ -49,8 +49,8 @@ def _one_hot_leaf(space: spaces.Space, value: Any) -> Any:
         return value
     index, sizes = np.asarray(value) - space.start, np.asarray(num_values(space))
     flat = index.reshape(*index.shape[: index.ndim - sizes.ndim], sizes.size)
-    parts = [_one_hot_numbers(flat[..., i], int(n), space) for i, n in enumerate(sizes.ravel())]
-    return np.concatenate(parts, axis=-1)
+    vectors = [_one_hot_numbers(flat[..., i], int(n), space) for i, n in enumerate(sizes.ravel())]
+    return np.concatenate(vectors, axis=-1)
 
 
 def _one_hot_numbers(index: NDArray[Any], n: int, space: spaces.Space) -> NDArray[np.float32]:

@@ -75,8 +75,8 @@ class SingleAgentEpisode(EpisodeData):
             raise ValueError(
                 f"episode {self.id_} has no first observation: call add_env_reset before add_env_step"
             )
-        self._require_same_outputs(outputs, f"step {self.t}")
-        # read before the observation is added, since this may make an info for each observation
+        self._prepare_output_buffers(outputs, f"step {self.t}")
+        # reading `infos` may make an empty info for each observation: the new observation must not get one
         info_buffer = self.infos
         self.observations.append(observation)
         self.actions.append(action)
@@ -87,7 +87,7 @@ class SingleAgentEpisode(EpisodeData):
         self.t += 1
         self.is_terminated, self.is_truncated = bool(terminated), bool(truncated)
         self._last_step_time = time.perf_counter()
-        # an episode made of data had no reset
+        # an episode made from data has no time of its reset
         self._start_time = self._start_time if self._start_time is not None else self._last_step_time
 
     def to_numpy(self) -> SingleAgentEpisode:
@@ -101,7 +101,7 @@ class SingleAgentEpisode(EpisodeData):
         return self
 
     def concat_episode(self, other: SingleAgentEpisode) -> None:
-        """Add the steps of the next fragment (see `cut`); the fragment's lookback is ignored.
+        """Add the steps of the next fragment (see `cut`), its flags and its custom data; its lookback is ignored.
 
         Raises:
             ValueError: the fragment belongs to another episode, does not start with this episode's last timestep and
@@ -134,7 +134,7 @@ class SingleAgentEpisode(EpisodeData):
                 as many as this episode has.
 
         Raises:
-            ValueError: the step or the lookback is negative, or the step leads beyond the last observation.
+            ValueError: the step is not positive or leads beyond the last observation, or the lookback is negative.
         """
         return parts.slice_steps(self, slice_, len_lookback_buffer)
 
@@ -160,7 +160,7 @@ class SingleAgentEpisode(EpisodeData):
         return float(np.sum(np.asarray(self.get_rewards(), dtype=np.float64)))
 
     def get_duration_s(self) -> float:
-        """Return the seconds from the reset to the last step; 0.0 if the steps were not added one by one."""
+        """Return the seconds from the reset to the last step; 0.0 if the times are not known, as in most data."""
         if self._start_time is None or self._last_step_time is None:
             return 0.0
         return self._last_step_time - self._start_time

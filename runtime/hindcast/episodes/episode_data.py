@@ -91,7 +91,7 @@ class EpisodeData(EpisodeAccess):
             extra_model_outputs: name -> T outputs.
             t_started: timestep of the first observation that is not lookback; 0 by default.
             len_lookback_buffer: number of steps at the beginning that are lookback, at most all steps; "auto" means
-                all steps. Pass 0 for a complete episode.
+                all steps. Pass 0 for a complete episode. If `rewards` is a buffer, its lookback counts instead.
             agent_id: id of the agent.
             module_id: id of the agent's module.
             multi_agent_episode_id: id of the multi-agent episode that this episode is a part of.
@@ -139,7 +139,7 @@ class EpisodeData(EpisodeAccess):
     @property
     def has_infos(self) -> bool:
         """Return whether any info dict is not empty."""
-        # avoids making blank infos only to look at them
+        # without infos, `_infos` is the method `_blank_infos`, and need not be called
         return self._infos != self._blank_infos and any(self.infos.get())
 
     @property
@@ -207,8 +207,16 @@ class EpisodeData(EpisodeAccess):
     def _blank_infos(self) -> list[dict[str, Any]]:
         return [{} for _ in range(self.observations.len_incl_lookback())]
 
-    def _require_same_outputs(self, outputs: Mapping[str, Any], subject: str) -> None:
-        """Check that a step or fragment has the extra outputs of the earlier steps; the first step defines them."""
+    def _prepare_output_buffers(self, outputs: Mapping[str, Any], subject: str) -> None:
+        """Make a buffer for each extra output of the first step; later, check that the outputs are the same.
+
+        Args:
+            outputs: name -> output of a step or a fragment.
+            subject: the step or fragment, for the message.
+
+        Raises:
+            ValueError: earlier steps have other outputs.
+        """
         if self.rewards.len_incl_lookback() == 0:
             for key in outputs:
                 empty = np.zeros(0) if self.is_numpy else None

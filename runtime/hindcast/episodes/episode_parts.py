@@ -51,12 +51,14 @@ def concat(episode: EpisodeData, other: EpisodeData) -> None:
     _require_continuation(episode, other)
     pairs = [(episode.observations, other.observations), (episode.infos, other.infos)]
     if len(other):
-        episode._require_same_outputs(other.extra_model_outputs, f"the part from timestep {other.t_started}")
+        episode._prepare_output_buffers(
+            other.extra_model_outputs, f"the fragment from timestep {other.t_started}"
+        )
         pairs += [(episode.actions, other.actions), (episode.rewards, other.rewards)]
         pairs += [
             (buffer, other.extra_model_outputs[key]) for key, buffer in episode.extra_model_outputs.items()
         ]
-    # the fragment repeats this observation and info at its beginning
+    # the fragment begins with the episode's last observation and info
     episode.observations.pop()
     episode.infos.pop()
     for buffer, other_buffer in pairs:
@@ -119,17 +121,17 @@ def _require_lookback(lookback: int) -> None:
 
 def _require_continuation(episode: EpisodeData, other: EpisodeData) -> None:
     if other.id_ != episode.id_:
-        raise ValueError(f"a part of episode {other.id_} cannot continue episode {episode.id_}")
+        raise ValueError(f"a fragment of episode {other.id_} cannot continue episode {episode.id_}")
     _require_open(episode)
     if other.t_started != episode.t:
         raise ValueError(
-            f"episode {episode.id_} ends at timestep {episode.t}, the other part starts at {other.t_started}"
+            f"episode {episode.id_} ends at timestep {episode.t}, but the next fragment starts at {other.t_started}"
         )
     if not (episode.is_reset and other.is_reset):
         raise ValueError(
-            f"a part of episode {episode.id_} has no observation: both parts must have their first one"
+            f"a fragment of episode {episode.id_} has no observation: both fragments must have their first observation"
         )
     if not nested.equal(episode.get_observations(-1), other.get_observations(0)):
         raise ValueError(
-            f"the other part of episode {episode.id_} does not start with this part's last observation"
+            f"the next fragment of episode {episode.id_} does not start with the previous fragment's last observation"
         )

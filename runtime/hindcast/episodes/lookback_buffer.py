@@ -152,7 +152,7 @@ class InfiniteLookbackBuffer:
         count = batched.batch_length(samples) if self.finalized else len(samples)
         if count != len(positions):
             raise IndexError(
-                f"{count} new samples were given for {len(positions)} timesteps (at_indices={at_indices})"
+                f"{count} new samples were passed for {len(positions)} timesteps (at_indices={at_indices})"
             )
         if self.finalized:
             self.data = batched.overwrite(self.data, positions, samples, in_place=not self._shared)
@@ -346,6 +346,7 @@ class InfiniteLookbackBuffer:
         return [self._encode(value, one_hot_discrete) for value in values]
 
     def _fill_value(self, fill: Any, one_hot_discrete: bool) -> Nested:
+        """Return the sample that replaces items out of range."""
         if self.space is not None:
             return fill_sample(self._encode(empty_batch(self.space), one_hot_discrete), fill)
         return fill_sample(self.data, fill, widen=True) if self.finalized else fill
@@ -353,7 +354,7 @@ class InfiniteLookbackBuffer:
     def _out_of_range_error(self, index: Any, from_lookback: bool) -> IndexError:
         return IndexError(
             f"index {index} (neg_index_as_lookback={from_lookback}) is out of range: there are {len(self)} timesteps "
-            f"and {self.lookback} of lookback; pass fill=… to get a value instead"
+            f"and {self.lookback} lookback items; pass fill=… to get a value instead"
         )
 
     def _convert_samples(self, items: Any) -> Any:
@@ -374,7 +375,7 @@ class InfiniteLookbackBuffer:
 def _clip(positions: range, total: int) -> range:
     """Clip positions to the data; the positions may be descending."""
     first, end = (0, total) if positions.step > 0 else (total - 1, -1)
-    # `first` and `end` bound the data; the length of a range is the number of positions before its bound
+    # len(range(positions.start, bound, step)) is the number of positions before the bound
     start = min(len(range(positions.start, first, positions.step)), len(positions))
     stop = min(len(range(positions.start, end, positions.step)), len(positions))
     return positions[start : max(start, stop)]

@@ -23,6 +23,7 @@ from hindcast.formats.format import ReadOptions
 from hindcast.formats.layout import CellError
 from hindcast.formats.registry import FORMATS
 from hindcast.formats.rows import AGENT_COLUMNS, Rows
+from hindcast.formats.spec import describe_array
 from hindcast.storage.location import Location
 
 _FINAL_OBS_REMEDIES: Final = (
@@ -44,7 +45,7 @@ def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
     Raises:
         DataError: the rows do not form complete episodes under the rules.
     """
-    steps = _check_next_obs(steps, rules)
+    steps = _unify_obs_dtypes(steps, rules)
     order = order_rows(steps, rules)
     unfinished_episodes = _find_unfinished(steps, order, rules)
     findings = {**order.findings, **_unfinished_findings(steps, order, unfinished_episodes, rules)}
@@ -52,18 +53,19 @@ def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
     if rules.spec.unfinished == "Drop":
         is_kept = ~np.isin(steps.episode[index], unfinished_episodes)
         index, is_start, t = index[is_kept], is_start[is_kept], t[is_kept]
-    # Only an order by `t` can contradict the observations: the other orders are based on them.
+    # Only an order by `t` is checked here. `order_rows` has compared the observations for the other orders; if
+    # prepare.gaps is Join, it accepts the stored order whatever the observations are.
     if "time" in order.orders and len(index):
         is_mismatch = np.append(False, ~is_start[1:] & ~follows(steps, index[:-1], index[1:]))
         if is_mismatch.any():
             findings["unlike"] = rules.make_finding(steps, np.sort(index[is_mismatch]))
-    lacks_next_obs = _rows_without_next_obs(steps, index, np.append(is_start[1:], True)[: len(index)], rules)
+    is_last = np.append(is_start[1:], True)[: len(index)]  # without rows, the slice removes the True
+    lacks_next_obs = _rows_without_next_obs(steps, index, is_last, rules)
     should_drop = lacks_next_obs & ~steps.terminated[index] & (rules.spec.cut_off_steps == "Drop")
     findings |= _final_findings(steps, index[lacks_next_obs & ~should_drop], index[should_drop], rules)
     if should_drop.any():
-        dropped_positions = np.flatnonzero(
-            should_drop & ~is_start
-        )  # the first row of an episode has no row before it
+        # In a fragment of one row, no other row becomes the last: the fragment is dropped.
+        dropped_positions = np.flatnonzero(should_drop & ~is_start)
         steps = _drop_last_steps(steps, index[dropped_positions - 1], index[dropped_positions])
         index, is_start, t = index[~should_drop], is_start[~should_drop], t[~should_drop]
     if not len(index):
@@ -86,7 +88,7 @@ def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
             steps.columns[Columns.INFOS][index], steps, index, episode_block, rules
         )
         columns[Columns.INFOS] = info_texts
-    details = _with_actors(details, steps, index[starts])
+    details = _with_agent_ids(details, steps, index[starts])
     block = replace(episode_block, columns=columns, details=details)
     return block, Findings(
         rows=len(steps),
@@ -106,14 +108,14 @@ def read_exported_file(location: Location, layout: str) -> Block:
     """
     file_format, options = FORMATS["Parquet" if layout == COLUMNS_LAYOUT else layout], ReadOptions()
     pieces = file_format.list_pieces(location, options)
-    steps = [
+    chunks = [
         Steps.from_rows(rows, piece_index)
         for piece_index, piece in enumerate(pieces)
         for rows in file_format.read(piece, options)
-        if isinstance(rows, Rows)
+        if isinstance(rows, Rows)  # always: no exported layout is read as blocks
     ]
     paths = [str(location)] * len(pieces)
-    block, _ = assemble(Steps.concat(steps, paths), Rules(PrepareSpec(), paths))
+    block, _ = assemble(Steps.concat(chunks, paths), Rules(PrepareSpec(), paths))
     if block is None:
         raise DataError(f"{location} holds no episodes")
     return block
@@ -122,7 +124,11 @@ def read_exported_file(location: Location, layout: str) -> Block:
 def _unfinished_findings(
     steps: Steps, order: RowOrder, unfinished_episodes: I64, rules: Rules
 ) -> dict[FindingKind, Any]:
-    """Report the unfinished episodes, or refuse them if the rules say so."""
+    """Report the unfinished episodes that are kept, or all rows of those that are dropped.
+
+    Raises:
+        DataError: there are unfinished episodes, and the rules refuse them.
+    """
     if not len(unfinished_episodes):
         return {}
     first_rows = order.index[np.append(True, np.diff(steps.episode[order.index]) != 0)]
@@ -140,8 +146,8 @@ def _unfinished_findings(
 
 
 def _find_unfinished(steps: Steps, order: RowOrder, rules: Rules) -> I64:
-    """Return the indices of the episodes whose last row neither terminates nor truncates them."""
-    # A filter leaves unfinished fragments at every gap, so they are not reported.
+    """Return the indices of the episodes whose last row neither terminates nor truncates them; none with a filter."""
+    # A filter leaves an unfinished fragment at every gap, so `prepare.unfinished` does not apply.
     if rules.is_filtered:
         return np.zeros(0, dtype=np.int64)
     episode = steps.episode[order.index]
@@ -152,14 +158,21 @@ def _find_unfinished(steps: Steps, order: RowOrder, rules: Rules) -> I64:
 def _rows_without_next_obs(steps: Steps, index: I64, is_last: Bool, rules: Rules) -> Bool:
     """Return `[K]` True for the last rows of fragments whose next observation is not in the data.
 
+    Args:
+        steps: all rows.
+        index: `[K]` index into the steps, in order; rows of dropped episodes are not included.
+        is_last: `[K]` True for the last row of a fragment.
+        rules: say whether a last row may lack its next observation.
+
     Raises:
-        DataError: another row lacks its next observation, or the rules require all of them.
+        DataError: a row that is not the last of its fragment lacks its next observation, or a last row does and the
+            rules do not allow it.
     """
     if not has_next_obs(steps):
         return is_last
     is_missing = steps.next_missing[index]
     for is_refused, where, remedy in (
-        (is_missing & ~is_last, "in a row that does not end its episode", ", or flag the end"),
+        (is_missing & ~is_last, "in a row that does not end its episode", ", or flag the row as the end"),
         (
             is_missing & (not rules.can_lack_final_obs),
             "where its episode ends",
@@ -174,7 +187,14 @@ def _rows_without_next_obs(steps: Steps, index: I64, is_last: Bool, rules: Rules
 
 
 def _final_findings(steps: Steps, zero_rows: I64, dropped_rows: I64, rules: Rules) -> dict[FindingKind, Any]:
-    """Report the last rows of episodes whose next observation is not in the data."""
+    """Report the last rows of fragments whose next observation is not in the data.
+
+    Args:
+        steps: all rows.
+        zero_rows: the rows that get zeros as next observation.
+        dropped_rows: the rows that are dropped.
+        rules: the rules, which locate rows.
+    """
     rows: dict[FindingKind, I64] = {"zeros": zero_rows, "cut_off": dropped_rows}
     return {
         kind: rules.make_finding(steps, np.sort(indices)) for kind, indices in rows.items() if len(indices)
@@ -182,9 +202,10 @@ def _final_findings(steps: Steps, zero_rows: I64, dropped_rows: I64, rules: Rule
 
 
 def _drop_last_steps(steps: Steps, new_last_rows: I64, dropped_rows: I64) -> Steps:
-    """Make each row in `new_last_rows` the last of its episode, in place of the following row, which is dropped.
+    """Make each row in `new_last_rows` the last of its fragment, in place of the following row in `dropped_rows`.
 
-    Its next observation is the dropped row's observation, and it is truncated as that row was.
+    The new last row gets the dropped row's observation as its next observation, and the dropped row's `truncated`.
+    The rows stay in the result; the caller removes them from the index.
     """
     truncated = steps.truncated.copy()
     truncated[new_last_rows] = steps.truncated[dropped_rows]
@@ -192,7 +213,8 @@ def _drop_last_steps(steps: Steps, new_last_rows: I64, dropped_rows: I64) -> Ste
     for name in leaves_of(Columns.OBS, steps.columns):
         obs = steps.columns[name]
         recorded_next_obs = steps.columns.get(next_leaf(name))
-        # If the data have no next observations, all other last rows terminate their episodes, and get zeros.
+        # If the data have no next observations, a last row that is not dropped terminates its episode; its next
+        # observation stays zero.
         next_obs = (
             np.full_like(obs, "" if obs.dtype == object else 0)
             if recorded_next_obs is None
@@ -203,11 +225,12 @@ def _drop_last_steps(steps: Steps, new_last_rows: I64, dropped_rows: I64) -> Ste
     return replace(steps, columns=columns, truncated=truncated)
 
 
-def _check_next_obs(steps: Steps, rules: Rules) -> Steps:
-    """Check the next observations, and convert them and the observations to a common dtype.
+def _unify_obs_dtypes(steps: Steps, rules: Rules) -> Steps:
+    """Convert observations and next observations to a common dtype, leaf by leaf.
 
     Raises:
-        DataError: next observations are required and missing, or differ from the observations in kind or shape.
+        DataError: the data have no observations; next observations are required and missing; or a leaf of the next
+            observations is missing, or differs from the leaf of the observations in shape, or in being text.
     """
     names = leaves_of(Columns.OBS, steps.columns)
     if not names:
@@ -225,13 +248,17 @@ def _check_next_obs(steps: Steps, rules: Rules) -> Steps:
     columns = dict(steps.columns)
     for name in names:
         obs, next_obs = columns[name], columns.get(next_leaf(name))
-        if (
-            next_obs is None
-            or next_obs.shape != obs.shape
-            or (next_obs.dtype == object) != (obs.dtype == object)
-        ):
+        if next_obs is None:
             raise rules.make_input_error(
-                steps, f"{next_leaf(name)!r} differs from {name!r}: both must have the same dtype and shape"
+                steps,
+                f"the column {next_leaf(name)!r} is missing, although the data have other columns of 'new_obs'; name "
+                "it under `schema`",
+            )
+        if next_obs.shape != obs.shape or (next_obs.dtype == object) != (obs.dtype == object):
+            raise rules.make_input_error(
+                steps,
+                f"{name!r} is {describe_array(obs)}, but {next_leaf(name)!r} is {describe_array(next_obs)}: both must "
+                "be numbers of one shape, or both text",
             )
         if next_obs.dtype != obs.dtype:
             common_dtype = np.result_type(obs, next_obs)
@@ -240,6 +267,7 @@ def _check_next_obs(steps: Steps, rules: Rules) -> Steps:
 
 
 def _make_columns(steps: Steps, index: I64, last_rows: I64, episode_block: Block) -> dict[str, NDArray[Any]]:
+    """Return the columns of a block, except infos; `episode_block` has the block's episodes, but no columns yet."""
     columns: dict[str, NDArray[Any]] = {}
     for name, column in steps.columns.items():
         if root(name) == Columns.OBS:
@@ -251,18 +279,27 @@ def _make_columns(steps: Steps, index: I64, last_rows: I64, episode_block: Block
     return columns
 
 
-def _with_actors(
+def _with_agent_ids(
     details: NDArray[np.object_] | None, steps: Steps, first_rows: I64
 ) -> NDArray[np.object_] | None:
-    """Return the details of each episode; empty details are replaced by the agent and module of the first row."""
-    actors = {
+    """Fill empty details of episodes with the ids of the agent and the module in the episode's first row.
+
+    Args:
+        details: `[N]` JSON text, "" if empty; None if no episode has details.
+        steps: all rows.
+        first_rows: `[N]` index of each episode's first row.
+
+    Returns:
+        `[N]` JSON text; None if no episode has details.
+    """
+    ids_by_column = {
         name: steps.columns[name][first_rows].tolist() for name in AGENT_COLUMNS if name in steps.columns
     }
-    if not actors:
+    if not ids_by_column:
         return details
     texts = [
-        to_text(**{name: actor_id or None for name, actor_id in zip(actors, ids, strict=True)})
-        for ids in zip(*actors.values(), strict=True)
+        to_text(**{name: value or None for name, value in zip(ids_by_column, ids, strict=True)})
+        for ids in zip(*ids_by_column.values(), strict=True)
     ]
     if details is not None:
         texts = [str(detail) or text for detail, text in zip(details, texts, strict=True)]
@@ -272,6 +309,7 @@ def _with_actors(
 def _make_observations(
     obs: NDArray[Any], next_obs: NDArray[Any] | None, index: I64, last_rows: I64, episode_block: Block
 ) -> NDArray[Any]:
+    """Return `[K + N, *shape]`: the observations of each episode, then its final observation (zero if unknown)."""
     observations = np.zeros((len(index) + episode_block.num_episodes, *obs.shape[1:]), dtype=obs.dtype)
     observations[episode_block.obs_row] = obs[index]
     final_rows = episode_block.obs_start + episode_block.length

@@ -22,8 +22,8 @@ from hindcast.episodes.block import I64, Bool
 _SPLIT_REMEDY = "set prepare.gaps to Split to cut such episodes into fragments"
 _JOIN_REMEDY = ", unless t orders timesteps without counting them (then set prepare.gaps to Join)"
 _ORDER_PROBLEM = (
-    "the observation differs from the next observation of the episode's previous row, and the rows cannot be ordered "
-    "by 't' or by their observations"
+    "the observation differs from the next observation of the episode's previous row in stored order, and the rows "
+    "cannot be ordered by 't' or by their observations, or prepare.order does not allow it"
 )
 _CHAIN_PROBLEM = (
     "the observation is not the next observation of any row, so the timestep before it is missing"
@@ -36,8 +36,9 @@ class RowOrder:
 
     Attributes:
         index: `[K]` index into the steps.
-        is_start: `[K]` True for the first row of an episode, and for the first row after a gap.
-        t: `[K]` timestep.
+        is_start: `[K]` True for the first row of a fragment: of an episode, after a gap, or after a row that ends the
+            episode.
+        t: `[K]` timestep in the episode.
         orders: see `Findings`.
         findings: see `Findings.found`.
     """
@@ -76,7 +77,7 @@ def order_rows(steps: Steps, rules: Rules) -> RowOrder:
             "the columns 't' and 'new_obs' are missing, so the order of the rows that pass the filter is "
             "unknown; name one of them under `schema`",
         )
-    steps = replace(steps, t=None)
+    steps = replace(steps, t=None)  # `t` does not decide the order, so messages must not name it
     if order_option == "Chain":
         return _order_by_chains(steps, rules)
     return _order_as_stored(steps, rules, should_chain=order_option == "Auto" and rules.is_grouped)
@@ -93,6 +94,7 @@ def _order_by_time(steps: Steps, rules: Rules) -> RowOrder:
     is_episode_start = np.append(True, ~is_same_episode)
     orders = {"time": int(is_episode_start.sum())}
     if rules.spec.gaps == "Join" or not steps.has_step_index:
+        # Only a filter makes gaps here, and gaps that a filter makes are allowed: `_ORDER_PROBLEM` is never raised.
         is_gap = _find_filter_gaps(steps, index, rules) & is_same_episode & ~is_end[:-1]
         order = _cut_at_gaps(steps, rules, index, is_gap, lambda _: _ORDER_PROBLEM)
         return replace(order, orders=orders, findings=findings | order.findings)
@@ -109,7 +111,7 @@ def _order_by_time(steps: Steps, rules: Rules) -> RowOrder:
 
 
 def _find_filter_gaps(steps: Steps, index: I64, rules: Rules) -> Bool:
-    """Return `[K - 1]` True for pairs of rows between which a filter dropped rows, by their observations."""
+    """Return `[K - 1]` True for pairs of adjacent rows whose observations show that a filter dropped rows between."""
     if not rules.is_filtered:
         return np.zeros(len(index) - 1, dtype=np.bool_)
     if not has_next_obs(steps):
@@ -131,15 +133,15 @@ def _cut_at_gaps(
     *,
     t: I64 | None = None,
 ) -> RowOrder:
-    """Cut episodes at gaps, and after rows that end them.
+    """Cut episodes at gaps, and after rows that end them; the result's `orders` are empty.
 
     Args:
         steps: all rows.
         rules: say whether gaps are allowed; gaps that a filter leaves are not reported.
         index: `[K]` index into the steps.
-        is_gap: `[K - 1]` True for pairs of rows of one episode between which rows are missing.
+        is_gap: `[K - 1]` True for pairs of adjacent rows of one episode between which rows are missing.
         describe_gap: returns a sentence about the gap between the rows `index[i]` and `index[i + 1]`, given `i`.
-        t: `[K]` timesteps; if None, they are counted from 0, and one is skipped at each gap.
+        t: `[K]` timesteps; if None, they are counted from 0, and one timestep is skipped at each gap.
 
     Raises:
         DataError: there is a gap, and the rules do not allow it.
@@ -168,21 +170,31 @@ def _cut_at_gaps(
 
 
 def find_breaks_between_files(steps: Steps, index: I64, rules: Rules) -> Bool:
-    """Return `[K - 1]` True for pairs of rows in different files whose second row does not follow the first."""
-    pieces, piece_index = np.unique(steps.piece[index], return_inverse=True)
-    _, file_of_piece = np.unique([rules.paths[piece] for piece in pieces.tolist()], return_inverse=True)
-    file_index = file_of_piece[piece_index]
+    """Return `[K - 1]` True for adjacent rows in different files whose second row does not follow the first."""
+    parts, part_index = np.unique(steps.part[index], return_inverse=True)
+    _, file_of_part = np.unique([rules.paths[part] for part in parts.tolist()], return_inverse=True)
+    file_index = file_of_part[part_index]
     pairs = np.flatnonzero(file_index[1:] != file_index[:-1])
     is_break = np.zeros(len(index) - 1, dtype=np.bool_)
     is_break[pairs] = ~follows(steps, index[pairs], index[pairs + 1])
     return is_break
 
 
-def _check_file_transitions(steps: Steps, index: I64, is_same_episode: Bool, rules: Rules) -> None:
-    """Check that the observations of adjacent rows match across files, if rows have no ids and are joined by `t`."""
-    pairs = np.flatnonzero(is_same_episode & find_breaks_between_files(steps, index, rules))
+def _check_file_transitions(steps: Steps, index: I64, is_continued: Bool, rules: Rules) -> None:
+    """Check that rows without ids follow each other by their observations where an episode continues in another file.
+
+    Args:
+        steps: all rows.
+        index: `[K]` index into the steps.
+        is_continued: `[K - 1]` True for pairs of adjacent rows that are taken for one episode.
+        rules: the rules, which locate rows.
+
+    Raises:
+        DataError: the rows on both sides of a file's end do not follow each other.
+    """
+    pairs = np.flatnonzero(is_continued & find_breaks_between_files(steps, index, rules))
     if len(pairs):
-        previous_path = rules.paths[int(steps.piece[index[pairs[0]]])]
+        previous_path = rules.paths[int(steps.part[index[pairs[0]]])]
         raise rules.make_row_error(
             steps,
             int(index[pairs[0] + 1]),
@@ -193,7 +205,14 @@ def _check_file_transitions(steps: Steps, index: I64, is_same_episode: Bool, rul
 
 
 def _drop_duplicate_rows(steps: Steps, index: I64, rules: Rules) -> tuple[I64, dict[FindingKind, Finding]]:
-    """Drop rows that repeat the previous row in episode, timestep and all columns."""
+    """Drop rows that repeat the previous row in episode, timestep, flags and all columns.
+
+    Returns:
+        The index of the remaining rows, and the finding on the dropped rows, if any.
+
+    Raises:
+        DataError: rows of one timestep differ, or the rules refuse repeated rows.
+    """
     assert steps.t is not None
     episode, t = steps.episode[index], steps.t[index]
     repeats = np.flatnonzero((episode[1:] == episode[:-1]) & (t[1:] == t[:-1])) + 1
@@ -226,6 +245,7 @@ def _order_as_stored(steps: Steps, rules: Rules, should_chain: bool) -> RowOrder
         index = np.concatenate([index[~is_chained], rows])
         index = index[np.argsort(steps.episode[index], kind="stable")]
         is_gap, _ = _find_breaks(steps, index, chained_episodes)
+    # With prepare.gaps Join, rows that do not follow each other are consecutive all the same.
     order = _cut_at_gaps(steps, rules, index, is_gap & (not rules.should_join_gaps), lambda _: _ORDER_PROBLEM)
     orders = {
         "stored": len(np.unique(steps.episode[index])) - len(chained_episodes),
@@ -262,7 +282,11 @@ def _drop_repeated_segments(steps: Steps, index: I64, rules: Rules) -> tuple[I64
 def _repeat_findings(
     steps: Steps, rows: I64, rules: Rules, kind: FindingKind, problem: str
 ) -> dict[FindingKind, Finding]:
-    """Report dropped duplicates, or refuse them if the rules say so; `problem` describes the first."""
+    """Report dropped rows; `problem` describes `rows[0]`.
+
+    Raises:
+        DataError: there are rows, and the rules refuse repeated rows.
+    """
     if not len(rows):
         return {}
     if rules.spec.duplicates == "Refuse":
@@ -274,7 +298,7 @@ def _repeat_findings(
 
 def _duplicate_findings(steps: Steps, rows: I64, rules: Rules) -> dict[FindingKind, Finding]:
     """Report rows that were dropped because they repeat chained rows."""
-    return _repeat_findings(steps, rows, rules, "duplicates", "the row repeats another")
+    return _repeat_findings(steps, rows, rules, "duplicates", "the row repeats another row of its episode")
 
 
 def _order_by_chains(steps: Steps, rules: Rules) -> RowOrder:
@@ -287,7 +311,8 @@ def _order_by_chains(steps: Steps, rules: Rules) -> RowOrder:
         raise rules.make_row_error(
             steps,
             int(index[is_ambiguous].min()),
-            "an observation occurs twice in the episode, so its rows cannot be chained; choose another order",
+            "an observation occurs twice in the episode (or its rows form a cycle), so the rows cannot be chained; set "
+            "prepare.order to another order",
         )
     episode = steps.episode[index]
     is_gap = (episode[1:] == episode[:-1]) & (chain[1:] != chain[:-1]) & ~steps.is_end[index][:-1]

@@ -34,7 +34,10 @@ def rows_equal(steps: Steps, first_rows: I64, second_rows: I64) -> Bool:
 
 
 def follows(steps: Steps, first_rows: I64, second_rows: I64) -> Bool:
-    """Return `[n]` True for pairs whose first row's next observation is the second row's observation, or is missing."""
+    """Return `[n]` True for pairs whose first row's next observation is the second row's observation, or is missing.
+
+    If the data have no next observations, all pairs are True.
+    """
     is_equal = np.ones(len(first_rows), dtype=np.bool_)
     for name in leaves_of(Columns.OBS, steps.columns):
         next_obs = steps.columns.get(next_leaf(name))
@@ -117,7 +120,7 @@ def drop_equal_rows(steps: Steps, rows: I64) -> I64:
         [canonicalise(name, column[rows]) for name, column in with_flags(steps).items()]
     )
     hash_values = mix_bits(content_hashes ^ mix_bits(steps.episode[rows].astype(np.uint64)))
-    # Equal rows become neighbours by their hashes; content is compared only where hashes are equal.
+    # Sorting by hashes makes equal rows neighbours; content is compared only where hashes are equal.
     order = np.argsort(hash_values, kind="stable")
     sorted_rows = rows[order]
     earlier, later = sorted_rows[:-1], sorted_rows[1:]
@@ -129,9 +132,10 @@ def drop_equal_rows(steps: Steps, rows: I64) -> I64:
 
 
 def _digest_segments(steps: Steps, segments: Sequence[I64]) -> list[Hashable]:
-    """Compute the digests of all columns for each segment of rows."""
+    """Compute a tuple of digests for each segment of rows: one digest per column."""
     index = np.concatenate(segments)
     stops = np.cumsum([len(segment) for segment in segments])
+    # All segments get the same id, which is part of a digest, so that equal segments have equal digests.
     row_ranges = [
         ("", stop - len(segment), stop) for segment, stop in zip(segments, stops.tolist(), strict=True)
     ]
@@ -147,7 +151,8 @@ class Chains(NamedTuple):
     Attributes:
         rows: `[K]` index into the steps.
         chain: `[K]` number of the row's chain in its episode, by the order of the chains' first stored rows.
-        is_ambiguous: `[K]` True for rows of episodes in which an observation occurs twice, or rows form a cycle.
+        is_ambiguous: `[K]` True for all rows of an episode in which an observation occurs twice, two rows have the same
+            successor, or rows form a cycle.
     """
 
     rows: I64
@@ -161,7 +166,11 @@ def has_next_obs(steps: Steps) -> bool:
 
 
 def find_chainable_episodes(steps: Steps, episodes: I64) -> tuple[I64, I64]:
-    """Return the episodes whose rows form one chain that does not end before its last row; and their rows in order."""
+    """Find the episodes whose rows form one unambiguous chain in which only the last row may end the episode.
+
+    Returns:
+        The episodes, and the index of their rows, ordered by episode and chain; equal rows occur once.
+    """
     chains = find_chains(steps, np.flatnonzero(np.isin(steps.episode, episodes)))
     episode = steps.episode[chains.rows]
     is_last = np.append(episode[1:] != episode[:-1], True)
@@ -181,6 +190,7 @@ def find_chains(steps: Steps, rows: I64) -> Chains:
 
 def _link_rows(steps: Steps) -> tuple[I64, I64, Bool]:
     """Return, `[R]` each, a row's chain, its position in the chain, and whether it is ambiguous; see `Chains`."""
+    # Observations are compared by 64-bit hashes only: an equal hash counts as an equal observation.
     count = len(steps)
     names = leaves_of(Columns.OBS, steps.columns)
     episode_hash = mix_bits(steps.episode.astype(np.uint64))
@@ -219,12 +229,12 @@ def _find_chain_ends(successor: I64, has_successor: Bool) -> tuple[I64, I64, Boo
 
 
 def _number_chains(episode: I64, first_row: I64) -> I64:
-    """Return `[R]` the number of each row's chain in its episode, by the chains' first rows."""
+    """Return `[R]` the number of each row's chain in its episode, from 0, by the chains' first stored rows."""
     order = np.lexsort((first_row, episode))
     is_first = np.append(True, episode[order][1:] != episode[order][:-1])
     is_new_chain = np.append(False, first_row[order][1:] != first_row[order][:-1])
-    count = np.cumsum(is_new_chain | is_first)
-    starts = np.maximum.accumulate(np.where(is_first, count, 0))
+    chain_number = np.cumsum(is_new_chain | is_first)  # over all episodes
+    first_number = np.maximum.accumulate(np.where(is_first, chain_number, 0))
     numbers = np.empty(len(episode), dtype=np.int64)
-    numbers[order] = count - starts
+    numbers[order] = chain_number - first_number
     return numbers

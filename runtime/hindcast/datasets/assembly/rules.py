@@ -53,8 +53,8 @@ _SENTENCES: Final[dict[FindingKind, tuple[str, str]]] = {
         "{} times an episode continues after its end, and was cut there",
     ),
     "unlike": (
-        "in 1 row new_obs differs from the next row's obs, which is used",
-        "in {} rows new_obs differs from the next row's obs, which is used",
+        "the obs of 1 row differs from the new_obs of the row before it; obs is used",
+        "the obs of {} rows differs from the new_obs of the row before each; obs is used",
     ),
     "dropped": ("1 row of an unfinished episode was dropped", "{} rows of unfinished episodes were dropped"),
     "zeros": (
@@ -73,11 +73,11 @@ class Finding(JsonModel):
     """A finding to report, with its first location.
 
     Attributes:
-        count: number of cases.
+        count: number of cases: rows, episodes or places, as the sentence of the finding's kind says.
         path: file of the first case; None for data stored as complete episodes.
         row: row in that file; None for data stored as complete episodes.
         eps_id: episode of the first case.
-        t: timestep of the first case, if the data contain timesteps.
+        t: timestep of the first case; None if the data do not count timesteps, or the order does not depend on them.
     """
 
     count: int
@@ -112,26 +112,26 @@ class Findings(JsonModel):
     found: dict[FindingKind, Finding] = {}
 
     @classmethod
-    def merge(cls, parts: Sequence[Findings]) -> Findings:
-        """Add up the findings of several parts of the data; each finding keeps its first location."""
+    def merge(cls, items: Sequence[Findings]) -> Findings:
+        """Add up the findings in several sets of rows, such as partitions; of each kind, keep the first location."""
         orders: Counter[str] = Counter()
         findings_by_kind: dict[FindingKind, Finding] = {}
-        for part in parts:
-            orders.update(part.orders)
-            for kind, finding in part.found.items():
+        for findings in items:
+            orders.update(findings.orders)
+            for kind, finding in findings.found.items():
                 earlier = findings_by_kind.get(kind)
                 total = finding.count + (earlier.count if earlier else 0)
                 findings_by_kind[kind] = (earlier or finding).model_copy(update={"count": total})
         return cls(
-            rows=sum(part.rows for part in parts),
-            episodes=sum(part.episodes for part in parts),
-            timesteps=sum(part.timesteps for part in parts),
+            rows=sum(findings.rows for findings in items),
+            episodes=sum(findings.episodes for findings in items),
+            timesteps=sum(findings.timesteps for findings in items),
             orders=dict(orders),
             found=findings_by_kind,
         )
 
     def sentences(self) -> tuple[str, ...]:
-        """Return sentences for the user."""
+        """Return sentences for the user: on the numbers of rows and episodes, then on each kind of finding."""
         orders = ", ".join(
             f"{formatting.integer(self.orders[name])} {description}"
             for name, description in _ORDERS.items()
@@ -161,11 +161,11 @@ class Rules:
 
     Attributes:
         spec: the `prepare` section of the input.
-        paths: file of each piece.
+        paths: path of each part's file.
         is_filtered: whether a filter may have dropped rows.
         should_zero_final_obs: whether zeros replace a missing observation after an episode's last row.
-        is_grouped: whether rows have episode ids, by which they are grouped. Otherwise episodes follow each other in
-            stored order.
+        is_grouped: whether rows have episode ids, by which they are grouped. Otherwise rows are in stored order, and
+            an episode ends where its flags, `t` or observations say so.
     """
 
     spec: PrepareSpec
@@ -176,7 +176,7 @@ class Rules:
 
     @property
     def should_split_gaps(self) -> bool:
-        """True if an episode with missing rows is cut."""
+        """True if an episode is cut where rows are missing; otherwise such episodes are refused, or joined."""
         return self.is_filtered or self.spec.gaps == "Split"
 
     @property
@@ -186,16 +186,16 @@ class Rules:
 
     @property
     def should_join_gaps(self) -> bool:
-        """True if adjacent rows of an episode are consecutive timesteps, whatever `t` says."""
+        """True if adjacent rows of an episode are consecutive timesteps, whatever `t` and the observations say."""
         return self.spec.gaps == "Join" and not self.is_filtered
 
     def make_finding(self, steps: Steps, selection: Bool | I64) -> Finding:
-        """Make a finding from a mask or indices of rows: their number, and the location of the first."""
+        """Make a finding from a mask or indices of rows, at least one: their number, and the first row's location."""
         rows = np.flatnonzero(selection) if selection.dtype == np.bool_ else selection
         first_row = int(rows[0])
         return Finding(
             count=len(rows),
-            path=self.paths[int(steps.piece[first_row])],
+            path=self.paths[int(steps.part[first_row])],
             row=int(steps.row[first_row]),
             eps_id=str(steps.episode_ids[steps.episode[first_row]]),
             t=int(steps.t[first_row]) if steps.t is not None and steps.has_step_index else None,
@@ -206,12 +206,12 @@ class Rules:
         return DataError(f"{self.make_finding(steps, np.array([row]))}: {message}")
 
     def make_input_error(self, steps: Steps, message: str) -> DataError:
-        """Make an error about all rows, such as a missing column."""
-        return DataError(f"{self.paths[int(steps.piece[0])]}: {message}")
+        """Make an error about all rows, such as a missing column; it names the file of the first row."""
+        return DataError(f"{self.paths[int(steps.part[0])]}: {message}")
 
 
 def refuse_unfinished(block: Block, rules: Rules, path: str) -> None:
-    """Check that all episodes are finished, if the rules require it.
+    """Refuse unfinished episodes in a block if `prepare.unfinished` is Refuse.
 
     Raises:
         DataError: an episode is unfinished.
@@ -224,8 +224,11 @@ def refuse_unfinished(block: Block, rules: Rules, path: str) -> None:
         )
 
 
-def keep_whole_episodes(block: Block, rules: Rules) -> tuple[Block, Findings]:
-    """Apply the rules to complete episodes, and return the remaining episodes and the findings."""
+def apply_unfinished_rule(block: Block, rules: Rules) -> tuple[Block, Findings]:
+    """Apply `prepare.unfinished` to complete episodes, and return the remaining episodes and the findings.
+
+    With Refuse, `refuse_unfinished` must have checked the block before.
+    """
     unfinished_episodes = _find_unfinished(block, rules)
     remaining_block, findings_by_kind = block, dict[FindingKind, Finding]()
     if len(unfinished_episodes):
@@ -247,8 +250,8 @@ def keep_whole_episodes(block: Block, rules: Rules) -> tuple[Block, Findings]:
 
 
 def _find_unfinished(block: Block, rules: Rules) -> I64:
-    """Return the indices of the episodes that end neither terminated nor truncated."""
-    # A filter leaves unfinished fragments at every gap, so they are not reported.
+    """Return the indices of the episodes that end neither terminated nor truncated; none with a filter."""
+    # A filter leaves an unfinished fragment at every gap, so `prepare.unfinished` does not apply.
     if rules.is_filtered:
         return np.zeros(0, dtype=np.int64)
     return np.flatnonzero(~block.terminated & ~block.truncated)

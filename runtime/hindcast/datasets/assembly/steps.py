@@ -18,7 +18,7 @@ from hindcast.formats.rows import AGENT_COLUMNS, Rows, Timesteps
 from hindcast.formats.spec import describe_array
 
 Array = NDArray[Any]
-_ROW_FIELDS: Final = ("terminated", "truncated", "next_missing", "piece", "row")
+_ROW_FIELDS: Final = ("terminated", "truncated", "next_missing", "part", "row")
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class Steps:
         terminated: `[R]` as in `Rows`.
         truncated: `[R]` as in `Rows`.
         next_missing: `[R]` as in `Rows`.
-        piece: `[R]` index of the piece that the row was read from; pieces are in stored order.
+        part: `[R]` index of the part that the row was read from; parts are in stored order.
         row: `[R]` index of the row in its file.
     """
 
@@ -44,7 +44,7 @@ class Steps:
     terminated: Bool
     truncated: Bool
     next_missing: Bool
-    piece: I64
+    part: I64
     row: I64
 
     def __len__(self) -> int:
@@ -52,7 +52,7 @@ class Steps:
 
     @property
     def has_step_index(self) -> bool:
-        """True if `t` counts timesteps; False if it is missing, or has dates and times, which only order rows."""
+        """True if `t` counts timesteps; False if `t` is missing, or has dates and times, which only order rows."""
         return self.t is not None and self.t.dtype.kind != "M"
 
     @property
@@ -61,8 +61,8 @@ class Steps:
         return self.terminated | self.truncated
 
     @classmethod
-    def from_rows(cls, rows: Rows, piece: int) -> Steps:
-        """Make steps from the rows of a piece, given its index; the rows must have episode ids."""
+    def from_rows(cls, rows: Rows, part: int) -> Steps:
+        """Make steps from rows that have episode ids; `part` is the index of the part that they were read from."""
         episode, episode_ids = encode_ids(rows.eps_id)
         return cls(
             columns=rows.columns,
@@ -72,7 +72,7 @@ class Steps:
             terminated=rows.terminated,
             truncated=rows.truncated,
             next_missing=rows.next_missing,
-            piece=np.full(len(rows), piece, dtype=np.int64),
+            part=np.full(len(rows), part, dtype=np.int64),
             row=rows.row,
         )
 
@@ -83,7 +83,7 @@ class Steps:
         return replace(self, columns=columns, t=None if self.t is None else self.t[index], **arrays)
 
     def split(self, num_partitions: int) -> dict[int, Steps]:
-        """Split rows by a hash of their episode's id, and return partition -> rows without empty partitions."""
+        """Split rows by a hash of their episode's id, and return number of a partition -> rows, if it has any."""
         if num_partitions == 1:
             return {0: self}
         # Not Python's `hash`, which differs from process to process.
@@ -100,44 +100,46 @@ class Steps:
         }
 
     @classmethod
-    def concat(cls, parts: Sequence[Steps], paths: Sequence[str]) -> Steps:
-        """Concatenate steps, in order.
+    def concat(cls, chunks: Sequence[Steps], paths: Sequence[str]) -> Steps:
+        """Concatenate chunks of steps, in order; infos and ids that only some chunks have are "" in the others.
 
         Args:
-            parts: the steps, at least one; none may be empty.
-            paths: file of each piece.
+            chunks: at least one chunk; no chunk may be empty.
+            paths: path of each part's file.
 
         Raises:
-            DataError: parts differ in columns or shapes, or only some have `t`.
+            DataError: chunks differ in columns, shapes or kinds (numbers or text), or only some have `t`.
         """
-        if len(parts) == 1:
-            return parts[0]
+        if len(chunks) == 1:
+            return chunks[0]
         for name in (Columns.INFOS, *AGENT_COLUMNS):
-            if any(name in part.columns for part in parts):
-                parts = [part._with_text_column(name) for part in parts]
-        _check_compatible(parts, paths)
-        all_ids = np.concatenate([part.episode_ids for part in parts])
+            if any(name in chunk.columns for chunk in chunks):
+                chunks = [chunk._with_text_column(name) for chunk in chunks]
+        _check_compatible(chunks, paths)
+        all_ids = np.concatenate([chunk.episode_ids for chunk in chunks])
         id_index, distinct_ids = encode_ids(all_ids)
-        offsets = np.cumsum([0, *(len(part.episode_ids) for part in parts)])
-        first_part = parts[0]
+        offsets = np.cumsum([0, *(len(chunk.episode_ids) for chunk in chunks)])
+        first_chunk = chunks[0]
         arrays: dict[str, Any] = {
-            name: np.concatenate([getattr(part, name) for part in parts]) for name in _ROW_FIELDS
+            name: np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in _ROW_FIELDS
         }
         return cls(
             columns={
-                name: np.concatenate([part.columns[name] for part in parts]) for name in first_part.columns
+                name: np.concatenate([chunk.columns[name] for chunk in chunks])
+                for name in first_chunk.columns
             },
             episode=np.concatenate(
-                [id_index[offset + part.episode] for offset, part in zip(offsets, parts, strict=False)]
+                [id_index[offset + chunk.episode] for offset, chunk in zip(offsets, chunks, strict=False)]
             ),
             episode_ids=distinct_ids,
             t=None
-            if first_part.t is None
-            else np.concatenate([part.t for part in parts if part.t is not None]),
+            if first_chunk.t is None
+            else np.concatenate([chunk.t for chunk in chunks if chunk.t is not None]),
             **arrays,
         )
 
     def _with_text_column(self, name: str) -> Steps:
+        """Return the rows with a column of empty text, if they lack the column."""
         if name in self.columns:
             return self
         empty_texts = np.full(len(self), "", dtype=object)
@@ -145,12 +147,12 @@ class Steps:
 
     def find_scattered_episode(self) -> str | None:
         """Return the id of an episode whose rows are not adjacent; None if there is no such episode."""
-        run_starts = np.flatnonzero(np.append(True, np.diff(self.episode) != 0))
-        episodes, counts = np.unique(self.episode[run_starts], return_counts=True)
+        segment_starts = np.flatnonzero(np.append(True, np.diff(self.episode) != 0))
+        episodes, counts = np.unique(self.episode[segment_starts], return_counts=True)
         return str(self.episode_ids[episodes[np.argmax(counts > 1)]]) if (counts > 1).any() else None
 
     def compact(self) -> Steps:
-        """Return the same rows without the episode ids that none of them has."""
+        """Return the same rows, with only those `episode_ids` that a row has."""
         used_ids, episode = np.unique(self.episode, return_inverse=True)
         return replace(self, episode=episode, episode_ids=self.episode_ids[used_ids])
 
@@ -163,15 +165,16 @@ def encode_ids(ids: NDArray[np.object_] | None) -> tuple[I64, NDArray[np.object_
     return dictionary_array.indices.to_numpy().astype(np.int64), distinct_ids
 
 
-def _check_compatible(parts: Sequence[Steps], paths: Sequence[str]) -> None:
-    for part in parts[1:]:
-        difference = _describe_difference(parts[0], part)
+def _check_compatible(chunks: Sequence[Steps], paths: Sequence[str]) -> None:
+    for chunk in chunks[1:]:
+        difference = _describe_difference(chunks[0], chunk)
         if difference:
-            files = " and ".join(dict.fromkeys(paths[int(steps.piece[0])] for steps in (parts[0], part)))
-            raise DataError(f"{files} differ: {difference}")
+            files = " and ".join(dict.fromkeys(paths[int(steps.part[0])] for steps in (chunks[0], chunk)))
+            raise DataError(f"rows of {files} differ: {difference}")
 
 
 def _describe_difference(first: Steps, second: Steps) -> str | None:
+    """Describe why two chunks cannot be concatenated; None if they can."""
     if second.columns.keys() != first.columns.keys():
         return (
             f"they have the columns {sorted(first.columns)} and {sorted(second.columns)}; name those to "

@@ -22,6 +22,8 @@ _REMEDY: Final = "choose another folder, or pass --replace, which deletes only t
 def claim(target: Target, digest: str) -> None:
     """Claim the target's folder for data with this digest, unless it is already claimed for them.
 
+    Other data in the folder are deleted if `target.replace` is set.
+
     Raises:
         OutputConflict: the folder holds something else.
     """

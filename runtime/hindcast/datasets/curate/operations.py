@@ -60,7 +60,15 @@ def split_data(
     seed: int = 0,
     hooks: Hooks = NO_HOOKS,
 ) -> tuple[WriteResult, WriteResult]:
-    """Write a fraction of the episodes to one folder, and the remaining ones to another; see `Dataset.split`."""
+    """Write the remaining episodes to one folder, and a fraction of all episodes to another; see `Dataset.split`.
+
+    Returns:
+        The result of `remaining_target`, then that of `fraction_target`.
+
+    Raises:
+        SpecError: a destination overlaps a source or the other destination, or the fraction is not between 0 and 1.
+        UserError: as `write`, or the data cannot be read.
+    """
     _check_overlap([reading], [remaining_target.folder, fraction_target.folder])
     outputs = list(
         zip(
@@ -72,8 +80,10 @@ def split_data(
     # Both targets are checked before either is written.
     for dataset, target in outputs:
         check_target(dataset, target)
-    first, second = (_write(dataset, [reading], target, hooks) for dataset, target in outputs)
-    return first, second
+    remaining_result, fraction_result = (
+        _write(dataset, [reading], target, hooks) for dataset, target in outputs
+    )
+    return remaining_result, fraction_result
 
 
 def _write(dataset: Dataset, readings: Sequence[Reading], target: Target, hooks: Hooks) -> WriteResult:

@@ -75,7 +75,7 @@ def check_target(dataset: Dataset, target: Target) -> None:
         DataError: there are no episodes to write.
     """
     if not dataset.num_episodes:
-        raise DataError(f"the selection has no episodes to write to {target.folder}: select others")
+        raise DataError(f"the selection has no episodes to write to {target.folder}: select at least one")
     is_claimed(target, dataset.digest)
 
 
@@ -95,7 +95,8 @@ def write(
 
     Raises:
         OutputConflict: the folder holds something else, or another process writes to it.
-        DataError: there are no episodes, the format cannot hold the data, or the data read back differ.
+        DataError: there are no episodes, the format cannot hold the data, or the data read back differ (then the files
+            are deleted, unless an earlier call had finished them).
         StorageError: the folder cannot be written; complete ranges remain and count when a later call resumes.
     """
     start_time = time.monotonic()
@@ -171,14 +172,14 @@ def _write_ranges(dataset: Dataset, target: Target, hooks: Hooks) -> None:
 
 def _divide_into_ranges(dataset: Dataset, target: Target) -> list[range]:
     """Divide all episodes into ranges of about the size of a file."""
-    # With `rows_per_file`, a range ends at a multiple of it, so that only the very last file may have fewer rows.
+    # With `rows_per_file`, a range ends at a multiple of that number, so that only the last file may have fewer rows.
     min_bytes = max(_MIN_RANGE_BYTES, target.file_bytes // (_TEXT_GROWTH if target.is_text else 1))
-    step = target.rows_per_file if target.has_episode_rows else None
+    rows_per_file = target.rows_per_file if target.has_episode_rows else None
     boundaries, size, end = [0], 0, 0
     for unit in dataset.units:
         size += unit.nbytes
         end += len(unit.lengths)
-        boundary = end - end % step if step else end
+        boundary = end - end % rows_per_file if rows_per_file else end
         if size >= min_bytes and boundary > boundaries[-1]:
             boundaries.append(boundary)
             size = 0
@@ -254,10 +255,10 @@ def _compute_content(dataset: Dataset, units: range) -> Content:
 
 
 def _difference_error(target: Target, difference: str, is_finished: bool) -> DataError:
-    """Make the error for data that differ when read back; files that this call wrote are deleted."""
+    """Delete the files unless an earlier call wrote them, and make the error for data that differ when read back."""
     problem = f"the data read back from {target.folder} have {difference}"
     if is_finished:
-        return DataError(f"{problem}: run it again with --replace")
+        return DataError(f"{problem}: run the command again with --replace")
     clear_dataset(target.folder, keep=(LOCK,))
     return DataError(
         f"{target.format} cannot hold these data: {problem}; the files were deleted; choose another format"

@@ -128,7 +128,11 @@ def _find_usable_files(reading: Reading) -> tuple[list[Location], list[DataProbl
 
 
 def _describe_source(recognised_file: RecognisedFile) -> DescribedFile:
-    """Describe a file by its spaces and the kinds of its columns."""
+    """Read a file to its end, and return its location, its spec and its number of timesteps.
+
+    Raises:
+        DataError: the file cannot be read, or its rows differ in columns, kinds or shapes.
+    """
     file_format, location, options = recognised_file
     spec, num_steps = file_format.describe(location), 0
     for piece in file_format.list_pieces(location, options):

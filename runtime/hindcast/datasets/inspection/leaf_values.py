@@ -35,12 +35,13 @@ class LeafValues:
         space: space of the leaf; None if unknown.
 
     Attributes:
-        num_rows: number of rows added.
+        num_rows: number of rows added; 0 for complex numbers, whose values are only checked.
         num_zeros: number of rows of zeros; not counted for observations.
         low: `[D]` minimum of each dimension; None before the first row.
         high: `[D]` maximum of each dimension; None before the first row.
         shown_dimensions: indices of the dimensions in `spread` and `sampled_rows`: all, or 64 spread evenly.
-        value_counts: integer -> number of times that it occurs; incomplete after `MAX_DISTINCT_VALUES` values.
+        value_counts: value -> number of times that it occurs, of a leaf with one integer or boolean per row; incomplete
+            if there are more than `MAX_DISTINCT_VALUES` values.
         spread: distributions of the shown dimensions; empty for observations.
         sampled_rows: shown dimensions of a sample of the observations; empty for other leaves.
     """
@@ -133,7 +134,7 @@ class LeafValues:
     def _make_problem(self, kind: ProblemKind, fault: _FaultSummary) -> DataProblem:
         """Make the problem of a kind of fault."""
         severity: Severity = "error"
-        # Box actions are recorded before scaling and clipping, and observations often exceed their bounds a little.
+        # Box actions are usually recorded before scaling and clipping, and observations often exceed their bounds.
         if kind == "outside-space" and isinstance(self.space, spaces.Box):
             severity = "info" if root(self.name) == Columns.ACTIONS else "warning"
         message = fault.sentence

@@ -31,6 +31,7 @@ _SAMPLE_BYTES = 1 << 30
 _MIN_UNITS = 8
 _MAX_UNITS_FOR_FLAGS = 2_000
 _INSPECTED_COLUMNS = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.ACTION_LOGP)
+# Kind and severity of a problem of episodes, and the clause after "2 of 30 episodes have".
 _DESCRIPTIONS: Final[tuple[tuple[ProblemKind, Severity, str], ...]] = (
     ("empty-episode", "warning", "no timesteps"),
     ("ended-twice", "warning", "both a terminal state and a cut: they count as terminated"),
@@ -60,12 +61,22 @@ def sample_units(units: Sequence[Unit], sample_limit: int | None) -> list[Unit]:
 
 
 class Sample:
-    """Statistics and problems of the sampled units.
+    """Statistics and problems of the sampled units, which are read on construction.
 
     Args:
         dataset: the dataset.
         sample_limit: approximate number of timesteps to read; None reads all.
         progress: called after each unit.
+
+    Attributes:
+        dataset: the dataset.
+        episode_statistics: statistics of all episodes whose ids and flags were read.
+        problems: problems of files and of the spec.
+        returns: `[N]` returns of each unit's episodes, of units with one reward per timestep.
+        num_episodes: number of sampled episodes.
+        num_steps: number of their timesteps.
+        num_rewarded_episodes: number of sampled episodes with a reward other than 0.
+        leaves: name -> statistics of each numeric leaf of `_INSPECTED_COLUMNS`.
     """
 
     def __init__(
@@ -134,6 +145,7 @@ class Sample:
             return None
 
     def _find_leaf_spaces(self) -> dict:
+        """Return the recorded space of each leaf; if a leaf does not fit its space, add a problem and return {}."""
         spec = self.dataset.spec
         column_spaces = (
             spec.observation_space if leaves_of(Columns.OBS, spec.leaves) else None,

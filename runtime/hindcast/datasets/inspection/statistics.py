@@ -25,8 +25,8 @@ class ValueDistribution(JsonModel):
         median: median.
         max: maximum.
         std: population standard deviation.
-        edges: `[B + 1]` edges of the histogram's bins; if the values are integers in a range of less than 20, there is
-            one bin for each integer.
+        edges: `[B + 1]` edges of the histogram's bins: 20 bins of equal width; one bin for each integer if the values
+            are integers in a range of less than 20; one bin if all values are equal.
         counts: `[B]` number of values in each bin, in an evenly spaced sample if there are more than 262,144 values.
     """
 

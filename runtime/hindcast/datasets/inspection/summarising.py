@@ -107,6 +107,7 @@ def summarise(
 def _find_space(
     sample: Sample, column: str, recorded_space: gym.Space | None
 ) -> tuple[gym.Space | None, Origin | None]:
+    """Return the space of a column and its origin; None for both if it is not recorded and cannot be guessed."""
     if recorded_space is not None:
         return recorded_space, "recorded"
     bounds = {name: leaf.bounds for name, leaf in sample.leaves.items() if leaf.bounds is not None}
@@ -141,7 +142,7 @@ def _finite_or_none(value: float) -> float | None:
 
 @np.errstate(all="ignore")
 def _compute_range_shares(low: F64, high: F64, dimensions: NDArray[np.int64], space: gym.Space | None) -> F64:
-    """Return each dimension's range as a fraction of the space's; NaN for unbounded dimensions."""
+    """Return the range of each of `dimensions` as a fraction of the range in the space; NaN if that is not finite."""
     if not isinstance(space, spaces.Box):
         return np.full(len(dimensions), np.nan)
     low_bound, high_bound = (
@@ -208,7 +209,7 @@ def compute_coverage(observations: NDArray[Any]) -> Coverage | None:
     If the second component has less than a thousandth of the first one's variance, the grid has one dimension.
 
     Returns:
-        The coverage, or None if no dimension varies.
+        The coverage, or None if no dimension varies or no observation is finite.
     """
     values = np.asarray(observations, dtype=np.float64)
     values = values[(np.abs(values) <= LARGEST_FLOAT32).all(axis=1)]
@@ -251,9 +252,14 @@ def _project_to_principal_components(z_scores: F64) -> tuple[F64, float]:
 def guess_space(spec: DataSpec, column: str, bounds: Mapping[str, Bounds]) -> gym.Space | None:
     """Guess the space of `obs` or `actions` from dtypes, shapes and extreme values.
 
-    A non-negative integer is Discrete up to the maximum, if the number of values fits int64. Arrays of uint8 are in
-    [0, 255], other integers between their extremes; floats are unbounded. Leaves named 0, 1, … form a Tuple, other
-    leaves a Dict.
+    A non-negative integer is Discrete up to the maximum, if the number of values fits int64; a boolean is Discrete, and
+    an array of booleans MultiBinary. Arrays of uint8 are in [0, 255], other integers between their extremes; floats are
+    unbounded. Leaves named 0, 1, … form a Tuple, other leaves a Dict.
+
+    Args:
+        spec: spec of the data.
+        column: `obs` or `actions`.
+        bounds: leaf name -> minimum and maximum over all dimensions; leaves without values are left out.
 
     Returns:
         The space, or None if the column has no leaves, or a leaf is text, complex or without values.

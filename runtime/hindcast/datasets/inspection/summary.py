@@ -76,8 +76,9 @@ class ActionLeaf(JsonModel):
 
     Attributes:
         name: name of the leaf.
-        values: value of a Discrete action -> number of times that it occurs.
-        dimensions: distribution of each dimension of any other action (at most 64 dimensions, spread evenly).
+        values: value -> number of times that it occurs; None if the action is not Discrete, or has over 10,000 values.
+        dimensions: distribution of each dimension with finite values (of at most 64 dimensions, spread evenly), if
+            `values` is None.
     """
 
     name: str
@@ -94,7 +95,8 @@ class ObservationLeaf(JsonModel):
         shown_dimensions: the dimensions that the lists below describe: all, or 64 spread evenly.
         low: minimum of each shown dimension.
         high: maximum of each shown dimension.
-        share_of_space: range of each shown dimension as a fraction of the space's range; None if it is unbounded.
+        share_of_space: range of each shown dimension as a fraction of the space's range; None if the space is unbounded
+            or no Box.
         constant_dimensions: number of dimensions, among all, that never change.
         values_seen: number of different values that occur; None if the space is not Discrete.
         values: number of values in the space; None if the space is not Discrete.
@@ -136,7 +138,9 @@ class Coverage(JsonModel):
 
 
 class Summary(JsonModel):
-    """The summary of a dataset. Sizes and lengths cover all episodes, other statistics the sampled ones.
+    """The summary of a dataset.
+
+    Sizes and lengths cover all episodes, flags the checked episodes, and other statistics the sampled episodes.
 
     Attributes:
         layouts: names of the files' layouts or formats.
@@ -161,11 +165,11 @@ class Summary(JsonModel):
         rewards: distribution of rewards per timestep.
         zero_rewards: fraction of timesteps with reward 0.
         rewarded_episodes_share: fraction of episodes with a reward other than 0.
-        observations: statistics of each numeric leaf.
+        observations: statistics of each numeric leaf of the observations.
         coverage: coverage of all observations together; None if no dimension varies, or all are Discrete.
-        actions: statistics of each leaf.
-        terminated: fraction of episodes that the environment ended.
-        truncated: fraction of episodes that were cut off.
+        actions: statistics of each numeric leaf of the actions.
+        terminated: fraction of the checked episodes that the environment ended.
+        truncated: fraction of the checked episodes that were cut off.
         has_logp: whether the recorded policy's log-probabilities are in the data.
         problems: problems, worst first.
     """

@@ -99,6 +99,7 @@ def _select_unchanged_files(files: Sequence[IndexedFile], problems: list[DataPro
     """Return the files that match their manifest or commit, and add the problems of the others to `problems`."""
 
     def find_difference(file: IndexedFile) -> tuple[ProblemKind, str] | None:
+        """Return the kind and the message of a file's problem; None if it has none."""
         if not file.is_listed:
             return None
         try:
@@ -119,9 +120,10 @@ def _select_unchanged_files(files: Sequence[IndexedFile], problems: list[DataPro
 
     problems_of_files = map_in_threads(find_difference, files)
     problems += [
-        _make_error_problem(problem[0], file.location, problem[1])
+        _make_error_problem(kind, file.location, message)
         for file, problem in zip(files, problems_of_files, strict=True)
         if problem
+        for kind, message in [problem]
     ]
     return [file for file, problem in zip(files, problems_of_files, strict=True) if problem is None]
 
@@ -162,7 +164,7 @@ def find_largest_compatible_group(
     Returns:
         Indices of the files in the group, their common spec, and a problem for each other file.
     """
-    groups: list[tuple[DataSpec, list[int]]] = []
+    groups: list[tuple[DataSpec, list[int]]] = []  # common spec and indices of the files
     for file_index, file in enumerate(files):
         for i, (spec, members) in enumerate(groups):
             if not spec.difference(file.spec, can_widen=can_widen):

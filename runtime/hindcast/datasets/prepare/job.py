@@ -28,7 +28,7 @@ from hindcast.storage.location import Location
 PARTITION_BYTES: Final = 32 << 20
 
 Progress = Callable[[int, int], None]
-"""Called with the amount of work done and the total."""
+"""Called with the number of partitions made (and of parts read, if rows are grouped in one process) and the total."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Part:
         path: path of its file.
         nbytes: approximate size in memory.
         options: options for reading.
-        read_stored: reads rows, already filtered, or complete episodes, not yet filtered.
+        read_stored: reads the part in stored order: rows that pass the filter, or complete episodes, not yet filtered.
     """
 
     path: str
@@ -48,7 +48,7 @@ class Part:
     read_stored: Callable[[], Iterable[Rows | Block]]
 
     def read(self) -> Iterator[Rows | Block]:
-        """Read the filtered timesteps, in stored order, or complete episodes.
+        """Read the part in stored order: rows that pass the filter, or episodes cut to the timesteps that pass.
 
         Raises:
             DataError: data are damaged.
@@ -69,9 +69,10 @@ class Job:
         parts: the parts to read, in stored order.
         rules: the rules by which rows become episodes.
         spec: spaces and environment, as far as they are known; no leaves.
-        is_in_order: whether the rows of each episode are adjacent, so that partitions are cut from the stored order.
-            Otherwise rows are grouped by their episode's id.
-        open_parts: index of a part -> iterator over it, if this process has started to read it; `read` uses it once.
+        is_in_order: whether partitions are cut from the stored order, since rows have no ids or the rows of each
+            episode seem to be adjacent. Otherwise rows are grouped by their episode's id.
+        open_parts: index of a part -> iterator over all its chunks, for a part that this process has begun to read;
+            `read` continues with the iterator, and removes it.
     """
 
     folder: Location
@@ -105,7 +106,11 @@ class Job:
         return [*bounds, len(self.parts)]
 
     def read(self, part_index: int) -> Iterator[Rows | Block]:
-        """Read the rows and complete episodes of a part, in chunks, skipping empty chunks."""
+        """Read the rows and complete episodes of a part, in chunks, skipping empty chunks.
+
+        Raises:
+            DataError: data are damaged, only some files have episode ids, or the rules refuse an unfinished episode.
+        """
         for chunk in self.open_parts.pop(part_index, None) or self.parts[part_index].read():
             if isinstance(chunk, Block):
                 if chunk.num_episodes:
@@ -120,7 +125,10 @@ class Job:
                 yield chunk
 
     def scatter(self, part_index: int) -> Iterator[tuple[int, Steps | Block]]:
-        """Read a part, and yield the number of a partition and the part's rows or complete episodes in it."""
+        """Read a part, and yield pairs: the number of a partition, and rows or complete episodes that belong to it.
+
+        Rows are divided by their ids; the complete episodes of a part all belong to one partition.
+        """
         for chunk in self.read(part_index):
             if isinstance(chunk, Block):
                 yield part_index % self.num_partitions, chunk
@@ -132,7 +140,8 @@ def read_first_rows(parts: Sequence[Part]) -> tuple[Steps | None, dict[int, Iter
     """Read the first rows of the data.
 
     Returns:
-        The rows if they have ids, else None; and the part that was opened, see `Job.open_parts`.
+        The first rows, if the data begin with rows that have ids, else None; and the opened part, as
+        `Job.open_parts`. The rows are taken for rows of part 0, since only their ids matter.
 
     Raises:
         DataError: data are damaged.
@@ -163,7 +172,7 @@ def _filter_steps(block: Block, terms: Sequence[FilterTerm]) -> Block:
     if not terms:
         return block
     table = _make_table(block, {term.column for term in terms})
-    passing_rows = apply_filter(table, terms, 0)[1]
+    _, passing_rows = apply_filter(table, terms, first_row=0)
     episode = block.episode_of_step[passing_rows]
     is_start = np.ones(len(passing_rows), dtype=np.bool_)
     is_start[1:] = (np.diff(passing_rows) != 1) | (np.diff(episode) != 0)
@@ -185,7 +194,10 @@ def _select_columns(block: Block, columns: Sequence[str] | None) -> Block:
 
 
 def _make_table(block: Block, compared_columns: Collection[str]) -> pa.Table:
-    """Make a table of the columns with one value per timestep; it has one row per timestep."""
+    """Make a table with one row per timestep, of the columns that have one value per timestep.
+
+    The columns `agent_id` and `module_id` are null unless they are among `compared_columns`.
+    """
     columns: dict[str, Any] = {
         Columns.EPS_ID: block.eps_id[block.episode_of_step],
         Columns.T: block.t,

@@ -17,6 +17,7 @@ _HEAD_BYTES: Final = 4096
 _MAX_SHOWN_CHARACTERS: Final = 40
 _TITLES: Final = [data_format.title for data_format in FORMATS.values() if data_format.title]
 _SUPPORTED_FORMATS: Final = f"supported are {', '.join(_TITLES[:-1])} and {_TITLES[-1]}"
+# The first bytes of a file, and what to tell its user after "is".
 _MAGIC_NUMBERS: Final[tuple[tuple[bytes, str], ...]] = (
     (b"\x28\xb5\x2f\xfd", "compressed with zstd: decompress it, or use gzip"),
     (b"BZh", "compressed with bzip2: decompress it, or use gzip"),
@@ -38,7 +39,9 @@ _PARQUET_FORMAT: Final = "Parquet"
 
 
 def check_unopened_files(data_files: DataFiles, name: str, reading: Reading) -> tuple[str, ...]:
-    """Return a note on the files in a dataset's folders that were not opened; no note if there are none.
+    """Check the files in a dataset's folders that were not opened, and return a note on them.
+
+    The result is empty if there are no such files.
 
     Args:
         data_files: the dataset's files, and the files that were not opened.
@@ -60,7 +63,7 @@ def check_unopened_files(data_files: DataFiles, name: str, reading: Reading) -> 
         episode_file = data_files.indexed_files[0].location
         raise DataError(
             f"{name} mixes complete episodes ({episode_file}) and timesteps ({timestep_files[0]}): keep them in "
-            "separate folders, and give each as an input"
+            "separate folders, and name each folder as a separate input"
         )
     return (make_non_data_note(data_files.unopened_files),)
 
@@ -70,7 +73,14 @@ def split_non_data(
 ) -> tuple[list[RecognisedFile], list[Location]]:
     """Split files into data and non-data, such as a `params.json` next to Parquet tables.
 
-    Parquet files and files that the user named are always data.
+    Parquet files and files that the user named are always data. If there are none of these, all files are data.
+
+    Args:
+        recognised_files: all files with a known format.
+        named_locations: the files that the user named.
+
+    Returns:
+        The data files, and the locations of the other files.
     """
     doubtful_files = [
         file
@@ -89,16 +99,17 @@ def make_non_data_note(files: Sequence[Location]) -> str:
 
 
 def make_skipped_note(files: Sequence[Location], description: str) -> str:
-    """Make the note on files that are not read; `description` describes them."""
+    """Make the note on files that are not read; `description` is a clause such as "that are not data"."""
     verb = "was" if len(files) == 1 else "were"
     names = formatting.first_few([file.name for file in files], 3)
     return f"{formatting.plural(len(files), 'file')} {description} {verb} left out: {names}"
 
 
-def _find_non_data(source_files: Sequence[RecognisedFile]) -> list[Location]:
+def _find_non_data(recognised_files: Sequence[RecognisedFile]) -> list[Location]:
     """Return the files that lack the columns of timesteps, as far as their format shows."""
 
     def has_data(file: RecognisedFile) -> bool:
+        # The notes do not matter here; `list_notes` raises if columns are missing.
         try:
             file.format.list_notes(file.location, file.options)
         except DataError:
@@ -107,7 +118,7 @@ def _find_non_data(source_files: Sequence[RecognisedFile]) -> list[Location]:
 
     return [
         file.location
-        for file, is_data in zip(source_files, map_in_threads(has_data, source_files), strict=True)
+        for file, is_data in zip(recognised_files, map_in_threads(has_data, recognised_files), strict=True)
         if not is_data
     ]
 
@@ -124,6 +135,7 @@ def unknown_format_error(location: Location) -> DataError:
 
 
 def _describe_content(location: Location, head: bytes) -> str:
+    """Describe a file by its first bytes, as a clause without the subject."""
     if not head:
         return "is empty (0 bytes)"
     description = next((text for magic, text in _MAGIC_NUMBERS if head.startswith(magic)), None)
@@ -134,12 +146,12 @@ def _describe_content(location: Location, head: bytes) -> str:
         return f"begins with {head[:4]!r}, unlike any known format"
     if location.name.endswith(_JSON_SUFFIXES):
         return f"is text that begins with {line!r}: JSON begins with an object or a list; delete what is before it"
-    return "is text of an unknown format: set `format` (--format CSV)"
+    return "is text of an unknown format: set `format` (such as --format CSV)"
 
 
 def _first_line(head: bytes) -> str | None:
-    """Return the first line of text; None for anything else."""
-    # The last character may be incomplete, so up to three bytes at the end are ignored.
+    """Return the beginning of the first line that is not blank; None if the bytes are not text in UTF-8."""
+    # The last character may be cut off, so up to three bytes that cannot be decoded are ignored.
     text = head.decode(errors="ignore")
     is_text = len(head) - len(text.encode()) < 4 and all(
         char.isprintable() or char.isspace() for char in text

@@ -59,10 +59,10 @@ class OpenedData(NamedTuple):
     Attributes:
         paths: paths of the reading, or of the prepared copy.
         files: the data files.
-        dataset: the files as a dataset, with the columns of the reading.
+        dataset: the files as a dataset, restricted to `columns`.
         notes: notes from finding and preparing the data.
         unfinished_notes: notes on incomplete recordings that were prepared.
-        columns: columns of the reading; None for all.
+        columns: columns or leaves that `dataset` is restricted to; None for all.
         is_prepared: whether the data were prepared.
     """
 
@@ -104,10 +104,10 @@ def open_data(
     """Open data of any kind as one dataset.
 
     Args:
-        data: paths (files, folders, globs, URIs) or readings. All paths form one reading, so rows of an episode may be
-            in several of them.
+        data: paths (files, folders, globs, URIs) or readings. All paths together form the first reading, so rows of an
+            episode may be in several of them.
         cache: folder for prepared data; by default `$HINDCAST_CACHE` or `~/.cache/hindcast`.
-        hooks: notified of progress in preparing.
+        hooks: notified of progress in preparing; the notes are in the dataset's `notes`.
         verify: whether to read all files of recordings and compare their checksums.
 
     Raises:
@@ -118,7 +118,7 @@ def open_data(
     items = [data] if isinstance(data, str | Path | Location | Reading) else list(data)
     paths = tuple(item for item in items if not isinstance(item, Reading))
     readings = [item for item in items if isinstance(item, Reading)]
-    if paths or not items:
+    if paths or not items:  # without items, opening raises an error about the empty list
         readings.insert(0, Reading(paths))
     inputs = [open_reading(reading, cache=cache, hooks=hooks, verify=verify) for reading in readings]
     dataset = combine_datasets(inputs)
@@ -170,7 +170,8 @@ def open_reading(
         hooks: notified of progress in preparing, and of waiting; notes on the data are returned instead.
         ray_options: Ray's options for preparation tasks, such as `label_selector`; none by default.
         verify: see `open_data`.
-        finder: finds the files that are opened directly; its errors are raised, except `UnknownLayoutError`.
+        finder: finds the files that are opened directly; its errors are raised, except `UnknownLayoutError`, which
+            means that the files must be prepared.
 
     Raises:
         DataError: as `open_data`.
@@ -187,7 +188,7 @@ def open_reading(
         return _open_foreign(preparer, prepared_folder, error, verify)
     columns = reading.options.columns if reading.can_open_directly else None
     dataset = make_dataset(project_columns(files.indexed_files, columns), name)
-    check_options("Parquet", reading.options.options, ())
+    check_options("Parquet", reading.options.options, ())  # complete episodes have no read options
     if dataset.num_repeated and reading.prepare.duplicates == "Refuse":
         raise DataError(
             f"{name} has {formatting.plural(dataset.num_repeated, 'stored episode')} with the id and the "
@@ -202,6 +203,7 @@ def open_reading(
 
 
 def _make_dataset_source(dataset: Dataset, reading: Reading) -> PreparationSource:
+    """Make the source of complete episodes that must be prepared: each unit of the dataset is a part."""
     parts = [
         Part(unit.parts[0].path, unit.nbytes, reading.options, partial(_read_episodes, dataset, unit))
         for unit in dataset.units
@@ -239,7 +241,8 @@ def _make_foreign_source(
         error: error of the attempt to open the files directly; None if there was no attempt.
 
     Raises:
-        DataError: `error`, or that none of the files has a known format.
+        DataError: no file, or not every file that the user named, has the reading's format (any known format, if that
+            is Auto). If `error` is not None, it is raised instead.
     """
     recognised_files, unknown_files = recognise_formats(source_files, reading)
     named_locations = [file.location for file in source_files if file.is_named]
@@ -248,7 +251,9 @@ def _make_foreign_source(
         raise unknown_format_error(unknown_named_files[0])
     if not recognised_files or unknown_named_files:
         file = (unknown_named_files or unknown_files or [file.location for file in source_files])[0]
-        raise error or DataError(f"{file} does not have the format {reading.format}: set `format` to another")
+        raise error or DataError(
+            f"{file} does not have the format {reading.format}: set `format` to the file's format"
+        )
     recognised_files, non_data = split_non_data(recognised_files, named_locations)
     pieces = map_in_threads(
         lambda file: file.format.list_pieces(file.location, file.options), recognised_files
@@ -284,7 +289,14 @@ def _make_notes(
 def _open_prepared(
     folder: Location, make_source: Callable[[], PreparationSource], preparer: Preparer, verify: bool
 ) -> OpenedData:
-    """Open the prepared data in a folder, preparing them or waiting until another process has done so."""
+    """Open the prepared data in a folder; if they are not finished, prepare them or wait for another process to.
+
+    Args:
+        folder: folder of the prepared data.
+        make_source: finds the data to prepare; called only by the process that prepares them.
+        preparer: prepares the data.
+        verify: see `open_data`.
+    """
     has_noted_waiting = False
     while (notes := read_notes(folder)) is None:
         try:

@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 
 from hindcast.datasets.assembly.blocks import assemble
-from hindcast.datasets.assembly.rules import Findings, keep_whole_episodes
+from hindcast.datasets.assembly.rules import Findings, apply_unfinished_rule
 from hindcast.datasets.assembly.steps import Steps
 from hindcast.datasets.prepare.job import Job
 from hindcast.datasets.prepare.stored_order import assign_episode_ids, cut_partitions
@@ -45,7 +45,7 @@ class PartitionCommit(Commit):
         spec: spec of its blocks, as JSON; None if there are no blocks.
         findings: findings in its rows.
         ids: concatenated digests of the ids of its rows, 16 hexadecimal digits each; empty if rows were grouped by id,
-            or have no ids.
+            or have no ids, and after `finish` has rewritten the partition, when they are no longer used.
     """
 
     spec: dict[str, Any] | None
@@ -71,6 +71,7 @@ def make_ordered_partitions(job: Job, numbers: Sequence[int]) -> Iterator[int]:
         DataError: as `make_partition`, or data are damaged.
         StorageError: the folder cannot be written.
     """
+    # Adjacent numbers have the same difference from their position in the list.
     for _, adjacent_pairs in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
         adjacent_numbers = [number for _, number in adjacent_pairs]
         for number, contents in cut_partitions(job, adjacent_numbers[0], adjacent_numbers[-1] + 1):
@@ -79,19 +80,24 @@ def make_ordered_partitions(job: Job, numbers: Sequence[int]) -> Iterator[int]:
 
 
 def make_partition(job: Job, number: int, contents: Sequence[Steps | Block]) -> None:
-    """Make a partition from its contents: rows of its episodes, in any order of their parts, and complete episodes.
+    """Make a partition from its contents, and commit it; a partition that is already committed is left as it is.
+
+    Args:
+        job: the preparation.
+        number: number of the partition.
+        contents: all rows of its episodes, in any order of their parts, and complete episodes.
 
     Raises:
         DataError: rows do not form complete episodes under the rules.
         StorageError: the folder cannot be written.
     """
-    # Ray may run a task again after its first run has committed the partition.
+    # Ray may repeat a task that has committed the partition.
     if commit_location(job.folder, number).exists():
         return
     row_chunks = [chunk for chunk in contents if isinstance(chunk, Steps)]
-    row_chunks.sort(key=lambda chunk: (int(chunk.piece[0]), int(chunk.row[0])))
+    row_chunks.sort(key=lambda chunk: (int(chunk.part[0]), int(chunk.row[0])))
     results: list[tuple[Block | None, Findings]] = [
-        keep_whole_episodes(chunk, job.rules) for chunk in contents if isinstance(chunk, Block)
+        apply_unfinished_rule(chunk, job.rules) for chunk in contents if isinstance(chunk, Block)
     ]
     ids = ""
     if row_chunks:
@@ -133,7 +139,7 @@ def _write_partition(
     *,
     ids: str = "",
 ) -> PartitionCommit:
-    """Write a partition's episodes, then its commit, which replaces an earlier commit."""
+    """Write a partition's episodes, then its commit, which replaces an earlier commit, and return the commit."""
     range_commit = Target(folder).write_range(spec or DataSpec(), number, 0, blocks)
     commit = PartitionCommit(
         **dict(range_commit), spec=None if spec is None else spec.to_json(), findings=findings, ids=ids
@@ -143,6 +149,7 @@ def _write_partition(
 
 
 def _digest_ids(steps: Steps) -> str:
+    """Return `PartitionCommit.ids` of a partition's rows."""
     # Digests keep commits small. If two digests collide, rows are grouped by id although it is not necessary.
     used_ids = steps.episode_ids[np.unique(steps.episode)].tolist()
     return "".join(hashlib.blake2b(name.encode(), digest_size=_DIGEST_BYTES).hexdigest() for name in used_ids)
@@ -176,7 +183,7 @@ def finish(job: Job, notes: tuple[str, ...]) -> None:
         "partitions": job.num_partitions,
     }
     job.folder.child(PREPARED_FILE).write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
-    if job.folder.is_local:  # in other storage another machine may be writing
+    if job.folder.is_local:  # in other storage, another machine may be writing the same partitions
         remove_orphans(job.folder, commits)
     write_manifest(job.folder, Manifest(spec=spec.to_json(), files=files))
 
@@ -199,7 +206,13 @@ def _make_action_notes(spec: DataSpec) -> tuple[str, ...]:
 
 
 def _merge_specs(commits: Sequence[PartitionCommit]) -> DataSpec:
-    """Return the common spec of all partitions, with the narrowest dtypes that can hold the numbers of all."""
+    """Return the common spec of all partitions, of which at least one has episodes.
+
+    A dtype is the narrowest that can hold the numbers of all partitions.
+
+    Raises:
+        DataError: the partitions cannot be one dataset.
+    """
     specs = [DataSpec.from_json(commit.spec) for commit in commits if commit.spec is not None]
     common_spec = specs[0]
     for spec in specs[1:]:

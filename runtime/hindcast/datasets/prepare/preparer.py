@@ -49,16 +49,15 @@ class PreparationSource(NamedTuple):
 
 @dataclass(frozen=True)
 class Preparer:
-    """Prepare the data of one input.
+    """The preparation of the data of one reading.
 
-    Rows are processed in stored order, which reads and writes them once, unless the first part shows that the rows of
-    an episode are not adjacent. If a later part shows this, the partitions are discarded, and rows are grouped by
-    episode.
+    Rows are processed in stored order, which reads and writes them once, unless the first rows show that the rows of
+    an episode are not adjacent. If later rows show this, the partitions are discarded, and rows are grouped by episode.
 
     Attributes:
         reading: what to read, and how.
         hooks: notified of progress; `accept` may prevent the preparation, and `check` may stop it.
-        ray_options: Ray's options for the tasks.
+        ray_options: Ray's options for the tasks, such as `label_selector`.
     """
 
     reading: Reading
@@ -66,20 +65,31 @@ class Preparer:
     ray_options: Mapping[str, Any]
 
     def prepare(self, folder: Location, source: PreparationSource) -> None:
-        """Prepare the data in a folder of the cache, or resume an interrupted preparation."""
+        """Prepare the data in a folder of the cache, or resume an interrupted preparation.
+
+        The caller holds the folder's lock.
+
+        Raises:
+            DataError: data are damaged, rows do not form complete episodes under the rules, or there are no episodes.
+            StorageError: the folder cannot be written.
+        """
         self.hooks.accept(source.spec)
         job = self._make_job(folder, source)
         if job.is_in_order and job.rules.is_grouped and not self._prepare_in_stored_order(job):
             _discard_partitions(folder)
             job = replace(job, is_in_order=False)
-        self._make_partitions(job)
+        self._make_partitions(job)  # makes nothing if `_prepare_in_stored_order` has made all partitions
         finish(job, source.notes)
 
     def _prepare_in_stored_order(self, job: Job) -> bool:
-        """Make partitions of rows in stored order; return False if the rows of an episode were not adjacent."""
+        """Make partitions of rows in stored order; return False if they cannot be used.
+
+        The rows of an episode were not adjacent, or there was an error, which may follow from that.
+        """
         try:
             self._make_partitions(job)
-        except DataError:  # if it is not due to the order, grouping rows by episode raises it again
+        except DataError:
+            # An error that does not follow from the order is raised again when rows are grouped.
             return False
         return not has_split_episodes(job.folder, job.num_partitions)
 
@@ -111,14 +121,16 @@ class Preparer:
         spec, normalized_actions = source.spec, self.reading.actions_normalized
         if normalized_actions is not None:
             spec = replace(spec, normalized_actions=normalized_actions)
-        is_in_order = first_rows is None or _should_keep_stored_order(
-            folder, first_rows.find_scattered_episode() is None
-        )
+        is_in_order = first_rows is None or _decide_order(folder, first_rows.find_scattered_episode() is None)
         return Job(folder, source.parts, rules, spec, is_in_order, open_parts)
 
 
 def prepare_in_process(job: Job, progress: Progress) -> None:
     """Make all missing partitions in this process.
+
+    Args:
+        job: the preparation.
+        progress: called after each partition, and if rows are grouped by id, before each part is read.
 
     Raises:
         DataError: rows do not form complete episodes under the rules.
@@ -145,9 +157,9 @@ def prepare_in_process(job: Job, progress: Progress) -> None:
     progress(total, total)
 
 
-def _should_keep_stored_order(folder: Location, is_in_order: bool) -> bool:
-    """Decide whether rows are processed in stored order, and record it, or return the recorded decision."""
-    # Recorded before the first partition, since a resumed preparation must make all others in the same way.
+def _decide_order(folder: Location, is_in_order: bool) -> bool:
+    """Return the recorded decision whether to process rows in stored order; record `is_in_order` if there is none."""
+    # Recorded before the first partition, since a resumed preparation must make all other partitions in the same way.
     order_file = folder.child(FOLDER, _ORDER_FILE)
     if order_file.exists():
         return bool(orjson.loads(order_file.read_bytes())[_IN_ORDER])
@@ -157,7 +169,7 @@ def _should_keep_stored_order(folder: Location, is_in_order: bool) -> bool:
 
 def _discard_partitions(folder: Location) -> None:
     """Delete the partitions made in stored order."""
-    # The order's file is kept until it is overwritten: it must describe the partitions as long as one remains.
+    # The recorded decision is kept until it is overwritten: it must be true as long as one of the partitions remains.
     clear_dataset(folder, keep=(LOCK, _ORDER_FILE))
     _record_order(folder, is_in_order=False)
 

@@ -41,15 +41,16 @@ from hindcast.errors import (
 from hindcast.ray_session import ray_connection
 from hindcast.user_code import registered_objects, restore_objects
 
-_PARTITION: Final = "number"
+_NUMBER: Final = "number"
+"""Column with the number of a partition; in the first table of a shuffle, with the index of a part."""
 _CELL: Final = "cell"
-_SCHEMA: Final = pa.schema([(_PARTITION, pa.int64()), (_CELL, pa.large_binary())])
+_SCHEMA: Final = pa.schema([(_NUMBER, pa.int64()), (_CELL, pa.large_binary())])
 _PROGRESS_INTERVAL_SECONDS: Final = 1.0
 _MAX_PARTITIONS_PER_TASK: Final = 64
 _CANCEL_TIMEOUT_SECONDS: Final = 10.0
 
 Execution = tuple[Iterator[Any], Callable[[], None]]
-"""An iterator over the results or user errors of tasks, as the tasks end; and a function that ends all tasks."""
+"""An iterator over results (never None) or user errors of tasks, as they end; and a function that ends all tasks."""
 
 
 def prepare_on_ray(job: Job, progress: Progress, ray_options: Mapping[str, Any]) -> None:
@@ -57,7 +58,7 @@ def prepare_on_ray(job: Job, progress: Progress, ray_options: Mapping[str, Any])
 
     Args:
         job: the preparation.
-        progress: called once a second with the number of partitions made.
+        progress: called once a second with the number of missing partitions made, and the number of all missing ones.
         ray_options: Ray's options for the tasks (`label_selector`, `memory`).
 
     Raises:
@@ -65,6 +66,7 @@ def prepare_on_ray(job: Job, progress: Progress, ray_options: Mapping[str, Any])
         SpecError: tasks cannot import a user's class or function.
         StorageError: the folder cannot be written.
         WorkerLost: tasks keep dying.
+        OutOfMemory: tasks ran out of memory.
     """
     missing = find_missing_partitions(job)
     if not missing:
@@ -81,7 +83,7 @@ def prepare_on_ray(job: Job, progress: Progress, ray_options: Mapping[str, Any])
 
 
 def _wait_for_partitions(job: Job, missing: list[int], progress: Progress, execution: Execution) -> None:
-    """Wait for all partitions, and end the tasks if the wait ends early."""
+    """Wait for all partitions, then end the tasks: an error or a hook's exception leaves some running."""
     results, end = execution
     # Commits are listed once a second, however many results arrive.
     report_time = time.monotonic() + _PROGRESS_INTERVAL_SECONDS
@@ -102,7 +104,7 @@ def _wait_for_partitions(job: Job, missing: list[int], progress: Progress, execu
 
 def _prepare_in_order(job_ref: Any, _: Job, missing: list[int], ray_options: Mapping[str, Any]) -> Execution:
     """Start tasks that make adjacent partitions in stored order."""
-    # A task makes many partitions, since the parts between two tasks are read twice.
+    # One task per CPU, since the parts between two tasks are read twice; more only if a task would be too long.
     num_tasks = max(int(ray.cluster_resources().get("CPU", 1)), -(-len(missing) // _MAX_PARTITIONS_PER_TASK))
     remote_function = ray.remote(_make_partitions_in_order).options(**{"num_cpus": 1, **ray_options})
     tasks = [
@@ -152,6 +154,7 @@ def _prepare_by_shuffle(
 
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # failures are raised as well
     map_options = {
+        # Ray leaves a reference in a list as it is; a task fetches the job when it needs the job.
         "fn_args": [[job_ref], frozenset(missing)],
         "batch_size": None,
         "batch_format": "pyarrow",
@@ -162,11 +165,11 @@ def _prepare_by_shuffle(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         part_indices = ray.data.from_blocks(
-            [pa.table({_PARTITION: [part_index]}) for part_index in range(len(job.parts))]
+            [pa.table({_NUMBER: [part_index]}) for part_index in range(len(job.parts))]
         )
         chunks = part_indices.map_batches(_scatter, **map_options)
         _configure(chunks.context)
-        partitions = chunks.repartition(len(missing), keys=[_PARTITION]).map_batches(
+        partitions = chunks.repartition(len(missing), keys=[_NUMBER]).map_batches(
             _make_shuffled_partitions, **map_options
         )
         _configure(partitions.context)
@@ -182,6 +185,7 @@ def _prepare_by_shuffle(
 
 
 def _configure(context: Any) -> None:
+    """Set Ray Data's options for one data set."""
     context.target_max_block_size = None  # a partition is one block
     context.shuffle_compression = "lz4"
     # By default, chunks wait in the object store until their size is a gigabyte.
@@ -193,6 +197,11 @@ def _configure(context: Any) -> None:
 
 @lru_cache(maxsize=1)
 def _unpickle_job(job_bytes: bytes) -> Job:
+    """Unpickle the job, and register the user's objects in this process; done once for each job.
+
+    Raises:
+        SpecError: a user's class or function cannot be imported here.
+    """
     try:
         job, objects = cloudpickle.loads(job_bytes)
     except ModuleNotFoundError as error:
@@ -205,27 +214,28 @@ def _unpickle_job(job_bytes: bytes) -> Job:
 
 
 def _make_table(rows: Iterable[tuple[int, Any]]) -> pa.Table:
+    """Make a table of partitions' numbers and contents; contents are pickled, except None, which becomes null."""
     cells = [(number, None if content is None else cloudpickle.dumps(content)) for number, content in rows]
     numbers, contents = zip(*cells, strict=True) if cells else ((), ())
     return pa.table([list(numbers), list(contents)], schema=_SCHEMA)
 
 
 def _unpickle_cells(table: pa.Table) -> list[Any]:
-    """Unpickle the cells of a table."""
+    """Unpickle the cells of a table that are not null."""
     return [cloudpickle.loads(cell.as_buffer()) for cell in table[_CELL].drop_null()]
 
 
 def _scatter(part_indices: pa.Table, job_refs: list[Any], missing: frozenset[int]) -> pa.Table:
     """Divide a part into chunks; if the part cannot be read, return the error for every partition."""
     # Any partition could lack rows of a part that cannot be read, so no partition may be made.
-    part_index = part_indices[_PARTITION][0].as_py()
+    part_index = part_indices[_NUMBER][0].as_py()
     try:
         job = _unpickle_job(ray.get(job_refs[0]))
-        chunks = [chunk for chunk in job.scatter(part_index) if chunk[0] in missing]
+        chunks = [(number, chunk) for number, chunk in job.scatter(part_index) if number in missing]
     except UserError as error:
-        return _make_table((partition, error) for partition in missing)
+        return _make_table((number, error) for number in missing)
     # The first part names every partition, so that partitions without rows are committed, too.
-    empty_chunks = [(partition, None) for partition in missing] if part_index == 0 else []
+    empty_chunks = [(number, None) for number in missing] if part_index == 0 else []
     return _make_table([*empty_chunks, *chunks])
 
 
@@ -235,16 +245,17 @@ def _make_shuffled_partitions(chunks: pa.Table, job_refs: list[Any], _: frozense
     Args:
         chunks: all chunks of the partitions.
         job_refs: a reference to the pickled job.
+        _: the missing partitions; Ray Data passes the same arguments as to `_scatter`.
     """
 
     def make_one(number: int) -> int:
-        contents = _unpickle_cells(chunks.filter(pc.equal(chunks[_PARTITION], number)))
+        contents = _unpickle_cells(chunks.filter(pc.equal(chunks[_NUMBER], number)))
         make_partition(_unpickle_job(ray.get(job_refs[0])), number, [unwrap(chunk) for chunk in contents])
         return number
 
     return _make_table(
         (number, catch_user_error(partial(make_one, number)))
-        for number in chunks[_PARTITION].unique().to_pylist()
+        for number in chunks[_NUMBER].unique().to_pylist()
     )
 
 

@@ -46,9 +46,9 @@ class Reading:
         Args:
             source: the input.
             path: path of the input, or of the dataset that it refers to.
-            mapper: import path of the training's pre-learner.
+            mapper: import path of the training's pre-learner; None if it has none of its own.
             mapper_kwargs: the pre-learner's keyword arguments.
-            mapper_training: the training, as JSON.
+            mapper_training: the training as JSON values, for the pre-learner.
         """
         options = ReadOptions(
             schema=source.schema_map,
@@ -70,12 +70,12 @@ class Reading:
 
     @property
     def locations(self) -> list[Location]:
-        """Locations of the paths."""
+        """Locations of the paths; globs are not expanded."""
         return [resolve(path, self.filesystem) for path in self.paths]
 
     @property
     def can_open_directly(self) -> bool:
-        """True if complete episodes need not be prepared."""
+        """True if complete episodes need not be prepared, unless `actions_normalized` contradicts their manifest."""
         return (
             self.format in ("Auto", "Parquet")
             and not self.options.filter

@@ -42,8 +42,8 @@ class SourceFile(NamedTuple):
 
     Attributes:
         location: the file or folder.
-        is_named: whether the user named it; otherwise it was found in a folder.
-        keys: Hive keys, name -> value, in the names of its folders below the path that the user named.
+        is_named: whether the user named it, by its path or a glob; otherwise it was found in a folder.
+        keys: Hive keys, name -> value (None for null), in the names of its folders below the path that the user named.
     """
 
     location: Location
@@ -52,7 +52,7 @@ class SourceFile(NamedTuple):
 
 
 class RecognisedFile(NamedTuple):
-    """A source file with its format and the options for reading it."""
+    """A source file with its format and the options for reading it, which include its Hive keys."""
 
     format: Format
     location: Location
@@ -63,7 +63,7 @@ def find_source_files(reading: Reading) -> list[SourceFile]:
     """Find the source files of a reading's paths, in order.
 
     Raises:
-        DataError: a path does not exist, or a file is named twice.
+        DataError: a path does not exist, a folder holds no files or is a training's run, or a file is named twice.
         StorageError: the storage fails or denies access.
     """
     source_files = [
@@ -134,7 +134,12 @@ def files_digest(source_files: list[SourceFile], reading: Reading) -> str:
 
 
 def preparation_digest(data: list[str], reading: Reading) -> str:
-    """Compute the sha256 (hex) of data and options, including the source code of classes among the options."""
+    """Compute the sha256 (hex) of data and options, including the source code of the user's mapper and function.
+
+    Args:
+        data: fingerprints of the files, or the digest of a dataset.
+        reading: the options.
+    """
     options = reading.options
     document = {
         "version": PREPARATION_VERSION,
@@ -169,7 +174,7 @@ def _method_source(options: ReadOptions) -> dict[str, str]:
 
 
 def compute_fingerprints(location: Location) -> list[str]:
-    """Return path, size and modification time of a file, or of each file in a folder."""
+    """Return a fingerprint of a file, or of each file in a folder: path, size, and modification time or a hash."""
     if location.is_folder():
         return [
             _fingerprint(entry.location, entry.size, entry.modified_ns)
@@ -216,7 +221,7 @@ def _find_source_files_at(reading: Reading, location: Location) -> Iterator[Sour
 
 
 def _refuse_runs(entries: Sequence[Entry]) -> None:
-    """Refuse the folder of a training's run or runs, whose results and checkpoints are not data."""
+    """Refuse a run folder of a training, or a folder of such folders: results and checkpoints are not data."""
     for run_folder in [
         entry.location.parent() for entry in entries if _RUN_OWNER_FILE.fullmatch(entry.relative_path)
     ]:
@@ -228,6 +233,7 @@ def _refuse_runs(entries: Sequence[Entry]) -> None:
 
 
 def _detect_format(source_file: SourceFile, reading: Reading) -> Format | None:
+    """Return a file's format; None if unknown, other than the reading's, or in need of a mapper that is not set."""
     if reading.format != "Auto":
         file_format = FORMATS[reading.format]
         return file_format if source_file.is_named or file_format.recognises(source_file.location) else None
@@ -241,9 +247,8 @@ def _detect_format(source_file: SourceFile, reading: Reading) -> Format | None:
 def parse_hive_keys(base: Location, location: Location) -> dict[str, str | None]:
     """Parse Hive keys, name -> value (None: null), from the folders between `base` and a location below it."""
     folders = location.path[len(base.path) :].strip("/").split("/")[:-1]
-    parts = [folder.partition("=") for folder in folders]
     return {
         unquote(name): None if value == _HIVE_NULL else unquote(value)
-        for name, equals, value in parts
+        for name, equals, value in (folder.partition("=") for folder in folders)
         if name and equals
     }

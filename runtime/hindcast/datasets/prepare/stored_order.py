@@ -1,7 +1,7 @@
-"""Cut rows in stored order into episodes, by their ids or, without ids, by their ends.
+"""Cut rows in stored order into episodes, by their ids or, without ids, by their flags, `t` and observations.
 
-A partition consists of adjacent parts, and contains the episodes that begin in them. Its last episode may continue in
-the following parts, and its first rows may belong to an episode of the previous partition.
+A partition has adjacent parts, and contains the episodes that begin in them. The last of these episodes may continue in
+the following parts, and the first rows of its parts may belong to an episode of an earlier partition.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hindcast.formats.rows import Rows
 def cut_partitions(
     job: Job, first_partition: int, stop_partition: int
 ) -> Iterator[tuple[int, list[Steps | Block]]]:
-    """Yield the number and the content of adjacent partitions: rows of complete episodes, and blocks.
+    """Yield the number and the contents of adjacent partitions: rows of complete episodes, and blocks of episodes.
 
     Their parts are read once, as a stream. In addition, the part before them is read for its last row, and the parts
     after them as far as the last episode continues.
@@ -70,10 +70,10 @@ def cut_partitions(
 
 
 def assign_episode_ids(steps: Steps, job: Job) -> Steps:
-    """Add ids of episodes to the rows of a partition from `cut_partitions`, if they have no ids.
+    """Give ids to the episodes of a partition from `cut_partitions`, or check the ids that they have.
 
     Raises:
-        DataError: the rows of an id are not adjacent.
+        DataError: the rows have ids, and the rows of an id are not adjacent.
     """
     if not job.rules.is_grouped:
         return _name_episodes(steps, job)
@@ -83,8 +83,8 @@ def assign_episode_ids(steps: Steps, job: Job) -> Steps:
 
 
 def _read_row_before(job: Job, first_part: int) -> Steps | None:
-    """Return the row before a part's first row; None if no part precedes it, or the last one ends with an episode."""
-    # The deque keeps only the last chunk of a part while the part is read.
+    """Return the row before a part's first row; None if there is no such row, or if a complete episode precedes it."""
+    # Earlier parts may be empty. The deque keeps only the last chunk of a part while the part is read.
     for part_index in reversed(range(first_part)):
         for chunk in deque(job.read(part_index), maxlen=1):
             return (
@@ -94,13 +94,14 @@ def _read_row_before(job: Job, first_part: int) -> Steps | None:
 
 
 def _to_steps(job: Job, rows: Rows, part_index: int) -> Steps:
+    """Make steps of rows; rows without ids get the id "", until `assign_episode_ids` names their episodes."""
     if not job.rules.is_grouped:
         rows = replace(rows, eps_id=np.full(len(rows), "", dtype=object))
     return Steps.from_rows(rows, part_index)
 
 
 def _find_episode_starts(steps: Steps, previous_row: Steps | None, job: Job) -> Bool:
-    """Return `[R]` True for the first rows of episodes."""
+    """Return `[R]` True for the first rows of episodes; without a previous row, the first row is one of them."""
     if job.rules.is_grouped:
         is_continued = (
             previous_row is not None
@@ -128,8 +129,8 @@ def _name_episodes(steps: Steps, job: Job) -> Steps:
     is_start = _find_episode_starts(steps, None, job)
     episode_ids = np.array(
         [
-            f"{job.rules.paths[piece]}:{row}"
-            for piece, row in zip(steps.piece[is_start].tolist(), steps.row[is_start].tolist(), strict=True)
+            f"{job.rules.paths[part]}:{row}"
+            for part, row in zip(steps.part[is_start].tolist(), steps.row[is_start].tolist(), strict=True)
         ],
         dtype=object,
     )
