@@ -17,7 +17,7 @@ _SOURCE_COLUMNS: Final[dict[str, frozenset[str]]] = {
     Columns.N_STEP: frozenset(),
     Columns.T: frozenset(),
 }
-"""Columns that are computed instead of read -> the stored columns for it, besides the ends of episodes."""
+"""Columns that are computed -> the stored columns from which they are computed, besides the ends of episodes."""
 STATE_COLUMNS: Final = (Columns.STATE_IN, Columns.STATE_OUT)
 """Columns that contain initial states, the preferred one first."""
 _SAMPLING_BYTES: Final = {"epochs": 0, "uniform": 1, "prioritized": 6}
@@ -68,7 +68,8 @@ class Needs:
         gamma: discount, from 0 to 1; `discounts` and an `n_step` over 1 need it.
         targets: whether the algorithm computes further columns over complete episodes (`Algorithm.targets`), when a
             window is entered.
-        targets_every: updates after which they are recomputed while the window is in use; None never does.
+        targets_every: number of updates after which targets are recomputed while their window is in use; None never
+            recomputes them.
         sampling: see above. Targets require windows, which only "epochs" has.
         alpha: for "prioritized", at least 0: exponent of the priorities.
         beta: for "prioritized", at least 0: how much the weights correct the bias; 1 corrects it fully.
@@ -155,11 +156,13 @@ class Needs:
     def extra_bytes_per_step(self) -> int:
         """Bytes per step on the device in addition to the columns: lengths of n-step items, and priorities."""
         needs_lengths = self.columns & {Columns.DISCOUNTS, Columns.N_STEP}
-        num_flags = Columns.NEXT_ACTIONS in self.columns
-        return (16 if self.n_step > 1 or needs_lengths else 0) + num_flags + _SAMPLING_BYTES[self.sampling]
+        followed_bytes = Columns.NEXT_ACTIONS in self.columns  # one byte: `followed` is bool
+        return (
+            (16 if self.n_step > 1 or needs_lengths else 0) + followed_bytes + _SAMPLING_BYTES[self.sampling]
+        )
 
     def with_state_column(self, columns: frozenset[str]) -> Needs:
-        """Return the same needs, with the column that initial states are read from.
+        """Return the same needs, with the column that recorded initial states are read from, if they are needed.
 
         Args:
             columns: names of whole columns in the data.
