@@ -94,7 +94,7 @@ class CQL(SAC):
         return updates >= self.options.bc_iters
 
     def _draw_noise(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> tuple[Tensor, Tensor, Tensor]:
-        """Draw the noise of the actions from π(s) and π(s'), and the uniform actions."""
+        """Draw the noise of the actions from π(s) and of those from π(s'), and the uniform actions."""
         num_actions, policy = self.options.num_actions, cast(RLModule, nets["policy"])
         # One more from π(s'): the first is a' of the TD target, the others are sampled actions of the gap.
         noise, next_noise = (
@@ -109,15 +109,19 @@ class CQL(SAC):
             loss, _, metrics = self._critic_loss(nets, batch, 1.0, *draws)
             return Losses({"critics": loss}, metrics)
         gap_weight = cast(LogWeight, nets["gap_weight"])().clamp(max=_MAX_GAP_WEIGHT)
-        loss, excess, metrics = self._critic_loss(nets, batch, gap_weight.detach(), *draws)
+        loss, penalties, metrics = self._critic_loss(nets, batch, gap_weight.detach(), *draws)
         # Half the sum over both critics, as in the authors' code.
-        losses = {"critics": loss, "gap_weight": -0.5 * (gap_weight * excess).sum()}
+        losses = {"critics": loss, "gap_weight": -0.5 * (gap_weight * penalties).sum()}
         return Losses(losses, {**metrics, "gap_weight": gap_weight}, joint=True)
 
     def _critic_loss(
         self, nets: nn.ModuleDict, batch: Tensors, weight: Tensor | float, *draws: Tensor
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return the critics' loss with the penalty weighted, the gaps' excess over their target, and metrics."""
+        """Return the critics' loss, the penalties `[E]` before weighting, detached, and metrics.
+
+        `weight` multiplies the penalties in the loss. With `lagrangian` a penalty is the excess of a critic's weighted
+        gap over its target.
+        """
         options = self.options
         with torch.no_grad():
             actions, log_densities, td_target = self._sample_actions_and_targets(nets, batch, *draws)

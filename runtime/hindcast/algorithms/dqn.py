@@ -127,7 +127,7 @@ class DQN(Algorithm):
             inputs.action_space,
             model.model_copy(update={"module_options": module_options}),
         )
-        # The end of the schedule: without a sampler, `before_play` never sets it.
+        # The value at the end of the schedule, for trainings without a sampler, in which `before_play` is not called.
         policy.epsilon.fill_(value_at(options.epsilon, _AFTER_SCHEDULE))
         return nn.ModuleDict({"policy": policy})
 
@@ -152,7 +152,7 @@ class DQN(Algorithm):
         return Losses({"policy": loss}, metrics, priorities=priorities)
 
     def update_kind(self, updates: int) -> bool:
-        """Return whether this update moves the target network."""
+        """Return True if the update after `updates` updates moves the target network."""
         return (updates + 1) % self.options.target_network_update_freq == 0
 
     def after_update(self, nets: nn.ModuleDict, step: Step) -> None:

@@ -157,7 +157,8 @@ def recorded_mask(batch: Tensors) -> Tensor:
 def from_first_steps(batch: Tensors) -> Tensors:
     """Keep all actions of each sequence, but other columns of its first step only; timesteps stay unchanged.
 
-    The n-step return of the first step is that of the whole chunk.
+    The n-step return of the first step is that of the whole chunk. Padding is filled, see `fill_padding`. Columns with
+    one value per sequence are left out. A batch without sequences is returned as it is.
     """
     if Columns.LOSS_MASK not in batch:
         return batch
@@ -170,7 +171,7 @@ def from_first_steps(batch: Tensors) -> Tensors:
 
 
 def mean_where(mask: Tensor, values: Tensor) -> Tensor:
-    """Return the mean of `values` where `mask`, of the same shape, is true; 0 if it is nowhere true."""
+    """Return the mean of `values` where `mask`, of the same shape, is true; 0 if the mask is nowhere true."""
     return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1)
 
 

@@ -81,7 +81,7 @@ class TD3(ActorCritic):
             yield loss
 
     def update_kind(self, updates: int) -> bool:
-        """Return whether this update moves the policy and the target networks."""
+        """Return True if the update after `updates` updates moves the policy and the target networks."""
         return (updates + 1) % self.options.policy_delay == 0
 
     def after_update(self, nets: nn.ModuleDict, step: Step) -> None:

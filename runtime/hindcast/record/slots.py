@@ -75,6 +75,7 @@ class Slots:
         try:
             result = self.environments[slot].step(action)
         except Exception:
+            # Entered only after an error, since this method runs for every step.
             with calling(f"environment {self.name!r} in step()"):
                 raise
         try:
@@ -140,7 +141,7 @@ def _set_row(rows: NDArray[Any], slot: int, value: Any) -> None:
 
 
 def check_spaces(policy: object, slots: Slots) -> None:
-    """Check that a policy was made for the environments' spaces.
+    """Check that a `Policy` was made for the environments' spaces; other actors are not checked.
 
     Raises:
         SpecError: its observation or action space differs from the environment's.
