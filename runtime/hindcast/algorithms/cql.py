@@ -137,7 +137,10 @@ class CQL(SAC):
         return td_loss + (weight * penalties).sum(), penalties.detach(), metrics
 
     def _q_values(self, critics: Critics, batch: Tensors, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return Q of the sampled actions `[E, 3 N, B]`, the last N from π(s'), and of recorded actions `[E, B]`."""
+        """Return Q of the sampled actions `[E, 3 N, B]`, the last N from π(s'), and of recorded actions `[E, B]`.
+
+        E is the number of critics and N is `numActions`.
+        """
         recorded_actions = batch[Columns.ACTIONS].unsqueeze(0)
         if not self.options.next_state_gap:
             values = critics(batch, torch.cat([actions, recorded_actions]))

@@ -94,6 +94,7 @@ class SAC(ActorCritic):
     def _td_target(self, nets: nn.ModuleDict, batch: Tensors, noise: Tensor) -> Tensor:
         """Return the critics' TD targets `[B]`."""
         next_obs = next_observations(batch)
+        # One action per state: the first axis of noise, actions and log-densities has size 1.
         next_actions, next_logp = sample_actions(cast(RLModule, nets["policy"]), next_obs, noise)
         target_q = nets["target_critics"](next_obs, next_actions[0]).amin(0)
         return compute_td_target(batch, target_q - cast(LogWeight, nets["alpha"])() * next_logp[0])

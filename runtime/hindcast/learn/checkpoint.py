@@ -82,6 +82,7 @@ class Checkpoint:
         Raises:
             DataError: a file is missing, damaged, or not safetensors.
         """
+        # All files are verified, not only the two that are parsed; these two must be in the record.
         files = {name: self._read_file(name) for name in {*self.record.files, LEARNER_FILE, _WEIGHTS}}
         policy = self._parse_tensors(_WEIGHTS, files[_WEIGHTS])
         tensors = self._parse_tensors(LEARNER_FILE, files[LEARNER_FILE])

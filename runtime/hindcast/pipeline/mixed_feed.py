@@ -37,7 +37,7 @@ class MixedFeed(Feed):
         self._cumulative_weights = list(accumulate(weight for _, weight in sources))
         self._seed = seed
         self._num_batches = 0
-        self._cached_samples = -1, np.empty(0)
+        self._cached_samples = -1, np.empty(0)  # number of a cycle of batches, and its samples in [0, 1)
 
     @property
     def cursor(self) -> int:

@@ -66,6 +66,7 @@ class LivePlayer:
                     episodes = list(self._runner.play(indices))
                 self.metrics.add(self._runner.metrics.drain())
             finally:
+                # Frames of these episodes must not be stacked with those of the policy's next user.
                 self.policy.preprocessing.reset()
         self.on_episodes(indices.stop - 1, episodes)
         return episodes_to_block(episodes, prefix="live")

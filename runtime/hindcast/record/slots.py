@@ -1,4 +1,4 @@
-"""B environments that are stepped together; each is reset with its own seed, so episodes are independent.
+"""B environments in which one policy plays at the same time, with independent episodes: each has its own seed.
 
 `Trajectories` stores their steps time-major and extracts episodes without touching single timesteps again. In shapes,
 C is the capacity in steps and B the number of slots.
@@ -29,7 +29,7 @@ _IDLE = np.iinfo(np.int64).max
 
 
 class Slots:
-    """Equal environments, each of which plays one episode at a time.
+    """Equal environments, each of which plays one episode at a time; the caller steps each of them.
 
     Args:
         environment: description of the environment.
@@ -75,7 +75,7 @@ class Slots:
         try:
             result = self.environments[slot].step(action)
         except Exception:
-            # Entered only after an error, since this method runs for every step.
+            # `calling` is entered only after an error: a context manager would slow down every step.
             with calling(f"environment {self.name!r} in step()"):
                 raise
         try:
@@ -199,7 +199,12 @@ class Trajectories:
         self._num_steps += 1
 
     def set_last(self, name: str, row: NDArray[Any]) -> None:
-        """Overwrite one column of the last appended step, which is known only after stepping."""
+        """Overwrite a column of the last appended step, for values that are known only after stepping.
+
+        Args:
+            name: name of the column.
+            row: `[B, *shape]`, the step's values of all slots.
+        """
         self._columns[name][self._num_steps - 1] = row
 
     def extract(self, slot: int) -> dict[str, NDArray[Any]]:
