@@ -33,8 +33,8 @@ class CQLOptions(SACOptions):
     gapᵢ = E[temperature·log Σ_j exp((Qᵢ(s, a_j) - l_j) / temperature) - Qᵢ(s, a)];
     L_Q = Σᵢ E[(r + gamma·(1 - d)·min Q̄(s', a') - Qᵢ(s, a))²] + minQWeight·gapᵢ with a' ~ π(s');
     L_π = E[α·log π(ã|s) - min Q(s, ã)], ã ~ π(s), where α is trained to keep the entropy at targetEntropy.
-    With lagrangian, the penalty is α'·(minQWeight·gapᵢ - lagrangianThresh), with α' trained to keep it at 0. For the
-    first bcIters updates the policy uses behaviour cloning: L_π = E[α·log π(ã|s) - log π(a|s)].
+    With lagrangian, the penalty is α'·(minQWeight·gapᵢ - lagrangianThresh), with α' trained to keep the penalty at 0.
+    For the first bcIters updates the policy uses behaviour cloning: L_π = E[α·log π(ã|s) - log π(a|s)].
 
     Defaults are those of the authors' code for locomotion, except that there is no initial behaviour cloning, which
     they found to make little difference.

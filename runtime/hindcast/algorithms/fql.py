@@ -32,7 +32,7 @@ class FQLOptions(ActorCriticOptions):
     L_v = E[(v(s, (1 - t)·x + t·a, t) - (a - x))²]; L_Q = Σᵢ E[(r + gamma·(1 - d)·Q̄(s', μ(s', z)) - Qᵢ(s, a))²];
     L_μ = E[alpha·(μ(s, z) - v̂(s, z))² - w·Q(s, μ(s, z))], w = 1 / mean|Q| with normalizeQLoss, otherwise 1. Squares are
     averaged over an action's elements; Q in L_μ is the mean of the critics, Q̄ their qAggregation. L_Q is the sum over
-    both critics where the authors' code takes their mean, half of it: with Adam the steps are the same.
+    both critics where the authors' code takes their mean, half the sum: with Adam the steps are the same.
 
     With actionChunk = h above 1 (arXiv 2507.07969), a stands for the h actions from s on, which the policy chooses at
     once and executes in sequence: r is their discounted sum of rewards, s' the state after them, and the discount is

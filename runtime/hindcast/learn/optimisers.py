@@ -133,7 +133,7 @@ class Optimiser:
     @property
     def is_gradient_preserving(self) -> bool:
         """True if neither clipping nor the step changes the gradients."""
-        # torch's steps over lists may change them: that of SGD with Nesterov momentum does.
+        # torch's steps over lists may change gradients: the step of SGD with Nesterov momentum does.
         return self._clip is None and all(group.get("fused") for group in self.torch_optimiser.param_groups)
 
     def gradient_norm(self) -> Tensor:

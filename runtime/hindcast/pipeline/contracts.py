@@ -30,8 +30,8 @@ def check_episodes(result: Block, lengths: NDArray[np.int64]) -> None:
         lengths: `[N]` lengths of the episodes that were read.
 
     Raises:
-        Misuse: `result` is not a block, has another number of episodes or other lengths, or a column has not one row
-            for each timestep (and each final observation).
+        Misuse: `result` is not a block, has another number of episodes or other lengths, or has a column
+            without exactly one row for each timestep (and each final observation).
     """
     if not isinstance(result, Block):
         raise Misuse(f"returned a {type(result).__name__}; it must return a Block.")

@@ -61,8 +61,8 @@ class DataWorkers:
     num_cpus: float = 1.0
     num_gpus: float = 0.0
     remote_args: Mapping[str, Any] = field(default_factory=dict)
-    # One pool for all sources: Ray Data's pools, one per source, waited for each other's CPUs, and every segment
-    # started its actors anew and sent the dataset's index again.
+    # One pool for all sources. With Ray Data each source had a pool of its own: the pools waited for each other's CPUs,
+    # and whenever a source read on, actors were started and the dataset's index was sent to them again.
     _pool: list[_Worker] = field(default_factory=list, init=False, compare=False, repr=False)
     _num_streams: int = field(default=0, init=False, compare=False, repr=False)
     _max_bytes: float = field(default=math.inf, init=False, compare=False, repr=False)

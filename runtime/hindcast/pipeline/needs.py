@@ -52,8 +52,9 @@ class Needs:
     With `sampling` "epochs" each pass takes every item once. "uniform" and "prioritized" draw each item from all data,
     with replacement, which requires resident data. Drawn by priority (Schaul et al. 2015, arXiv 1511.05952), item i has
     the probability P(i) = pᵢ^alpha / Σ pₖ^alpha; batches contain `weights`, `[B]` float32: (N·P(i))^-beta over the
-    maximum of these weights over all N items. pᵢ is 1 at first, then the last value of the algorithm's losses for it
-    (`Losses.priorities`). An algorithm whose beta grows, to b, uses `weights ** (b / beta)`.
+    maximum of these weights over all N items. pᵢ is 1 at first (for an episode that is played later, the maximum so
+    far), then the last value of the algorithm's losses for item i (`Losses.priorities`). An algorithm whose beta grows,
+    to b, uses `weights ** (b / beta)`.
 
     Attributes:
         columns: names of whole columns (`obs`, `new_obs`, `actions`, `action_logp` …); a composite column

@@ -162,7 +162,7 @@ class Order:
         windows: list[Window] = []
         start = 0
         while start < len(units):
-            # The last unit ends that are within the limits are those before `limit`.
+            # The first index whose cumulative sum, over the units before the index, exceeds a limit.
             limit = min(
                 np.searchsorted(steps, int(steps[start]) + self.window_steps, side="right"),
                 np.searchsorted(nbytes, int(nbytes[start]) + self.window_bytes, side="right"),
