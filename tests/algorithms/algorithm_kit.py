@@ -68,7 +68,7 @@ def make_window(algorithm, rewards):
 
 
 def make_step(updates=0, seed=0):
-    return Step(updates, 32 * updates, torch.Generator().manual_seed(seed))
+    return Step(updates=updates, timesteps=32 * updates, generator=torch.Generator().manual_seed(seed))
 
 
 def compute_loss_stages(algorithm, nets, batch, step=None):

@@ -11,7 +11,7 @@ from hindcast.learn.algorithm import ModelInputs, Step, new_networks
 from hindcast.learn.learner import Learner
 
 OBS = gym.spaces.Box(-1, 1, (3,), np.float32)
-STEP = Step(0, 0, torch.Generator())
+STEP = Step(updates=0, timesteps=0, generator=torch.Generator())
 BOX = gym.spaces.Box(-1, 1, (2,), np.float32)
 
 

@@ -14,20 +14,23 @@ CHOICES = gym.spaces.Discrete(3, start=5)
 
 
 def losses_by_formula(nets, batch, is_double, num_quantiles=1):
-    """Compute the loss of each row: the quantile Huber loss, or the Huber loss for one quantile."""
-    values, target = nets["policy"].values, nets["target"]
+    """Compute the loss of each timestep: the quantile Huber loss, or the Huber loss for one quantile."""
+    q_network, target_network = (
+        nets["policy"].values,
+        nets["target"],
+    )  # their results begin with an axis of one member
     next_obs = {"obs": batch["new_obs"]}
     losses = []
     for row, action in enumerate((batch["actions"] - 5).tolist()):
-        q = values.quantiles(batch)[0, row, action].tolist()
-        selection_q = values(next_obs)[0, row] if is_double else target(next_obs)[0, row]
-        next_quantiles = target.quantiles(next_obs)[0, row, int(selection_q.argmax())].tolist()
+        quantiles = q_network.quantiles(batch)[0, row, action].tolist()
+        selection_q = q_network(next_obs)[0, row] if is_double else target_network(next_obs)[0, row]
+        next_quantiles = target_network.quantiles(next_obs)[0, row, int(selection_q.argmax())].tolist()
         td_targets = [
             float(batch["rewards"][row] + batch["discounts"][row] * next_quantile)
             for next_quantile in next_quantiles
         ]
         loss = 0.0
-        for index, quantile in enumerate(q):
+        for index, quantile in enumerate(quantiles):
             level = (index + 0.5) / num_quantiles
             for td_target in td_targets:
                 td_error = td_target - quantile

@@ -37,7 +37,7 @@ PENDULUM = EnvironmentSpec(id="Pendulum-v1")
 
 @pytest.fixture(scope="module")
 def expert():
-    """The mean return of a PPO policy that samples its actions in CartPole, and the policy."""
+    """A PPO policy that is trained in CartPole: (its mean return when it samples its actions, the policy)."""
     expert_spec = {
         "config": PPO_CONFIG,
         "model": {"fcnetHiddens": [64, 64]},
@@ -167,7 +167,7 @@ def mixed_data(expert, tmp_path_factory):
 )
 @seeds
 def test_algorithm_reaches_the_best_policy_of_mixed_data(case, seed, mixed_data, tmp_path):
-    """Half of each batch is from an expert, half from a random policy."""
+    """Half of all batches are from an expert, half from a random policy."""
     algorithm, config, updates = case
     resource = training(
         tmp_path,
@@ -187,7 +187,7 @@ def test_algorithm_reaches_the_best_policy_of_mixed_data(case, seed, mixed_data,
 
 @seeds
 def test_dqn_learns_from_files_and_samples_together(mixed_data, tmp_path, seed):
-    """Half of each batch is from its own episodes, as in RLlib's page on mixed inputs of 2019."""
+    """Half of all batches are from the policy's own episodes, as in RLlib's page on mixed inputs of 2019."""
     resource = training(
         tmp_path,
         "",

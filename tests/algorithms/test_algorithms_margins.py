@@ -46,7 +46,7 @@ def mixed_data(tmp_path_factory):
 
 
 def train_and_evaluate(folder, data, algorithm, config, **input_options):
-    """Return the mean return of policies that sample their actions, as the recorded ones did."""
+    """Return the mean return of policies that sample their actions, as the recorded policies did."""
     returns = []
     for seed in range(repeats(1, soak=3)):
         resource = training(

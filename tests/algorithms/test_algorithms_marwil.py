@@ -12,6 +12,7 @@ from hindcast.errors import SpecError
 from hindcast.learn.algorithm import window_targets
 from hindcast.learn.learner import Learner
 
+# RLlib's defaults, with which the scale stays at 10.
 CONSTANT_SCALE = {"movingAverageSqdAdvNormStart": 100.0, "movingAverageSqdAdvNormUpdateRate": 1e-8}
 
 
@@ -54,7 +55,7 @@ def test_value_targets_are_lambda_returns(lambda_):
     np.testing.assert_allclose(value_targets, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_loss_with_constant_scale_equals_rllib():
+def test_loss_with_constant_scale_equals_the_formula():
     algorithm, nets = build_algorithm("MARWIL", {"beta": 2.0, "vfCoeff": 0.5, **CONSTANT_SCALE})
     batch = make_batch()
     logp, advantages = compute_logp_and_advantages(nets, batch)

@@ -24,7 +24,10 @@ def make_ppo(seed=0, action_space=ACTIONS, **options):
 
 @torch.no_grad()
 def make_rollout(nets, lengths=(40, 30, 58), seed=0, reward=lambda obs, action: obs[:, 0]):
-    """Return steps of the policy on random observations. The first episode terminated, the second was truncated."""
+    """Return a block of the policy's actions on random observations.
+
+    The first episode terminated, the second one was truncated, and the others are unfinished.
+    """
     generator = torch.Generator().manual_seed(seed)
     num_steps, num_episodes = sum(lengths), len(lengths)
     obs = torch.rand((num_steps + num_episodes, 3), generator=generator) * 2 - 1
@@ -61,7 +64,8 @@ def run_iteration(learner, block, seed, iteration):
 
 
 def make_step(timesteps=0):
-    return Step(0, timesteps, torch.Generator(), torch.tensor(timesteps, dtype=torch.float64))
+    clock = torch.tensor(timesteps, dtype=torch.float64)
+    return Step(updates=0, timesteps=timesteps, generator=torch.Generator(), clock=clock)
 
 
 def test_prepare_returns_a_row_per_step_and_standardised_advantages():

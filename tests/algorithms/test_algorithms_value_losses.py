@@ -55,7 +55,7 @@ def test_iql_critics_use_the_updated_value():
     ("name", "first_move"), [("IQL", 1), ("SAC", 1), ("CQL", 1), ("FQL", 1), ("TD3BC", 2), ("ReBRAC", 2)]
 )
 def test_target_networks_follow_by_tau(name, first_move):
-    """`first_move` is the first update that moves them."""
+    """`first_move` is the number of the first update that moves the target networks, from 1."""
     algorithm, nets = build_algorithm(name, {"tau": 0.1})
     learner = Learner(algorithm, nets)
     for _ in range(first_move):
@@ -120,7 +120,7 @@ def test_td3bc_target_without_noise_equals_the_formula():
 
 
 def sample_with_noise(nets, observations, noise):
-    """Return actions of the policy, and their log-densities."""
+    """Return actions of the policy from `noise`, and their log-densities."""
     inputs = nets["policy"].forward_train({"obs": observations})["action_dist_inputs"]
     return nets["policy"].distribution(inputs).sample_with_logp(noise)
 

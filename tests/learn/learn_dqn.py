@@ -58,13 +58,13 @@ class DQN(Algorithm):
         return {"policy": OptimiserSpec(list(nets["policy"].parameters()), self.options.lr, "rmsprop")}
 
     def losses(self, nets, batch, step):
-        values = nets["policy"].values
+        q_network = nets["policy"].values
         next_obs = next_observations(batch)
         with torch.no_grad():
-            best = values(next_obs).argmax(-1, keepdim=True)
-            next_q = nets["target"](next_obs).gather(-1, best).squeeze(-1)
+            best_actions = q_network(next_obs).argmax(-1, keepdim=True)
+            next_q = nets["target"](next_obs).gather(-1, best_actions).squeeze(-1)
             td_target = batch[Columns.REWARDS] + batch[Columns.DISCOUNTS] * next_q
-        q = values.gather(values(batch), batch[Columns.ACTIONS])
+        q = q_network.gather(q_network(batch), batch[Columns.ACTIONS])  # [1, B]: the network has one member
         losses = functional.smooth_l1_loss(q, td_target.expand_as(q), reduction="none")
         if not self.options.prioritized:
             return Losses({"policy": losses.mean()}, {"q": q.mean()})

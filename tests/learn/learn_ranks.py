@@ -101,7 +101,7 @@ def new_learner(group=None):
 
 
 def train_on_shards(group, num_updates, size):
-    """Return weights, metrics and timesteps after training on shards of batches of `size`."""
+    """Return (weights, metrics, timesteps) after training on shards of batches of `size`; no group is one learner."""
     learner = new_learner(group)
     for index in range(num_updates):
         whole_batch = make_batch(index, size)
@@ -112,7 +112,7 @@ def train_on_shards(group, num_updates, size):
 
 
 def train_on_sequences(group, num_updates):
-    """Return weights, loss and timesteps after training on shards of 8 sequences of unequal length."""
+    """Return (weights, loss, timesteps) after training on shards of 8 sequences of unequal length."""
     algorithm = MaskedRegression(ToyOptions(lr=0.02))
     learner = Learner(algorithm, new_networks(algorithm, INPUTS, 0), group=group)
     for index in range(num_updates):
@@ -162,7 +162,7 @@ def train_and_resume(group, toy, folder, data):
 
 
 def train_with_stops(group, resource, data, stops):
-    """Return weights after two iterations; the leader is asked to stop at each of `stops`, and all resume."""
+    """Return weights after two iterations. After each number of checks in `stops` the leader stops, and all resume."""
     store = CheckpointStore(resolve(resource.spec.checkpoint.path))
 
     def run_together(action, *args):
@@ -179,6 +179,7 @@ def train_with_stops(group, resource, data, stops):
     trainer = run_together(make_trainer)
     run_together(trainer.begin)
     for num_checks in (*stops, None):
+        # `bool` is a check that never stops the training.
         check = fail_if_called if not group.is_leader else StopAfter(num_checks).check if num_checks else bool
         try:
             while trainer.iteration < 2:
@@ -239,7 +240,7 @@ def fail_if_called():
 
 
 def exchange_messages(group):
-    """Return the messages that the leader broadcasts."""
+    """Return the messages that the leader broadcasts: as sent in the leader, as received in the other learners."""
     messages = [["open"], ["load", "a/b"], ["end"]]
     if not group.is_leader:
         return [group.receive() for _ in messages]

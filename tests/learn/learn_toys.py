@@ -23,7 +23,7 @@ class ToyOptions(AlgorithmOptions):
 
 
 class Regression(Algorithm):
-    """One optimiser, y = w x + b."""
+    """Fits y = w x + b with one optimiser."""
 
     Options = ToyOptions
     kinds = frozenset({"OfflineTraining"})

@@ -17,7 +17,7 @@ from hindcast.storage.location import resolve
 
 
 class Run:
-    """A training with a checkpoint store."""
+    """A learner, its policy and a store of their checkpoints."""
 
     def __init__(self, folder, keep=3):
         algorithm = ActorCritic(ToyOptions())
@@ -172,7 +172,7 @@ def test_mark_best_returns_whether_the_score_is_best(run):
 def test_revert_end_mark_restores_the_best_before_the_end(tmp_path):
     run = Run(str(tmp_path), keep=1)
     run.store.mark_best(run.train().save(), 1.0)
-    for score in (2.0, 3.0):  # as after a kill, or with another evaluation
+    for score in (2.0, 3.0):  # the end may be evaluated twice: after a kill, or with another evaluation
         run.store.mark_best(run.train().save(), score, at_end=True)
     run.train().save()
     assert [checkpoint.updates for checkpoint in run.store.all()] == [1, 3, 4]
@@ -340,7 +340,7 @@ def test_rllib_checkpoint_is_refused_by_name(tmp_path):
 
 def test_nan_weights_are_not_saved(run):
     run.learner.update({**make_batch(3), "y": torch.full((32,), float("nan"))})
-    with pytest.raises(DataError, match="became NaN"):
+    with pytest.raises(DataError, match="became NaN"):  # from `Learner.state`
         run.save()
     assert run.store.latest() is None
 

@@ -1,4 +1,4 @@
-"""Custom algorithms with critics, target networks and several optimisers."""
+"""Custom algorithms with critics, target networks and one or several optimisers."""
 
 import gymnasium as gym
 import numpy as np
@@ -53,7 +53,7 @@ def train(algorithm_class, num_updates, **options):
 @ALGORITHMS
 def test_custom_algorithm_learns_the_rewarded_action(algorithm_class):
     learner = train(algorithm_class, 300)
-    learner.metrics()
+    learner.metrics()  # raises if a loss was not finite or a network was not used
     test_batch = make_batch(1000)
     policy = learner.nets["policy"]
     actions = policy.distribution(policy.forward_inference(test_batch)["action_dist_inputs"]).mode()
@@ -65,12 +65,12 @@ def test_joint_backward_pass_equals_separate_passes():
 
 
 @ALGORITHMS
-def test_target_networks_follow_by_tau_and_are_never_trained(algorithm_class):
+def test_target_networks_follow_by_tau_and_stay_in_evaluation_mode(algorithm_class):
     learner = make_learner(algorithm_class)
     name = "targets" if algorithm_class is IQL else "target"
     old_weights = {key: tensor.clone() for key, tensor in learner.nets[name].state_dict().items()}
     learner.update(make_batch(0))
-    learner.nets.train()
+    learner.nets.train()  # must not change the mode of target networks
     weights = learner.nets[name].state_dict()
     critics = (
         learner.nets["critics"] if algorithm_class is IQL else learner.nets["policy"].values

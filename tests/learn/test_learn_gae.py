@@ -32,7 +32,7 @@ def make_values(block, seed=1):
 
 
 def gae_by_definition(block, values, gamma, lambda_):
-    """Compute GAE by its definition, one timestep at a time, in float64."""
+    """Compute advantages by the definition of GAE, one timestep at a time, in float64."""
     advantages = []
     for episode in range(block.num_episodes):
         rewards = block.columns["rewards"][block.rows_of("rewards", episode)]

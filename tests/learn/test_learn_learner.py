@@ -36,7 +36,7 @@ def test_learner_fits_a_regression():
     learner = make_learner()
     for index in range(300):
         learner.update(make_batch(index))
-    learner.metrics()
+    learner.metrics()  # so that the loss below is that of the last update only
     learner.update(make_batch(300))
     assert learner.metrics()["total_loss"] < 1e-3
 
@@ -93,10 +93,10 @@ def test_learning_rate_follows_trained_timesteps():
 
 
 def test_each_optimiser_gets_gradients_of_its_own_loss_only():
-    """Both losses share a graph, but gradient norms equal those of separate backward passes."""
+    """Both losses share a graph, but each gradient norm equals that of a separate backward pass."""
     learner = make_learner(ActorCritic)
     nets_before = copy.deepcopy(learner.nets)
-    step = Step(0, 0, learner.generator.clone_state())
+    step = Step(updates=0, timesteps=0, generator=learner.generator.clone_state())
     rng_state = torch.get_rng_state()
     learner.update(make_batch(0))
     torch.set_rng_state(rng_state)
@@ -213,7 +213,7 @@ def test_non_finite_loss_is_reported_with_its_update(value, collect):
     learner = make_learner()
     for index in range(3):
         learner.update(make_batch(index))
-    learner.metrics()
+    learner.metrics()  # so that the message is about later updates only
     learner.update(make_batch(3))
     learner.update({**make_batch(4), "y": torch.full((32,), value)})
     with pytest.raises(DataError, match=r"became .* in update 5 in algorithm Regression at .*: lower lr"):
@@ -251,7 +251,7 @@ def test_learner_state_is_a_copy():
     assert all(torch.equal(tensors_before[name], tensor) for name, tensor in state.tensors.items())
 
 
-def test_load_copies_the_state():
+def test_loaded_state_is_not_changed_by_later_updates():
     first, second = make_learner(), make_learner(seed=1)
     first.update(make_batch(0))
     state = first.state()
@@ -262,7 +262,7 @@ def test_load_copies_the_state():
     assert torch.equal(first.nets["policy"].weight, second.nets["policy"].weight)
 
 
-def test_state_of_other_networks_is_refused_by_name():
+def test_state_with_missing_other_or_unknown_weights_is_refused_by_name():
     learner, other_learner = make_learner(), make_learner(ActorCritic)
     with pytest.raises(DataError, match=r"no weights 'policy\.weight'"):
         learner.load(other_learner.state())
@@ -300,7 +300,7 @@ def test_new_networks_follow_from_the_seed():
     assert torch.equal(first, repeated) and not torch.equal(first, other_seed)
 
 
-def test_state_within_an_iteration_keeps_its_metrics():
+def test_loaded_state_continues_the_metrics_since_the_last_call():
     first, second = make_learner(), make_learner(seed=1)
     first.update(make_batch(0))
     second.load(first.state())
@@ -353,7 +353,7 @@ def test_joint_losses_that_share_parameters_are_refused():
 
 
 class OperationRecorder(TorchDispatchMode):
-    """Records operations with their Python numbers; fails on reads of tensor values, for which a GPU would wait."""
+    """Records operations with their Python numbers; fails if a tensor's value is read, which would wait for a GPU."""
 
     def __init__(self):
         super().__init__()

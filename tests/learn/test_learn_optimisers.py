@@ -11,7 +11,7 @@ from hindcast.learn.target_networks import frozen_copy, polyak_update
 
 
 def gradients_after_clipping(bound, by):
-    """Clip gradients of norms 3 and 4; return them and the norm before clipping."""
+    """Clip two gradients, of norms 3 and 4; return both and their joint norm before clipping."""
     parameters = [nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(2))]
     optimiser = Optimiser(OptimiserSpec(parameters, lr=1.0), bound, by)
     backward([3 * parameters[0].sum() + 4 * parameters[1][0]], [optimiser])

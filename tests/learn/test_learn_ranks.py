@@ -21,7 +21,7 @@ TOYS = ["LambdaReturns", "NStepQ", "CausalMean", "PrioritisedQ"]
 
 @pytest.fixture(scope="module")
 def two_ranks():
-    """Results of each job in two learners."""
+    """Results of each job in two learners: name of the job -> results by rank."""
     return run_in_ranks(
         2,
         shards=(train_on_shards, NUM_UPDATES, BATCH_SIZE),

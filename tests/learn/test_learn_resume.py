@@ -25,7 +25,7 @@ def train_in_process(folder, first_update, last_update):
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory):
-    """What the worker prints after 100 updates: in one process, and resumed in a second one after 50."""
+    """The worker's output after 100 updates in one process, and after 50 updates and 50 in a second process."""
     uninterrupted, resumed = tmp_path_factory.mktemp("uninterrupted"), tmp_path_factory.mktemp("resumed")
     train_in_process(resumed, 0, 50)
     return train_in_process(uninterrupted, 0, 100), train_in_process(resumed, 50, 100)

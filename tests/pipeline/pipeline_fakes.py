@@ -26,7 +26,7 @@ FEED_CLASSES = {"resident": ResidentFeed, "streaming": StreamingFeed}
 
 
 def make_block(lengths: Sequence[int], first: int = 0, obs_shape: tuple[int, ...] = (3,)) -> Block:
-    """Make episodes whose values tell their steps: `rewards` is the index of the step, counted from `first`.
+    """Make episodes whose values identify their steps: `rewards` is the index of the step, counted from `first`.
 
     All elements of the observation before step s are s + 0.25; those of a final observation are the last step + 0.75.
     Episodes are terminated and truncated in turn.
@@ -53,7 +53,10 @@ def make_block(lengths: Sequence[int], first: int = 0, obs_shape: tuple[int, ...
 
 
 class FakeDataset:
-    """A dataset of units with episodes of the given lengths; `reads` records the ids of the units read."""
+    """A dataset in memory. `units` has the lengths of each unit's episodes; `reads` records the ids of the units read.
+
+    Its steps are numbered across all units, see `make_block`.
+    """
 
     def __init__(self, units: Sequence[Sequence[int]], obs_shape: tuple[int, ...] = (3,)) -> None:
         first_steps = np.cumsum([0, *map(sum, units)])
@@ -84,7 +87,7 @@ class FakeDataset:
 
 
 def random_dataset(seed: int) -> FakeDataset:
-    """Make a dataset of episodes that terminate, are truncated or are only fragments, with random rewards.
+    """Make a dataset of episodes that terminate, are truncated or do not end, with random rewards; some are fragments.
 
     `actions[:, 0]` is the index of the step, `obs` is as in `make_block`.
     """
@@ -119,7 +122,7 @@ def make_loader(
     return Loader(
         dataset,
         make_order(dataset, **order_options),
-        lambda work: Local().stream("data", work, read),
+        lambda work: Local().stream(0, work, read),
         recipe or Recipe(Needs(ALL_COLUMNS)),
         "data",
     )

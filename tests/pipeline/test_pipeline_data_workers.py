@@ -29,7 +29,7 @@ NEEDS = Needs(frozenset({"obs", "new_obs", "actions", "rewards", "terminateds"})
 
 
 class SlowPreLearn:
-    """Reads slowly, and logs to a file which process read which unit."""
+    """Reads slowly, and logs to the file `readers` which process read which unit."""
 
     def __init__(self, dataset, folder, seconds):
         self.dataset = dataset
@@ -44,7 +44,7 @@ class SlowPreLearn:
 
 
 class DiesOnce:
-    """Kills its process once in the middle of a read, by SIGKILL, as the kernel does if memory runs out."""
+    """Kills its process once, in epoch 2, by SIGKILL, as the kernel does if memory runs out."""
 
     def __init__(self, dataset, marker_file):
         self.dataset = dataset
@@ -125,13 +125,13 @@ def assert_same_batches(actual_data, expected_data, num_batches):
 
 
 def test_data_workers_deliver_same_batches_as_local_executor(make_dataset):
-    """Over several epochs, with a random connector, and after a seek."""
+    """Compare batches of several epochs, with a random connector, before and after a seek."""
     dataset = make_dataset(UNITS)
     pipeline = {"windowSteps": 25, "connectors": ["user_steps:Noise"]}
     remote_args = {"label_selector": POOL}
     ray = make_data(dataset, DataWorkers((3, 3), num_cpus=0.5, remote_args=remote_args), **pipeline)
     local = make_data(dataset, Local(), **pipeline)
-    assert_same_batches(ray, local, 12)
+    assert_same_batches(ray, local, 12)  # also closes both; they can resume
     state = local.state() | {"feed": local.state()["feed"] | {"cursor": 333}}
     ray.seek(state)
     local.seek(state)
@@ -154,7 +154,7 @@ def test_two_sources_share_one_worker_with_all_cpus(make_dataset):
 def test_pool_grows_when_blocks_are_late(tmp_path: Path):
     dataset = FakeDataset(UNITS)
     work = [UnitInEpoch(dataset.units[index % 6], index // 6) for index in range(60)]
-    blocks = DataWorkers((1, 3), num_cpus=0.5).stream("data", work, SlowPreLearn(dataset, tmp_path, 0.2))
+    blocks = DataWorkers((1, 3), num_cpus=0.5).stream(0, work, SlowPreLearn(dataset, tmp_path, 0.2))
     assert first_rewards(blocks) == first_rewards(dataset.blocks[unit.id] for unit, _ in work)
     readers = {line.split()[0] for line in (tmp_path / "readers").read_text().splitlines()}
     assert len(readers) == 3
@@ -165,7 +165,7 @@ def test_worker_reads_two_units_at_a_time_and_maps_one(tmp_path: Path, prelearne
     dataset, file = FakeDataset(UNITS), tmp_path / "reads"
     work = [UnitInEpoch(dataset.units[index % 6], index // 6) for index in range(18)]
     prelearn = prelearner_class(SlowDataset(dataset, file), validate=False)
-    blocks = DataWorkers((1, 1), num_cpus=0.5).stream("data", work, prelearn)
+    blocks = DataWorkers((1, 1), num_cpus=0.5).stream(0, work, prelearn)
     assert first_rewards(blocks) == first_rewards(dataset.blocks[unit.id] for unit, _ in work)
     # A custom `__call__` reads during its turn, so that reads do not overlap.
     assert ("begin begin" in file.read_text()) == (prelearner_class is NotThreadSafeMapping)
@@ -181,7 +181,7 @@ def test_resident_data_are_read_by_data_workers_once(make_dataset):
 def test_stream_after_killed_data_worker_is_unchanged(tmp_path: Path):
     dataset = FakeDataset(UNITS)
     work = [UnitInEpoch(dataset.units[index % 6], index // 6) for index in range(30)]
-    blocks = DataWorkers((2, 2), num_cpus=0.5).stream("data", work, DiesOnce(dataset, tmp_path / "died"))
+    blocks = DataWorkers((2, 2), num_cpus=0.5).stream(0, work, DiesOnce(dataset, tmp_path / "died"))
     assert first_rewards(blocks) == first_rewards(dataset.blocks[unit.id] for unit, _ in work)
     assert (tmp_path / "died").exists()
 
@@ -189,7 +189,7 @@ def test_stream_after_killed_data_worker_is_unchanged(tmp_path: Path):
 def test_stream_raises_when_data_workers_keep_dying():
     dataset = FakeDataset([[3]])
     with pytest.raises(WorkerLost, match="a data worker died 4 times"):
-        next(DataWorkers((1, 1), num_cpus=0.5).stream("data", [UnitInEpoch(dataset.units[0], 0)], Dies()))
+        next(DataWorkers((1, 1), num_cpus=0.5).stream(0, [UnitInEpoch(dataset.units[0], 0)], Dies()))
 
 
 def test_user_error_on_data_worker_keeps_its_message(make_dataset):
@@ -217,7 +217,7 @@ def test_closed_stream_releases_its_cpus():
 
     dataset = FakeDataset(UNITS)
     endless_work = (UnitInEpoch(dataset.units[0], epoch) for epoch in itertools.count())
-    blocks = DataWorkers((2, 2), num_cpus=1).stream("data", endless_work, PlainPreLearn(dataset))
+    blocks = DataWorkers((2, 2), num_cpus=1).stream(0, endless_work, PlainPreLearn(dataset))
     next(blocks)
     assert ray.available_resources()["CPU"] == 2
     blocks.close()

@@ -23,7 +23,7 @@ both_feeds = pytest.mark.parametrize("feed_kind", ["resident", "streaming"])
 
 
 def prefetcher_threads():
-    return [thread for thread in threading.enumerate() if "filler" in thread.name]
+    return [thread for thread in threading.enumerate() if thread.name == "hindcast-window-filler"]
 
 
 def are_equal_batches(left_batch, right_batch):
@@ -267,15 +267,19 @@ def test_close_during_read_waits_for_it(make_feed):
 
 
 def test_prefetcher_loads_at_most_one_window_ahead(make_feed):
-    dataset, batches, windows_ahead = FakeDataset([[10]] * 8), [], []
+    dataset, requested_batches, windows_ahead = (
+        FakeDataset([[10]] * 8),
+        [],
+        [],
+    )  # a window is a unit and a batch
 
     def prelearn(unit, epoch):
-        windows_ahead.append(len(dataset.reads) - len(batches))
+        windows_ahead.append(len(dataset.reads) - len(requested_batches))
         return dataset.read(unit)
 
     feed = make_feed("streaming", dataset, prelearn=prelearn, window_steps=10, batch_size=10)
-    for batch in range(8):
-        batches.append(batch)
+    for batch_index in range(8):
+        requested_batches.append(batch_index)
         feed.next()
         time.sleep(0.01)  # so that a thread that does not wait would run ahead
     assert max(windows_ahead) == 0

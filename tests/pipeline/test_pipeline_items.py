@@ -136,6 +136,7 @@ def sequence_reference(dataset: FakeDataset, seq_len: int, burn_in: int) -> dict
 
 
 def add_states(dataset: FakeDataset, name: str = "state_out/h") -> FakeDataset:
+    """Add a column of random states to the dataset, in place, and return the dataset."""
     rng = np.random.default_rng(0)
     for index, block in enumerate(dataset.blocks):
         states = rng.normal(size=(block.num_steps, 2)).astype(np.float32)

@@ -59,7 +59,7 @@ def make_live_feed(sampling="epochs", batch_size=10, seed=0, needs=None, updates
 
 
 def train(feed, num_batches):
-    """Take batches and count updates; set the priorities of items that are drawn by priority."""
+    """Take batches, and count an update for each; set the priorities of items that are drawn by priority."""
     batches = []
     for _ in range(num_batches):
         batches.append(feed.next())
@@ -91,7 +91,7 @@ def test_episodes_are_played_as_updates_proceed():
     ],
 )
 def test_whole_episodes_are_played_until_none_is_due(options, updates, timesteps):
-    """The number of updates counts, also if they used other sources."""
+    """All updates make timesteps due, also those whose batches came from other sources."""
     feed = make_live_feed(updates=updates, **options)
     feed.next()
     assert feed.timesteps_played == timesteps
@@ -138,6 +138,7 @@ def test_new_steps_get_the_maximum_priority():
     feed._live.updates.updates = 1
     feed.prioritise(torch.where(first_batch["rewards"] < 1000, 9.0, 0.1))
     second_batch = feed.next()
+    # Episode 0 got priority 9, as did the new episodes 4 to 7; episodes 1 to 3 got 0.1. An episode has 3 to 6 steps.
     odds = torch.tensor([1.0 if episode in (0, 4, 5, 6, 7) else 0.1 / 9 for episode in range(8)])
     odds *= torch.tensor([3.0 + episode % 4 for episode in range(8)])
     counts = torch.bincount((second_batch["rewards"] // 1000).int(), minlength=8) / 500
@@ -187,9 +188,9 @@ def test_sequences_are_drawn_from_whole_episodes(sampling):
         assert set(first_steps.tolist()) <= {0.0, 3.0}
 
 
-def test_seek_to_position_of_other_source_raises():
+def test_seek_to_position_of_source_with_other_warmup_raises():
     feed = make_live_feed()
-    with pytest.raises(DataError, match="how much is played and kept has changed"):
+    with pytest.raises(DataError, match=r"timesteps that are played or kept, .* has changed"):
         feed.seek(make_live_feed(warmup=30).state())
 
 

@@ -51,7 +51,7 @@ def make_action_dataset(tmp_path: Path) -> MakeDataset:
 
 
 def epoch_actions(dataset: Dataset, normalize: bool = True) -> list[list[float]]:
-    """Return all actions of an epoch, as a module gets them, sorted."""
+    """Return all actions of an epoch as the module gets them, sorted."""
     preprocessing = Preprocessing(OBSERVATIONS, ACTIONS, normalize_actions=normalize)
     needs = Needs(frozenset({"obs", "actions"}))
     data = OfflineData(

@@ -100,7 +100,7 @@ def test_spaces_that_do_not_match_raise_before_reading(make_dataset):
         OfflineData([Source("data", make_dataset(UNITS))], BC, batch_size=10, observation_space=other_space)
 
 
-def test_nan_in_first_epoch_raises_with_its_location(make_data):
+def test_nan_raises_with_its_location_if_first_epoch_is_validated(make_data):
     dataset = FakeDataset([[4], [3, 5]])
     dataset.blocks[1].columns["obs"][6, 1] = np.nan
     data = make_data(dataset, batch_size=12)
@@ -130,8 +130,8 @@ def test_state_is_json_and_resumes_exactly(make_data):
     [
         ({}, "Resident", "fit the budget"),
         ({"residentBudget": "1Ki"}, "Streaming", "exceed the budget of 1.0 KiB"),
-        ({"residency": "Streaming"}, "Streaming", "asked for"),
-        ({"residency": "Resident"}, "Resident", "asked for"),
+        ({"residency": "Streaming"}, "Streaming", "residency is Streaming"),
+        ({"residency": "Resident"}, "Resident", "residency is Resident"),
         ({"connectors": ["user_steps:Noise"]}, "Streaming", "Noise draws new random numbers in every epoch"),
     ],
 )
@@ -240,7 +240,7 @@ def test_rewards_that_are_not_numbers_raise(make_data):
     ("name", "message"),
     [
         ("RewardsInLists", r"row 0: 'rewards' is float64 \[1\]; expected a number for each timestep"),
-        ("NextAction", r"row 0 \(episode .*\), t = 1: 'actions' has 2, expected an integer in \[0, 1\]"),
+        ("ActionsPlusOne", r"row 0 \(episode .*\), t = 1: 'actions' has 2, expected an integer in \[0, 1\]"),
     ],
 )
 def test_connector_with_unlearnable_result_raises(name, message, make_data):
@@ -342,7 +342,7 @@ def test_invalid_prelearner_raises(options, error, message, make_data):
         make_data(FakeDataset(UNITS), **options).next()
 
 
-def test_offline_data_subclass_is_used(make_data):
+def test_offline_data_subclass_is_used_and_other_classes_are_refused(make_data):
     data_class = offline_data_class(PipelineSpec(offline_data="user_steps:DoubleSampledRewards"))
     batch = make_data(FakeDataset(UNITS), data_class=data_class).next()
     assert torch.equal(batch["obs"][:, 0], batch["rewards"] / 2 + 0.25)
@@ -375,7 +375,7 @@ def test_observation_filter_is_fitted_to_the_data(make_data):
     assert obs.std().item() == pytest.approx(1, abs=0.05)
 
 
-def test_targets_without_function_raise(make_data):
+def test_targets_require_a_function_and_are_in_batches(make_data):
     data = make_data(FakeDataset(UNITS), Needs(frozenset({"obs"}), targets=True))
     with pytest.raises(RuntimeError, match="targets"):
         data.next()
@@ -440,7 +440,7 @@ def test_seek_with_other_inputs_raises(make_data):
 
 
 def test_two_inputs_of_one_path_are_two_sources(make_data):
-    """For example a dataset, and once more its best episodes."""
+    """An example is a dataset, and as a second input the best episodes of this dataset."""
     best_episodes, all_episodes = (
         Source("data", FakeDataset([[9], [8]]), 1.0),
         Source("data", FakeDataset(UNITS), 3.0),
@@ -462,7 +462,7 @@ def test_two_inputs_of_one_path_are_two_sources(make_data):
         (
             {"batch_size": 20},
             (1.0, 3.0),
-            "the timesteps per batch were 20 when the checkpoint was written and are 10",
+            "the items per batch were 20 when the checkpoint was written and are 10",
         ),
         ({}, (1.0, 1.0), r"the weights of the inputs were \[1.0, 1.0\] when .* and are \[1.0, 3.0\] now"),
     ],
@@ -480,7 +480,7 @@ def open_folder(folder):
     return Input(reading, opened_data=open_reading(reading))
 
 
-def test_inputs_without_weights_are_one_dataset(make_dataset, tmp_path):
+def test_inputs_are_one_dataset_without_weights_and_separate_sources_with_weights(make_dataset, tmp_path):
     make_dataset([[3], [4]], "a"), make_dataset([[5]], "b")
     a, b = open_folder(tmp_path / "a"), open_folder(tmp_path / "b")
     (source,) = make_sources([a, b])

@@ -112,7 +112,7 @@ MISTAKES = {
     StatefulMapper: (MAP_METHOD, NOISE_MESSAGE.format("obs")),
     MutatingMapper: (MAP_METHOD, "raised ValueError at {}: output array is read-only"),
     TextRewards: (MAP_METHOD, "returned rewards that are not numbers, such as 'a'."),
-    ReturnsNone: (MAP_METHOD, "returned a NoneType; it must return a list of SingleAgentEpisode."),
+    ReturnsNone: (MAP_METHOD, "returned a NoneType; it must return a Block or a list of SingleAgentEpisode."),
     WideObservations: (MAP_METHOD, "returned 'obs' of shape [2]; the observation space has [1]."),
     SampleBatchMapper: (
         "_map_sample_batch_to_episode",

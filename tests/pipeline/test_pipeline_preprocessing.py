@@ -15,7 +15,7 @@ STEPS = 30
 
 
 def act(preprocessing, dataset):
-    """Return the observations, and the next ones, that the module gets when it acts in each episode, by step."""
+    """Return the observations that the module gets when it acts: step -> observation, step -> next observation."""
     observations, next_observations = {}, {}
     for block in dataset.blocks:
         for episode in range(block.num_episodes):

@@ -12,7 +12,7 @@ from layers import examples
 
 
 class LinearPriorities:
-    """Priorities in an array, searched from the first slot on."""
+    """Priorities to the power of alpha in an array, searched from the first slot on."""
 
     def __init__(self, size, alpha):
         self.priority = np.zeros(size, np.float32)

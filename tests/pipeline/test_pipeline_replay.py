@@ -35,7 +35,10 @@ def priorities_of_batch(batch):
 
 
 def train(feed, num_batches, shard=None):
-    """Take batches like a training, which sets the priorities of each batch that is drawn by priority."""
+    """Take batches and set the priorities of items that are drawn by priority, like a training.
+
+    With a `shard` priorities are not set, since the caller has to collect them from all learners.
+    """
     batches = []
     for _ in range(num_batches):
         batches.append(feed.take(feed.batch_size, shard) if shard else feed.next())
@@ -124,7 +127,7 @@ def test_seek_to_position_of_other_data_or_draws_raises():
         make_replay_feed("prioritized", seed=1),
         make_replay_feed("prioritized", alpha=0.1),
     ):
-        with pytest.raises(DataError, match="the seed, the sampling"):
+        with pytest.raises(DataError, match="the seed, the algorithm's sampling or alpha"):
             feed.seek(other_feed.state())
 
 
@@ -156,9 +159,15 @@ def test_impossible_sampling_needs_raise(options, message):
 @pytest.mark.parametrize(
     ("pipeline", "message"),
     [
-        ({"residency": "Streaming"}, "streamed: asked for. Leave spec.pipeline.residency at Auto"),
+        (
+            {"residency": "Streaming"},
+            "streamed: spec.pipeline.residency is Streaming. Leave spec.pipeline.residency at Auto",
+        ),
         ({"residentBudget": "1Ki"}, "exceed the budget of 1.0 KiB. .* raise spec.pipeline.residentBudget"),
-        ({"sampling": "WithReplacement"}, r"spec.pipeline.sampling is WithReplacement.* Leave it out"),
+        (
+            {"sampling": "WithReplacement"},
+            r"spec.pipeline.sampling is WithReplacement.* Leave spec.pipeline.sampling out",
+        ),
     ],
 )
 @both_samplings

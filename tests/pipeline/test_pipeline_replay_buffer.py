@@ -312,7 +312,7 @@ def test_invalid_arguments_of_buffer_raise():
         ValueError, match=r"'obs' is float32 .* in the new episodes, but float32 .* in the stored"
     ):
         buffer.add(widen_observations(make_episode(1, 3)))
-    with pytest.raises(ValueError, match="only one of them has infos"):
+    with pytest.raises(ValueError, match="only one of the two has infos"):
         prioritized_buffer.add(make_episode(1, 3, infos=True))
     assert prioritized_buffer.get_added_timesteps() == 4
     with pytest.raises(ValueError, match="call sample first"):

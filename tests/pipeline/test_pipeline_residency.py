@@ -6,7 +6,7 @@ from hindcast import memory
 from hindcast.pipeline import residency
 
 
-def test_host_memory_respects_the_container_limit(tmp_path, monkeypatch):
+def test_host_memory_and_budget_respect_the_container_limit(tmp_path, monkeypatch):
     machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     unlimited_file, limited_file = tmp_path / "memory.max", tmp_path / "memory.limit_in_bytes"
     unlimited_file.write_text("max\n")

@@ -1,4 +1,4 @@
-"""When targets are computed; a position in the middle of a window keeps them."""
+"""Targets are computed when a window is entered and when they are due; a checkpoint within a window keeps them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ both_feeds = pytest.mark.parametrize("feed_kind", list(FEED_CLASSES))
 
 
 class Training:
-    """A feed and a count of updates; a target is the count when it was computed, `made_at`."""
+    """A feed and a count of updates; the target `made_at` is the count when it was computed."""
 
     def __init__(self, feed_kind, every=None, **options):
         self.updates = 0

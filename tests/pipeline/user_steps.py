@@ -51,7 +51,7 @@ class RewardsInLists(BlockConnector):
         return block.with_columns({**block.columns, "rewards": block.columns["rewards"][:, None]})
 
 
-class NextAction(BlockConnector):
+class ActionsPlusOne(BlockConnector):
     def __call__(self, block, context):
         return block.with_columns({**block.columns, "actions": block.columns["actions"] + 1})
 

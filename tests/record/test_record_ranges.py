@@ -11,7 +11,7 @@ def make_commit(number: int, episodes: int, timesteps: int, first: int = 0) -> C
 
 
 def list_ranges(extent: Extent) -> list[range]:
-    """Return all ranges of a recording by episodes."""
+    """Return all ranges of a recording whose extent is a number of episodes."""
     ranges: list[range] = []
     while (work := extent.next_range({}, set(range(len(ranges))))) is not None:
         assert work.number == len(ranges)

@@ -169,7 +169,7 @@ class TestIndependence:
 
     @pytest.mark.parametrize("name", POLICIES)
     def test_episodes_do_not_depend_on_other_runner_of_policy(self, name: str) -> None:
-        """Some slots stay idle after the policy has acted in another number of slots."""
+        """The policy has acted in one slot before it acts in four, of which one stays idle."""
         environment, policy = POLICIES[name][0], make_actor(name)
         earlier_runner = EnvRunner(EnvironmentSpec.model_validate(environment), policy, 1, 0, explore=True)
         list(earlier_runner.play(range(2)))
@@ -189,7 +189,8 @@ class TestIndependence:
             digests.add(hash_episodes([episode for episode in episodes if episode.index == 0])["e-00000000"])
         assert len(digests) == 1
 
-    def test_first_step_does_not_see_earlier_rewards(self) -> None:
+    def test_each_step_records_its_own_reward(self) -> None:
+        """The slot's reward before the first step is 0, and each step of CartPole has reward 1."""
         episode = play_episodes(CARTPOLE, indices=range(1), width=1)[0]
         assert episode.columns["rewards"].tolist() == [1.0] * episode.length
 
@@ -304,7 +305,7 @@ class TestWrongEnvironments:
         return {"id": "toy_environments:FaultyEnv", "kwargs": {"what": fault}}
 
     @pytest.mark.parametrize("fault", ["reset", "step"])
-    def test_exception_is_reported_with_line(self, fault: str) -> None:
+    def test_exception_in_reset_or_step_is_reported_with_line(self, fault: str) -> None:
         message = {"reset": "the simulator is not there", "step": "the simulator fell over"}[fault]
         pattern = rf"in {fault}\(\) raised RuntimeError at .*toy_environments\.py:\d+: {message}"
         with pytest.raises(UserCodeError, match=pattern):

@@ -140,7 +140,7 @@ class TestGlobalBatch:
             train(training(tmp_path, walks), StopAfter(5))
         (tmp_path / "test/r1/spec.json").unlink()
         message = (
-            "the timesteps per batch were 32 when the checkpoint was written and are 64 now. Undo the change"
+            "the items per batch were 32 when the checkpoint was written and are 64 now. Undo the change"
         )
         with pytest.raises(DataError, match=message):
             train(training(tmp_path, walks, learners={"replicas": 2}))

@@ -32,7 +32,7 @@ class ActorCriticOptions(AlgorithmOptions):
 
 
 class ActorCritic(Algorithm):
-    """Trains a policy and critics on transitions; the target networks move after every update."""
+    """Trains a policy and critics on transitions; the target networks move after every update, unless overridden."""
 
     is_capturable = True
     target_networks: ClassVar[Mapping[str, str]] = MappingProxyType({"target_critics": "critics"})

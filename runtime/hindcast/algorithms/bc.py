@@ -69,7 +69,7 @@ class BC(Algorithm):
 
 
 def _agreement(modes: Actions, recorded: Actions, shape: torch.Size) -> Tensor:
-    """Return the fraction `[*shape]` of each action's elements that are equal to the recorded ones."""
+    """Return the fraction of each action's elements that are equal to the recorded ones, of shape `shape`."""
     if isinstance(modes, Tensor) and isinstance(recorded, Tensor):
         return (modes == recorded).float().reshape(*shape, -1).mean(-1)
     assert not isinstance(modes, Tensor) and not isinstance(recorded, Tensor)

@@ -33,8 +33,8 @@ class CQLOptions(SACOptions):
     gapᵢ = E[temperature·log Σ_j exp((Qᵢ(s, a_j) - l_j) / temperature) - Qᵢ(s, a)];
     L_Q = Σᵢ E[(r + gamma·(1 - d)·min Q̄(s', a') - Qᵢ(s, a))²] + minQWeight·gapᵢ with a' ~ π(s');
     L_π = E[α·log π(ã|s) - min Q(s, ã)], ã ~ π(s), where α is trained to keep the entropy at targetEntropy.
-    With lagrangian, the penalty is α'·(minQWeight·gapᵢ - lagrangianThresh), with α' trained to keep it at 0. For the
-    first bcIters updates the policy uses behaviour cloning: L_π = E[α·log π(ã|s) - log π(a|s)].
+    With lagrangian, the penalty is α'·(minQWeight·gapᵢ - lagrangianThresh), with α' trained to keep the penalty at 0.
+    For the first bcIters updates the policy uses behaviour cloning: L_π = E[α·log π(ã|s) - log π(a|s)].
 
     Defaults are those of the authors' code for locomotion, except that there is no initial behaviour cloning, which
     they found to make little difference.
@@ -94,7 +94,7 @@ class CQL(SAC):
         return updates >= self.options.bc_iters
 
     def _draw_noise(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> tuple[Tensor, Tensor, Tensor]:
-        """Draw the noise of the actions from π(s) and π(s'), and the uniform actions."""
+        """Draw the noise of the actions from π(s) and of those from π(s'), and the uniform actions."""
         num_actions, policy = self.options.num_actions, cast(RLModule, nets["policy"])
         # One more from π(s'): the first is a' of the TD target, the others are sampled actions of the gap.
         noise, next_noise = (
@@ -109,15 +109,19 @@ class CQL(SAC):
             loss, _, metrics = self._critic_loss(nets, batch, 1.0, *draws)
             return Losses({"critics": loss}, metrics)
         gap_weight = cast(LogWeight, nets["gap_weight"])().clamp(max=_MAX_GAP_WEIGHT)
-        loss, excess, metrics = self._critic_loss(nets, batch, gap_weight.detach(), *draws)
+        loss, penalties, metrics = self._critic_loss(nets, batch, gap_weight.detach(), *draws)
         # Half the sum over both critics, as in the authors' code.
-        losses = {"critics": loss, "gap_weight": -0.5 * (gap_weight * excess).sum()}
+        losses = {"critics": loss, "gap_weight": -0.5 * (gap_weight * penalties).sum()}
         return Losses(losses, {**metrics, "gap_weight": gap_weight}, joint=True)
 
     def _critic_loss(
         self, nets: nn.ModuleDict, batch: Tensors, weight: Tensor | float, *draws: Tensor
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return the critics' loss with the penalty weighted, the gaps' excess over their target, and metrics."""
+        """Return the critics' loss, the penalties `[E]` before weighting, detached, and metrics.
+
+        `weight` multiplies the penalties in the loss. With `lagrangian` a penalty is the excess of a critic's weighted
+        gap over its target.
+        """
         options = self.options
         with torch.no_grad():
             actions, log_densities, td_target = self._sample_actions_and_targets(nets, batch, *draws)
@@ -133,7 +137,10 @@ class CQL(SAC):
         return td_loss + (weight * penalties).sum(), penalties.detach(), metrics
 
     def _q_values(self, critics: Critics, batch: Tensors, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return Q of the sampled actions `[E, 3 N, B]`, the last N from π(s'), and of recorded actions `[E, B]`."""
+        """Return Q of the sampled actions `[E, 3 N, B]`, the last N from π(s'), and of recorded actions `[E, B]`.
+
+        E is the number of critics and N is `numActions`.
+        """
         recorded_actions = batch[Columns.ACTIONS].unsqueeze(0)
         if not self.options.next_state_gap:
             values = critics(batch, torch.cat([actions, recorded_actions]))

@@ -85,7 +85,7 @@ class DQNOptions(AlgorithmOptions):
     """Exponent of the importance weights: 1 corrects the bias fully."""
     epsilon: ChanceSchedule = [[0.0, 1.0], [10_000.0, 0.05]]
     """Probability of a random action when exploring: a number, or a schedule [[timestep, value], …] over the sampled
-    timesteps. Without a sampler the last value applies, when the policy is recorded."""
+    timesteps. Without a sampler, only a later recording with this policy explores, with the schedule's last value."""
 
 
 class DQN(Algorithm):
@@ -127,7 +127,7 @@ class DQN(Algorithm):
             inputs.action_space,
             model.model_copy(update={"module_options": module_options}),
         )
-        # The end of the schedule: without a sampler, `before_play` never sets it.
+        # The value at the end of the schedule, for trainings without a sampler, in which `before_play` is not called.
         policy.epsilon.fill_(value_at(options.epsilon, _AFTER_SCHEDULE))
         return nn.ModuleDict({"policy": policy})
 
@@ -135,24 +135,25 @@ class DQN(Algorithm):
         return {"policy": OptimiserSpec(list(nets["policy"].parameters()), self.options.lr)}
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:  # noqa: ARG002
-        values = cast(GreedyPolicy, nets["policy"]).values
-        quantiles = values.quantiles(batch)
-        q = values.gather(quantiles, batch[Columns.ACTIONS])[0]
-        td_target = self._td_target(values, cast(ActionValues, nets["target"]), batch)
-        errors = quantile_huber(q, td_target)
+        q_network = cast(GreedyPolicy, nets["policy"]).values
+        quantiles = q_network.quantiles(batch)  # [1, B, n, num_quantiles]: one member, n actions
+        recorded_quantiles = q_network.gather(quantiles, batch[Columns.ACTIONS])[0]
+        td_target = self._td_target(q_network, cast(ActionValues, nets["target"]), batch)
+        errors = quantile_huber(recorded_quantiles, td_target)
         weighted_errors = errors * batch[Columns.WEIGHTS] if self.options.prioritized_replay else errors
         td_loss = weighted_errors.mean()
-        metrics = {"td_loss": td_loss, "mean_q": q.mean()}
+        metrics = {"td_loss": td_loss, "mean_q": recorded_quantiles.mean()}
         priorities = (
-            (quantile_mean(td_target) - quantile_mean(q)).detach()
+            (quantile_mean(td_target) - quantile_mean(recorded_quantiles)).detach()
             if self.options.prioritized_replay
             else None
         )
-        loss = td_loss + self._penalty(quantile_mean(quantiles)[0], quantile_mean(q), metrics)
+        action_values, q = quantile_mean(quantiles)[0], quantile_mean(recorded_quantiles)
+        loss = td_loss + self._penalty(action_values, q, metrics)
         return Losses({"policy": loss}, metrics, priorities=priorities)
 
     def update_kind(self, updates: int) -> bool:
-        """Return whether this update moves the target network."""
+        """Return True if the update after `updates` updates moves the target network."""
         return (updates + 1) % self.options.target_network_update_freq == 0
 
     def after_update(self, nets: nn.ModuleDict, step: Step) -> None:
@@ -160,13 +161,15 @@ class DQN(Algorithm):
             self.update_target_networks(nets, self.options.tau)
 
     def critic(self, nets: nn.ModuleDict) -> Critic:
-        values = cast(GreedyPolicy, nets["policy"]).values
+        q_network = cast(GreedyPolicy, nets["policy"]).values
 
         def compute_q(batch: Tensors, actions: Actions | None = None) -> Tensor:
+            action_values = q_network(batch)  # [1, B, n]: one member, n actions
             if actions is None:
-                return values.gather(values(batch), batch[Columns.ACTIONS])[0]
-            action_rows = cast(Tensor, actions)
-            return values.gather(values(batch).expand(len(action_rows), -1, -1), action_rows)
+                return q_network.gather(action_values, batch[Columns.ACTIONS])[0]
+            # [K, B]: the members axis of size 1 is expanded to the K actions of each timestep.
+            action_sets = cast(Tensor, actions)
+            return q_network.gather(action_values.expand(len(action_sets), -1, -1), action_sets)
 
         return compute_q
 
@@ -174,20 +177,20 @@ class DQN(Algorithm):
         cast(GreedyPolicy, nets["policy"]).epsilon.fill_(value_at(self.options.epsilon, timesteps))
 
     @torch.no_grad()
-    def _td_target(self, values: ActionValues, target: ActionValues, batch: Tensors) -> Tensor:
-        """Return the TD targets `[B, Q]` of the quantiles."""
+    def _td_target(self, q_network: ActionValues, target_network: ActionValues, batch: Tensors) -> Tensor:
+        """Return the TD targets `[B, num_quantiles]` of the quantiles."""
         next_obs = next_observations(batch)
-        next_quantiles = target.quantiles(next_obs)[0]
+        next_quantiles = target_network.quantiles(next_obs)[0]  # [B, n, num_quantiles]
         # Double Q-learning: Q selects the action, Q̄ evaluates it.
-        selection_q = values(next_obs)[0] if self.options.double_q else quantile_mean(next_quantiles)
+        selection_q = q_network(next_obs)[0] if self.options.double_q else quantile_mean(next_quantiles)
         best_quantiles = gather_values(next_quantiles, selection_q.argmax(-1))
         return compute_td_target(batch, best_quantiles.T).T
 
-    def _penalty(self, values: Tensor, q: Tensor, metrics: dict[str, Tensor]) -> Tensor | float:  # noqa: ARG002
+    def _penalty(self, action_values: Tensor, q: Tensor, metrics: dict[str, Tensor]) -> Tensor | float:  # noqa: ARG002
         """Return a term that is added to the loss.
 
         Args:
-            values: `[B, n]` Q of all actions.
+            action_values: `[B, n]` Q of all actions.
             q: `[B]` Q of the recorded actions.
             metrics: metrics of the update; may be extended.
         """
@@ -213,16 +216,16 @@ class DiscreteCQL(DQN):
     kinds = frozenset({"OfflineTraining"})
     options: DiscreteCQLOptions
 
-    def _penalty(self, values: Tensor, q: Tensor, metrics: dict[str, Tensor]) -> Tensor:
-        gap = (values.logsumexp(-1) - q).mean()
+    def _penalty(self, action_values: Tensor, q: Tensor, metrics: dict[str, Tensor]) -> Tensor:
+        gap = (action_values.logsumexp(-1) - q).mean()
         metrics["conservative_gap"] = gap
         return self.options.min_q_weight * gap
 
 
 def quantile_huber(quantiles: Tensor, target_quantiles: Tensor) -> Tensor:
-    """Return the quantile Huber loss `[B]` of quantiles against their targets, both `[B, Q]`; the Huber loss if Q = 1.
+    """Return the quantile Huber loss `[B]` of quantiles against their targets, both `[B, num_quantiles]`.
 
-    It is the loss of arXiv 1710.10044 with κ = 1.
+    It is the loss of arXiv 1710.10044 with κ = 1; for one quantile the Huber loss.
     """
     num_quantiles = quantiles.shape[-1]
     if num_quantiles == 1:

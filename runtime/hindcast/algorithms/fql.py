@@ -32,7 +32,7 @@ class FQLOptions(ActorCriticOptions):
     L_v = E[(v(s, (1 - t)·x + t·a, t) - (a - x))²]; L_Q = Σᵢ E[(r + gamma·(1 - d)·Q̄(s', μ(s', z)) - Qᵢ(s, a))²];
     L_μ = E[alpha·(μ(s, z) - v̂(s, z))² - w·Q(s, μ(s, z))], w = 1 / mean|Q| with normalizeQLoss, otherwise 1. Squares are
     averaged over an action's elements; Q in L_μ is the mean of the critics, Q̄ their qAggregation. L_Q is the sum over
-    both critics where the authors' code takes their mean, half of it: with Adam the steps are the same.
+    both critics where the authors' code takes their mean, half the sum: with Adam the steps are the same.
 
     With actionChunk = h above 1 (arXiv 2507.07969), a stands for the h actions from s on, which the policy chooses at
     once and executes in sequence: r is their discounted sum of rewards, s' the state after them, and the discount is
@@ -157,7 +157,8 @@ def recorded_mask(batch: Tensors) -> Tensor:
 def from_first_steps(batch: Tensors) -> Tensors:
     """Keep all actions of each sequence, but other columns of its first step only; timesteps stay unchanged.
 
-    The n-step return of the first step is that of the whole chunk.
+    The n-step return of the first step is that of the whole chunk. Padding is filled, see `fill_padding`. Columns with
+    one value per sequence are left out. A batch without sequences is returned as it is.
     """
     if Columns.LOSS_MASK not in batch:
         return batch
@@ -170,7 +171,7 @@ def from_first_steps(batch: Tensors) -> Tensors:
 
 
 def mean_where(mask: Tensor, values: Tensor) -> Tensor:
-    """Return the mean of `values` where `mask`, of the same shape, is true; 0 if it is nowhere true."""
+    """Return the mean of `values` where `mask`, of the same shape, is true; 0 if the mask is nowhere true."""
     return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1)
 
 

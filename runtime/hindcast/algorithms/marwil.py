@@ -38,8 +38,8 @@ class MARWILOptions(AlgorithmOptions):
 
     With the λ-return R of the whole episode, the advantage A = R - V(s) and its scale c, where c² follows E[A²]:
     L = -E[min(exp(beta·A/c), weightClip)·(log π(a|s) + bcLogstdCoeff·mean(log σ))] + vfCoeff·½E[A²].
-    No gradient flows through the weights. The scale comes from previous updates, so the first update weights all
-    samples equally. With beta = 0 this is behaviour cloning plus a value function.
+    No gradient flows through the weights. The scale comes from previous updates, so without an initial value of c² the
+    first update weights all samples equally. With beta = 0 this is behaviour cloning plus a value function.
 
     Defaults are RLlib's, with three exceptions: the scale follows the data (RLlib's start of 100 and rate of 1e-8
     amount to a constant 10, whatever the returns are), weights are clipped at 20 (arXiv 1910.00177), and a batch has
@@ -65,7 +65,8 @@ class MARWILOptions(AlgorithmOptions):
     moving_average_sqd_adv_norm_start: AboveZero | None = Field(
         default=None, json_schema_extra={"x-only-with": "beta"}
     )
-    """Initial value of c²; null starts from the mean of the updates so far."""
+    """Initial value of c²; with null there is none: c² is the bias-corrected average of the updates so far, as in
+    Adam."""
     moving_average_sqd_adv_norm_update_rate: float = Field(
         default=1e-2, gt=0, le=1, json_schema_extra={"x-only-with": "beta"}
     )
@@ -120,7 +121,7 @@ class MARWIL(Algorithm):
             logp = logp + options.bc_logstd_coeff * log_stds.mean(-1)
         advantages = batch[Columns.VALUE_TARGETS] - outputs[Columns.VF_PREDS]
         detached_advantages = advantages.detach()
-        # The scale of the previous updates; this update's advantages enter it below.
+        # The scale is that of the previous updates; `scale.update` adds this update's advantages below.
         weights = torch.exp(options.beta * scale(detached_advantages)).clamp(
             max=options.weight_clip or math.inf
         )
@@ -140,8 +141,9 @@ class AdvantageScale(nn.Module):
     """The scale c of advantages: the square root of a moving average of their squares.
 
     Args:
-        initial_mean_square: initial value of the average; None corrects the bias of the first updates, as Adam does.
-        rate: of the moving average.
+        initial_mean_square: initial value of the average, above 0; None starts without one and corrects the bias of the
+            first updates, as Adam does.
+        rate: weight of each new value in the average.
     """
 
     _mean_square: Tensor
@@ -154,11 +156,11 @@ class AdvantageScale(nn.Module):
         self.register_buffer("_weight", torch.tensor(1.0 if initial_mean_square else 0.0))
 
     def forward(self, advantages: Tensor) -> Tensor:
-        """Return advantages divided by their scale; 0 before the first update."""
+        """Return advantages divided by their scale; 0 while there is no average yet."""
         return torch.where(self._weight > 0, advantages / (self.scale() + 1e-8), 0.0)
 
     def scale(self) -> Tensor:
-        """Return c, a scalar."""
+        """Return c, a scalar; 0 while there is no average yet."""
         return (self._mean_square / self._weight.clamp(min=1e-8)).sqrt()
 
     def update(self, advantages: Tensor) -> None:

@@ -125,7 +125,7 @@ class PPO(OnlineAlgorithm):
         }
 
     def minibatches(self, steps: int, seed: int, iteration: int) -> Tensor:
-        """Return the rows of `numEpochs` passes, each in an order that depends on (seed, iteration, epoch).
+        """See `OnlineAlgorithm.minibatches`; the rows are `numEpochs` passes, each in an order of its own.
 
         All mini-batches have the same size: one may span two epochs, and the remainder after the last epoch is dropped.
         """

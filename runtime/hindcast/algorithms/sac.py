@@ -74,13 +74,13 @@ class SAC(ActorCritic):
         alpha, update_kind = cast(LogWeight, nets["alpha"]), self.update_kind(step.updates)
         with no_weight_grad(nets["critics"]):
             policy_loss, entropy = self._policy_loss(nets, batch, noise, alpha().detach(), update_kind)
-        # log α rather than α, with which the gradient would be α times this.
+        # The factor is log α: with the factor α, the gradient of log α would be multiplied by α.
         alpha_loss = alpha.log * (entropy - self._target_entropy(cast(ActionRange, nets["range"])))
         metrics = {"policy_loss": policy_loss, "alpha_loss": alpha_loss, "alpha": alpha(), "entropy": entropy}
         yield Losses({"policy": policy_loss, "alpha": alpha_loss}, metrics, joint=True)
 
     def _draw_noise(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> tuple[Tensor, ...]:
-        """Draw the random numbers of the critics' losses."""
+        """Return the random numbers of the critics' losses, drawn from `step.generator`."""
         return (draw_action_noise(cast(RLModule, nets["policy"]), batch, step, 1),)
 
     def _critic_losses(self, nets: nn.ModuleDict, batch: Tensors, *noise: Tensor) -> Losses:
@@ -94,6 +94,7 @@ class SAC(ActorCritic):
     def _td_target(self, nets: nn.ModuleDict, batch: Tensors, noise: Tensor) -> Tensor:
         """Return the critics' TD targets `[B]`."""
         next_obs = next_observations(batch)
+        # One action per state: the first axis of noise, actions and log-densities has size 1.
         next_actions, next_logp = sample_actions(cast(RLModule, nets["policy"]), next_obs, noise)
         target_q = nets["target_critics"](next_obs, next_actions[0]).amin(0)
         return compute_td_target(batch, target_q - cast(LogWeight, nets["alpha"])() * next_logp[0])
@@ -101,7 +102,7 @@ class SAC(ActorCritic):
     def _policy_loss(
         self, nets: nn.ModuleDict, batch: Tensors, noise: Tensor, alpha: Tensor, update_kind: Hashable
     ) -> tuple[Tensor, Tensor]:
-        """Return the policy's loss, and its entropy."""
+        """Return the policy's loss, and an estimate of its entropy."""
         actions, logp = sample_actions(cast(RLModule, nets["policy"]), batch, noise)
         objective = self._policy_objective(nets, batch, actions[0], update_kind)
         return (alpha * logp[0] - objective).mean(), -logp.detach().mean()

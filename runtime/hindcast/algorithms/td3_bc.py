@@ -42,7 +42,7 @@ class TD3BCOptions(TD3Options):
     L_π = E[-alpha·Q₁(s, π(s)) / mean|Q₁| + (π(s) - a)²], every policyDelay updates, followed by the target networks.
 
     Defaults are the paper's. Its networks are `model: {fcnetActivation: relu, observationFilter: MeanStd}`,
-    which divides by the standard deviation and clips to ±10, where the paper adds 1e-3 to it.
+    which divides by the standard deviation and clips to ±10; the paper adds 1e-3 to the standard deviation instead.
     """
 
     alpha: NonNegative = 2.5
@@ -81,7 +81,7 @@ class TD3(ActorCritic):
             yield loss
 
     def update_kind(self, updates: int) -> bool:
-        """Return whether this update moves the policy and the target networks."""
+        """Return True if the update after `updates` updates moves the policy and the target networks."""
         return (updates + 1) % self.options.policy_delay == 0
 
     def after_update(self, nets: nn.ModuleDict, step: Step) -> None:

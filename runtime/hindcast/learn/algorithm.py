@@ -103,7 +103,7 @@ class ModelInputs:
         Args:
             kind: class of the policy.
             algorithm: name of the algorithm, for messages.
-            auto: see `policy`; None if the class has its own distribution.
+            auto: see `policy`; None if the class has its own distribution, which the user cannot choose.
             options: arguments of the class's `setup()`.
 
         Raises:
@@ -171,11 +171,11 @@ class ModelInputs:
 
 
 class Step(NamedTuple):
-    """The position in the training at which a loss is computed.
+    """The position in the training at which a loss is computed (not a timestep of an episode).
 
     Attributes:
-        updates: updates made before this one.
-        timesteps: timesteps trained before this update; schedules follow them.
+        updates: number of updates made before this one.
+        timesteps: number of timesteps trained before this update; schedules follow it.
         generator: the learner's source of randomness, on its device; checkpoints save its state.
         clock: `timesteps` as a float64 scalar on the device, for `ScheduledValue`; must not be changed.
     """
@@ -248,7 +248,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def needs(self) -> Needs:
-        """Return what it needs of the data; may depend on the options (n-step returns, length of sequences)."""
+        """Return the columns and the sampling that it needs; they may depend on its options, such as `n_step`."""
 
     @abstractmethod
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
@@ -256,14 +256,14 @@ class Algorithm(ABC):
 
     @abstractmethod
     def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
-        """Return optimiser name -> its parameters and options. Parameters without an optimiser stay fixed."""
+        """Return optimiser name -> parameters and options. Parameters that no optimiser has are not trained."""
 
     @abstractmethod
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses | Iterator[Losses]:
         """Compute the losses of a batch.
 
-        If a later loss needs the weights after an earlier step, this is a generator: the learner steps the optimisers
-        of each `Losses` before the next one is computed.
+        If a loss needs weights that another loss of the same update has changed, this is a generator: the learner steps
+        the optimisers of each `Losses` before it asks for the next one.
         """
 
     def targets(self, nets: nn.ModuleDict, window: WindowData) -> Tensors:  # noqa: ARG002
@@ -289,9 +289,9 @@ class Algorithm(ABC):
         return lambda batch, actions=None: critics(batch, actions).amin(0)
 
     def before_play(self, nets: nn.ModuleDict, timesteps: int) -> None:  # noqa: B027
-        """Run before the policy plays during the training (see `can_train_online`).
+        """Prepare the policy to play during the training (see `can_train_online`), for example set its exploration.
 
-        Override it if exploration depends on the timesteps; the state must live in buffers of the networks.
+        Override it if exploration depends on the timesteps. What it sets must be in buffers of the networks.
 
         Args:
             nets: the networks.
@@ -318,9 +318,9 @@ class Algorithm(ABC):
 
 
 def needs_for(algorithm: Algorithm, policy: RLModule) -> Needs:
-    """Return what the algorithm needs of the data to train this policy.
+    """Return the columns and the sampling that the algorithm needs to train this policy.
 
-    A policy with a state needs sequences, of the length in its model's options.
+    A policy with a recurrent state needs sequences, of the length in its model's options.
 
     Raises:
         SpecError: the policy has a state, but the algorithm learns from single timesteps.

@@ -88,7 +88,7 @@ class AlgorithmMonitor:
             self._references = [*vars(self._algorithm).values()]
 
     def check(self, updates: int) -> None:
-        """Raise an error for the first problem in the updates so far.
+        """Raise an error if the updates so far show a problem.
 
         Args:
             updates: number of updates made.
@@ -114,6 +114,7 @@ class AlgorithmMonitor:
                     f"changes self.{name} from update to update, and checkpoints do not save it: make it a buffer of a "
                     "network (register_buffer), or compute it from step.updates or step.clock"
                 )
+        # After the first update alone, the attributes cannot differ from those that were remembered.
         self._has_checked_attributes = updates > 1
 
 
@@ -145,7 +146,10 @@ def _attribute_fingerprints(algorithm: Algorithm) -> dict[str, str]:
 
 
 def _fingerprint(value: Any) -> str:
-    """Return a string that changes whenever the value changes, without waiting for a device."""
+    """Return a string that changes with the value; it does not wait for a device.
+
+    Changes that `repr` does not show, such as those in the middle of a long array, are missed.
+    """
     if isinstance(value, Tensor):
         return f"{id(value)} {value._version}"
     if isinstance(value, np.random.Generator):

@@ -21,7 +21,7 @@ def num_timesteps(batch: Mapping[str, Tensor]) -> int:
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean of `values`, `[B, T]`, over the steps where `mask` (`loss_mask`, bool) is set."""
+    """Return the mean of `values`, `[B, T]`, over the steps where `mask` (`loss_mask`, bool) is set; NaN if nowhere."""
     return torch.where(mask, values, 0.0).sum() / mask.sum()
 
 
@@ -34,8 +34,8 @@ def batch_mean(values: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
 def fill_padding(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Replace the padding of each sequence by copies of its first step; a batch of timesteps stays as it is.
 
-    Padding is zero, which is not a valid action or observation of `Discrete(3, start=1)`. The first element of a
-    sequence is never padding.
+    The pipeline pads with zeros, but 0 is not a valid action or observation of, for example, `Discrete(3, start=1)`.
+    The first step of a sequence is never padding.
     """
     if Columns.SEQ_LENS not in batch:
         return dict(batch)
@@ -59,7 +59,7 @@ def actions_of(batch: Mapping[str, Tensor]) -> Tensor | dict[str, Tensor]:
 
 
 def compute_td_target(batch: Mapping[str, Tensor], next_values: Tensor) -> Tensor:
-    """Return the TD target `[..., B]`: r + gamma·V(s'), or r alone if the environment terminated the episode.
+    """Return the TD target `[..., B]`: rewards + discounts·V(s'). The discount is 0 if the episode terminated.
 
     Args:
         batch: has the columns `rewards` and `discounts` (`Needs`).

@@ -82,6 +82,7 @@ class Checkpoint:
         Raises:
             DataError: a file is missing, damaged, or not safetensors.
         """
+        # All files are verified, not only the two that are parsed; these two must be in the record.
         files = {name: self._read_file(name) for name in {*self.record.files, LEARNER_FILE, _WEIGHTS}}
         policy = self._parse_tensors(_WEIGHTS, files[_WEIGHTS])
         tensors = self._parse_tensors(LEARNER_FILE, files[LEARNER_FILE])
@@ -192,9 +193,10 @@ class CheckpointStore:
         return self._checkpoint_at(best.updates) if best else None
 
     def best_score(self, metric: str = EPISODE_RETURN_MEAN, method: str | None = None) -> float | None:
-        """Return the score of the best checkpoint; None if none is marked, or by another metric or method.
+        """Return the score of the checkpoint that is marked as the best; None if there is no comparable score.
 
-        A method of None matches all methods.
+        Scores are comparable if they are of the same metric and method. A method of None, here or in the mark, matches
+        every method.
         """
         best = self._read_mark()
         if best is None or best.metric != metric:
@@ -217,7 +219,7 @@ class CheckpointStore:
             score: higher is better.
             metric: name of the metric; scores of different metrics are not compared.
             method: identifies how the score was measured; scores of different methods are not compared.
-            at_end: True if it was evaluated only because the run ended here, see `revert_end_mark`.
+            at_end: True if the checkpoint was evaluated only because the run ended here, see `revert_end_mark`.
 
         Returns:
             True if the checkpoint is now marked as the best.
@@ -239,7 +241,7 @@ class CheckpointStore:
         return True
 
     def revert_end_mark(self) -> None:
-        """Restore the best mark from before the run's end, when the run continues."""
+        """Restore the mark from before the run's end, when the run continues; do nothing if the end set no mark."""
         best = self._read_mark()
         if best is None or not best.at_end:
             return
@@ -288,11 +290,11 @@ class CheckpointStore:
 
 
 def find_checkpoint(path: str | Path | Location) -> Checkpoint:
-    """Open a checkpoint.
+    """Open a checkpoint. Files other than `checkpoint.json` are read and verified by `Checkpoint.learner_state`.
 
     Args:
         path: a checkpoint's folder; or a folder of checkpoints, of which the best is opened, or the latest if none is
-            marked.
+            marked as the best.
 
     Raises:
         DataError: the folder contains no checkpoint, or the checkpoint has a newer format or is damaged.

@@ -31,13 +31,14 @@ class TrainingState(_JsonModel):
     """State of a training that resuming needs in addition to the learner.
 
     Attributes:
-        iteration: iterations finished.
-        algorithm: its name, as in the resource.
+        iteration: number of iterations finished.
+        algorithm: name of the algorithm, as in the resource.
         options: the algorithm's options, camelCase.
         spec_hash: hash of the resource's spec.
-        feed: state of the feed: which timestep comes next.
+        feed: state of the feed, which determines the next batch.
         metrics: latest results, for people; NaN becomes null.
-        counters: other counts of the run (episodes, environment steps, seconds), JSON.
+        counters: all other values that resuming needs, JSON: counts of the run (environment steps, seconds), the
+            updates of the weights that are being evaluated, and values of the Python builder.
     """
 
     iteration: int
@@ -88,9 +89,10 @@ class Best(_JsonModel):
         updates: number of updates of the checkpoint.
         score: its score; higher is better.
         metric: name of the metric.
-        method: identifies how the score was measured.
-        at_end: True if it was marked only because the run ended there.
-        previous: the mark that this one replaced at the end; restored when the run continues.
+        method: identifies how the score was measured; None matches every method.
+        at_end: True if the checkpoint was marked only because the run ended there.
+        previous: the mark that this one replaced at the run's end, which is restored when the run continues; None if
+            there was none, or if `at_end` is False.
     """
 
     updates: int

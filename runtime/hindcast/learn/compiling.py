@@ -46,29 +46,29 @@ def compile_losses(algorithm: Algorithm, backend: str = "inductor") -> None:
         setattr(algorithm, method, _compile(getattr(algorithm, method), name, backend))
 
 
-def _compile(losses: Callable[..., Any], algorithm_name: str, backend: str) -> Callable[..., Any]:
-    compiled_losses = torch.compile(losses, fullgraph=True, backend=backend)
+def _compile(method: Callable[..., Any], algorithm_name: str, backend: str) -> Callable[..., Any]:
+    compiled_method = torch.compile(method, fullgraph=True, backend=backend)
     has_run = False
 
-    @functools.wraps(losses)
+    @functools.wraps(method)
     def compute(*arguments: Any) -> Any:
         nonlocal has_run
         if has_run:
-            return compiled_losses(*arguments)
-        # Only the first call compiles and can fail. A buffer's version counts its in-place changes.
+            return compiled_method(*arguments)
+        # Only the first call compiles and can fail. The version of a tensor counts its in-place changes.
         buffers = dict(arguments[0].named_buffers()) if isinstance(arguments[0], nn.Module) else {}
         versions = {buffer: tensor._version for buffer, tensor in buffers.items()}
         try:
-            result = compiled_losses(*arguments)
+            result = compiled_method(*arguments)
         except torch._dynamo.exc.TorchDynamoException as error:
             reason = " ".join(str(error).split("\n\n")[0].split())
             raise SpecError(
-                f"{_FIELD}: torch.compile cannot compile {algorithm_name}.{losses.__name__}: {reason}; {_REMEDY}."
+                f"{_FIELD}: torch.compile cannot compile {algorithm_name}.{method.__name__}: {reason}; {_REMEDY}."
             ) from error
         for buffer, tensor in buffers.items():
             if tensor._version != versions[buffer]:  # the backward graph may read its new value
                 raise SpecError(
-                    f"{_FIELD}: {algorithm_name}.{losses.__name__} changes the buffer {buffer!r}, for which "
+                    f"{_FIELD}: {algorithm_name}.{method.__name__} changes the buffer {buffer!r}, for which "
                     f"torch.compile computes wrong gradients: change it in after_update, or {_REMEDY}."
                 )
         has_run = True
@@ -78,7 +78,11 @@ def _compile(losses: Callable[..., Any], algorithm_name: str, backend: str) -> C
 
 
 def _check_compiler() -> None:
-    """Check that a C++ compiler and torch's headers are installed; Triton on a GPU also needs a compiler."""
+    """Check that a C++ compiler and torch's headers are installed; Triton on a GPU also needs a compiler.
+
+    Raises:
+        SpecError: one of the two is missing.
+    """
     compilers = (os.environ.get("CXX", "g++"), "clang++")
     if not any(map(shutil.which, compilers)):
         raise SpecError(

@@ -19,10 +19,13 @@ _CHUNK_ELEMENTS = 8192
 def split_into_chunks(*lists: Sequence[Tensor]) -> tuple[list[Tensor], ...]:
     """Split tensors into flat views of at most 8,192 elements.
 
-    Tensors on the CPU and tensors that are not contiguous are returned unchanged.
+    If any tensor is on the CPU or not contiguous, all tensors are returned unchanged.
 
     Args:
-        lists: lists of tensors of the same shapes.
+        lists: lists of tensors; the tensors at one index have the same shape in all lists.
+
+    Returns:
+        For each list the chunks of its tensors, in order.
     """
     if not all(tensor.is_cuda and tensor.is_contiguous() for tensors in lists for tensor in tensors):
         return tuple(list(tensors) for tensors in lists)
@@ -73,7 +76,7 @@ def _repeat_step_counts(
     step_counts: list[Tensor], tensors: Sequence[Tensor], num_chunks: int
 ) -> list[Tensor]:
     """Repeat each tensor's step count for each of its chunks."""
-    if num_chunks == len(step_counts):
+    if num_chunks == len(step_counts):  # no tensor was split
         return step_counts
     counts = [len(split_into_chunks([tensor])[0]) for tensor in tensors]
     return [step_count for step_count, count in zip(step_counts, counts, strict=True) for _ in range(count)]

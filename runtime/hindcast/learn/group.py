@@ -36,17 +36,19 @@ class Group:
     def weighted_sum(self, tensors: Sequence[Tensor], weight: float | Tensor = 1.0) -> None:
         """Replace tensors by their weighted sum over the learners: their mean if the weights sum to 1.
 
+        In a group of one the tensors stay as they are, since its weight is 1.
+
         Args:
             tensors: on the learner's device, of the same shapes in all learners.
             weight: this learner's weight: a number, or a scalar on the device.
         """
 
     def gather(self, shard_values: Tensor, count: int) -> Tensor:
-        """Concatenate the shards of all learners in order of rank.
+        """Concatenate the shards of all learners in order of rank; all of them must call it.
 
         Args:
             shard_values: this learner's shard, float `[length of the shard, ...]`.
-            count: total length.
+            count: length of all shards together.
 
         Returns:
             `[count, ...]`.
@@ -60,7 +62,7 @@ class Group:
         """Run `check` before an update, so that its `Interrupted` reaches all learners at the same update.
 
         Raises:
-            Interrupted: the first learner was asked to stop.
+            Interrupted: the leader was asked to stop.
         """
         check()
 

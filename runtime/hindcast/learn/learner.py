@@ -108,7 +108,7 @@ class Learner:
 
         Args:
             batch: leaf -> `[batch, ...]` on the learner's device.
-            timesteps: number of timesteps in the whole batch, if `batch` is this learner's shard of it.
+            timesteps: number of timesteps in the whole batch; None if `batch` is the whole batch.
 
         Returns:
             The priorities from the losses, `[items of the whole batch]`, or None if the losses have none.
@@ -131,14 +131,15 @@ class Learner:
         self._monitor.after_update()
         if priorities is None:
             return None
+        # All items have the same number of timesteps, which gives the number of items in the whole batch.
         return self.group.gather(priorities, len(priorities) * timesteps // shard_timesteps)
 
     def metrics(self, *, keep: bool = False) -> dict[str, float]:
         """Return the means of all metrics since the last call, and reset them.
 
-        They are the algorithm's metrics, `total_loss` (the sum of an update's losses), `gradient_norm` and
-        `learning_rate`. With several optimisers there is also `total_loss/<name>`, and the last two are named
-        `gradient_norm/<name>` and `learning_rate/<name>`.
+        They are the algorithm's metrics, `total_loss` (the sum of an update's losses), `gradient_norm` (before
+        clipping) and `learning_rate` (the current one, not a mean). With several optimisers there is also
+        `total_loss/<name>`, and the last two are named `gradient_norm/<name>` and `learning_rate/<name>`.
 
         Args:
             keep: do not reset the metrics. Use it if no update follows in this process: a run that resumes from the
@@ -236,13 +237,14 @@ class Learner:
             return self._compute_update(batch, weight, timesteps)
         kind = self.algorithm.update_kind(self.updates)
         metrics, priorities = self._graphs.run(kind, batch, weight, timesteps)
-        # The next launch overwrites these tensors. The caller adds up the metrics before it, but keeps the priorities.
+        # The next launch overwrites these tensors. Until then the caller has added up the metrics, but not yet used the
+        # priorities.
         return metrics, None if priorities is None else priorities.clone()
 
     def _compute_update(
         self, batch: Mapping[str, Tensor], weight: float | Tensor, timesteps: int
     ) -> _UpdateResult:
-        """Compute one update: losses, gradients, steps and target networks. A CUDA graph can record all of it."""
+        """Compute one update: losses, gradients, steps and target networks. A CUDA graph can record it as a whole."""
         versions_before = self._buffer_versions()
         step = Step(self.updates, self.timesteps, self.generator, self._clock)
         metrics: dict[str, Tensor] = {}
@@ -350,7 +352,7 @@ class Learner:
         return {name: (buffer, buffer._version) for name, buffer in buffers if buffer.is_floating_point()}
 
     def _average_changed_buffers(self, versions_before: _BufferVersions, weight: float | Tensor) -> None:
-        """Average buffers that an update changed over the learners, as if one had seen the whole batch."""
+        """Average buffers that an update changed over the learners, as if one learner had seen the whole batch."""
         changed_buffers = []
         for name, (buffer, version) in self._buffer_versions().items():
             old_buffer, old_version = versions_before.get(name, (None, 0))
@@ -424,7 +426,10 @@ class Learner:
 
 
 def loss_stages(losses: Losses | Iterator[Losses]) -> Iterator[Losses]:
-    """Iterate over the stages of an algorithm's losses."""
+    """Iterate over the stages of an algorithm's losses.
+
+    The caller checks that each stage is a `Losses`: a result of another type is passed on as a single stage.
+    """
     return iter((losses,)) if isinstance(losses, Losses) or not isinstance(losses, Iterator) else losses
 
 
@@ -435,6 +440,7 @@ def _clip_and_step(optimisers: Sequence[Optimiser]) -> list[Tensor]:
         (optimiser.step for optimiser in optimisers),
     )
     if all(optimiser.is_gradient_preserving for optimiser in optimisers):
+        # Norms and steps then only read the gradients, so all of them can run at the same time.
         results: list[Any] = run_parallel(*norms, *steps)
         return results[: len(optimisers)]
     results = run_parallel(*norms)

@@ -19,7 +19,7 @@ class OnlineAlgorithm(Algorithm):
     @property
     @abstractmethod
     def timesteps_per_update(self) -> int:
-        """Number of timesteps in the batch of one update."""
+        """Number of timesteps in the batch of one update, if a rollout has at least as many."""
 
     @abstractmethod
     def prepare(self, nets: nn.ModuleDict, rollout: Block) -> dict[str, Tensor]:
@@ -35,9 +35,13 @@ class OnlineAlgorithm(Algorithm):
 
     @abstractmethod
     def minibatches(self, steps: int, seed: int, iteration: int) -> Tensor:
-        """Return the rows of each update's minibatch, out of S = `steps`: `[updates, timesteps_per_update]` int64.
+        """Return the rows of each update's minibatch: `[updates, timesteps_per_update]` int64, from 0 to `steps` - 1.
 
-        The order follows from `seed` and `iteration`, the number of iterations finished before.
+        Args:
+            steps: S, the number of timesteps in the rollout; minibatches are smaller if it is below
+                `timesteps_per_update`.
+            seed: with `iteration` it determines the order.
+            iteration: number of iterations finished before.
         """
 
     def after_iteration(
@@ -54,6 +58,6 @@ class OnlineAlgorithm(Algorithm):
             metrics: means over the iteration's updates.
 
         Returns:
-            Further metrics.
+            Further metrics of the iteration, by name.
         """
         return {}

@@ -133,7 +133,7 @@ class Optimiser:
     @property
     def is_gradient_preserving(self) -> bool:
         """True if neither clipping nor the step changes the gradients."""
-        # torch's steps over lists may change them: that of SGD with Nesterov momentum does.
+        # torch's steps over lists may change gradients: the step of SGD with Nesterov momentum does.
         return self._clip is None and all(group.get("fused") for group in self.torch_optimiser.param_groups)
 
     def gradient_norm(self) -> Tensor:
@@ -173,7 +173,9 @@ class Optimiser:
         ]
 
     def load(self, tensors: Mapping[str, Tensor], groups: Sequence[Mapping[str, Any]]) -> None:
-        """Restore `state()`. This optimiser keeps its options; from `groups` only scheduled rates are restored.
+        """Restore the result of `state`.
+
+        This optimiser keeps its options and constant learning rates; of `groups` only scheduled rates are restored.
 
         Raises:
             DataError: the saved state has other parameter groups.
@@ -292,6 +294,7 @@ def _build_optimiser(
     try:
         for options in param_groups[1:]:  # torch checks the options of the first group only
             optimiser_class(**options)
+        # `without_compile_wrappers` disables gradients in steps, which differentiable steps need.
         step_class = (
             optimiser_class
             if param_groups[0].get("differentiable")

@@ -23,8 +23,8 @@ _CHECK_INTERVAL_SECONDS = 0.25
 """Approximate time between two checks in `Ranks.agree`: each costs a broadcast."""
 _MAX_UPDATES_BETWEEN_CHECKS = 256
 _CONTROL_TIMEOUT = timedelta(days=7)
-"""How long the other learners wait while the leader evaluates. Lost learners need no timeout: the process that started
-the group detects them."""
+"""Maximum time that the other learners wait while the leader evaluates. Lost learners need no timeout: the process that
+started the group detects them."""
 
 
 class Ranks(Group):

@@ -73,26 +73,26 @@ class ScheduledValue(nn.Module):
 
 
 def value_at(schedule: Curve, timesteps: int) -> float:
-    """Return the value after `timesteps` trained timesteps; it is constant after the last point."""
+    """Return the schedule's value after `timesteps` trained timesteps, which stays the same after the last point."""
     return make_curve(schedule)(timesteps)
 
 
 def make_curve(schedule: Curve) -> Callable[[int], float]:
-    """Return `value_at` as a function of the timesteps, for schedules that are read in every update."""
+    """Return `value_at` of a schedule as a function of the timesteps alone, for schedules that every update reads."""
     segments = _segments(schedule)
     starts = [segment.start for segment in segments]
     return lambda timesteps: segments[bisect_right(starts, timesteps) - 1].at(timesteps)
 
 
 def is_constant(schedule: Curve) -> bool:
-    """Return whether the value never changes."""
+    """Return True if the schedule is a number; points, even a single one, are not constant in this sense."""
     return isinstance(schedule, int | float)
 
 
 def _segments(schedule: Curve) -> list[_Segment]:
     if isinstance(schedule, int | float):
         return [_Segment(0.0, float(schedule), 0.0, 1.0, is_cosine=False)]
-    end = [*schedule[-1][:2], "step"]
+    end = [*schedule[-1][:2], "step"]  # the last point again, so that its segment has no rise
     return [
         _segment(point, next_point) for point, next_point in zip(schedule, [*schedule[1:], end], strict=True)
     ]
@@ -102,4 +102,5 @@ def _segment(point: Sequence[float | str], next_point: Sequence[float | str]) ->
     start, value, end, next_value = (cast(float, coordinate) for coordinate in (*point[:2], *next_point[:2]))
     shape = point[2] if len(point) > 2 else "line"
     rise = 0.0 if shape == "step" else next_value - value
+    # The length of the last segment would be 0, by which `at` divides; any other number has the same effect.
     return _Segment(start, value, rise, (end - start) or 1.0, shape == "cosine")

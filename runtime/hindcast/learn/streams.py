@@ -25,7 +25,7 @@ _active_streams: ContextVar[Sequence[torch.cuda.Stream]] = ContextVar("_active_s
 
 @contextmanager
 def use_streams(streams: Sequence[torch.cuda.Stream]) -> Iterator[None]:
-    """Let `run_parallel` use these streams of the current device; without streams it runs parts in order."""
+    """Let `run_parallel` use these streams of the current device; without streams it runs its parts in order."""
     token = _active_streams.set(streams)
     try:
         yield

@@ -42,7 +42,7 @@ def _frozen_class(module_class: type[nn.Module]) -> type[nn.Module]:
 
 
 def is_frozen(module: nn.Module) -> bool:
-    """Return whether the module has parameters and none of them is trained."""
+    """Return True if the module has parameters and none of them requires gradients."""
     parameters = list(module.parameters())
     return bool(parameters) and not any(parameter.requires_grad for parameter in parameters)
 
@@ -65,7 +65,7 @@ def no_weight_grad(module: nn.Module) -> Iterator[None]:
 def polyak_update(target: nn.Module, source: nn.Module, tau: float) -> None:
     """Move `target` towards `source`: `target += tau * (source - target)`; a tau of 1 copies.
 
-    Buffers (running statistics) are copied.
+    Buffers (running statistics) are copied for any tau.
     """
     weights, buffers = _parameters_and_buffers(target)
     source_weights, source_buffers = _parameters_and_buffers(source)

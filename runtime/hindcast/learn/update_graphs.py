@@ -137,7 +137,7 @@ class UpdateGraphs(Generic[Result]):
 def is_capturable(
     algorithm: Algorithm, nets: nn.ModuleDict, optimisers: Iterable[Optimiser], device: torch.device
 ) -> bool:
-    """Return whether CUDA graphs can record the algorithm's updates on a device.
+    """Return True if CUDA graphs can record the algorithm's updates on a device.
 
     A custom algorithm must set `is_capturable` in its own class, since a subclass of a built-in one may run other
     operations. Custom networks are never captured: a graph would keep the first value of a Python number that changes.

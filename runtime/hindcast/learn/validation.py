@@ -27,13 +27,13 @@ def validation_metrics(
     learner's generators do not advance.
 
     Args:
-        algorithm: the learner's algorithm, with eager losses.
-        learner: has the networks.
+        algorithm: the learner's algorithm, with losses that are not compiled.
+        learner: has the networks, which are copied.
         batches: batches as `Learner.update` accepts them.
         seed: seed of the losses' noise.
 
     Returns:
-        Means by name; `total_loss` is the sum of the losses.
+        Means by name; `total_loss` is the sum of the losses. Empty if the loss masks select no steps.
 
     Raises:
         UserCodeError: the algorithm's code raised.

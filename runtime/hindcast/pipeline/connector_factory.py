@@ -46,7 +46,7 @@ class ConnectorForm(Protocol):
         """Return True if an object is a connector of this form."""
 
     def expand(self, connector: Any) -> Sequence[Any]:
-        """Return what a connector consists of: connectors of this form, over blocks or over batches.
+        """Return the connectors that a connector consists of: of this form, over blocks or over batches.
 
         Raises:
             SpecError: a training does not need the connector.
@@ -101,14 +101,14 @@ def construct_connector(entry: NamedCall, context: ConnectorContext) -> Any:
     factory = _find_factory(entry.name)
     if _is_connector(factory):  # registered from Python as an object
         return copy.deepcopy(factory)
-    if not callable(factory):
+    if not callable(factory):  # a list of connectors, or an object that `_expand` refuses
         return factory
     with calling(f"{FIELD}: creating {entry.name!r}", factory):
         return _call_factory(factory, entry.kwargs, context)
 
 
 def parameters_of(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of a callable by name; empty if it is written in C."""
+    """Return the parameters of a callable by name; empty if Python does not know them, as of some C functions."""
     try:
         return inspect.signature(factory).parameters
     except ValueError:
@@ -116,7 +116,15 @@ def parameters_of(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter
 
 
 def _expand(entry: Any, name: str) -> Iterator[Any]:
-    """Yield the connectors of an entry of `spec.pipeline.connectors`."""
+    """Yield the connectors of an entry of `spec.pipeline.connectors`, which may be a nested list.
+
+    Args:
+        entry: the constructed object or list.
+        name: name of the entry, for messages.
+
+    Raises:
+        SpecError: an object is not a connector.
+    """
     if isinstance(entry, list | tuple):
         for element in entry:
             yield from _expand(element, name)
@@ -143,10 +151,10 @@ def _find_form(candidate: Any) -> ConnectorForm | None:
 
 
 def _call_factory(factory: Callable[..., Any], kwargs: dict[str, Any], context: ConnectorContext) -> Any:
-    """Call a class or a function of the user's with its keyword arguments and the spaces.
+    """Call a user's class or function with the keyword arguments of its entry and the spaces.
 
-    A class gets the spaces as far as it has parameters for them, with RLlib's names; a function gets them as its first
-    two arguments, if it accepts them.
+    A class gets each space for which it has a parameter with RLlib's name; a function gets both as its first two
+    arguments, if it accepts them.
     """
     spaces: tuple[gym.Space | None, ...] = (context.observation_space, context.action_space)
     if isinstance(factory, type):
@@ -157,7 +165,7 @@ def _call_factory(factory: Callable[..., Any], kwargs: dict[str, Any], context: 
         return factory(**{**space_kwargs, **kwargs})
     try:
         inspect.signature(factory).bind_partial(*spaces, **kwargs)
-    except (TypeError, ValueError):  # it does not accept the spaces, or is written in C
+    except (TypeError, ValueError):  # does not accept the spaces, or Python does not know the parameters
         spaces = ()
     return factory(*spaces, **kwargs)
 

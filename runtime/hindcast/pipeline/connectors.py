@@ -1,4 +1,4 @@
-"""Base classes of learner connectors, the steps between storage and learner.
+"""Base classes of learner connectors, which process data between storage and learner.
 
 A connector has a scope. `step` and `episode` connectors turn a `Block` into a `Block` of the same episodes, on a data
 worker, as a pure function of the block and the generator of the context; `episode` connectors need complete episodes,
@@ -34,7 +34,7 @@ class Context:
 
     Attributes:
         seed: the run's seed.
-        connector_index: index of the connector in the pipeline.
+        connector_index: index of the connector among those over blocks, or among those over batches.
         epoch: number of the pass over the data, from 0; always 0 for batch connectors.
         position: id of the unit; for batch connectors the number of items delivered before the batch.
         stochastic: whether the connector may use `rng`.
@@ -86,7 +86,7 @@ class Connector:
     Attributes:
         scope: see the module's docstring.
         stochastic: whether it uses `context.rng`, so that its result differs between epochs.
-        reads: names of the stored columns that it reads; None reads all of them.
+        reads: names of the stored columns that it reads, in addition to those that batches contain; None reads all.
         columns: names of columns that it adds to batches.
         adds_undeclared_columns: whether it adds columns whose names only its result shows.
     """
@@ -108,7 +108,10 @@ class Connector:
         return type(self).__call__
 
     def added_columns(self, spec: DataSpec) -> frozenset[str]:  # noqa: ARG002
-        """Return `columns`. Override it if they depend on the data."""
+        """Return the names of the columns that the connector adds to batches: `columns`.
+
+        Override it if they depend on the data, which `spec` describes.
+        """
         return frozenset(self.columns)
 
 
@@ -135,7 +138,7 @@ class BatchConnector(Connector, ABC):
         return {}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore what `state()` returned."""
+        """Restore the result of the method `state`."""
         if state:
             raise NotImplementedError(f"{type(self).__name__} has a state() but no load()")
 
@@ -145,7 +148,7 @@ class AddColumns(BlockConnector):
 
     Args:
         columns: names of stored columns, or `new_obs`, `terminateds`, `truncateds`.
-        all_recorded: also add every recorded column of single steps.
+        all_recorded: also add every recorded column that has one row per timestep and is not text.
     """
 
     reads: Collection[str] | None = ()

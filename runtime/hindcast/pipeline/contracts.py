@@ -1,4 +1,4 @@
-"""Cheap checks of what a user's pipeline steps return."""
+"""Cheap checks of what user code in the pipeline returns: pre-learners, connectors and `OfflineData.sample`."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ REPEATABILITY_RULES: Final = (
     "draw random numbers only from context.rng (stochastic = True), not from np.random, random or torch; keep no state "
     "between calls{}; and do not modify the input in place"
 )
+"""Rules for messages; the braces stand for an exemption from the rule about state, or nothing."""
 
 
 def check_episodes(result: Block, lengths: NDArray[np.int64]) -> None:
-    """Check that a step returns the episodes that were read.
+    """Check that user code returned a block of the episodes that were read.
 
     Args:
-        result: the value that the step returned.
+        result: the value that user code returned.
         lengths: `[N]` lengths of the episodes that were read.
 
     Raises:
-        Misuse: it is not a block, or the number of episodes, their lengths or the rows of a column changed.
+        Misuse: `result` is not a block, has another number of episodes or other lengths, or has a column
+            without exactly one row for each timestep (and each final observation).
     """
     if not isinstance(result, Block):
         raise Misuse(f"returned a {type(result).__name__}; it must return a Block.")
@@ -39,10 +41,10 @@ def check_episodes(result: Block, lengths: NDArray[np.int64]) -> None:
             f"{result.num_steps}; their number and lengths must stay as recorded."
         )
     for leaf, column in result.columns.items():
-        expected = result.num_steps + (result.num_episodes if is_per_observation(leaf) else 0)
-        if len(column) != expected:
+        num_rows = result.num_steps + (result.num_episodes if is_per_observation(leaf) else 0)
+        if len(column) != num_rows:
             raise Misuse(
-                f"returned {len(column)} rows in column {leaf!r}; expected {expected}, one for each "
+                f"returned {len(column)} rows in column {leaf!r}; expected {num_rows}, one for each "
                 f"timestep{' and each final observation' if is_per_observation(leaf) else ''}."
             )
 
@@ -50,12 +52,14 @@ def check_episodes(result: Block, lengths: NDArray[np.int64]) -> None:
 def check_observations(result: Any, original: Block) -> None:
     """Check that observations keep the shape that the network was built for.
 
+    Leaves that `result` lacks are not checked.
+
     Args:
-        result: the value that a step returned.
-        original: the block that it received.
+        result: the value that a connector returned.
+        original: the block that the connector received.
 
     Raises:
-        Misuse: the shape changed.
+        Misuse: the shape of a leaf changed.
     """
     if not isinstance(result, Block):
         return  # `check_episodes` reports it
@@ -69,10 +73,14 @@ def check_observations(result: Any, original: Block) -> None:
 
 
 def check_mapped_episodes(block: Block, observation_space: gym.Space | None) -> None:
-    """Check that rewards are numbers and that observations have the space's leaves and shapes.
+    """Check that rewards are numbers, and that observations have the space's leaves and the shapes of its Boxes.
+
+    Args:
+        block: the episodes that a pre-learner made of rows.
+        observation_space: None does not check observations.
 
     Raises:
-        Misuse: they do not.
+        Misuse: rewards are not numbers, or a leaf of the observations is missing or has another shape.
     """
     rewards = block.columns[Columns.REWARDS]
     if rewards.dtype.kind not in "biuf":
@@ -88,7 +96,7 @@ def check_mapped_episodes(block: Block, observation_space: gym.Space | None) -> 
 
 
 def as_read_only(rows: Mapping[str, Any]) -> dict[str, Any]:
-    """Return views of the rows, in which writes by user code raise an error."""
+    """Return read-only views of the arrays, so that user code cannot change them; other values stay as they are."""
     return {
         name: _read_only_view(column) if isinstance(column, np.ndarray) else column
         for name, column in rows.items()
@@ -102,10 +110,10 @@ def _read_only_view(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def check_batch(batch: Mapping[str, Tensor], num_items: int) -> None:
-    """Check that a step returns a batch of as many items as it received.
+    """Check that user code returned a batch of `num_items` items.
 
     Raises:
-        Misuse: it is not a dictionary of tensors of that length.
+        Misuse: `batch` is not a dictionary of tensors of that length.
     """
     if not isinstance(batch, Mapping):
         raise Misuse(f"returned a {type(batch).__name__}; it must return the batch, a dictionary of tensors.")
@@ -117,12 +125,14 @@ def check_batch(batch: Mapping[str, Tensor], num_items: int) -> None:
 
 
 def check_repeatable(first: Mapping[str, Any], second: Mapping[str, Any], exemption: str = "") -> None:
-    """Check that a step called twice with the same data returns the same columns.
+    """Check that user code which was called twice with the same data returned the same columns.
 
-    Otherwise a run would depend on which process reads, and on where it resumes.
+    Otherwise the results of a run would depend on which process reads a unit, and on where the run resumes.
 
     Args:
-        exemption: text in the message about state that is allowed.
+        first: result of the first call, by column.
+        second: result of the second call.
+        exemption: state that the code may keep, for the message: text that begins with a space, or none.
 
     Raises:
         Misuse: the columns differ.
@@ -135,7 +145,7 @@ def check_repeatable(first: Mapping[str, Any], second: Mapping[str, Any], exempt
 
 
 def _is_close(first: Any, second: Any) -> bool:
-    """Return True if two arrays are equal up to rounding."""
+    """Return True if two arrays have one shape and dtype and are equal: floats up to rounding, other values exactly."""
     first, second = (
         value.detach().cpu().numpy() if isinstance(value, Tensor) else value for value in (first, second)
     )

@@ -61,8 +61,8 @@ class DataWorkers:
     num_cpus: float = 1.0
     num_gpus: float = 0.0
     remote_args: Mapping[str, Any] = field(default_factory=dict)
-    # One pool for all sources: Ray Data's pools, one per source, waited for each other's CPUs, and every segment
-    # started its actors anew and sent the dataset's index again.
+    # One pool for all sources. With Ray Data each source had a pool of its own: the pools waited for each other's CPUs,
+    # and whenever a source read on, actors were started and the dataset's index was sent to them again.
     _pool: list[_Worker] = field(default_factory=list, init=False, compare=False, repr=False)
     _num_streams: int = field(default=0, init=False, compare=False, repr=False)
     _max_bytes: float = field(default=math.inf, init=False, compare=False, repr=False)
@@ -83,12 +83,13 @@ class DataWorkers:
         import ray
 
         pending = iter(work)
+        # The pool starts with no more workers than there are units.
         first_work = list(islice(pending, self.worker_limits[0]))
         pending = chain(first_work, pending)
-        # Stored once for all units. In a list, since Ray would replace a reference that is itself an argument by its
-        # object in every call.
+        # The pre-learner is stored once for all units. In a list, since Ray would replace a reference that is itself an
+        # argument by its object in every call.
         job = [ray.put(prelearn)]
-        in_progress: deque[tuple[Any, int]] = deque()
+        in_progress: deque[tuple[Any, int]] = deque()  # reference to a block, and its unit's bytes in memory
         with self._open_stream(min(max(self.worker_limits[0], 1), max(len(first_work), 1))):
             next_work = next(pending, None)
             while in_progress or next_work is not None:
@@ -143,7 +144,13 @@ class DataWorkers:
         return total_bytes * self._num_streams <= self._max_bytes
 
     def _submit(self, job: list[Any], work: UnitInEpoch, is_needed: bool) -> Any | None:
-        """Assign a unit to the least loaded worker; return None if all are full, unless it `is_needed` now."""
+        """Assign a unit to the least loaded worker and return a reference to its block; wait for a worker to start.
+
+        Args:
+            job: a list with one reference, to the pre-learner.
+            work: the unit.
+            is_needed: whether to assign the unit even if all workers are full; if not, None is returned then.
+        """
         import ray
 
         while True:
@@ -171,6 +178,7 @@ class DataWorkers:
                 self._pool.append(self._start_worker())
 
     def _end_one_idle_worker(self, ready: list[_Worker]) -> None:
+        """End a worker that has been idle for `_MAX_IDLE_SECONDS`, unless the pool has its minimum size."""
         idle = [worker for worker in ready if worker.idle_seconds() > _MAX_IDLE_SECONDS]
         if idle and len(self._pool) > max(self.worker_limits[0], 1):
             self._pool.remove(idle[-1])
@@ -178,7 +186,7 @@ class DataWorkers:
 
 
 class _Worker:
-    """The handle of a worker in the pool.
+    """A worker of the pool, as the process that assigns units sees it.
 
     Attributes:
         started: a reference that is ready once the worker has started.
@@ -198,7 +206,7 @@ class _Worker:
         return self._is_ready
 
     def load(self) -> int:
-        """Return the number of units assigned and not read yet."""
+        """Return the number of units assigned and not read yet; a call also notes when the worker was last busy."""
         import ray
 
         if self._reading:
@@ -234,10 +242,11 @@ class BlockReader:
         """Return once the worker has started."""
 
     def read(self, job: list[Any], work: UnitInEpoch) -> Block | UserError:
-        """Return the block of a unit, or the user's error.
+        """Return the block of a unit, or the user's error in its place.
 
         Args:
             job: a list with one reference, to the pre-learner.
+            work: the unit.
         """
         return catch_user_error(lambda: self._read_block(job[0], work))
 
@@ -300,4 +309,6 @@ def _make_worker_lost(error: Exception) -> WorkerLost:
         return OutOfMemory(
             f"data workers ran out of memory: raise spec.pipeline.dataWorkers.memory ({reason})"
         )
-    return WorkerLost(f"a data worker died {_MAX_RETRIES + 1} times; the last error: {reason}")
+    return WorkerLost(
+        f"a data worker died {_MAX_RETRIES + 1} times, or its block was lost; the last error: {reason}"
+    )

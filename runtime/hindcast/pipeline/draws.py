@@ -26,24 +26,25 @@ class Draws:
     """Random draws from items 0 to `size` - 1, with replacement.
 
     Draw number d depends on the seed, on d and, if drawn by priority, on the current priorities. Each learner draws the
-    whole batch and holds all priorities, so several learners draw the same items as one; the losses' priorities are
-    gathered from all learners for that.
+    whole batch and holds all priorities, so several learners draw the same items as a single learner would. This
+    requires that the losses' priorities are gathered from all learners before they are set.
 
     Args:
         needs: the algorithm's needs, of which `sampling`, `alpha` and `beta` are read.
         seed: a different seed gives different draws.
         size: number of items; each starts with `INITIAL_PRIORITY`.
-        device: device of the draws.
+        device: device of the draws; None is the CPU.
 
     Attributes:
         size: current number of items.
-        count: number of draws so far.
-        pending_items: the items that were drawn last, until they are given priorities, `[count]` int64; else None.
+        num_drawn: number of draws so far.
+        pending_items: if items are drawn by priority, those of the last call of `next`, `[count]` int64; None before
+            the first call, and after their priorities were set or items were dropped or added.
     """
 
     def __init__(self, needs: Needs, seed: int, size: int, device: torch.device | None = None) -> None:
         self.size = size
-        self.count = 0
+        self.num_drawn = 0
         self._needs = needs
         self._device = device
         self._uniforms = Uniforms(seed, "draw")
@@ -68,23 +69,28 @@ class Draws:
         return self._priorities
 
     def next(self, count: int, beta: float | None = None) -> tuple[Tensor, Batch]:
-        """Draw `count` items, `[count]` int64; if drawn by priority, also return their importance `weights`.
+        """Draw `count` items.
 
         Args:
+            count: number of items to draw.
             beta: exponent of the weights; `needs.beta` if None.
+
+        Returns:
+            The items, `[count]` int64, and the columns that the draws add to the batch: the importance `weights`,
+            `[count]` float32, if items are drawn by priority, else none.
         """
-        uniform = self.uniforms(count)
+        uniform = self.take_uniforms(count)
         if self._priorities is None:
             return (uniform * self.size).long(), {}
         self.pending_items, relative_odds = self._priorities.draw(uniform)
         beta = self._needs.beta if beta is None else beta
         return self.pending_items, {Columns.WEIGHTS: (relative_odds**-beta).float()}
 
-    def uniforms(self, count: int) -> Tensor:
-        """Return the random numbers of the next `count` draws: `[count]` float64 in [0, 1)."""
+    def take_uniforms(self, count: int) -> Tensor:
+        """Advance by `count` draws and return their random numbers, `[count]` float64 in [0, 1)."""
         # NumPy's Philox gives the same numbers on every machine; a generator of the learner's device may not.
-        uniforms = torch.from_numpy(self._uniforms.take(self.count, count))
-        self.count += count
+        uniforms = torch.from_numpy(self._uniforms.take(self.num_drawn, count))
+        self.num_drawn += count
         # A blocking copy would make every update wait for the GPU.
         return uniforms.to(self._device, non_blocking=True)
 
@@ -107,12 +113,16 @@ class Draws:
         self.pending_items = None
 
     def replace(self, num_dropped: int, num_added: int) -> None:
-        """Drop the first `num_dropped` items and append `num_added` new ones with the maximum of all priorities."""
+        """Drop the first `num_dropped` items and append `num_added` new items.
+
+        If items are drawn by priority, the new ones get the maximum of all priorities, those of the dropped items
+        included, but at least `INITIAL_PRIORITY`.
+        """
         if self._priorities is None:
             self.size += num_added - num_dropped
             return
         powers = self.priorities.powers[: self.size]
-        # Schaul et al. 2015, algorithm 1: with the maximum priority, each new item is soon learned from once.
+        # Schaul et al. 2015, algorithm 1: with the maximum priority, each new item is soon learned from at least once.
         initial_power = powers.new_full((1,), self.priorities.to_power(INITIAL_PRIORITY))
         max_power = torch.cat([powers, initial_power]).amax()
         self.set_powers(torch.cat([powers, max_power.expand(num_added)])[num_dropped:])
@@ -124,7 +134,7 @@ class Draws:
         self._priorities.fill(powers)
 
     def check_priorities(self) -> None:
-        """Check that no priority was NaN or infinite; waits for the device.
+        """Check that no priority since the start or the last `load` was NaN or infinite; waits for the device.
 
         Raises:
             DataError: a priority was NaN or infinite.
@@ -135,19 +145,19 @@ class Draws:
             )
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the priorities, for a checkpoint."""
+        """Return the tensors of the priorities (not copies), for a checkpoint; none if items are drawn uniformly."""
         return {} if self._priorities is None else self._priorities.tensors()
 
-    def load(self, count: int, size: int, tensors: Mapping[str, Tensor]) -> None:
-        """Resume after `count` draws, with `size` items and the result of `tensors`."""
-        self.count, self.size, self.pending_items = count, size, None
+    def load(self, num_drawn: int, size: int, tensors: Mapping[str, Tensor]) -> None:
+        """Resume after `num_drawn` draws, with `size` items and the result of the method `tensors`."""
+        self.num_drawn, self.size, self.pending_items = num_drawn, size, None
         if self._priorities is not None:
             self._has_invalid.zero_()
             self._priorities = self._empty_priorities()
             self._priorities.load(tensors)
 
     def _empty_priorities(self) -> Priorities:
-        """Return priorities with a slot for each item, all of them empty."""
+        """Return priorities with an empty slot for each item; with one slot if there are no items yet."""
         return Priorities(max(self.size, 1), self._needs.alpha, self._device)
 
 
@@ -162,7 +172,7 @@ class DrawsFeed(Feed, ABC):
 
     @property
     def cursor(self) -> int:
-        return self._draws.count
+        return self._draws.num_drawn
 
     def take(self, count: int, shard: Shard = WHOLE_BATCH) -> Batch:
         """See `Feed.take`.
@@ -196,7 +206,9 @@ class DrawsFeed(Feed, ABC):
         return {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
 
     def metrics(self) -> dict[str, float]:
-        """See `Feed.metrics`; subclasses that draw from a dataset add epoch and coverage.
+        """See `Feed.metrics`.
+
+        Subclasses that draw from a dataset replace the zeros of `epoch`, `timesteps_seen` and `coverage`.
 
         Raises:
             DataError: a priority was NaN or infinite.
@@ -205,7 +217,7 @@ class DrawsFeed(Feed, ABC):
         return {"epoch": 0.0, "timesteps_seen": 0.0, "coverage": 0.0, "data_wait_seconds": self._wait_seconds}
 
     def _resume(self, state: State, size: int, tensors: Mapping[str, Tensor]) -> None:
-        """Resume draws from `size` items at the position of `state` and `tensors`."""
+        """Resume draws from `size` items at the position of `state` and `tensors`, the arguments of `seek`."""
         self._draws.load(int(state["cursor"]), size, select_prefix("priorities/", tensors))
 
     @abstractmethod
@@ -235,12 +247,15 @@ class ReplayFeed(DrawsFeed):
         return {"cursor": self.cursor, "order": self._digest, "data": self._loader.dataset.digest}
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
-        """See `Feed.seek`."""
-        order_subject = "the seed, the sampling, alpha or how items are cut has"
+        """See `Feed.seek`; `tensors` are required."""
+        order_subject = (
+            "the seed, the algorithm's sampling or alpha, or the division of episodes into items (the length, burn-in "
+            "or stride of sequences) has"
+        )
         check_same_position(state, self.state(), self._loader.location, order_subject)
         # The loaded observations are filtered, and the filter may just have been restored from the same checkpoint.
         self.close()
-        tensors = tensors or {}
+        assert tensors is not None
         self._is_drawn.copy_(tensors["seen"])
         self._resume(state, self.epoch_size, tensors)
 

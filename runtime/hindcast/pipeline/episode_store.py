@@ -34,7 +34,7 @@ class EpisodeStore:
         capacity_bytes: maximum bytes of all columns, text included; None for no limit.
 
     Attributes:
-        blocks: the stored episodes, in order; do not modify them.
+        blocks: the stored episodes, the oldest first; do not modify them.
         num_evicted: number of episodes dropped so far.
 
     Raises:
@@ -131,11 +131,11 @@ class EpisodeStore:
         return columns | {name: array for name, array in per_episode.items() if array is not None}
 
     def load(self, arrays: Mapping[str, Array], num_evicted: int) -> None:
-        """Replace the stored episodes by the result of `arrays`; other keys are ignored.
+        """Replace the stored episodes by those of a checkpoint.
 
         Args:
-            arrays: the result of the method `arrays`.
-            num_evicted: number of episodes that were dropped before.
+            arrays: the result of the method `arrays`; other keys are ignored.
+            num_evicted: number of episodes that had been dropped before the checkpoint.
         """
         self.blocks, self.num_evicted, self._index = [], num_evicted, None
         if "length" in arrays:
@@ -154,7 +154,8 @@ class EpisodeStore:
         reference = self.blocks[0]
         if differing := sorted(reference.columns.keys() ^ block.columns.keys()):
             raise ValueError(
-                f"the new episodes differ in columns from the stored ones: only one of them has {', '.join(differing)}"
+                "the new episodes have other columns than the stored ones: only one of the two has "
+                f"{', '.join(differing)}"
             )
         for name, column in block.columns.items():
             expected = reference.columns[name]
@@ -177,9 +178,9 @@ class EpisodeStore:
         )
 
     def _remove(self, is_removed: NDArray[np.bool_]) -> Iterator[Block]:
-        """Remove the episodes of the mask, `[N]`, and return them."""
+        """Remove the episodes of the mask, `[N]`, and return them; only iterating over the result copies them."""
         masks = np.split(is_removed, np.cumsum([block.num_episodes for block in self.blocks[:-1]], dtype=int))
-        pairs = list(zip(self.blocks, masks, strict=False))
+        pairs = list(zip(self.blocks, masks, strict=False))  # without blocks there is still one, empty, mask
         self.blocks = [
             block.take(np.flatnonzero(~mask)) if mask.any() else block
             for block, mask in pairs
@@ -214,7 +215,7 @@ def _num_excess(sizes: I64, limit: int) -> int:
 
 
 def _join_fragments(blocks: Sequence[Block]) -> Block:
-    """Concatenate blocks and join the fragments of each episode."""
+    """Concatenate blocks and join the fragments of each episode, in the order of the episodes' first fragments."""
     block = Block.concat(blocks)
     _, first_index, group = np.unique(block.eps_id, return_index=True, return_inverse=True)
     block = block.take(np.argsort(first_index[group], kind="stable"))

@@ -1,7 +1,8 @@
-"""Feeds deliver endless batches in the order of `Order`, from data resident on the device or streamed through it.
+"""`Feed`, the interface of sources of endless batches, and the feeds that iterate over windows in the order of `Order`.
 
-Both kinds deliver the same batches. Targets are computed with the current weights when the first item of a window is
-about to be delivered, and are used until they are due again or the window ends.
+`ResidentFeed` keeps all data on the device, `StreamingFeed` one window at a time; both deliver the same batches.
+Targets are computed with the current weights when the first item of a window is about to be delivered. They are used
+until the window ends or, if they have a schedule, until they are due to be recomputed.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class Feed(Protocol):
 
     Attributes:
         batch_size: items in a batch.
-        epoch_size: items in an epoch; 0 without recorded data.
-        epoch_timesteps: timesteps of the recorded data.
+        epoch_size: number of items in an epoch; 0 without recorded data.
+        epoch_timesteps: number of timesteps of the recorded data; 0 without recorded data.
     """
 
     batch_size: int
@@ -51,30 +52,30 @@ class Feed(Protocol):
         return self.take(self.batch_size)
 
     def take(self, count: int, shard: Shard = WHOLE_BATCH) -> Batch:
-        """Advance by `count` items, at least one, and return those of the shard."""
+        """Advance by `count` items, and return those of the shard; `count` is at least the number of learners."""
 
     def state(self) -> State:
-        """Return the position, as JSON."""
+        """Return the position, as a JSON value."""
 
     def tensors(self) -> Batch:
-        """Return the tensors of the position, on the CPU: the targets of the current window."""
+        """Return copies of the tensors of the position, on the CPU: targets of the current window, or priorities."""
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
         """Go to a saved position.
 
         Args:
-            state: the result of `state`.
-            tensors: the result of `tensors`.
+            state: the result of the method `state`.
+            tensors: the result of the method `tensors`. Without it, targets are computed again.
 
         Raises:
             DataError: the position belongs to other data or to another order.
         """
 
     def prioritise(self, priorities: Tensor) -> None:
-        """Set the priorities of the items taken last, `[count]`, for all learners; signs are ignored.
+        """Set the priorities of all items of the last `take`, `[count]`, not only of this learner's; signs are ignored.
 
         Raises:
-            UserCodeError: the items are not drawn by priority.
+            UserCodeError: the items are not drawn by priority, or there is not exactly one priority per item.
         """
 
     def metrics(self) -> dict[str, float]:
@@ -150,14 +151,18 @@ class WindowFeed(Feed, ABC):
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
         """See `Feed.seek`."""
         check_same_position(
-            state, self.state(), self._loader.location, "the seed, the window size or the sampling has"
+            state,
+            self.state(),
+            self._loader.location,
+            "the seed, the window size, the sampling, or the division of episodes into items (the length, burn-in or "
+            "stride of sequences) has",
         )
         # The loaded observations are filtered, and the filter may just have been restored from the same checkpoint.
         self.close()
         self._cursor = int(state["cursor"])
         self._window_targets = None
-        # Weights have changed since these targets were computed, so recomputing them would give other values; even the
-        # same weights would give other bits on another kind of machine.
+        # The weights may have changed since the targets were computed: computing them again would give other values.
+        # Even with the same weights they would differ in the last bits on another kind of machine.
         if "targets" in state and tensors:
             device = self._loader.recipe.device
             first_cursor, updates = state["targets"]
@@ -186,11 +191,13 @@ class WindowFeed(Feed, ABC):
 
     @abstractmethod
     def _load(self, window: Window) -> LoadedWindow:
-        """Load a window; no other window is in use."""
+        """Load a window. The caller has already released the previous one."""
 
     def _window_at(self, cursor: int) -> LoadedWindow:
+        """Return the window of the item at `cursor`, with its targets if there are any; load it if necessary."""
         current = self._current_window
         if current is None or not current.window.first_cursor <= cursor < current.window.end_cursor:
+            # Released first, so that its memory is free while the next window is loaded.
             current = self._current_window = self._window_with_targets = None
             start_time = time.perf_counter()
             current = self._current_window = self._load(self._order.locate(cursor)[0])
@@ -198,6 +205,7 @@ class WindowFeed(Feed, ABC):
         return current if self._targets is None else self._with_targets(current, self._targets)
 
     def _with_targets(self, current: LoadedWindow, targets: Targets) -> LoadedWindow:
+        """Return the window with its targets, which are computed first if it has none or they are due."""
         num_updates, window_targets, first_cursor = (
             targets.updates(),
             self._window_targets,
@@ -220,7 +228,7 @@ class WindowFeed(Feed, ABC):
         return self._window_with_targets
 
     def _targets_at_cursor(self) -> WindowTargets | None:
-        """Return the current targets, or None if the next item is in another window."""
+        """Return the current targets; None if there are none, or if the next item is in another window."""
         window_targets = self._window_targets
         if (
             window_targets is None
@@ -274,7 +282,7 @@ class ResidentFeed(WindowFeed):
 
 
 def _positions(counts: I64, window: Window, device: torch.device) -> Tensor:
-    """Return the indices of a window's items (or episodes) in all data; unit u has `counts[u]` of them."""
+    """Return the indices of a window's items (or episodes) among those of all units; unit u has `counts[u]`."""
     units = np.array(window.units)
     return torch.from_numpy(concat_ranges(counts.cumsum()[units] - counts[units], counts[units])).to(device)
 

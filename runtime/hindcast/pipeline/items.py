@@ -1,6 +1,6 @@
 """The items of a batch, vectorised: timesteps, n-step transitions or sequences of episodes laid end to end.
 
-Shape suffixes: N = episodes, S = steps of all of them, I = sequences of all of them.
+Shape suffixes: N = episodes, S = steps of all episodes, I = sequences of all episodes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ I64 = NDArray[np.int64]
 
 
 def count_items(length_N: I64, needs: Needs) -> I64:
-    """Return the number of items of each episode, `[N]`: its timesteps, or its sequences."""
+    """Return the number of items of each episode, `[N]`: its timesteps, or its sequences if `needs.seq_len` is set."""
     if needs.seq_len is None:
         return length_N
     return count_sequences(length_N, needs.seq_len, needs.burn_in, needs.stride)
@@ -89,9 +89,12 @@ def discounted_rewards(rewards_S: Tensor, ahead_S: Tensor, n: int, gamma: float)
 
 
 def discounts(length_N: Tensor, terminated_N: Tensor, ahead_S: Tensor, n: int, gamma: float) -> Tensor:
-    """Return gamma to the power of the number of steps covered, `[S]` float32; 0 if they reach a terminal step."""
+    """Return gamma to the power of `ahead_S`, the steps that each transition covers, `[S]` float32.
+
+    It is 0 if the last of these steps terminates the episode.
+    """
     powers = gamma ** torch.arange(n + 1, dtype=torch.float64, device=ahead_S.device)
-    last = torch.arange(len(ahead_S), device=ahead_S.device) + ahead_S
-    is_last_step = last == torch.repeat_interleave(length_N.cumsum(0), length_N)
-    is_terminated = is_last_step & torch.repeat_interleave(terminated_N, length_N)
+    covered_end = torch.arange(len(ahead_S), device=ahead_S.device) + ahead_S
+    reaches_end = covered_end == torch.repeat_interleave(length_N.cumsum(0), length_N)
+    is_terminated = reaches_end & torch.repeat_interleave(terminated_N, length_N)
     return powers[ahead_S].masked_fill(is_terminated, 0.0).float()

@@ -27,7 +27,7 @@ class Player(Protocol):
 
     @property
     def width(self) -> int:
-        """Number of episodes played in parallel."""
+        """Number of episodes that one call plays."""
 
     def __call__(self, indices: range, timesteps: int) -> Block:
         """Play episodes and return them; their ids and seeds depend on their indices alone.
@@ -71,10 +71,10 @@ class LiveSource:
 class LiveFeed(DrawsFeed):
     """A `Feed` that draws from episodes which are played between updates.
 
-    The next episodes are played once fewer timesteps have been played than are due. This depends only on the number of
-    updates, and a draw only on the seed and its number: if episodes are functions of the policy and their index, so is
-    every batch. Each of several learners plays the same episodes, with the same weights, and gathers its shard of a
-    batch. A checkpoint contains the episodes.
+    The next episodes are played once fewer timesteps have been played than are due. How many are due depends only on
+    the number of updates, and a draw only on the seed and its number. So batches are reproducible if an episode is a
+    function of the policy and its index. Each of several learners plays the same episodes, with the same weights, and
+    gathers its shard of a batch. A checkpoint contains the episodes.
 
     Args:
         live: the source of the episodes.
@@ -117,7 +117,10 @@ class LiveFeed(DrawsFeed):
         }
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
-        order_subject = "the seed, the sampling, or how much is played and kept has"
+        order_subject = (
+            "the seed, the algorithm's sampling or alpha, the number of timesteps that are played or kept, or the "
+            "number of episodes that are played in parallel has"
+        )
         check_same_position(state, self.state(), self._live.name, order_subject)
         self._window_data = None
         tensors = tensors or {}
@@ -160,6 +163,7 @@ class LiveFeed(DrawsFeed):
         return self._window_data
 
     def _play_round(self) -> None:
+        """Play the next `width` episodes, and add them to the store and to the draws."""
         start_time = time.perf_counter()
         live, needs = self._live, self._recipe.needs
         block = live.player(

@@ -56,7 +56,7 @@ class Loader:
         self._stream = stream
 
     def windows(self, first: Window) -> Generator[LoadedWindow, None, None]:
-        """Yield all windows from `first` on, endlessly; each is read when it is requested."""
+        """Yield all windows from `first` on, endlessly; each is loaded when it is requested."""
         units = self.dataset.units
         units_in_epochs = (
             UnitInEpoch(units[unit], window.epoch)
@@ -77,7 +77,7 @@ class Loader:
             return self._build_window(units, blocks)
 
     def permutation(self, window: Window) -> Tensor:
-        """Return positions in the window in the order of delivery, `[window.num_items]`."""
+        """Return `Order.permutation` as a tensor on the device, `[window.num_items]` int64."""
         return upload({"order": self.order.permutation(window)}, self.recipe.device)["order"]
 
     def _windows_from(self, window: Window) -> Iterator[Window]:

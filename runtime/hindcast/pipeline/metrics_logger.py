@@ -59,11 +59,12 @@ class MetricsLogger:
             key: its name.
             value: a number, or an array or tensor of one element.
             reduce: "mean" (or "ema"), "sum", "min", "max" or "item" (the last): how a result combines several values.
+                Until a result contains the metric, the first call decides.
             window: use only the last `window` values since the last result; None for all of them.
-            options: RLlib's other options, as far as they have no effect.
+            options: RLlib's other options, with values that have no effect.
 
         Raises:
-            ValueError: the value is not a number, or the reduction or option is unknown.
+            ValueError: the value is not a number, or the reduction or an option is unknown or not supported.
         """
         _check_options(key, reduce, options)
         reduction = _RLLIB_REDUCTIONS.get(reduce, reduce or "")
@@ -92,13 +93,13 @@ class MetricsLogger:
 
     @contextmanager
     def log_time(self, key: Key, **options: Any) -> Iterator[None]:
-        """Log the seconds that a `with` block takes."""
+        """Log the seconds that a `with` block takes; nothing if the block raises."""
         start_time = time.perf_counter()
         yield
         self.log_value(key, time.perf_counter() - start_time, **options)
 
     def peek(self, key: Key, default: Any = None) -> Any:
-        """Return the value that a result would contain now."""
+        """Return the value that a result would contain now; `default` if none was logged."""
         entry = self._entries.get(_key_path(key))
         return default if entry is None else _REDUCTIONS[entry[0]](entry[2])
 
@@ -119,7 +120,7 @@ class MetricsLogger:
         return [(list(key), *entry) for key, entry in entries.items()]
 
     def add(self, dump: Sequence[Sequence[Any]]) -> None:
-        """Log the values that `drain` returned."""
+        """Log the values that `drain` returned, in this or another process."""
         # Value by value, so that windows and reductions apply across processes.
         for key, reduction, window, values in dump:
             for value in values:

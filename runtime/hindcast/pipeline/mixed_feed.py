@@ -37,7 +37,7 @@ class MixedFeed(Feed):
         self._cumulative_weights = list(accumulate(weight for _, weight in sources))
         self._seed = seed
         self._num_batches = 0
-        self._cached_samples = -1, np.empty(0)
+        self._cached_samples = -1, np.empty(0)  # number of a cycle of batches, and its samples in [0, 1)
 
     @property
     def cursor(self) -> int:
@@ -45,7 +45,7 @@ class MixedFeed(Feed):
         return sum(feed.cursor for feed in self._feeds)
 
     def take(self, count: int, shard: Shard = WHOLE_BATCH) -> Batch:
-        """Return the next `count` items, all from one source, as one batch."""
+        """See `Feed.take`; all items of a batch are from one source."""
         batch = self._feeds[self.source_of(self._num_batches)].take(count, shard)
         self._num_batches += 1
         return batch
@@ -59,7 +59,8 @@ class MixedFeed(Feed):
         cycle, offset = divmod(batch, _CYCLE_BATCHES)
         if self._cached_samples[0] != cycle:
             rng = generator(self._seed, "mix", cycle)
-            # Stratified: one sample from each of 1,024 equal intervals, at a common random offset, in random order.
+            # Stratified: one sample from each of 1,024 equal intervals of [0, 1), all at the same random offset in
+            # their intervals, in random order.
             self._cached_samples = cycle, (rng.permutation(_CYCLE_BATCHES) + rng.random()) / _CYCLE_BATCHES
         return bisect_right(
             self._cumulative_weights, self._cached_samples[1][offset] * self._cumulative_weights[-1]
@@ -84,7 +85,10 @@ class MixedFeed(Feed):
         self._num_batches = int(state["batches"])
 
     def metrics(self) -> dict[str, float]:
-        """See `Feed.metrics`; `epoch` is the items taken from recorded sources over the items they contain."""
+        """See `Feed.metrics`. `epoch` is the number of items taken from recorded sources over the number in them.
+
+        At least one source has recorded data.
+        """
         metrics = [feed.metrics() for feed in self._feeds]
         timesteps_seen = sum(feed_metrics["timesteps_seen"] for feed_metrics in metrics)
         recorded_items = sum(feed.cursor for feed in self._feeds if feed.epoch_size)

@@ -17,7 +17,7 @@ _SOURCE_COLUMNS: Final[dict[str, frozenset[str]]] = {
     Columns.N_STEP: frozenset(),
     Columns.T: frozenset(),
 }
-"""Columns that are computed instead of read -> the stored columns for it, besides the ends of episodes."""
+"""Columns that are computed -> the stored columns from which they are computed, besides the ends of episodes."""
 STATE_COLUMNS: Final = (Columns.STATE_IN, Columns.STATE_OUT)
 """Columns that contain initial states, the preferred one first."""
 _SAMPLING_BYTES: Final = {"epochs": 0, "uniform": 1, "prioritized": 6}
@@ -52,8 +52,9 @@ class Needs:
     With `sampling` "epochs" each pass takes every item once. "uniform" and "prioritized" draw each item from all data,
     with replacement, which requires resident data. Drawn by priority (Schaul et al. 2015, arXiv 1511.05952), item i has
     the probability P(i) = pᵢ^alpha / Σ pₖ^alpha; batches contain `weights`, `[B]` float32: (N·P(i))^-beta over the
-    maximum of these weights over all N items. pᵢ is 1 at first, then the last value of the algorithm's losses for it
-    (`Losses.priorities`). An algorithm whose beta grows, to b, uses `weights ** (b / beta)`.
+    maximum of these weights over all N items. pᵢ is 1 at first (for an episode that is played later, the maximum so
+    far), then the last value of the algorithm's losses for item i (`Losses.priorities`). An algorithm whose beta grows,
+    to b, uses `weights ** (b / beta)`.
 
     Attributes:
         columns: names of whole columns (`obs`, `new_obs`, `actions`, `action_logp` …); a composite column
@@ -68,7 +69,8 @@ class Needs:
         gamma: discount, from 0 to 1; `discounts` and an `n_step` over 1 need it.
         targets: whether the algorithm computes further columns over complete episodes (`Algorithm.targets`), when a
             window is entered.
-        targets_every: updates after which they are recomputed while the window is in use; None never does.
+        targets_every: number of updates after which targets are recomputed while their window is in use; None never
+            recomputes them.
         sampling: see above. Targets require windows, which only "epochs" has.
         alpha: for "prioritized", at least 0: exponent of the priorities.
         beta: for "prioritized", at least 0: how much the weights correct the bias; 1 corrects it fully.
@@ -155,11 +157,13 @@ class Needs:
     def extra_bytes_per_step(self) -> int:
         """Bytes per step on the device in addition to the columns: lengths of n-step items, and priorities."""
         needs_lengths = self.columns & {Columns.DISCOUNTS, Columns.N_STEP}
-        num_flags = Columns.NEXT_ACTIONS in self.columns
-        return (16 if self.n_step > 1 or needs_lengths else 0) + num_flags + _SAMPLING_BYTES[self.sampling]
+        followed_bytes = Columns.NEXT_ACTIONS in self.columns  # one byte: `followed` is bool
+        return (
+            (16 if self.n_step > 1 or needs_lengths else 0) + followed_bytes + _SAMPLING_BYTES[self.sampling]
+        )
 
     def with_state_column(self, columns: frozenset[str]) -> Needs:
-        """Return the same needs, with the column that initial states are read from.
+        """Return the same needs, with the column that recorded initial states are read from, if they are needed.
 
         Args:
             columns: names of whole columns in the data.

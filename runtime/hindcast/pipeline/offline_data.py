@@ -107,9 +107,9 @@ class OfflineData(Feed):
 
     Attributes:
         batch_size: see above.
-        counters: empty; `state` contains all counts.
-        epoch_size: items of all sources together.
-        epoch_timesteps: timesteps of all sources together.
+        counters: amounts that checkpoints need besides `state`, see `run.trainer.Experience`; none.
+        epoch_size: number of items of all sources together.
+        epoch_timesteps: number of timesteps of all sources together.
         targets: computes the targets of windows; set it before the first batch if `needs.targets`.
 
     Raises:
@@ -142,8 +142,9 @@ class OfflineData(Feed):
         if spec is not None:
             spaces = (observation_space or spec.observation_space, action_space or spec.action_space)
         context = ConnectorContext(*spaces, module, needs_next_obs=Columns.NEXT_OBS in needs.columns)
-        have_run = prelearner_class(pipeline).runs_connectors()
-        all_connectors = make_connectors(() if have_run else pipeline.connectors, connectors, context)
+        # Such a pre-learner has run the connectors of `pipeline` when the data were prepared.
+        runs_connectors = prelearner_class(pipeline).runs_connectors()
+        all_connectors = make_connectors(() if runs_connectors else pipeline.connectors, connectors, context)
         self.batch_size = batch_size
         self.counters: dict[str, int] = {}
         self.targets: Targets | None = None
@@ -207,7 +208,7 @@ class OfflineData(Feed):
 
     @property
     def updates_per_iteration(self) -> int:
-        """Updates per iteration: `datasetNumItersPerLearner`, else one pass; 1,000 without recorded data."""
+        """Updates in an iteration: `datasetNumItersPerLearner`, else those of one pass; 1,000 without recorded data."""
         num_iters = self._settings.pipeline.dataset_num_iters_per_learner
         return num_iters or math.ceil(self.epoch_size / self.batch_size) or _UPDATES_PER_LIVE_ITERATION
 
@@ -227,7 +228,7 @@ class OfflineData(Feed):
         return self._feed.cursor
 
     def start(self, iteration: int, updates: int) -> int:  # noqa: ARG002
-        """Begin or resume an iteration after `updates` updates; return how many of its updates remain."""
+        """Begin or resume an iteration after `updates` updates; return how many updates of the iteration remain."""
         self._wait_seconds = self._feed.metrics()["data_wait_seconds"]
         num_done = updates % self.updates_per_iteration
         if not num_done:
@@ -236,11 +237,14 @@ class OfflineData(Feed):
         return self.updates_per_iteration - num_done
 
     def iterations(self, iteration: int, updates: int) -> int:
-        """Return the number of complete iterations; one that was cut short, by a lower `stop`, is resumed."""
+        """Return how many of `iteration` iterations are complete after `updates` updates.
+
+        The last one is not if the stop criterion cut it short; it can be resumed.
+        """
         return min(iteration, updates // self.updates_per_iteration)
 
     def end(self, metrics: dict[str, float]) -> dict[str, Any]:  # noqa: ARG002
-        """Return the data's metrics for the iteration's result."""
+        """Return the data's metrics for the iteration's result; metrics that user code has logged are then removed."""
         feed_metrics = self._feed.metrics()
         timers = {"data_wait_s": feed_metrics["data_wait_seconds"] - self._wait_seconds}
         candidates = (*(("epoch", "coverage") if self._sources else ()), "targets_age")
@@ -258,7 +262,7 @@ class OfflineData(Feed):
         )
 
     def _sampling_metrics(self) -> dict[str, Any]:
-        """Return metrics of the episodes played, under RLlib's names."""
+        """Return metrics of the episodes played, under RLlib's names, and remove those that callbacks have logged."""
         if not self._live_feeds:
             return {}
         returns = [episode_return for feed in self._live_feeds for episode_return in feed.returns()]
@@ -334,7 +338,7 @@ class OfflineData(Feed):
         }
 
     def close(self) -> None:
-        if "_feed" in vars(self):
+        if "_feed" in vars(self):  # only a feed that has been created
             self._feed.close()
 
     def fit_preprocessing(self) -> None:
@@ -365,6 +369,7 @@ class OfflineData(Feed):
             "executor": type(self._settings.executor).__name__,
             "sources": [
                 source.plan() | {"share": weight / sum(self._weights)}
+                # Not strict: the weights of live sources follow those of recorded data.
                 for source, weight in zip(self._sources, self._weights, strict=False)
             ],
             **({"samplerShare": self._weights[-1] / sum(self._weights)} if self.live_sources else {}),
@@ -373,7 +378,7 @@ class OfflineData(Feed):
     def _run_connector(
         self, batch: Batch, num_items: int, connector: BatchConnector, context: Context
     ) -> Batch:
-        """Run a connector; on the first batch run it twice from the same state and compare the results."""
+        """Run a connector; run it twice for its first batch, from the same state, and compare the results."""
         first_result = None
         if context.connector_index not in self._checked_connectors:
             self._checked_connectors.add(context.connector_index)
@@ -403,7 +408,7 @@ class OfflineData(Feed):
             names = ", ".join(connector.name for connector in self._settings.connectors)
             raise SpecError(
                 f"spec.pipeline.connectors: {names} would change only recorded data, not live samples: "
-                "leave connectors out."
+                "leave these connectors out."
             )
 
     def _batch_settings(self) -> State:
@@ -411,7 +416,7 @@ class OfflineData(Feed):
         return {"batchSize": self.batch_size, "weights": self._weights}
 
     def _check_same_batches(self, state: State) -> None:
-        setting_names = {"batchSize": "timesteps per batch", "weights": "weights of the inputs"}
+        setting_names = {"batchSize": "items per batch", "weights": "weights of the inputs"}
         for key, current in self._batch_settings().items():
             saved = state[key]
             if saved != current:

@@ -1,9 +1,9 @@
 """`Order`: the order of delivery, a pure function of the dataset's units, the seed and the window size.
 
-An epoch is a permutation of all items: units are permuted by Philox(seed, epoch), consecutive units form
-windows, and the items of a window are permuted by Philox(seed, epoch, window). Windows and epochs follow each other
-without a gap, so one integer, the number of items consumed, is the position of a run. An item is a timestep or a
-sequence (see `needs.Needs`).
+An epoch is a permutation of all items (with `replacement`, of as many draws): units are permuted by Philox(seed,
+epoch), consecutive units form windows, and the items of a window are permuted by Philox(seed, epoch, window). Windows
+and epochs follow each other without a gap, so one integer, the number of items consumed, is the position of a run. An
+item is a timestep or a sequence (see `needs.Needs`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Window:
         units: indices of its units in the dataset, in the order in which they are laid end to end.
         num_steps: number of timesteps, at least 1.
         num_items: number of items, at least 1.
-        first_cursor: items delivered before the window since the start of epoch 0.
+        first_cursor: number of items delivered between the start of epoch 0 and the window.
     """
 
     epoch: int
@@ -119,14 +119,17 @@ class Order:
         return self.locate(window.end_cursor)[0]
 
     def permutation(self, window: Window) -> I64:
-        """Return the positions of the window's items in the order of delivery, `[window.num_items]`."""
+        """Return the indices of the window's items in the order of delivery, `[window.num_items]`.
+
+        With `replacement` they are draws, among which some items are repeated and others missing.
+        """
         rng = generator(self.seed, "window", window.epoch, window.index)
         if self.replacement:
             return rng.integers(0, window.num_items, size=window.num_items, dtype=np.int64)
         return rng.permutation(window.num_items)
 
     def num_distinct(self, cursor: int) -> int:
-        """Return the number of distinct items before `cursor`; with replacement, its expectation."""
+        """Return the number of distinct items delivered before `cursor`; with `replacement`, the expected number."""
         if not self.replacement:
             return min(cursor, self.epoch_size)
         window, p_missed = self._miss_probabilities(cursor)
@@ -134,8 +137,12 @@ class Order:
         return round(float(self.unit_items @ (1.0 - p_missed)))
 
     def _miss_probabilities(self, cursor: int) -> tuple[Window, NDArray[np.float64]]:
-        """Return the window at `cursor`, and per unit the probability that earlier windows missed an item."""
-        cached = self._miss_state  # continues from the last call, since a cursor mostly moves forward
+        """Return the window at `cursor`, and for each unit the probability that no earlier window drew a given item.
+
+        The probabilities, `[U]`, are a copy, which the caller may change.
+        """
+        # The state of the last call, from which the loop continues, since a cursor mostly moves forward.
+        cached = self._miss_state
         if cached is None or cached[0].first_cursor > cursor:
             cached = self.locate(0)[0], np.ones(len(self.unit_steps))
         window, p_missed = cached
@@ -155,6 +162,7 @@ class Order:
         windows: list[Window] = []
         start = 0
         while start < len(units):
+            # The first index whose cumulative sum, over the units before the index, exceeds a limit.
             limit = min(
                 np.searchsorted(steps, int(steps[start]) + self.window_steps, side="right"),
                 np.searchsorted(nbytes, int(nbytes[start]) + self.window_bytes, side="right"),

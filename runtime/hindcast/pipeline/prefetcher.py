@@ -20,10 +20,12 @@ class Prefetcher:
         self._start_thread()
 
     def take(self) -> LoadedWindow:
-        """Return the next window; the previous one must not be in use any more.
+        """Wait for the next window and return it; start to load the one after it.
+
+        The caller must not use the previous window any more.
 
         Raises:
-            Exception: any error of loading it; no window follows it.
+            Exception: any error of loading the window. No further windows can be taken after an error.
         """
         self._thread.join()
         window = self._next_window
@@ -34,7 +36,7 @@ class Prefetcher:
         return window
 
     def close(self) -> None:
-        """Stop, after waiting for the window that is being loaded."""
+        """Wait for the window that is being loaded, then stop."""
         self._thread.join()
         self._windows.close()
 

@@ -43,9 +43,9 @@ class OfflinePreLearner:
 
     To customise more than a connector can, subclass it and name the class in `spec.pipeline.preLearner`: override
     `_map_to_episodes` or `__call__`; `__init__` may take options (`spec.pipeline.preLearnerKwargs`) and must pass all
-    others to `super().__init__`. The number of episodes and their lengths must not change, since they determine the
-    order of batches. For files that contain no timesteps (text, images, binary), override `map_rows`, which makes
-    episodes of them.
+    other arguments to `super().__init__`. The number of episodes and their lengths must not change, since they
+    determine the order of batches. For files that contain no timesteps (text, images, binary), override `map_rows`,
+    which makes episodes of them.
 
     Args:
         dataset: the dataset that units belong to.
@@ -60,8 +60,8 @@ class OfflinePreLearner:
 
     Attributes:
         stochastic: whether the result differs between epochs; a subclass that draws random numbers sets it.
-        read_seconds: time spent reading so far, in this process.
-        prelearn_seconds: time spent on everything else.
+        read_seconds: seconds spent reading units so far, in this process.
+        prelearn_seconds: seconds spent on mapping, checks and connectors so far, in this process.
     """
 
     stochastic: bool = False
@@ -88,15 +88,15 @@ class OfflinePreLearner:
         self._seed = seed
         self._validate = validate
         self._normalized_actions = normalized_actions
-        self._checked_steps: set[Hashable] = set()
+        self._checked_keys: set[Hashable] = set()  # of code that has been called twice, see `_run_checked`
 
     def __call__(self, unit: Unit, epoch: int = 0) -> Block:
         """Return the block of a unit in an epoch.
 
         Raises:
             DataError: the unit cannot be read, or is not valid.
-            UserCodeError: a connector raised, changed the number of episodes or their lengths, or returned two
-                different results for the first unit.
+            UserCodeError: a connector or `_map_to_episodes` raised, changed the number of episodes or their lengths, or
+                returned two different results for the first unit.
         """
         start_time = time.perf_counter()
         stored_block = self._read_unit(unit)
@@ -169,7 +169,7 @@ class OfflinePreLearner:
 
     @classmethod
     def row_mapper(cls) -> Callable[..., Any]:
-        """Return the function that turns rows into episodes; it receives its part of the keyword arguments."""
+        """Return the function that turns rows into episodes, by whose parameters `constructor_kwargs` selects."""
         return cls.map_rows
 
     @classmethod
@@ -181,16 +181,16 @@ class OfflinePreLearner:
         Args:
             rows: `[R, …]` by column.
             kwargs: `spec.pipeline.preLearnerKwargs`.
-            training: options of the training, as JSON; `map_rows` uses its spaces only.
+            training: options of the training, as JSON; for `map_rows` only its `observationSpace` is used.
             location: source of the rows, for messages.
 
         Raises:
-            UserCodeError: it raised, did not return episodes that fit the spaces, or returned two different results
-                for the first rows.
+            UserCodeError: the class's code raised, did not return episodes that fit the observation space, or returned
+                two different results for the first rows.
         """
         space = training.get("observationSpace")
         with calling(f"{cls.__name__}.map_rows, given {location},", cls.map_rows):
-            return check_made_twice(
+            return make_checked_block(
                 cls,
                 lambda: cls.map_rows(as_read_only(rows), **kwargs),
                 None if space is None else space_from_json(space),
@@ -243,20 +243,27 @@ class OfflinePreLearner:
         with calling(f"connector {connector.name}", connector.function):
             return self._run_checked(run, block.length, context.connector_index)
 
-    def _run_checked(
-        self, make: Callable[[], Block], lengths: NDArray[np.int64], step_key: Hashable
-    ) -> Block:
-        """Run a custom step on a unit; on the first unit run it twice and compare the results."""
+    def _run_checked(self, make: Callable[[], Block], lengths: NDArray[np.int64], key: Hashable) -> Block:
+        """Run custom code on a unit and check the result; for the first unit run it twice and compare the results.
+
+        Args:
+            make: runs the code and returns its block.
+            lengths: `[N]` lengths of the unit's episodes.
+            key: identifies the code: "call", "mapping", or the index of a connector.
+
+        Raises:
+            Misuse: the code changed the episodes, or returned two different results.
+        """
         block = make()
         check_episodes(block, lengths)
-        if step_key not in self._checked_steps:
-            self._checked_steps.add(step_key)
+        if key not in self._checked_keys:
+            self._checked_keys.add(key)
             check_repeatable(block.columns, make().columns)
         return block
 
 
 def guard_prelearner(prelearner: OfflinePreLearner) -> PreLearn:
-    """Return the pre-learner, wrapped to raise readable errors if a subclass overrides `__call__`."""
+    """Return the pre-learner; if a subclass overrides `__call__`, with checks of its results and readable errors."""
     if not is_user_code(type(prelearner).__call__):
         return prelearner
     return partial(_call_guarded, prelearner)
@@ -268,13 +275,15 @@ def _call_guarded(prelearner: OfflinePreLearner, unit: Unit, epoch: int) -> Bloc
 
 
 _checked_classes: set[type] = set()
-"""Pre-learners that this process has called twice with the same rows."""
+"""Classes of pre-learners that this process has called twice with the same rows."""
 
 
-def check_made_twice(
+def make_checked_block(
     cls: type[OfflinePreLearner], make: Callable[[], Any], observation_space: gym.Space | None
 ) -> Block | None:
-    """Return the episodes that `make` returns as a block, checked; for the first rows call it twice and compare.
+    """Return the episodes that `make` returns as a checked block, or None if there are none.
+
+    For the first rows of a class, `make` is called twice and the results are compared.
 
     Args:
         cls: class of the pre-learner.
@@ -282,7 +291,7 @@ def check_made_twice(
         observation_space: space that observations must fit; None does not check them.
 
     Raises:
-        Misuse: it did not return episodes that fit the space, or returned two different results.
+        Misuse: `make` did not return episodes that fit the space, or returned two different results.
     """
     first_block = _to_block_or_none(make())
     if first_block is None:
@@ -305,7 +314,9 @@ def _to_block_or_none(episodes: Any) -> Block | None:
     if isinstance(episodes, Block):
         return episodes if episodes.num_episodes else None
     if not isinstance(episodes, list | tuple):
-        raise Misuse(f"returned a {type(episodes).__name__}; it must return a list of SingleAgentEpisode.")
+        raise Misuse(
+            f"returned a {type(episodes).__name__}; it must return a Block or a list of SingleAgentEpisode."
+        )
     return episodes_to_block(episodes) if episodes else None
 
 
@@ -315,7 +326,10 @@ def _to_block(result: Any) -> Block:
 
 
 def constructor_kwargs(cls: type[OfflinePreLearner], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of `spec.pipeline.preLearnerKwargs` for `__init__`, without those only for mapping rows."""
+    """Return the entries of `spec.pipeline.preLearnerKwargs` for `__init__`, without those only for the row mapper.
+
+    A custom `__init__` with `**kwargs` receives all entries.
+    """
     parameters = inspect.signature(cls).parameters
     has_var_kwargs = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     if has_var_kwargs and is_user_code(cls.__init__):

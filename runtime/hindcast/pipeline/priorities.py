@@ -1,4 +1,4 @@
-"""`Priorities` draws batches in proportion to priorities (Schaul et al. 2015, arXiv 1511.05952)."""
+"""`Priorities` draws slots in proportion to priorities (Schaul et al. 2015, arXiv 1511.05952)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Priorities:
 
     @property
     def powers(self) -> Tensor:
-        """The priorities to the power of alpha, float32, at least `[size]`; 0 for empty slots."""
+        """The priorities to the power of alpha, float32, of length `size` or more; 0 for empty slots."""
         return self._sums[0]
 
     def to_power(self, priority: float) -> float:
@@ -96,7 +96,7 @@ class Priorities:
         return self._sums[-1].sum()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors (not copies), for a checkpoint."""
+        """Return name -> tensor of each level of the tree (not copies), for a checkpoint."""
         levels = {"sums": self._sums, "least": self._minima}
         return {
             f"{name}/{level}": tensor
@@ -105,7 +105,7 @@ class Priorities:
         }
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the result of `tensors`."""
+        """Restore the result of the method `tensors`, for the same number of slots."""
         for name, tensor in self.tensors().items():
             tensor.copy_(tensors[name])
 

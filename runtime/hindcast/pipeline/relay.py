@@ -1,4 +1,4 @@
-"""A relay shares one stream of blocks with all learners of a group.
+"""A relay shares streams of blocks with all learners of a group.
 
 The first learner reads and posts references to the blocks; the others take them. The blocks stay where the data workers
 made them, and each learner's node fetches its own copy.
@@ -28,7 +28,7 @@ class Relay:
     """An actor that passes references from the first learner to the others. It ends with the learner that started it.
 
     Args:
-        num_followers: number of the other learners; an item that all of them have taken is released.
+        num_followers: number of the other learners. An item of a stream is released when all of them have taken it.
     """
 
     def __init__(self, num_followers: int) -> None:
@@ -39,14 +39,14 @@ class Relay:
         self._num_departed: Counter[Key] = Counter()
 
     async def post(self, key: Key, position: int, item: list[Any] | UserError) -> None:
-        """Publish an item of a stream: a list with one reference, or the error in its place."""
+        """Publish an item of a stream: a list with one reference to a block, or the error in its place."""
         async with self._condition:
             if self._num_departed[key] < self._num_followers:
                 self._items[key][position] = item
                 self._condition.notify_all()
 
     async def take(self, key: Key, position: int) -> list[Any] | UserError:
-        """Wait for an item of a stream."""
+        """Wait for an item of a stream and return it; each follower takes each item once."""
         async with self._condition:
             await self._condition.wait_for(lambda: position in self._items[key])
             item: list[Any] | UserError = self._items[key][position]
@@ -56,7 +56,7 @@ class Relay:
             return item
 
     async def leave(self, key: Key) -> None:
-        """Note that a follower stops reading a stream."""
+        """Note that a follower stops reading a stream; after the last follower, its items are released."""
         async with self._condition:
             self._num_departed[key] += 1
             if self._num_departed[key] == self._num_followers:
@@ -102,8 +102,8 @@ class LeaderExecutor(Executor):
                 self._relay.post.remote(key, num_posted, [reference])
                 num_posted += 1
                 yield fetch_block(reference)
-        # A user's error travels in place of the block, which every learner fetches. A lost block must be reported to
-        # the followers, which would wait for it forever.
+        # A user's error travels in place of the block, which every learner fetches. The loss of a block must be
+        # reported to the followers, which would otherwise wait for the block forever.
         except WorkerLost as error:
             self._relay.post.remote(key, num_posted, error)
             raise

@@ -18,12 +18,12 @@ from hindcast.pipeline.window import Recipe
 
 _CUDA_FRACTION = 0.5
 _HOST_FRACTION = 0.25
-# The int64 `WindowData.obs_row` of a step.
 _OBS_ROW_BYTES = 8
+"""Bytes of a step's entry in `WindowData.obs_row`, int64."""
 
 
 class Residency(NamedTuple):
-    """The decision whether the data are resident, with the reason as a sentence without a full stop."""
+    """The decision whether the data are resident, with the reason as a clause for messages, without a full stop."""
 
     is_resident: bool
     reason: str
@@ -32,13 +32,13 @@ class Residency(NamedTuple):
 def choose_residency(
     mode: Literal["Auto", "Resident", "Streaming"], nbytes: int, budget: int, stochastic_steps: Iterable[str]
 ) -> Residency:
-    """Choose a resident feed if the data fit the budget, unless `mode` requests one.
+    """Choose whether data stay resident: as `mode` requests, else if they fit and are the same in every epoch.
 
     Args:
         mode: `spec.pipeline.residency`.
         nbytes: bytes of the data on the device.
         budget: maximum bytes of the data.
-        stochastic_steps: names of the pre-learner and connectors if their results differ between epochs.
+        stochastic_steps: names of the pre-learner and the connectors whose results differ between epochs.
 
     Raises:
         SpecError: `Resident` is requested and not possible.
@@ -47,7 +47,7 @@ def choose_residency(
     fits = nbytes <= budget
     comparison = f"{size(nbytes)} of data {'fit' if fits else 'exceed'} the budget of {size(budget)}"
     if mode == "Streaming":
-        return Residency(False, "asked for")
+        return Residency(False, "spec.pipeline.residency is Streaming")
     if mode == "Resident" and step_names:
         raise SpecError(
             f"spec.pipeline.residency is Resident, but {step_names} draws new random numbers in every epoch, "
@@ -59,7 +59,7 @@ def choose_residency(
             "or set it to Streaming or Auto."
         )
     if mode == "Resident":
-        return Residency(True, "asked for")
+        return Residency(True, "spec.pipeline.residency is Resident")
     if step_names:
         return Residency(False, f"{step_names} draws new random numbers in every epoch")
     return Residency(fits, comparison)

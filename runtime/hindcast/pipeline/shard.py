@@ -1,4 +1,4 @@
-"""`Shard`: one learner's part of each global batch."""
+"""`Shard`: the items of each global batch that one learner trains on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Shard(NamedTuple):
-    """The part of a global batch that learner `rank` of `size` learners trains on.
+    """The items of a global batch that learner `rank` of `size` learners trains on.
 
     The learners' shards are adjacent, in order of rank, and differ in size by at most one item.
 
@@ -19,7 +19,7 @@ class Shard(NamedTuple):
     size: int
 
     def slice_of(self, count: int) -> slice:
-        """Return the shard's positions among `count` items."""
+        """Return the shard's indices among the `count` items of a global batch."""
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
 

@@ -75,7 +75,7 @@ class SourceFeed:
     Attributes:
         order: the order of delivery.
         prelearner: turns units into blocks.
-        nbytes: bytes of all data on the device.
+        nbytes: bytes that all data occupy if they are on the device, without the columns that connectors add.
         resident_bytes: bytes that stay on the device for the whole run; 0 if the data are streamed.
 
     Raises:
@@ -110,7 +110,7 @@ class SourceFeed:
         self._loader = Loader(dataset, self.order, self._stream, recipe, name)
 
     def feed(self, batch_size: int, targets: Targets | None) -> Feed:
-        """Return a new feed at the start of epoch 0."""
+        """Create a feed at the start of epoch 0."""
         if self._settings.needs.sampling != "epochs":
             return ReplayFeed(self._loader, batch_size)
         feed_class = ResidentFeed if self._residency.is_resident else StreamingFeed
@@ -161,7 +161,7 @@ class SourceFeed:
             yield block
 
     def _columns_from_connectors(self) -> frozenset[str]:
-        """Return the columns that connectors add to the first unit without declaring them."""
+        """Return the columns that connectors add without declaring them, as the block of the first unit shows."""
         if not any(connector.adds_undeclared_columns for connector in self._settings.connectors):
             return frozenset()
         block = guard_prelearner(self._make_prelearner(self._settings.needs))(self._dataset.units[0], 0)
@@ -211,7 +211,7 @@ class SourceFeed:
         if self._settings.pipeline.sampling == "WithReplacement":
             raise SpecError(
                 "spec.pipeline.sampling is WithReplacement, which draws from one window at a time, but the algorithm "
-                f"draws from all data ({sampling}). Leave it out."
+                f"draws from all data ({sampling}). Leave spec.pipeline.sampling out."
             )
         if not self._residency.is_resident:
             raise SpecError(

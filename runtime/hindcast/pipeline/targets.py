@@ -1,4 +1,4 @@
-"""Targets are columns that an algorithm computes over the complete episodes of a window."""
+"""Targets: columns that an algorithm computes over the complete episodes of a window."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class WindowTargets(NamedTuple):
     """The targets of a window.
 
     Attributes:
-        first_cursor: identifies the window.
-        updates: number of updates when they were computed.
+        first_cursor: cursor of the window's first item, which identifies the window.
+        updates: number of updates when the targets were computed.
         columns: name -> `[S, ...]`.
     """
 

@@ -24,7 +24,7 @@ def hold_turn() -> Iterator[None]:
 
 @contextmanager
 def release_turn() -> Iterator[None]:
-    """Release the turn for the duration of a `with` statement; do nothing if this thread does not hold it."""
+    """Release the turn for the duration of a `with` statement; do nothing if this thread does not hold the turn."""
     if not getattr(_thread_state, "has_turn", False):
         yield
         return

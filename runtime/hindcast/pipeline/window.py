@@ -48,8 +48,8 @@ class WindowData:
         columns: leaf name -> `[S, *shape]`, `[O, *shape]` for observations (filtered, not stacked).
         length: `[N]` int64, steps of each episode.
         terminated: `[N]` bool, whether the environment ended the episode.
-        truncated: `[N]` bool, whether it was cut off.
-        t_started: `[N]` int64, the timestep at which it starts; 0 for a complete episode.
+        truncated: `[N]` bool, whether the episode was cut off.
+        t_started: `[N]` int64, the timestep at which each episode starts; 0 unless it is a fragment.
         obs_row: `[S]` int64, row of each step's observation; its next observation is in the row after it.
         recipe: how batches are made.
     """
@@ -84,7 +84,7 @@ class WindowData:
 
         Args:
             compute: maps observations `obs` as in batches, leaf -> `[n, ...]`, to `[n, ...]`.
-            chunk_rows: maximum n, which limits the memory of a call.
+            chunk_rows: maximum n, which limits the memory of a call of `compute`.
         """
         total = self.num_steps + len(self.length)
         parts: list[Tensor] = []
@@ -215,13 +215,15 @@ class WindowData:
         return leaves | self._n_step_columns(leaves) | self._derived_columns()
 
     def _n_step_columns(self, leaves: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the columns that differ for items of n steps."""
+        """Return the flags and rewards of items of n steps, which replace those of single steps."""
         needs = self.recipe.needs
         if needs.n_step == 1 or needs.gamma is None:
             return {}
-        last = torch.arange(self.num_steps, device=self.length.device) + self._steps_ahead - 1
+        last_steps = torch.arange(self.num_steps, device=self.length.device) + self._steps_ahead - 1
         flags = {
-            name: leaves[name][last] for name in (Columns.TERMINATEDS, Columns.TRUNCATEDS) if name in leaves
+            name: leaves[name][last_steps]
+            for name in (Columns.TERMINATEDS, Columns.TRUNCATEDS)
+            if name in leaves
         }
         if Columns.REWARDS not in leaves:
             return flags
@@ -248,7 +250,7 @@ class WindowData:
 
     @cached_property
     def _num_frames(self) -> dict[str, int]:
-        """The leaves of observations -> the number of frames stacked to one."""
+        """Leaves of observations -> the number of frames that are stacked to one observation."""
         num_frames = dict.fromkeys(leaves_of(Columns.OBS, self.columns), 1)
         preprocessing = self.recipe.preprocessing
         if preprocessing:

@@ -28,10 +28,10 @@ def build_window(
         length: `[N]` steps of every episode of the blocks.
         blocks: consumed one at a time.
         recipe: columns of the window, their preprocessing and their device.
-        pin_memory: allocate in page-locked memory if that device is a GPU.
+        pin_memory: allocate in page-locked memory if the recipe's device is a GPU.
 
     Raises:
-        DataError: a column that batches need is missing or holds text, or blocks differ in shape.
+        DataError: a column that batches need is missing or holds text, or blocks differ in columns or shapes.
     """
     # Torch caches page-locked memory and reuses it for the next window, so whole datasets must not be pinned.
     pin_memory = pin_memory and recipe.device is not None and recipe.device.type == "cuda"
@@ -114,6 +114,6 @@ def _leaves_of_column(block: Block, name: str) -> dict[str, Array]:
         if column.dtype == object:
             raise DataError(
                 f"Column {leaf!r} is text, which a network cannot read; "
-                "turn it into numbers with a connector (spec.pipeline.connectors)."
+                "turn the text into numbers with a connector (spec.pipeline.connectors)."
             )
     return leaves

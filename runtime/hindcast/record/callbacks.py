@@ -43,9 +43,10 @@ class Callbacks:
     in Python it is the `RunningAlgorithm`. Metrics that are logged with `metrics_logger` appear in the next result;
     metrics of episode methods appear there under `env_runners`. Methods must accept `**kwargs`, for future arguments.
 
-    Episode methods receive `env_runner`, `env_index` (index of the environment), `env` (`env.envs[env_index]` is the
-    environment), `rl_module` (the policy's network; None for a random policy) and `episode`. Overriding one of them
-    creates Python objects for each timestep, in the processes concerned.
+    Episode methods receive `env_runner`, `env` (`env.envs` are its environments) and `rl_module` (the policy's network;
+    None for a random policy); those named `on_episode_…` also receive `episode` and `env_index`, the index of its
+    environment in `env.envs`. Overriding an episode method creates Python objects for each timestep, in the processes
+    with environments.
     """
 
     def on_algorithm_init(self, *, algorithm: Any, metrics_logger: MetricsLogger, **kwargs: Any) -> None:
@@ -115,7 +116,7 @@ class Callbacks:
     def on_episode_created(
         self, *, episode: SingleAgentEpisode, env_runner: Any, metrics_logger: MetricsLogger, **kwargs: Any
     ) -> None:
-        """Called before an episode starts: its environment is not reset yet."""
+        """Called before an episode starts: its environment has not been reset, and the episode is empty."""
 
     def on_episode_start(
         self, *, episode: SingleAgentEpisode, env_runner: Any, metrics_logger: MetricsLogger, **kwargs: Any
@@ -130,7 +131,7 @@ class Callbacks:
     def on_episode_end(
         self, *, episode: SingleAgentEpisode, env_runner: Any, metrics_logger: MetricsLogger, **kwargs: Any
     ) -> None:
-        """Called when the episode has ended. It is a copy: changes do not affect the recorded data."""
+        """Called when the episode has ended. `episode` is a copy: changes do not affect the recorded data."""
 
     def on_sample_end(
         self,
@@ -140,4 +141,11 @@ class Callbacks:
         samples: list[SingleAgentEpisode],
         **kwargs: Any,
     ) -> None:
-        """Called when a set of episodes was played: part of an evaluation, a range of a recording, a rollout."""
+        """Called when a set of episodes was played: some of an evaluation, a range of a recording, or a rollout.
+
+        Args:
+            env_runner: see the class.
+            metrics_logger: see the class.
+            samples: the episodes; those of a rollout may be unfinished.
+            kwargs: `env` and `rl_module`, see the class.
+        """

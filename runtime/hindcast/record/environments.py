@@ -108,6 +108,8 @@ def close_unplayed_environments() -> None:
 def make_environment(spec: EnvironmentSpec) -> gym.Env:
     """Create an environment from a Gymnasium id or `package.module:EnvClass`, with its kwargs and wrappers.
 
+    The first wrapper is the innermost one.
+
     Raises:
         SpecError: there is no such environment or wrapper, or its packages are not installed.
         UserCodeError: its constructor raised an exception.

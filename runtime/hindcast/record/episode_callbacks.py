@@ -119,14 +119,14 @@ class EpisodeCallbacks:
         info: Mapping[str, Any],
         end_flags: tuple[bool, bool],
     ) -> None:
-        """Add a step to the slot's episode.
+        """Add a step to the slot's episode, and end the episode if a flag is set.
 
         Args:
             slot: slot that was stepped.
             row: column -> `[B, *shape]`, this step of all slots.
             reward: reward of the step.
             info: info of the step.
-            end_flags: terminated and truncated.
+            end_flags: (terminated, truncated).
         """
         # Copies, because the slots reuse their arrays in the next step.
         step_values = {
@@ -150,7 +150,10 @@ class EpisodeCallbacks:
                 self._samples.append(episode)
 
     def end_sample(self) -> None:
-        """Call on_sample_end with all episodes since the last call, including those that have not finished."""
+        """Call on_sample_end with all episodes since the last call; forget them, and those that still run.
+
+        Running episodes are passed too if they have a step.
+        """
         if self._keeps_samples:
             unfinished = [episode for episode in self._episodes_by_slot.values() if len(episode)]
             self._call("on_sample_end", samples=[*self._samples, *unfinished])

@@ -21,7 +21,10 @@ _MIN_EPISODES_PER_SLOT = 4  # a slot idles from the end of its last episode of a
 
 
 def _range_size(num_episodes: int, width: int, rows_per_file: int | None) -> int:
-    """Return the size of a range: at least four episodes per slot, and full files if their size is limited."""
+    """Return the size of a range: at least four episodes per slot, in multiples of the width or of whole files.
+
+    Files count if a range can fill one.
+    """
     size = max(num_episodes, _MIN_EPISODES_PER_SLOT * width)
     divisor = rows_per_file if rows_per_file and rows_per_file <= size else width
     return math.ceil(size / divisor) * divisor
@@ -47,14 +50,19 @@ class EpisodeExtent:
         self._size = _range_size(math.ceil(total / _MAX_RANGES), width, rows_per_file)
 
     def next_range(self, commits: Commits, in_progress: set[int]) -> RangeToRecord | None:
-        """Return a range that is neither committed nor in progress, or None if there is none (yet)."""
+        """Return the first range that is neither committed nor in progress, or None if none can start now.
+
+        Args:
+            commits: commits so far, by number of the range.
+            in_progress: numbers of the ranges that are being recorded.
+        """
         number = _first_free_number(commits, in_progress)
         start = number * self._size
         indices = range(start, min(start + self._size, self.total))
         return RangeToRecord(number, indices) if indices else None
 
     def num_ranges_left(self, commits: Commits) -> int | None:
-        """Return the number of ranges that are not committed; None if it is unknown before they are recorded."""
+        """Return the number of ranges that are not committed; None if it depends on episodes not yet recorded."""
         return math.ceil(self.total / self._size) - len(commits)
 
     def num_done(self, commits: Commits) -> int:

@@ -25,12 +25,13 @@ class LivePlayer:
         width: number of environments that are stepped together.
         records_states: episodes contain the policy's recurrent state after each step.
         explore: sample actions; False takes the mode of their distribution.
-        prepare: called before episodes with the number of timesteps played so far; may change how the policy explores.
+        prepare: called before each set of episodes with the number of timesteps played so far; may change how the
+            policy explores.
         callbacks: "package.module:Class" of callbacks, called with episodes.
         metrics: logger for metrics of the callbacks.
 
     Attributes:
-        on_episodes: called with the index of the last episode played, and all of them.
+        on_episodes: called after each set of episodes with the index of its last episode, and its episodes.
     """
 
     environment: EnvironmentSpec
@@ -65,6 +66,7 @@ class LivePlayer:
                     episodes = list(self._runner.play(indices))
                 self.metrics.add(self._runner.metrics.drain())
             finally:
+                # Frames of these episodes must not be stacked with those of the policy's next user.
                 self.policy.preprocessing.reset()
         self.on_episodes(indices.stop - 1, episodes)
         return episodes_to_block(episodes, prefix="live")

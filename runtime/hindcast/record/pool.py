@@ -40,7 +40,7 @@ Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
 Value = TypeVar("Value")
 NextRange = Callable[[set[int]], RangeToRecord | None]
-"""Returns the next range, given the numbers of those in progress; None if none can start now."""
+"""Returns the next range, given the numbers of the ranges in progress; None if none can start now."""
 PolicySource = str | Mapping[str, bytes] | Actor
 """A policy: its path (or `RANDOM`), its files, or the policy itself."""
 
@@ -49,10 +49,10 @@ class RecordedRange(NamedTuple):
     """A range that was recorded and committed.
 
     Attributes:
-        commit: commit with the files of the range.
+        commit: the range's commit, which names its files.
         returns: returns of its episodes, in order.
         lengths: steps of its episodes, in order.
-        non_finite_rewards: (id, first such timestep) of each episode with NaN or infinite rewards.
+        non_finite_rewards: (id of the episode, first timestep with a NaN or infinite reward) of each such episode.
     """
 
     commit: Commit
@@ -99,7 +99,7 @@ class Runner:
         return catch_user_error(lambda: self._record(policy, work))
 
     def close(self) -> None:
-        """Close the environments."""
+        """Close the environments and release the lock; the next range opens new ones."""
         if self._env_runner is not None:
             self._env_runner.close()
         if self._lock is not None:
@@ -167,9 +167,9 @@ def record_ranges(
     next_range: NextRange,
     check: Callable[[], None] = lambda: None,
 ) -> Iterator[RecordedRange]:
-    """Record ranges until there are no more; yield each when it is finished, in any order.
+    """Record ranges until there are no more; yield each range when it is finished, in any order.
 
-    The range of a process that was killed is assigned again.
+    A range whose process was killed is recorded again.
 
     Args:
         workers: runners.
@@ -222,7 +222,7 @@ def join_runners(folder: Location) -> int | None:
 
 
 def wait_for_runners(folder: Location) -> None:
-    """Wait until all runners of an earlier recording have ended, as they do moments after their driver.
+    """Wait until all runners of an earlier recording have ended, which they do soon after their driver.
 
     Raises:
         OutputConflict: a runner has not ended after a minute.
@@ -232,7 +232,7 @@ def wait_for_runners(folder: Location) -> None:
         return
     deadline = time.monotonic() + _MAX_WAIT_SECONDS
     try:
-        while not _is_unlocked(descriptor):
+        while not _try_lock(descriptor):
             if time.monotonic() > deadline:
                 raise OutputConflict(
                     f"runners of an earlier run still write to {folder}: wait for them, or stop them."
@@ -243,6 +243,7 @@ def wait_for_runners(folder: Location) -> None:
 
 
 def _open_commits_folder(folder: Location) -> int | None:
+    """Return a descriptor of the folder of commits, for locks; None if the folder is not local or has a guard."""
     if not folder.is_local or folder.guard is not None:
         return None
     commits = folder.child(COMMITS_FOLDER)
@@ -250,7 +251,8 @@ def _open_commits_folder(folder: Location) -> int | None:
     return os.open(commits.path, os.O_RDONLY)
 
 
-def _is_unlocked(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
+    """Lock the folder exclusively, until the descriptor is closed; return False if a runner holds a lock."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

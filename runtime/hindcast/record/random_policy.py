@@ -53,7 +53,11 @@ class RandomActor:
         is_first: NDArray[np.bool_] | None = None,
         rewards: NDArray[np.float64] | None = None,
     ) -> Actions:
-        """Map noise `[B, K]` to uniform actions."""
+        """Map noise `[B, K]` to uniform actions; the other arguments are ignored.
+
+        Raises:
+            SpecError: `noise` is None, which asks for the most likely actions.
+        """
         del obs, is_first, rewards
         if noise is None:
             raise SpecError(
@@ -69,6 +73,7 @@ class RandomActor:
 
 
 def _noise_size(leaf: str, space: gym.Space) -> int:
+    """Return the number of uniform numbers from which an action of this leaf is made."""
     if isinstance(space, gym.spaces.Box) and not space.is_bounded():
         raise SpecError(
             f"spec.policy.random: {leaf} is an unbounded Box ({space}), which has no uniform distribution."
@@ -84,6 +89,7 @@ def _draw_actions(space: gym.Space, noise: NDArray[np.float32]) -> NDArray[Any]:
     uniform = noise.reshape(len(noise), *(space.shape or ()))
     if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
         count = num_values(space)
+        # Rounding to float32 may raise the product to `count`, which is out of range.
         return (space.start + np.minimum(uniform * count, count - 1).astype(np.int64)).astype(space.dtype)
     if isinstance(space, gym.spaces.MultiBinary):
         return (uniform < 0.5).astype(space.dtype)
@@ -95,6 +101,7 @@ def _draw_actions(space: gym.Space, noise: NDArray[np.float32]) -> NDArray[Any]:
 
 
 def _log_volume(space: gym.Space) -> float:
+    """Return the logarithm of the number of actions, or of the volume of a Box of floats."""
     if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
         return float(np.log(num_values(space)).sum())
     if isinstance(space, gym.spaces.MultiBinary):

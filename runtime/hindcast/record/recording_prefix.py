@@ -14,7 +14,7 @@ from hindcast.record.recorder import RangeToRecord, RecordingTask, write_range
 def keep_prefix(task: RecordingTask, commits: Mapping[int, Commit], timesteps: int) -> dict[int, Commit]:
     """Trim a recording to the shortest prefix of episodes with at least `timesteps` timesteps.
 
-    It may be interrupted at any point and repeated. Dropped files stay on storage, uncommitted.
+    The call may be interrupted at any point and repeated. Dropped files stay on storage, uncommitted.
 
     Returns:
         The remaining commits, by number.

@@ -36,7 +36,7 @@ class Actor(Protocol):
     def draw_noise(self, generator: np.random.Generator, count: int) -> NDArray[np.float32]:
         """Draw `[count, K]` noise, all randomness of `count` actions of one slot.
 
-        One draw must equal several smaller ones.
+        Several draws in succession must equal one draw of their total count.
         """
 
     def act(
@@ -52,7 +52,7 @@ class Actor(Protocol):
             obs: leaf -> `[B, *shape]`.
             noise: `[B, K]`; None takes the mode.
             is_first: `[B]`, whether a slot's episode starts with this step.
-            rewards: `[B]` of the previous step.
+            rewards: `[B]`, rewards of the previous step; those of a slot whose episode starts now have no meaning.
         """
 
 
@@ -63,8 +63,8 @@ class Episode:
     Attributes:
         index: index of the episode in the recording, evaluation or training.
         columns: leaf -> `[T, *shape]`, or `[T+1, *shape]` for observations and infos.
-        terminated: whether the environment ended it.
-        truncated: whether it was cut off.
+        terminated: whether the environment ended the episode.
+        truncated: whether the episode was cut off.
     """
 
     index: int
@@ -90,7 +90,7 @@ class Episode:
 
 
 OnEpisodes = Callable[[int, list[Episode]], None]
-"""Called with episodes that were played for a training, and a number that increases with each call."""
+"""Called after episodes were played for a training, with a number that increases with each call and the episodes."""
 
 
 class EnvRunner:
@@ -141,7 +141,7 @@ class EnvRunner:
 
     def play(self, indices: Sequence[int]) -> Iterator[Episode]:
         """Play the episodes of `indices` to their ends, each in slot index mod B; yield them in order of `indices`."""
-        finished_episodes: dict[int, Episode] = {}  # those that ended before an earlier one
+        finished_episodes: dict[int, Episode] = {}  # not yet yielded, since an earlier episode still runs
         remaining_indices = iter(indices)
         next_index = next(remaining_indices, None)
         width = self.slots.width
@@ -160,6 +160,7 @@ class EnvRunner:
         `first_index`, `num_steps`, B and the policy. Episodes that still run at the end come last, neither
         terminated nor truncated.
         """
+        # All slots share one iterator, so that each index is played once.
         episodes = list(self._run_slots([itertools.count(first_index)] * self.slots.width, num_steps))
         self._end_sample()
         return episodes

@@ -35,7 +35,7 @@ class EpisodeNoise:
     def __init__(self, num_slots: int, draw: DrawNoise) -> None:
         self._draw = draw
         self._generators: list[np.random.Generator | None] = [None] * num_slots
-        # Only the shape of this draw matters: start() overwrites the values.
+        # Only the shape of this draw matters: `start` overwrites the values before a slot uses them.
         self._chunk: F32 = np.repeat(draw(np.random.default_rng(0), _CHUNK_STEPS)[:, None], num_slots, axis=1)
         self._position = 0
 

@@ -1,4 +1,4 @@
-"""B environments that are stepped together; each is reset with its own seed, so episodes are independent.
+"""B environments in which one policy plays at the same time, with independent episodes: each has its own seed.
 
 `Trajectories` stores their steps time-major and extracts episodes without touching single timesteps again. In shapes,
 C is the capacity in steps and B the number of slots.
@@ -30,7 +30,7 @@ _IDLE = np.iinfo(np.int64).max
 
 
 class Slots:
-    """Equal environments, each of which plays one episode at a time.
+    """Equal environments, each of which plays one episode at a time; the caller steps each of them.
 
     Args:
         environment: description of the environment.
@@ -81,6 +81,7 @@ class Slots:
         try:
             result = self.environments[slot].step(action)
         except Exception:
+            # `calling` is entered only after an error: a context manager would slow down every step.
             with calling(f"environment {self.name!r} in step()"):
                 raise
         try:
@@ -146,10 +147,10 @@ def _set_row(rows: NDArray[Any], slot: int, value: Any) -> None:
 
 
 def check_spaces(policy: object, spaces: Spaces, name: str) -> None:
-    """Check that a policy was made for an environment's spaces.
+    """Check that a `Policy` was made for an environment's spaces; other actors are not checked.
 
     Args:
-        policy: a `Policy`, or a policy without spaces, which fits any.
+        policy: the actor.
         spaces: the environment's.
         name: name of the environment, for the message.
 
@@ -225,7 +226,12 @@ class Trajectories:
         self._num_steps += 1
 
     def set_last(self, name: str, row: NDArray[Any]) -> None:
-        """Overwrite one column of the last appended step, which is known only after stepping."""
+        """Overwrite a column of the last appended step, for values that are known only after stepping.
+
+        Args:
+            name: name of the column.
+            row: `[B, *shape]`, the step's values of all slots.
+        """
         self._columns[name][self._num_steps - 1] = row
 
     def extract(self, slot: int) -> dict[str, NDArray[Any]]:

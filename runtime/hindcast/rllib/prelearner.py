@@ -14,7 +14,7 @@ from hindcast.datasets.dataset import Dataset
 from hindcast.episodes.block import Block
 from hindcast.names import DEFAULT_MODULE_ID
 from hindcast.pipeline.contracts import as_read_only
-from hindcast.pipeline.prelearner import OfflinePreLearner, check_made_twice
+from hindcast.pipeline.prelearner import OfflinePreLearner, make_checked_block
 from hindcast.rllib.multi_rl_module import MultiRLModule
 from hindcast.rllib.row_mapping import (
     call_mapper,
@@ -146,7 +146,7 @@ class RLlibPreLearner(OfflinePreLearner):
         config = TrainingConfig(training)
         name = mapper_name(cls, config)
         with calling(f"{cls.__name__}.{name}, given {location},", getattr(cls, name)):
-            return check_made_twice(
+            return make_checked_block(
                 cls,
                 lambda: prelearn_rows(cls, as_read_only(rows), kwargs, training, location),
                 None if has_rllib_call(cls) else config.observation_space,

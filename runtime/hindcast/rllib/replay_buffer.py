@@ -172,7 +172,7 @@ class EpisodeReplayBuffer:
             "spaces": [None if space is None else space_to_state(space) for space in self._spaces],
             "num_episodes_evicted": self._store.num_evicted,
             "seed": self._seed,
-            "draws": self._draws.count,
+            "draws": self._draws.num_drawn,
             "added_timesteps": self._num_added,
             "sampled_timesteps": self.sampled_timesteps,
         }
@@ -187,7 +187,7 @@ class EpisodeReplayBuffer:
         self._spaces = [None if space is None else space_from_state(space) for space in state["spaces"]]
         self._seed = int(state["seed"])
         self._draws = Draws(self._needs, self._seed, len(self))
-        self._draws.count = int(state["draws"])
+        self._draws.num_drawn = int(state["draws"])
         self._num_added = int(state["added_timesteps"])
         self.sampled_timesteps = int(state["sampled_timesteps"])
 
@@ -232,7 +232,7 @@ class EpisodeReplayBuffer:
         min_n, max_n = n_step if isinstance(n_step, tuple) else (n_step or 1, 0)
         n = np.full(count, min_n)
         if max_n:
-            n += (self._draws.uniforms(count).numpy() * (max_n - min_n)).astype(np.int64)
+            n += (self._draws.take_uniforms(count).numpy() * (max_n - min_n)).astype(np.int64)
         index = self._store.index
         episode = np.searchsorted(index.start + index.length, steps.numpy(), side="right")
         t = steps.numpy() - index.start[episode]
@@ -250,7 +250,7 @@ class EpisodeReplayBuffer:
             )
         num_starts = np.maximum(lengths - max(min_length, 1) + 1, 0)
         ends = num_starts.cumsum()
-        start_index = (self._draws.uniforms(count).numpy() * ends[-1]).astype(np.int64)
+        start_index = (self._draws.take_uniforms(count).numpy() * ends[-1]).astype(np.int64)
         episode = np.searchsorted(ends, start_index, side="right")
         t = start_index - (ends - num_starts)[episode]
         num_before, num_after = np.minimum(lookback, t), np.minimum(length, lengths[episode] - t)
