@@ -197,7 +197,7 @@ def test_custom_reader_has_its_weight(tmp_path: Path) -> None:
         ),
         (NumberReader, UserCodeError, "NumberReader.next() returned a int, expected a SampleBatch"),
         (RaisingReader, UserCodeError, "the reader of input_ in next()"),
-        (lambda ioctx: 3, SpecError, "input_ returned a int, expected an InputReader"),
+        (lambda ioctx: 3, SpecError, "input_: the function returned a int, expected an InputReader"),
         (lambda ioctx: 1 / 0, UserCodeError, "the reader of input_ raised ZeroDivisionError"),
     ],
 )
@@ -257,7 +257,8 @@ def test_custom_writer_without_episodes_receives_nothing() -> None:
 
 def test_invalid_writer_raises() -> None:
     with pytest.raises(
-        UserCodeError, match="output returned a int, expected an OutputWriter: a class with write"
+        UserCodeError,
+        match="output: the function returned a int, expected an OutputWriter: an object with write",
     ):
         output_config(lambda ioctx: 3).build_algo()
     with pytest.raises(UserCodeError, match=r"the writer of output raised AssertionError at .*batch_io"):

@@ -88,7 +88,7 @@ def test_runners_get_the_file_system_object(tmp_path: Path, monkeypatch: pytest.
     filesystem = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
     with recorder_config("data", output_filesystem=filesystem).build_algo() as algo:
         algo.evaluate()
-        task = pickle.dumps(algo._recording._recorded_task)
+        task = pickle.dumps(algo._recorder._recorded_task)
     monkeypatch.setattr("hindcast.storage.user_files._filesystems", {})  # as in another process
     assert pickle.loads(task).target.folder.path == str(tmp_path / "data")
 

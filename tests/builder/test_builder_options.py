@@ -1246,7 +1246,11 @@ class TestReplayBufferConfig:
     @pytest.mark.parametrize(
         ("algorithm", "value", "message"),
         [
-            ("SAC", {"type": "PrioritizedEpisodeReplayBuffer"}, "SAC draws uniformly, without priorities"),
+            (
+                "SAC",
+                {"type": "PrioritizedEpisodeReplayBuffer"},
+                "SAC draws uniformly, without priorities: set type to",
+            ),
             ("DQN", {"type": "EpisodeReplayBuffer", "alpha": 1}, "alpha is an option of PrioritizedEpisode"),
             ("DQN", {"type": "MultiAgentReplayBuffer"}, "type is 'MultiAgentReplayBuffer', expected 'Epis"),
             ("DQN", {"type": None}, "type is 'None', expected 'EpisodeReplayBuffer' or"),
@@ -1280,7 +1284,7 @@ class TestEvaluationConfig:
             (
                 recorder_config(),
                 {"env_config": {"a": 1}},
-                "to evaluate in another one, use custom_evaluation_function",
+                "to evaluate in another environment, use custom_evaluation_function",
             ),
             (bc_config(), {"gamma": 1}, "contains 'gamma', but only accepts explore, env and env_config"),
             (bc_config(), {"env_config": 3}, "env_config is 3, expected a dictionary"),

@@ -13,7 +13,7 @@ from hindcast.user_code import is_user_code
 
 
 class RLlibOfflineData(OfflineData):
-    """The data of a training, whose subclass may also be in RLlib's form; `hindcast.OfflineData`.
+    """The data of a training, whose subclass may also be in RLlib's form. Its public name is `hindcast.OfflineData`.
 
     In RLlib's form `__init__(config)` gets a `TrainingConfig` and sets `data`, a dataset of Ray Data, whose rows a
     pre-learner maps; it is read once, before training.
@@ -34,8 +34,8 @@ class RLlibOfflineData(OfflineData):
             return cls
         if is_user_code(cls.sample):
             raise SpecError(
-                f"{cls.__name__} takes a config and overrides sample, but its data become episodes once, before "
-                "training. Move sample into the pre-learner's __call__(batch), or remove __init__(config)."
+                f"{cls.__name__} takes a config and overrides sample, but its data are converted to episodes "
+                "once, before training. Move sample into the pre-learner's __call__(batch), or remove __init__(config)."
             )
         return OfflineData
 
@@ -44,7 +44,7 @@ class RLlibOfflineData(OfflineData):
         """Return the `data` of a subclass in RLlib's form.
 
         Args:
-            training: see `TrainingConfig`.
+            training: see `document` of `TrainingConfig`.
         """
         constructor: Any = cls
         return constructor(TrainingConfig(training)).data

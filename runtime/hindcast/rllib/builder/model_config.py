@@ -121,6 +121,7 @@ def model_fields(config: DefaultModelConfig | Mapping[str, Any]) -> dict[str, An
             raise SpecError(f"model_config.{name} is not a field{nearest(name, OPTIONS[MODEL])}")
         if name in _SHARED_DEFAULTS and value == _DEFAULTS[name]:
             continue
+        # The arguments of an initialiser belong to the field of the initialiser.
         if option.kind == "mapped" and not name.endswith(_KWARGS_SUFFIX):
             section[option.training.removeprefix("model.")] = _convert_field(name, value, options)
         elif option.kind == "refused" and value != _DEFAULTS[name]:
@@ -181,7 +182,10 @@ def _is_initializer(name: str) -> bool:
 
 
 def _padding_field(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `convPadding`, from the fourth entries of `conv_filters`; layers without one have "same"."""
+    """Return `convPadding`, from the fourth entries of `conv_filters`; a layer with three entries has "same".
+
+    Empty without filters, or if `conv_padding` is set. All layers must have the same padding.
+    """
     filters = options.get("conv_filters")
     if not filters or options.get("conv_padding") is not None:
         return {}

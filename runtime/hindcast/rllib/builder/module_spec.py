@@ -36,12 +36,12 @@ class RLModuleSpec:
         model_config: with a class, a dictionary of JSON values: the keyword arguments of `setup()`, or, if `setup()`
             has no arguments, the values of `self.model_config["name"]`; `max_seq_len` also sets the network's sequence
             length. A `DefaultModelConfig`, or a dictionary without a class, is used as `rl_module(model_config=...)`.
-        observation_space: only used by `build()`; otherwise the space of the environment or the data.
+        observation_space: only used by `build()`; a training uses the space of the environment or the data.
         action_space: see `observation_space`.
-        inference_only: replaced; follows from the other options.
-        learner_only: replaced; follows from the other options.
-        catalog_class: refused, except `BCCatalog`.
-        load_state_path: refused.
+        inference_only: has no effect: it follows from the other options.
+        learner_only: has no effect: it follows from the other options.
+        catalog_class: refused, except `BCCatalog` and None.
+        load_state_path: refused, except None; use `initial_checkpoint`.
     """
 
     module_class: type[RLModule] | str | None = None

@@ -1,4 +1,4 @@
-"""Notes on options that are set and have no effect on what is built."""
+"""Notes on options that are set although they have no effect on what is built, wholly or in part."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _notes_on_option(
     elif option.only_with and not options.get(option.only_with):
         yield f"only has an effect with {option.only_with}"
     elif option.kind == "refused":
-        return  # its value is RLlib's default; any other one is refused when it is set
+        return  # its value is RLlib's default; other values are refused when they are set
     elif option.kind == "replaced":
         yield option.remark
     elif reason := _missing_resource_reason(algorithm, options, option):
