@@ -30,14 +30,14 @@ def keep_freed_memory() -> None:
 
 
 def count_oom_kills() -> int:
-    """Return the number of this container's processes that were killed for lack of memory; 0 if unknown."""
+    """Return the number of this container's processes that were killed so far for lack of memory; 0 if unknown."""
     events = "\n".join(path.read_text() for path in map(Path, _EVENT_FILES) if path.exists())
     match = re.search(r"^oom_kill ([0-9]+)$", events, re.MULTILINE)
     return int(match[1]) if match else 0
 
 
 def memory_limit_bytes() -> int | None:
-    """Return the bytes that this container may use; None without a limit."""
+    """Return the bytes that this container may use; None if there is no limit or it is unknown."""
     texts = [path.read_text().strip() for path in map(Path, _LIMIT_FILES) if path.exists()]
     limits = [int(text) for text in texts if text.isdigit()]
     return min((limit for limit in limits if limit < _NO_LIMIT_BYTES), default=None)

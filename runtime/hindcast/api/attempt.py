@@ -17,7 +17,7 @@ ATTEMPT_KEY: Final = "attempt.json"
 INTENT_KEY: Final = "intent"
 """The operator's request to a running attempt: empty or `CHECKPOINT`."""
 REPORT_KEY: Final = "report.json"
-"""A `Report`; missing until the first one."""
+"""A `Report`; missing until the first report."""
 
 CHECKPOINT: Final = "checkpoint"
 """The request to save a checkpoint and stop, with outcome Suspended."""

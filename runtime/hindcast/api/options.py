@@ -97,12 +97,12 @@ Config = Annotated[dict[str, Any], AfterValidator(_config_in_yaml_words)]
 def options_of(algorithm: str | None) -> Mapping[str, Schema]:
     """Map option names to their JSON schemas; for an algorithm not in `schemas()`, the options that all share."""
     known_schemas = schemas()
-    first, *other_schemas = (
+    first_schema, *other_schemas = (
         [known_schemas[algorithm]] if algorithm in known_schemas else known_schemas.values()
     )
     return {
         name: option
-        for name, option in first["properties"].items()
+        for name, option in first_schema["properties"].items()
         if all(name in schema["properties"] for schema in other_schemas)
     }
 
