@@ -16,7 +16,7 @@ from hindcast.rllib.builder.option_names import REMOVED_METHODS, check_name, is_
 from hindcast.rllib.builder.options import OPTIONS
 from option_effects import option_effect
 
-Run = Callable[..., str]
+RunScript = Callable[..., str]
 CONTINUOUS = ("CQL", "IQL", "SAC")
 ONLINE = ("PPO", "DQN", "SAC")
 CONFIGS = ("AlgorithmConfig", "BC", "MARWIL", "CQL", "IQL", "DQN", "SAC", "PPO")
@@ -43,8 +43,8 @@ pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
-def rllib_options(rllib: Run) -> Mapping[str, Any]:
-    options: Mapping[str, Any] = json.loads(rllib("rllib_options.py"))
+def rllib_options(run_script: RunScript) -> Mapping[str, Any]:
+    options: Mapping[str, Any] = json.loads(run_script("rllib_options.py"))
     return options
 
 
