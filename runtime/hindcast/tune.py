@@ -8,7 +8,7 @@
     results = tuner.fit()
 
 The module has everything that `ray.tune` has. Importing it registers the algorithms as trainables ("BC"; `tune.BC` is
-the class) and makes `param_space` accept configs.
+the class of the trainable, `hindcast.BC` the class of the algorithm) and makes `param_space` accept configs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from hindcast.ray_session import connect
 from hindcast.rllib.builder import trainables
 from hindcast.rllib.builder.config import AlgorithmConfig
 
-_Config.register(AlgorithmConfig)  # Tune only accepts dictionaries and this class as search spaces
+# Tune only accepts dictionaries and instances of its `_Config` as search spaces.
+_Config.register(AlgorithmConfig)
 for _name in schemas():
     ray.tune.register_trainable(_name, getattr(trainables, _name))
 

@@ -1,4 +1,4 @@
-"""`RLlibPreLearner`, the pre-learner that users subclass: in Hindcast's form or in RLlib's."""
+"""`RLlibPreLearner`: the class that users subclass to write a pre-learner, in Hindcast's form or in RLlib's."""
 
 from __future__ import annotations
 
@@ -34,17 +34,18 @@ _NO_BUFFER: Final = "timesteps are shuffled in windows (pipeline.windowSteps), n
 
 
 class RLlibPreLearner(OfflinePreLearner):
-    """A pre-learner whose subclass may also be in RLlib's form. Its public name is `hindcast.OfflinePreLearner`.
+    """A pre-learner. Users know this class as `hindcast.OfflinePreLearner`.
 
-    In RLlib's form it maps rows of files, once, before training: `_map_to_episodes(batch, ...)`, static or not, and
-    `_map_sample_batch_to_episode(batch, ...)` return episodes; `__call__(batch)` returns a module's batch, and each
-    of its rows is a separate item. `__init__` then gets `config` (a `TrainingConfig`), `spaces`, `module_spec` and
-    RLlib's other arguments, and only `__call__` runs the training's connectors.
+    A subclass may be in Hindcast's form, see the base class, or in RLlib's. Then it maps rows of files, once, before
+    training: `_map_to_episodes(batch, ...)`, static or not, and `_map_sample_batch_to_episode(batch, ...)` return
+    episodes; `__call__(batch)` returns a module's batch, of which each row is a separate item. `__init__` then gets
+    `config` (a `TrainingConfig`), `spaces`, `module_spec` and RLlib's other arguments, and only `__call__` runs the
+    training's connectors.
 
     Args:
         dataset: see `OfflinePreLearner`; None in RLlib's form.
         config: in RLlib's form, the training's options.
-        spaces: in RLlib's form, the spaces of observations and actions; None takes the config's.
+        spaces: in RLlib's form, (observation space, action space); None takes the spaces of the config.
         kwargs: the other arguments of `OfflinePreLearner`; or RLlib's, which are ignored.
     """
 

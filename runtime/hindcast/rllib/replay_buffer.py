@@ -117,7 +117,8 @@ class EpisodeReplayBuffer:
             include_extra_model_outputs: add the model's further outputs to episodes.
             sample_episodes: return episodes instead of arrays.
             lookback: for episodes of several steps, the maximum number of preceding steps to include.
-            min_batch_length_T: for episodes of several steps, the minimum number of steps.
+            min_batch_length_T: for episodes of several steps, the minimum number of steps from the beginning of an
+                item to the end of the stored episode.
 
         Returns:
             `[B, T, ...]` arrays `obs`, `actions`, `rewards`, `is_first`, `is_last`, `is_terminated`, `is_truncated`.

@@ -78,7 +78,7 @@ def prelearn_rows(
         cls: class of the pre-learner, in RLlib's form.
         rows: column -> `[rows, ...]`.
         kwargs: `spec.pipeline.preLearnerKwargs`.
-        training: see `TrainingConfig`.
+        training: the argument of `TrainingConfig`.
         location: file and batch of the rows; the ids of episodes of one row are derived from it.
 
     Returns:

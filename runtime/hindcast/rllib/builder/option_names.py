@@ -90,7 +90,7 @@ def find_schema(algorithm: str | None, name: str) -> Mapping[str, Any]:
 
 
 def find_default(algorithm: str | None, name: str) -> Any:
-    """Return the algorithm's default of an option; None for options of the table, and for custom algorithms.
+    """Return the algorithm's default of an option; None if the algorithm has no such option, or is custom.
 
     Raises:
         UnknownName: the name is not an option, or is an option of another algorithm.
