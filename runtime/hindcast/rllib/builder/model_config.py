@@ -130,13 +130,13 @@ def model_fields(config: DefaultModelConfig | Mapping[str, Any]) -> dict[str, An
 
 
 def replaced_model_fields(
-    config: DefaultModelConfig | Mapping[str, Any], idle_fields: Mapping[str, str]
+    config: DefaultModelConfig | Mapping[str, Any], reason_by_field: Mapping[str, str]
 ) -> list[str]:
-    """Return notes on the fields with values that are replaced or have no effect.
+    """Return a note, `<field>: <reason>`, for each field whose value is replaced or has no effect.
 
     Args:
         config: the model config.
-        idle_fields: the resource's fields without effect -> the reason.
+        reason_by_field: field of the resource that has no effect -> the reason.
     """
     options, notes = model_config_to_dict(config), []
     if options.get("head_fcnet_hiddens") and "head_fcnet_activation" in options:
@@ -151,9 +151,11 @@ def replaced_model_fields(
         if name.endswith(_KWARGS_SUFFIX) and value and options.get(name.removesuffix(_KWARGS_SUFFIX)) is None
     ]
     return notes + [
-        f"{name}: {use_option_names(idle_fields[field])}"
+        f"{name}: {use_option_names(reason_by_field[field])}"
         for name, option in OPTIONS[MODEL].items()
-        if name in options and (field := option.training) in idle_fields and not name.endswith(_KWARGS_SUFFIX)
+        if name in options
+        and (field := option.training) in reason_by_field
+        and not name.endswith(_KWARGS_SUFFIX)
     ]
 
 

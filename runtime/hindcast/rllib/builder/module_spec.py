@@ -164,8 +164,8 @@ def module_fields(spec: ModuleSpecLike) -> dict[str, Any]:
     return section | sequence_length | {"moduleOptions": options}
 
 
-def replaced_module_fields(spec: ModuleSpecLike, idle_fields: Mapping[str, str]) -> list[str]:
-    """Return notes on the fields with values that are replaced or have no effect; see `replaced_model_fields`."""
+def replaced_module_fields(spec: ModuleSpecLike, reason_by_field: Mapping[str, str]) -> list[str]:
+    """Return a note for each field whose value is replaced or has no effect; see `replaced_model_fields`."""
     spec_fields = spec_to_dict(spec)
     config = spec_fields.get("model_config")
     notes = [
@@ -174,5 +174,5 @@ def replaced_module_fields(spec: ModuleSpecLike, idle_fields: Mapping[str, str])
         if OPTIONS[MODULE][name].kind == "replaced"
     ]
     if config is not None and ("module_class" not in spec_fields or isinstance(config, DefaultModelConfig)):
-        notes += replaced_model_fields(config, idle_fields)
+        notes += replaced_model_fields(config, reason_by_field)
     return notes
