@@ -59,7 +59,7 @@ class UserCodeError(UserError):
 
 
 class WorkerLost(UserError):
-    """Worker processes or nodes keep dying; the run resumes when started again."""
+    """Worker processes or nodes keep dying; the run resumes when it is started again."""
 
     exit_code = 7
 

@@ -23,7 +23,7 @@ def keep_freed_memory() -> None:
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc only
     if set_option is not None:
-        # An update allocates what the previous one freed. Otherwise the kernel clears those
+        # An update allocates as much memory as the previous update freed. If the kernel had it back, it would clear the
         # pages each time, which takes a third of the time of CQL's updates.
         set_option(_M_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES)
         set_option(_M_TRIM_THRESHOLD, _MAX_FREE_BYTES)

@@ -39,7 +39,7 @@ def leaves_by_name(value, name):
 def describe_episode(episode):
     """Return an episode's leaves and flags from RLlib's getters.
 
-    The leaves are stacked here, since RLlib reads tuples back as lists and cannot stack those.
+    The leaves are stacked here, since RLlib reads tuples back as lists, which it cannot stack.
     """
     columns = {
         "obs": episode.get_observations(),

@@ -1,4 +1,4 @@
-"""RLlib 2.60 reads converted data value by value, like data recorded for it."""
+"""RLlib 2.60 reads converted data like data that were recorded for RLlib: all values are equal."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ def cql(**lagrangian):
 
 
 def cql_lagrangian():
-    """d3rlpy's threshold applies to the gap, Hindcast's to the gap times its weight of 5: 2 times 5."""
+    """d3rlpy's threshold, 2, applies to the gap; Hindcast's, 10, to the gap times its weight of 5."""
     return cql(lagrangian=True, lagrangianThresh=10.0)
 
 

@@ -37,7 +37,10 @@ REFUSED_DEFAULTS = {
     "input_": "sampler does not apply to",  # for algorithms that only learn from data
     **dict.fromkeys(("offline_evaluation_type", "offline_evaluation_timeout_s"), "does not apply to PPO"),
 }
-"""Option -> part of the message that refuses RLlib's default: it means something else here, or is of its old stack."""
+"""Option -> part of the message that refuses RLlib's default.
+
+The default means something else here, or belongs to RLlib's old API stack.
+"""
 
 pytestmark = pytest.mark.timeout(600)
 

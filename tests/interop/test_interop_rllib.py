@@ -109,7 +109,7 @@ def test_rllib_episodes_are_read_like_rllib_does(rllib_recordings: Path, case: s
 def test_rllib_columns_are_read_like_rllib_does(
     rllib_recordings: Path, tmp_path: Path, case: str, format_name: str
 ) -> None:
-    """RLlib reads rows one by one, also repeated ones; Hindcast reads episodes, each once."""
+    """RLlib makes an episode of each row, also of repeated rows; Hindcast assembles episodes, and reads each once."""
     dataset = open_data(rllib_recordings / case / format_name, cache=tmp_path)
     rows: dict[str, dict[str, np.ndarray]] = {}
     for key, leaf in np.load(rllib_recordings / case / f"{format_name}.npz").items():
@@ -136,7 +136,7 @@ def test_rllib_infos_are_read(rllib_recordings: Path) -> None:
 def test_bytes_written_by_hindcast_equal_rllibs(
     run_script: RunScript, rllib_recordings: Path, tmp_path: Path, case: str
 ) -> None:
-    """Hindcast writes RLlib's recording, RLlib reads and packs it again, and Hindcast reads that."""
+    """Hindcast writes RLlib's recording, RLlib reads and packs it again, and Hindcast reads RLlib's file."""
     dataset = open_dataset(rllib_recordings / case / "episodes")
     block = read_all(dataset)
     with BlockWriter(resolve(tmp_path), dataset.spec, "hindcast", layout=MESSAGEPACK_EPISODES) as writer:

@@ -24,7 +24,7 @@ Path = tuple[str | int, ...]
 def differences(old: Resource, new: Resource) -> str:
     """List the run-defining fields that changed: "spec.model.fcnetHiddens: [8] → [10], spec.seed: 0 → 1".
 
-    The text lists at most three fields and the number of further ones. It is empty if nothing changed. Long values, and
+    The text lists at most three fields and the number of further fields. It is empty if nothing changed. Long values, and
     values that may be secret, are left out. Fields that may change during a run (`stop`, `evaluation`) do not count.
     """
     old_leaves, new_leaves = (dict(_leaves(_split_names(course_fields(resource)))) for resource in (old, new))

@@ -41,7 +41,7 @@ def _has_rllib_signature(function: Callable[..., Any]) -> bool:
     """Return True if the first parameter is `algorithm` or `algo`, or only RLlib's two arguments fit."""
     if next(iter(inspect.signature(function).parameters), None) in _ALGORITHM_PARAMETERS:
         return True
-    # A function that accepts both, such as f(*args), gets Hindcast's arguments.
+    # A function that also accepts Hindcast's arguments, such as f(*args), gets these.
     return not accepts_positional(function, NUM_ARGUMENTS) and accepts_positional(
         function, _NUM_RLLIB_ARGUMENTS
     )

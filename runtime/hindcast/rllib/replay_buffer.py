@@ -422,7 +422,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """See `EpisodeReplayBuffer.set_state`; alpha is also that of the state."""
+        """See `EpisodeReplayBuffer.set_state`; alpha is also restored."""
         self._needs = replace(self._needs, alpha=float(state["alpha"]))
         super().set_state(state)
         self._max_priority = float(state["max_priority"])

@@ -170,7 +170,7 @@ def rows_to_episodes(
 
 
 def _read_column(rows: Rows, name: str | Sequence[str]) -> Any:
-    """Return a column, unpacked; for a list of names, their columns as one of vectors."""
+    """Return a column, unpacked; for a list of names, one column of vectors."""
     return (
         _unpack(rows[name]) if isinstance(name, str) else np.stack([rows[source] for source in name], axis=-1)
     )
@@ -220,7 +220,7 @@ def _get_instance(
 
 
 def _call_with_accepted(function: Callable[..., Any], **arguments: Any) -> Any:
-    """Call a function with those arguments that it accepts by name; with all of them if it has `**kwargs`."""
+    """Call a function with the arguments that it accepts by name, or with all if it has `**kwargs`."""
     parameters = inspect.signature(function).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return function(**arguments)

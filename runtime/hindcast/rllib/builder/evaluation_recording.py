@@ -31,7 +31,7 @@ class EvaluationRecording(GrowingDataset):
     """A dataset that grows with every evaluation.
 
     Args:
-        resource: the recording; its duration is that of one evaluation.
+        resource: the recording; its duration applies to each evaluation.
         reporter: receives the notes.
     """
 

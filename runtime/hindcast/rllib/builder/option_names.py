@@ -1,4 +1,4 @@
-"""Names of the builder's options, and the errors for unknown ones."""
+"""Names of the builder's options, and errors for unknown names."""
 
 from __future__ import annotations
 
