@@ -271,7 +271,7 @@ def _algorithm_name_rule(kind: Kind, names: list[str]) -> Rule:
 
 
 def _sampler_rule(kind: Kind, names: list[str]) -> Rule:
-    """Return the rule that a sampler requires one of these algorithms, or a custom one, which is checked when imported."""
+    """Return the rule that a sampler requires one of these algorithms. A custom one is checked when it is imported."""
     if kind is OfflineRecording:
         rule, field_path = f"!has(self.sampler) || self.algorithm in {names}", ".sampler"
     else:

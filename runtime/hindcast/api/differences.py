@@ -24,8 +24,9 @@ Path = tuple[str | int, ...]
 def differences(old: Resource, new: Resource) -> str:
     """List the run-defining fields that changed: "spec.model.fcnetHiddens: [8] → [10], spec.seed: 0 → 1".
 
-    The text lists at most three fields and the number of further fields. It is empty if nothing changed. Long values, and
-    values that may be secret, are left out. Fields that may change during a run (`stop`, `evaluation`) do not count.
+    The text lists at most three fields and the number of further fields. It is empty if nothing changed. Long values,
+    and values that may be secret, are left out. Fields that may change during a run (`stop`, most of `evaluation`) do
+    not count, see `course_fields`.
     """
     old_leaves, new_leaves = (dict(_leaves(_split_names(course_fields(resource)))) for resource in (old, new))
     paths = [

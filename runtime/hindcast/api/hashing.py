@@ -40,7 +40,7 @@ def part_hash(part: Model, excluded: Collection[str]) -> str:
 
 
 def course_fields(resource: OfflineRecording | OfflineTraining) -> dict[str, Any]:
-    """Return the fields that `course_hash` covers, by YAML name; fixed fields by path (`evaluation.offline.heldOut`)."""
+    """Return the fields that `course_hash` covers, by YAML name; fixed fields by path, `evaluation.offline.heldOut`."""
     course = _defining_fields(resource.spec)
     for name, field in type(resource.spec).model_fields.items():
         if EXTENDABLE in field.metadata:

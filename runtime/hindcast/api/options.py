@@ -95,7 +95,7 @@ Config = Annotated[dict[str, Any], AfterValidator(_config_in_yaml_words)]
 
 @cache
 def options_of(algorithm: str | None) -> Mapping[str, Schema]:
-    """Map option names to their JSON schemas; for an algorithm not in `schemas()`, the options of all algorithms."""
+    """Map option names to their JSON schemas; for an algorithm not in `schemas()`, the options that all have."""
     known_schemas = schemas()
     first_schema, *other_schemas = (
         [known_schemas[algorithm]] if algorithm in known_schemas else known_schemas.values()
