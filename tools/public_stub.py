@@ -14,7 +14,7 @@ from hindcast.version import __version__ as __version__
 """
 _END = """
 PUBLIC_NAMES: dict[str, str]
-GENERATED_MODULES: tuple[str, ...]
+EXPORTED_MODULES: tuple[str, ...]
 
 def __getattr__(name: str) -> Any: ...
 """
@@ -26,7 +26,7 @@ def public_stub() -> str:
     for name, path in hindcast.PUBLIC_NAMES.items():
         module, _, attribute = path.partition(":")
         names_by_module.setdefault(module, []).append(f"    {attribute} as {name},\n")
-    imports = [f"from {module} import *\n" for module in hindcast.GENERATED_MODULES]
+    imports = [f"from {module} import *\n" for module in hindcast.EXPORTED_MODULES]
     imports += [
         f"from {module} import (\n{''.join(names)})\n" for module, names in sorted(names_by_module.items())
     ]

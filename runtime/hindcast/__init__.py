@@ -81,12 +81,12 @@ PUBLIC_NAMES: Final = {
     "register_input": "hindcast.rllib.batch_io.inputs:register_input",
 }
 """Public name -> "module:name"."""
-GENERATED_MODULES: Final = (
+EXPORTED_MODULES: Final = (
     "hindcast.names",
     "hindcast.rllib.builder.algorithm_configs",
     "hindcast.rllib.builder.algorithm_classes",
 )
-"""Modules whose names in upper case are public too: RLlib's keys of results, and a class for each algorithm."""
+"""Modules whose capitalised names are public too: RLlib's keys of results, and classes for each algorithm."""
 
 
 def __getattr__(name: str) -> Any:
@@ -95,7 +95,7 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(module), attribute)
     if name[0].isupper():
         import_module("hindcast.rllib.names").refuse_unsupported(name)
-        for module in GENERATED_MODULES:
+        for module in EXPORTED_MODULES:
             if hasattr(import_module(module), name):
                 return getattr(import_module(module), name)
         import_module("hindcast.rllib.names").refuse_unknown_config(name)
@@ -103,5 +103,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    generated_names = (name for module in GENERATED_MODULES for name in vars(import_module(module)))
-    return sorted({*globals(), *PUBLIC_NAMES, *(name for name in generated_names if name[0].isupper())})
+    exported_names = (name for module in EXPORTED_MODULES for name in vars(import_module(module)))
+    return sorted({*globals(), *PUBLIC_NAMES, *(name for name in exported_names if name[0].isupper())})

@@ -128,6 +128,6 @@ from hindcast.serve.policy_server import (
 )
 
 PUBLIC_NAMES: dict[str, str]
-GENERATED_MODULES: tuple[str, ...]
+EXPORTED_MODULES: tuple[str, ...]
 
 def __getattr__(name: str) -> Any: ...

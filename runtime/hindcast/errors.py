@@ -1,6 +1,6 @@
-"""Errors a user can act on. Each carries one sentence: what was found, where, and what to do.
+"""Errors a user can act on. Each carries a sentence: what was found, where, and what to do. (One per line, if several.)
 
-The command line prints the sentence without a traceback and exits with `exit_code`.
+The command line prints the message without a traceback and exits with `exit_code`.
 Anything that is not a `UserError` is a bug in Hindcast.
 
 Between processes a user error travels as a value (`catch_user_error`, `unwrap`).
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class UserError(Exception):
-    """Base of all errors shown to the user as one sentence (exit code 1)."""
+    """Base of all errors that are shown to the user without a traceback (exit code 1)."""
 
     exit_code = 1
 
@@ -59,7 +59,7 @@ class UserCodeError(UserError):
 
 
 class WorkerLost(UserError):
-    """Worker processes or nodes keep dying; the run resumes when started again."""
+    """Worker processes or nodes keep dying; the run resumes when it is started again."""
 
     exit_code = 7
 
@@ -75,7 +75,7 @@ class Interrupted(UserError):
 
 
 def first_line(error: Exception) -> str:
-    """Return the first non-empty line of another library's error, which may continue with a long traceback."""
+    """Return the first non-empty line of another library's message, which may continue with a long traceback."""
     lines = (line.strip() for line in str(error).splitlines())
     return next(filter(None, lines), "no reason given")
 

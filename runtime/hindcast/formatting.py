@@ -67,12 +67,12 @@ def plural(number: float, noun: str) -> str:
 
 
 def natural_sort_key(name: str) -> list[tuple[int, str]]:
-    """Return a sort key that orders numbers in names by value: `part-2` before `part-10`."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", name)]
+    """Return a sort key that orders numbers in names by value: `data-2` before `data-10`."""
+    return [(int(token), "") if token.isdigit() else (-1, token) for token in re.split(r"([0-9]+)", name)]
 
 
 def first_few(items: Sequence[object], limit: int) -> str:
-    """Join the first items, with an ellipsis if there are more than `limit`: `a, b, c, …`."""
+    """Join the first `limit` items, with an ellipsis if there are more: `a, b, c, …`."""
     return ", ".join(map(str, items[:limit])) + (", …" if len(items) > limit else "")
 
 

@@ -23,21 +23,21 @@ def keep_freed_memory() -> None:
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc only
     if set_option is not None:
-        # An update allocates what the previous one freed. Otherwise the kernel clears those
+        # An update allocates as much memory as the previous update freed. If the kernel had it back, it would clear the
         # pages each time, which takes a third of the time of CQL's updates.
         set_option(_M_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES)
         set_option(_M_TRIM_THRESHOLD, _MAX_FREE_BYTES)
 
 
 def count_oom_kills() -> int:
-    """Return the number of this container's processes that were killed for lack of memory; 0 if unknown."""
+    """Return the number of this container's processes that were killed so far for lack of memory; 0 if unknown."""
     events = "\n".join(path.read_text() for path in map(Path, _EVENT_FILES) if path.exists())
     match = re.search(r"^oom_kill ([0-9]+)$", events, re.MULTILINE)
     return int(match[1]) if match else 0
 
 
 def memory_limit_bytes() -> int | None:
-    """Return the bytes that this container may use; None without a limit."""
+    """Return the bytes that this container may use; None if there is no limit or it is unknown."""
     texts = [path.read_text().strip() for path in map(Path, _LIMIT_FILES) if path.exists()]
     limits = [int(text) for text in texts if text.isdigit()]
     return min((limit for limit in limits if limit < _NO_LIMIT_BYTES), default=None)

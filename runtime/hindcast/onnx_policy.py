@@ -51,8 +51,9 @@ class OnnxPolicy:
         self.reset()
 
     def reset(self) -> None:
-        """Begin an episode."""
-        # An input with a "start" is a recurrent state; its next value is the output that it "follows".
+        """Begin an episode: reset the recurrent state."""
+        # An input of the program with "start" is a recurrent state. "start" is its first value, and "follows" names the
+        # output that is its next value.
         self._state = {
             port["name"]: np.asarray(port["start"], port["dtype"])[None]
             for port in self._inputs
@@ -67,7 +68,7 @@ class OnnxPolicy:
             reward: the reward of the previous step, which only a Decision Transformer reads.
 
         Raises:
-            ValueError: the observation does not fit the policy's observation space.
+            ValueError: a leaf of the observation is missing or has another shape than in the observation space.
         """
         leaves = {**dict(_iterate_leaves(obs, _OBS)), _REWARD: reward}
         inputs = {port["name"]: self._state.get(port["name"]) for port in self._inputs}
@@ -78,7 +79,7 @@ class OnnxPolicy:
 
 
 def _input_row(port: dict[str, Any], leaves: dict[str, Any]) -> NDArray[Any]:
-    """Return the leaf of an input of the program as a batch of one row, after checking its shape."""
+    """Return the leaf for an input of the program, `port`, as a batch of one row, after checking its shape."""
     name, shape = port["name"], tuple(port["shape"])
     if name not in leaves or np.shape(leaves[name]) != shape:
         problem = f"has shape {list(np.shape(leaves[name]))}" if name in leaves else "is missing"

@@ -1,4 +1,4 @@
-"""Start a Ray for this process, or join its cluster. Only this module calls `ray.init`.
+"""Start Ray for this process, or join a cluster. Only this module calls `ray.init`.
 
 A process starts its own Ray, and joins a cluster only if it runs as a job of that cluster.
 """
@@ -18,7 +18,7 @@ _JOB_VARIABLE: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 
 def start_ray(**options: Any) -> None:
-    """Start a Ray on this machine, only for this process and without the dashboard.
+    """Start a separate Ray on this machine, only for this process and without the dashboard.
 
     Args:
         options: passed to `ray.init`.
@@ -59,10 +59,10 @@ def connect() -> None:
 
 @contextmanager
 def ray_connection(num_cpus: int) -> Iterator[None]:
-    """Use this process's Ray in the block; if it has none, start one until the block ends.
+    """Use the Ray that this process is connected to in the block; if there is none, start a Ray until the block ends.
 
     Args:
-        num_cpus: CPUs of a Ray that is started.
+        num_cpus: CPUs of the Ray, if one is started.
     """
     import ray
 

@@ -40,7 +40,7 @@ class RayWorkers(Generic[Context]):
     def submit(
         self, function: Callable[[Context, *Arguments], Result], *arguments: *Arguments
     ) -> Future[Result]:
-        """Call the function in an idle actor, see `Workers`. If an actor dies, it is replaced; only its call fails."""
+        """Call the function in an idle actor, see `Workers`. An actor that dies is replaced; only its call fails."""
         return self._threads.submit(self._call, function, arguments)
 
     def share(self, value: Value) -> Value:
@@ -77,10 +77,10 @@ class RayWorkers(Generic[Context]):
 
 
 class _WorkerActor:
-    """An actor that keeps the context."""
+    """The class of the actors: an object that keeps the context."""
 
     def __init__(self, context: Any) -> None:
-        # When its node dies, Ray itself ends a worker only if init has adopted the worker.
+        # The parent is the node's Ray process. If that dies, Ray itself ends the worker only once init is its parent.
         end_with_parent(os.getppid())
         self._context = context
 

@@ -13,7 +13,7 @@ _DEFAULT_NUM_THREADS = torch.get_num_threads()
 """Torch's own default: `OMP_NUM_THREADS` if set."""
 
 _MIN_WORK_TO_SHARE = 4_000_000
-"""Number of parameters times number of rows from which on a second thread makes a forward pass faster."""
+"""Number of parameters times number of rows above which a second thread makes a forward pass faster."""
 
 
 def num_processors() -> int:
@@ -31,7 +31,7 @@ def choose_num_threads(net: nn.Module, rows: int, num_busy: int = 0) -> int:
     """
     has_convolution = any(isinstance(module, nn.Conv2d) for module in net.modules())
     num_parameters = sum(parameter.numel() for parameter in net.parameters())
-    # Small passes are over before a second thread has begun.
+    # A small pass is over before a second thread has begun.
     if not has_convolution and num_parameters * rows < _MIN_WORK_TO_SHARE:
         return 1
     # Threads that wait for each other on occupied processors made recording 50 times slower.

@@ -8,7 +8,7 @@
     results = tuner.fit()
 
 The module has everything that `ray.tune` has. Importing it registers the algorithms as trainables ("BC"; `tune.BC` is
-the class) and makes `param_space` accept configs.
+the class of the trainable, `hindcast.BC` the class of the algorithm) and makes `param_space` accept configs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-# Trials keep the working directory of their script, so that relative paths mean the same in both.
+# Ray would change the working directory of trials, so that relative paths would mean other files than in the script.
 os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
 
 import ray.tune
@@ -27,31 +27,32 @@ from hindcast.ray_session import connect
 from hindcast.rllib.builder import trainables
 from hindcast.rllib.builder.config import AlgorithmConfig
 
-_Config.register(AlgorithmConfig)  # Tune only accepts dictionaries and this class as search spaces
+# Tune only accepts dictionaries and instances of its `_Config` as search spaces.
+_Config.register(AlgorithmConfig)
 for _name in schemas():
     ray.tune.register_trainable(_name, getattr(trainables, _name))
 
 
 class Tuner(ray.tune.Tuner):
-    """Ray's `Tuner`. If the process is not connected to Ray, it starts its own, without a dashboard."""
+    """Ray's `Tuner`. `fit` and `restore` first connect this process to Ray, see `ray_session.connect`."""
 
     def __init__(self, trainable: Any = None, **options: Any) -> None:
         super().__init__(_to_trainable(trainable), **options)
 
     @classmethod
     def restore(cls, *args: Any, **kwargs: Any) -> ray.tune.Tuner:
-        """Resume a search."""
+        """Connect to Ray, and return the tuner of an earlier search, whose `fit` resumes it."""
         connect()
         return super().restore(*args, **kwargs)
 
     def fit(self) -> Any:
-        """Run all trials."""
+        """Connect to Ray, and run all trials."""
         connect()
         return super().fit()
 
 
 def run(run_or_experiment: Any, *args: Any, **kwargs: Any) -> Any:
-    """Connect to Ray as `Tuner` does, and call Ray's `tune.run`."""
+    """Connect to Ray as `Tuner.fit` does, and call Ray's `tune.run`."""
     connect()
     return ray.tune.run(_to_trainable(run_or_experiment), *args, **kwargs)
 

@@ -26,7 +26,7 @@ _NON_USER_PREFIXES = (_HINDCAST_FOLDER, *(f"{folder}{os.sep}" for folder in _INS
 
 
 _registered_objects: dict[str, Any] = {}
-"""Import path -> user object that child processes cannot import, such as a class of `__main__`."""
+"""Path -> user object that child processes cannot import, such as a class of `__main__`; see `register_object`."""
 
 
 class Misuse(Exception):
@@ -35,7 +35,7 @@ class Misuse(Exception):
 
 @contextmanager
 def calling(subject: str, function: Callable[..., Any] | None = None) -> Iterator[None]:
-    """Run user code in the block.
+    """Run user code in the block, and convert its exceptions.
 
     Args:
         subject: name of the code, the subject of the error's sentence.
@@ -53,16 +53,16 @@ def calling(subject: str, function: Callable[..., Any] | None = None) -> Iterato
 def raise_user_code_error(
     error: Exception, subject: str, function: Callable[..., Any] | None = None
 ) -> NoReturn:
-    """Raise an exception of user code, or a `Misuse` by it, as a `UserCodeError` of one sentence.
+    """Raise an exception of user code as a `UserCodeError` of one sentence.
 
     Args:
-        error: the exception.
+        error: the exception; a `Misuse` says what user code returned.
         subject: see `calling`.
         function: see `calling`.
 
     Raises:
         UserCodeError: with the exception's type, the user's file and line, and the first line of the message. If no
-            frame is the user's, the location is that of `function`.
+            frame is the user's, the location is that of `function`. For a `Misuse`, with that location and the message.
         Exception: the same error, if it is a `UserError`, or if `function` is Hindcast's and no frame is the user's.
     """
     if isinstance(error, UserError):
@@ -91,7 +91,7 @@ def definition_location(function: Callable[..., Any]) -> str:
 
 
 def register_object(value: Any, path: str | None = None) -> str:
-    """Register a user object; return its path in this process and in those that call `restore_objects`.
+    """Register a user object; return its path, which this process and those that call `restore_objects` can import.
 
     Args:
         value: a class, function or other object of the user's.
@@ -124,7 +124,7 @@ def is_registered(path: str) -> bool:
 
 
 def class_import_path(cls: type) -> str:
-    """Return the path under which a class is registered, else "package.module:Name"."""
+    """Return the path under which a class is registered; if it is not, its "package.module:Name"."""
     return next(
         (path for path, value in _registered_objects.items() if value is cls),
         f"{cls.__module__}:{cls.__qualname__}",
@@ -188,7 +188,7 @@ def refuse_unused_overrides(user_class: type) -> None:
 
 
 def source_digest(obj: Any) -> str:
-    """Return the sha256 (hex) of the files that define a user's class or function and its bases, except Hindcast's."""
+    """Return the SHA-256 (hex) of the sources of a user's class or function and of its bases outside Hindcast."""
     digest = hashlib.sha256()
     for base in getattr(obj, "__mro__", (obj,)):
         if base is obj or base.__module__.partition(".")[0] not in ("builtins", "hindcast"):
@@ -208,6 +208,7 @@ def _read_source(obj: Any) -> bytes:
 
 
 def _is_same_object(existing: Any, value: Any) -> bool:
+    """Return True for the same object, or for equal bound methods: each access to a method creates a new object."""
     return existing is value or (isinstance(value, MethodType) and bool(existing == value))
 
 
@@ -217,7 +218,7 @@ def is_user_code(function: Callable[..., Any]) -> bool:
 
 
 def _message_and_syntax_location(error: Exception) -> tuple[str, list[str]]:
-    """Return an error's text and, for a syntax error in a file, `[file:line]`, which no frame names."""
+    """Return an error's text and `[file:line]` of a syntax error in a file, which no frame names; else `[]`."""
     if not isinstance(error, SyntaxError) or not error.filename or error.filename.startswith("<"):
         return str(error), []
     return error.msg, [f"{error.filename}:{error.lineno}"]

@@ -45,7 +45,8 @@ class Workers(Protocol[Context_co]):
             function: a function at the top level of a module, so that a process can import it.
 
         Raises:
-            BrokenExecutor: from the future, if this or another process was killed. Later calls get new processes.
+            BrokenExecutor: from the future, if its process, or perhaps another one, was killed. Later calls get new
+                processes.
         """
 
     def share(self, value: Value) -> Value:
@@ -71,7 +72,7 @@ class WorkerProcesses(Generic[Context]):
     def submit(
         self, function: Callable[[Context, *Arguments], Result], *arguments: *Arguments
     ) -> Future[Result]:
-        """Call the function in an idle process, see `Workers`. If one is killed, all running calls fail."""
+        """Call the function in an idle process, see `Workers`. If a process is killed, all running calls fail."""
         try:
             future: Future[Result] = self._pool.submit(_call, function, arguments)
         except BrokenExecutor:
@@ -98,7 +99,7 @@ class WorkerProcesses(Generic[Context]):
 
 
 def choose_num_workers(num_items: int, nbytes: int) -> int:
-    """Return how many processes pay off for `num_items` items of `nbytes` bytes in total."""
+    """Return how many processes pay off for `num_items` items of `nbytes` bytes in total; 1 means this process."""
     if num_items < 2 or nbytes < _MIN_BYTES_FOR_PROCESSES:
         return 1  # starting processes takes seconds
     import loky
@@ -120,7 +121,7 @@ def map_unordered(
         context: first argument of all calls; it is sent once to each process.
         items: second argument of each call.
         num_workers: number of processes; 1 runs everything in this process.
-        check: called between items and every half second; an exception from it ends the work.
+        check: called between items, and with several processes every half second; an exception from it ends the work.
 
     Raises:
         WorkerLost: a process was killed.
@@ -132,7 +133,7 @@ def map_unordered(
         return
     processes = WorkerProcesses(num_workers, context)
     try:
-        # A second item waits for each process, so that none is idle while results are collected.
+        # Twice as many calls as processes are submitted, so that no process is idle while results are collected.
         yield from _collect_results(processes, function, iter(items), 2 * num_workers, check)
     except BrokenExecutor as error:
         raise WorkerLost(
@@ -165,7 +166,7 @@ def end_with_parent(parent: int) -> None:
     """End this process soon after its parent has ended.
 
     Args:
-        parent: process id of the parent, read by the parent itself, which may end before this process could ask for it.
+        parent: process id of the parent. It should be read by the parent, which may end before this process can ask.
     """
     threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
 

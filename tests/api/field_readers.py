@@ -1,7 +1,7 @@
 """Find the fields of the resources that the code reads, in its syntax trees.
 
-The type of a parameter or attribute is its annotation, that of a variable the type of the assigned value, and that of
-a call the function's return annotation. A read is an attribute of an expression that has one of the resources' models
+A parameter or attribute has its annotation as its type, a variable the type of the assigned value, and a call the
+function's return annotation. A read is an attribute of an expression that has one of the resources' models
 as its type, so `memory` of a runner is not mistaken for `memory` of a learner.
 """
 
@@ -21,10 +21,11 @@ ModelClasses = frozenset[ModelClass]
 NO_MODELS: ModelClasses = frozenset()
 
 _MENTION = re.compile(r"hindcast\.api|\bspec\b")
+"""Text that every file contains that reads a field; other files are not parsed."""
 
 
 def models_in(annotation: object) -> Iterator[ModelClass]:
-    """Yield the models that an annotation names, also within containers."""
+    """Yield the models that an annotation (a type) names, also within containers."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for part in get_args(annotation):
@@ -58,13 +59,13 @@ class Readers:
         model_trees: the code of the models. Reads in a property count if other code reads the property.
 
     Attributes:
-        read: the fields that are read, as (model, field).
+        read_fields: the fields that are read, as (model, field).
     """
 
     def __init__(
         self, roots: Iterable[ModelClass], trees: Sequence[ast.Module], model_trees: Sequence[ast.Module]
     ) -> None:
-        self.read: set[tuple[ModelClass, str]] = set()
+        self.read_fields: set[tuple[ModelClass, str]] = set()
         self._models = {model.__name__: model for root in roots for model in _models_below(root)}
         self._roots = frozenset(roots)
         self._aliases: dict[str, ModelClasses] = {}
@@ -124,7 +125,7 @@ class Readers:
         models: set[ModelClass] = set()
         for owner in owners:
             if name in owner.model_fields:
-                self.read.add((owner, name))
+                self.read_fields.add((owner, name))
                 models.update(models_in(owner.model_fields[name].annotation))
             elif name in self._properties.get(owner, {}):
                 self._Scope(self, {"self": frozenset({owner})}).visit(self._properties[owner][name].body)
@@ -135,7 +136,7 @@ class Readers:
         """Mark all fields of these models as read, except if they are roots: a whole resource is only passed on."""
         for model in models - self._roots:
             for _, child, name in leaf_fields(model):
-                self.read.add((child, name))
+                self.read_fields.add((child, name))
 
     class _Scope:
         """Visits the statements of one scope, and tracks the models of its names."""
@@ -263,6 +264,7 @@ def _models_below(model: ModelClass) -> set[ModelClass]:
 
 
 def _calls_model_dump_of_argument(function: ast.FunctionDef) -> bool:
+    """Return True if a function dumps one of its arguments, and so reads all fields of that model."""
     argument_names = {argument.arg for argument in function.args.args}
     dumped_values = (
         node.value

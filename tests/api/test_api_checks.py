@@ -130,14 +130,18 @@ def make_expert_recording(change: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("algorithm", "change", "message"), INVALID_TRAININGS)
-def test_training_with_unfit_fields_is_refused(algorithm: str, change: dict[str, Any], message: str) -> None:
+def test_training_with_fields_that_do_not_fit_its_algorithm_is_refused(
+    algorithm: str, change: dict[str, Any], message: str
+) -> None:
     with pytest.raises(SpecError) as error:
         validate_resource(make_training(algorithm, change))
     assert str(error.value) == f"spec.{message}"
 
 
 @pytest.mark.parametrize(("change", "message"), INVALID_EXPERTS)
-def test_expert_with_unfit_fields_is_refused(change: dict[str, Any], message: str) -> None:
+def test_expert_with_fields_that_do_not_fit_its_algorithm_is_refused(
+    change: dict[str, Any], message: str
+) -> None:
     with pytest.raises(SpecError) as error:
         validate_resource(make_expert_recording(change))
     assert str(error.value) == f"spec.policy.train.{message}"
@@ -155,12 +159,14 @@ def test_expert_with_unfit_fields_is_refused(change: dict[str, Any], message: st
         ("DQN", {"config": {"epsilon": [[0, 1], [10_000, 0.05]]}}),
     ],
 )
-def test_training_with_fit_fields_is_accepted(algorithm: str, change: dict[str, Any]) -> None:
+def test_training_with_fields_that_fit_its_algorithm_is_accepted(
+    algorithm: str, change: dict[str, Any]
+) -> None:
     assert validate_resource(make_training(algorithm, change))
 
 
 @pytest.mark.parametrize("change", [MEAN_STD_FILTER, {"algorithm": "DQN"} | MEAN_STD_FILTER | CHECKPOINT])
-def test_expert_with_fit_fields_is_accepted(change: dict[str, Any]) -> None:
+def test_expert_with_fields_that_fit_its_algorithm_is_accepted(change: dict[str, Any]) -> None:
     assert validate_resource(make_expert_recording(change))
 
 

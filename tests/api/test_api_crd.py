@@ -230,7 +230,7 @@ def test_schema_has_only_informative_defaults() -> None:
     assert "default" not in spec["evaluation"]
 
 
-def test_exclusive_fields_become_rules() -> None:
+def test_choice_of_one_field_becomes_a_rule() -> None:
     policy = get_root_schema(custom_resource_definitions(STUB_SCHEMAS)["offlinerecordings"])["properties"][
         "spec"
     ]["properties"]["policy"]

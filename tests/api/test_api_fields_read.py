@@ -39,7 +39,7 @@ def find_unread_fields(trees: Trees) -> set[str]:
     ]
     readers = Readers((OfflineTraining, OfflineRecording, *SPECS), reader_trees, model_trees)
     leaves = {leaf for spec in SPECS for leaf in leaf_fields(spec)}
-    return {path for path, model, name in leaves if (model, name) not in readers.read}
+    return {path for path, model, name in leaves if (model, name) not in readers.read_fields}
 
 
 def test_field_without_reader_is_declared_ineffective(trees: Trees) -> None:
@@ -76,6 +76,6 @@ def test_readers_distinguish_models_with_equal_field_names() -> None:
         "    workers, learners = spec.pipeline.data_workers, spec.learners\n"
         "    return workers.cpus + other.memory + other.learners.gpus\n"
     )
-    read = Readers((OfflineTraining,), [tree], []).read
-    assert {name for model, name in read if model.__name__ == "DataWorkersSpec"} == {"cpus"}
-    assert not [name for model, name in read if model is LearnersSpec]
+    read_fields = Readers((OfflineTraining,), [tree], []).read_fields
+    assert {name for model, name in read_fields if model.__name__ == "DataWorkersSpec"} == {"cpus"}
+    assert not [name for model, name in read_fields if model is LearnersSpec]

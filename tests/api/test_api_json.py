@@ -80,8 +80,8 @@ def test_number_that_is_not_finite_is_refused(number: float) -> None:
     assert "spec.customConfig contains" in refusal_message(
         make_training(algorithm="a:B", customConfig={"x": number})
     )
-    rows = [{"path": "data", "filter": [{"column": "x", "op": "<", "value": number}]}]
-    assert "spec.input[0].filter[0].value contains" in refusal_message(make_training(input=rows))
+    inputs = [{"path": "data", "filter": [{"column": "x", "op": "<", "value": number}]}]
+    assert "spec.input[0].filter[0].value contains" in refusal_message(make_training(input=inputs))
 
 
 def test_space_with_infinite_bounds_is_hashed() -> None:

@@ -236,13 +236,13 @@ def nested_models(annotation: object) -> list[type[BaseModel]]:
 
 def test_every_field_has_a_description() -> None:
     assert len(find_all_models()) > 40
-    missing = [
+    fields_without_description = [
         f"{model.__name__}.{name}"
         for model in find_all_models()
         for name, field in model.model_fields.items()
         if not field.description
     ]
-    assert missing == []
+    assert fields_without_description == []
 
 
 class TestInitialisers:

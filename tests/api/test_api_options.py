@@ -58,7 +58,7 @@ def list_problems(
 
 
 @pytest.mark.usefixtures("_stub_schemas")
-def test_recurrent_model_is_refused_for_other_algorithms() -> None:
+def test_recurrent_model_is_refused_unless_the_algorithm_learns_from_sequences() -> None:
     refusal = "spec.model.recurrent is 'GRU', but Stub learns from single timesteps and cannot train a recurrent policy"
     assert list_problems("Stub", {}, model={"recurrent": "GRU"}) == [refusal]
     assert list_problems("Recurrent", {}, model={"recurrent": "GRU"}) == []

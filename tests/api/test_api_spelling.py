@@ -50,7 +50,7 @@ def test_both_spellings_give_equal_resources_and_hashes() -> None:
     resources = [validate_resource(make_document(spec)) for spec in (YAML_SPELLING, PYTHON_SPELLING)]
     assert resources[0] == resources[1]
     assert resources[0].spec.model.recurrent == "lstm"  # type: ignore[union-attr]
-    # The hash that version 053aa6a computes for Python's spelling, its only one.
+    # The hash that version 053aa6a computes, which only had Python's spelling.
     assert {spec_hash(resource) for resource in resources} == {"d328ae7071224eb0"}
 
 

@@ -1,4 +1,7 @@
-"""RLlib in a separate environment, if HINDCAST_RLLIB_PYTHON names its interpreter (see CONTRIBUTING.md)."""
+"""Run scripts with RLlib or d3rlpy in a separate environment, if HINDCAST_RLLIB_PYTHON names its interpreter.
+
+CONTRIBUTING.md says how to make it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import pytest
 from warm_python import warm_python
 
 THIS_FOLDER = Path(__file__).parent
-Run = Callable[..., str]
+RunScript = Callable[..., str]
 SLOW_IMPORTS = (
     "ray.rllib.algorithms.bc",
     "ray.rllib.algorithms.ppo",
@@ -22,8 +25,8 @@ SLOW_IMPORTS = (
 
 
 @pytest.fixture(scope="session")
-def rllib(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """`rllib("script.py", *arguments)` runs a script next to this file and returns the last line that it printed."""
+def run_script(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunScript]:
+    """`run_script("script.py", *arguments)` runs a script of this folder, and returns its last line of output."""
     python = os.environ.get("HINDCAST_RLLIB_PYTHON")
     if not python:
         pytest.skip(

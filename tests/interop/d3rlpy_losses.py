@@ -3,7 +3,7 @@
     python d3rlpy_losses.py FOLDER ALGORITHM ...
 
 FOLDER/<algorithm>.npz has the batch, the algorithm's draws of noise, `noise/...`, and the weights,
-`<network>/<member>/<layer>/{weight,bias}`. FOLDER/<algorithm>-theirs.npz gets the losses, and the gradients by the
+`<network>/<member>/<layer>/{weight,bias}`. FOLDER/<algorithm>-d3rlpy.npz gets the losses, and the gradients by the
 names of the weights.
 """
 
@@ -41,7 +41,7 @@ def iql(inputs, batch):
     }
     load_weights(nets, inputs)
     load_weights({"target_critics": member_layers(impl._modules.targ_q_funcs)}, inputs)
-    # Hindcast's log standard deviation is a parameter; d3rlpy's is a sigmoid between bounds.
+    # As in Hindcast, the log standard deviation is a free parameter; d3rlpy's would be a sigmoid between bounds.
     log_std = nn.Parameter(torch.zeros(1, 2))
 
     def forward(self, x, *_):
@@ -111,7 +111,9 @@ def sac(inputs, batch):
 
 
 def soft_actor_critic(config, inputs, batch):
-    """Use Hindcast's draws. The loss of α' is proportional to α', so it equals its gradient by log α'."""
+    """Use Hindcast's draws. d3rlpy does not return the loss of α' (`gap_weight`). Being proportional to α', it
+    equals its gradient by log α', which stands for both.
+    """
     impl = build_d3rlpy(config)
     modules = impl._modules
     policy = modules.policy
@@ -185,7 +187,7 @@ def decision_transformer(inputs, batch):
     for module in model.modules():
         if isinstance(module, nn.LayerNorm):
             module.eps = 1e-5
-    weights = {
+    layers_by_name = {
         "of_observation": linear_layers(model._encoder),
         "of_action": [model._action_embed],
         "of_return": [model._rtg_embed],
@@ -196,7 +198,7 @@ def decision_transformer(inputs, batch):
     }
     for index, block in enumerate(model._gpt2._transformer):
         attention, dense = block._attention, block._mlp
-        layers = {
+        block_layers = {
             "before_attention": [block._layer_norm1],
             "before_dense": [block._layer_norm2],
             "projections": [attention._q, attention._k, attention._v],
@@ -204,13 +206,16 @@ def decision_transformer(inputs, batch):
             "dense.0": [dense._l1],
             "dense.2": [dense._l2],
         }
-        weights |= {f"transformer.layers.{index}.{name}": parameter for name, parameter in layers.items()}
+        layers_by_name |= {
+            f"transformer.layers.{index}.{name}": layers for name, layers in block_layers.items()
+        }
     tensors = {
-        f"{name}.{kind}": [getattr(layer, kind) for layer in parameter]
-        for name, parameter in weights.items()
+        f"{name}.{kind}": [getattr(layer, kind) for layer in layers]
+        for name, layers in layers_by_name.items()
         for kind in ("weight", "bias")
-        if hasattr(parameter[0], kind)
+        if hasattr(layers[0], kind)
     }
+    # Hindcast has one layer where d3rlpy has several: their weights are its rows, in order.
     with torch.no_grad():
         for name, parameters in tensors.items():
             values = torch.from_numpy(inputs[name]).chunk(len(parameters))
@@ -315,7 +320,7 @@ def main():
         inputs = dict(np.load(folder / f"{algorithm}.npz"))
         losses, gradients = CASES[algorithm](inputs, make_batch(inputs))
         losses = {f"loss/{name}": loss.detach().numpy() for name, loss in losses.items()}
-        np.savez(folder / f"{algorithm}-theirs.npz", **losses, **gradients)
+        np.savez(folder / f"{algorithm}-d3rlpy.npz", **losses, **gradients)
     print(folder)
 
 

@@ -1,4 +1,6 @@
-"""Write what RLlib 2.60 reads from recordings: an .npz file for each folder, with leaves by episode or by row.
+"""Write what RLlib 2.60 reads from recordings: an .npz file for each folder, with the leaves of each episode.
+
+From columns RLlib makes an episode of each row.
 
 Runs in RLlib's environment: `python rllib_read.py KIND FOLDER OUT.npz [FOLDER OUT.npz …]`; KIND is `episodes` or
 `columns`.
@@ -21,15 +23,15 @@ from ray.rllib.offline.offline_prelearner import OfflinePreLearner
 def leaves_by_name(value, name):
     if isinstance(value, dict):
         return {
-            leaf: part
+            leaf: array
             for key, child in value.items()
-            for leaf, part in leaves_by_name(child, f"{name}/{key}").items()
+            for leaf, array in leaves_by_name(child, f"{name}/{key}").items()
         }
     if isinstance(value, tuple | list):
         return {
-            leaf: part
+            leaf: array
             for i, child in enumerate(value)
-            for leaf, part in leaves_by_name(child, f"{name}/{i}").items()
+            for leaf, array in leaves_by_name(child, f"{name}/{i}").items()
         }
     return {name: np.asarray(value)}
 
@@ -37,7 +39,7 @@ def leaves_by_name(value, name):
 def describe_episode(episode):
     """Return an episode's leaves and flags from RLlib's getters.
 
-    The leaves are stacked here, since RLlib reads tuples back as lists and cannot stack those.
+    The leaves are stacked here, since RLlib reads tuples back as lists, which it cannot stack.
     """
     columns = {
         "obs": episode.get_observations(),
@@ -69,15 +71,15 @@ def read_episodes(files):
 def read_rows(files):
     prelearner = object.__new__(OfflinePreLearner)
     prelearner.config = BCConfig().offline_data()
-    rows, index = {}, 0
+    arrays, index = {}, 0
     for file in files:
         batch = BlockAccessor.for_block(pq.read_table(file)).to_numpy()
         for episode in prelearner._map_to_episodes(batch)["episodes"]:
-            rows |= {
+            arrays |= {
                 f"{index}|{episode.id_}|{name}": leaf for name, leaf in describe_episode(episode).items()
             }
             index += 1
-    return rows
+    return arrays
 
 
 def main():

@@ -1,4 +1,4 @@
-"""RLlib 2.60 reads converted data value by value, like data recorded for it."""
+"""RLlib 2.60 reads converted data like data that were recorded for RLlib: all values are equal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_interop_rllib import Run, flatten_episodes, make_row, read_all, timestep_rows
+from test_interop_rllib import RunScript, flatten_episodes, make_row, read_all, timestep_rows
 
 from hindcast.datasets.curate.operations import convert_data
 from hindcast.datasets.opening import open_dataset
@@ -18,20 +18,20 @@ from support import CARTPOLE, record, recording
 pytestmark = pytest.mark.timeout(1200)
 
 
-def test_rllib_reads_data_converted_through_text(rllib: Run, tmp_path: Path) -> None:
+def test_rllib_reads_data_converted_through_text(run_script: RunScript, tmp_path: Path) -> None:
     record(recording(tmp_path / "arrow", environment=CARTPOLE, duration={"episodes": 10}))
     block, source = read_all(open_dataset(tmp_path / "arrow")), tmp_path / "arrow"
     for format_name in ("CSV", "MessagePack", "Columns"):
         convert_data(Reading((str(source),)), Target(resolve(tmp_path / format_name), format_name))
         source = tmp_path / format_name
 
-    rllib("rllib_read.py", "episodes", tmp_path / "MessagePack", tmp_path / "episodes.npz")
+    run_script("rllib_read.py", "episodes", tmp_path / "MessagePack", tmp_path / "episodes.npz")
     expected, actual = flatten_episodes(block), dict(np.load(tmp_path / "episodes.npz"))
     assert actual.keys() == expected.keys()
     for name, leaf in expected.items():
         np.testing.assert_array_equal(actual[name], leaf, err_msg=name)
 
-    rllib("rllib_read.py", "columns", tmp_path / "Columns", tmp_path / "columns.npz")
+    run_script("rllib_read.py", "columns", tmp_path / "Columns", tmp_path / "columns.npz")
     rows: dict[str, dict[str, np.ndarray]] = {}
     for key, leaf in np.load(tmp_path / "columns.npz").items():
         episode_index, eps_id, name = key.split("|")

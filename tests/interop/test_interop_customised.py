@@ -17,7 +17,7 @@ from hindcast import BCConfig, ConnectorV2, OfflinePreLearner, RLModule, RLModul
 from hindcast.rllib.row_mapping import prelearn_rows
 from hindcast.run.inputs import training_options
 
-Run = Callable[..., str]
+RunScript = Callable[..., str]
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
 
@@ -42,11 +42,11 @@ def make_rows() -> dict[str, Any]:
     return columns
 
 
-def test_same_components_give_the_same_batch(rllib: Run, tmp_path: Path) -> None:
+def test_same_components_give_the_same_batch(run_script: RunScript, tmp_path: Path) -> None:
     types = {"obs": pa.list_(pa.float32()), "new_obs": pa.list_(pa.float32())}
     table = pa.table({name: pa.array(values, types.get(name)) for name, values in make_rows().items()})
     pq.write_table(table, tmp_path / "rows.parquet")
-    rllib("rllib_customised.py", tmp_path / "rows.parquet", tmp_path / "batch.npz")
+    run_script("rllib_customised.py", tmp_path / "rows.parquet", tmp_path / "batch.npz")
     rllib_batch = {
         name.removeprefix("default_policy/"): column
         for name, column in np.load(tmp_path / "batch.npz").items()
@@ -68,11 +68,11 @@ def test_same_components_give_the_same_batch(rllib: Run, tmp_path: Path) -> None
     )
     training = config.plan().training
     assert training is not None
-    read = {name: np.array(table[name].to_pylist()) for name in table.column_names}
+    rows = {name: np.array(table[name].to_pylist()) for name in table.column_names}
     for name, list_type in types.items():
-        read[name] = read[name].astype(list_type.value_type.to_pandas_dtype())
+        rows[name] = rows[name].astype(list_type.value_type.to_pandas_dtype())
     block = prelearn_rows(
-        prelearner_class, read, {}, training_options(training, training.spec.input[0]), "rows"
+        prelearner_class, rows, {}, training_options(training, training.spec.input[0]), "rows"
     )
 
     batch = {**block.columns, "obs": block.columns["obs"][block.obs_row], "terminateds": block.terminated}

@@ -1,7 +1,7 @@
 """One update from equal weights on an equal batch has the same losses and gradients as in d3rlpy.
 
 If they differ by design, a docstring names the difference, and the comparison covers the rest. Both compute in float64:
-in float32, rounding errors alone exceed 1e-5 of a gradient with summands that cancel.
+in float32, rounding alone makes relative errors above 1e-5 in gradients whose summands cancel.
 """
 
 from unittest.mock import patch
@@ -27,7 +27,9 @@ def build_algorithm(name, config, actions=ACTIONS, **model):
     algorithm = build(name, config)
     inputs = ModelInputs(OBS, actions, ModelSpec(**{"fcnet_hiddens": [16, 16], **model}))
     nets = new_networks(algorithm, inputs, seed=0).double()
-    with torch.no_grad():  # so that biases are not 0, and target networks differ from the networks
+    with (
+        torch.no_grad()
+    ):  # change all weights, so that biases are not 0, and targets differ from their networks
         for index, parameter in enumerate(nets.parameters()):
             parameter.add_(
                 torch.randn(parameter.shape, generator=torch.Generator().manual_seed(index)), alpha=0.1
@@ -111,7 +113,7 @@ def gradients_of(nets, *names):
 
 def losses_of(algorithm, nets, batch=TENSORS):
     """Return losses by optimiser and leave the gradients in the networks; no weights change between stages."""
-    step = Step(1, 0, torch.Generator().manual_seed(0))
+    step = Step(updates=1, timesteps=0, generator=torch.Generator().manual_seed(0))
     losses = {}
     stages = algorithm.losses(nets, batch, step)
     for stage in [stages] if isinstance(stages, Losses) else stages:
@@ -125,7 +127,9 @@ def losses_of(algorithm, nets, batch=TENSORS):
 
 
 def iql():
-    """d3rlpy's log deviations are a sigmoid between their bounds: it uses Hindcast's policy instead."""
+    """d3rlpy's log deviations are a sigmoid between bounds, so `d3rlpy_losses.py` gives d3rlpy's policy free log
+    deviations, as Hindcast's policy has.
+    """
     algorithm, nets = build_algorithm(
         "IQL", {"expectile": 0.8}, free_log_std=True, distribution="boundedGaussian"
     )
@@ -138,12 +142,12 @@ def iql():
 
 
 def td3_bc():
-    """Without target noise, which each library draws itself."""
+    """Use no target noise, which each library would draw itself."""
     return td3("TD3BC", {})
 
 
 def rebrac():
-    """Without target noise, and without layer norm, which d3rlpy's critics apply after the activation."""
+    """Use no target noise, and no layer norm, which d3rlpy's critics apply after the activation."""
     return td3("ReBRAC", {"criticLayerNorm": False, "actorBeta": 0.3, "criticBeta": 0.4})
 
 
@@ -154,9 +158,10 @@ def td3(name, config):
 
 
 def cql(**lagrangian):
-    """With the entropy in the targets: without it d3rlpy's next action is the mean, but Hindcast's is sampled."""
+    """Use targets with the entropy: without it d3rlpy's next action is the mean, but Hindcast's is sampled."""
     algorithm, nets = build_algorithm("CQL", {"numActions": 4, "deterministicBackup": False, **lagrangian})
     generator = torch.Generator().manual_seed(0)
+    # In the order in which Hindcast draws. The first of the five next actions is the one of the target.
     current_noise, next_noise = (torch.randn((count, 64, 2), generator=generator) for count in (4, 5))
     uniform = nets["range"].draw_uniform(4 * 64, generator).view(4, 64, 2)
     actor_noise = torch.randn((1, 64, 2), generator=generator)
@@ -171,7 +176,7 @@ def cql(**lagrangian):
 
 
 def cql_lagrangian():
-    """d3rlpy's threshold applies to the gap, Hindcast's to the gap times its weight of 5: 2 times 5."""
+    """d3rlpy's threshold, 2, applies to the gap; Hindcast's, 10, to the gap times its weight of 5."""
     return cql(lagrangian=True, lagrangianThresh=10.0)
 
 
@@ -183,20 +188,22 @@ def sac():
 
 
 def soft_actor_critic(algorithm, nets, noise):
-    """Use Hindcast's noise. d3rlpy's loss of α contains α, Hindcast's log α: its gradient is α times Hindcast's."""
-    weights = gaussian(nets) | weights_of(nets, "critics", "target_critics")
+    """Use Hindcast's noise. The loss of α is linear in α in d3rlpy, but in log α in Hindcast, so d3rlpy's gradient by
+    log α is α times Hindcast's.
+    """
+    weights = split_policy_layers(nets) | weights_of(nets, "critics", "target_critics")
     weights |= {f"noise/{name}": tensor.numpy() for name, tensor in noise.items()}
     logs = {name: nets[name].log for name in ("alpha", "gap_weight") if name in nets}
     weights |= {f"log/{name}": log.detach().numpy() for name, log in logs.items()}
     losses = losses_of(algorithm, nets)
-    gradients = gaussian(nets, lambda tensor: tensor.grad) | gradients_of(nets, "critics")
+    gradients = split_policy_layers(nets, lambda tensor: tensor.grad) | gradients_of(nets, "critics")
     gradients |= {f"log/{name}": log.grad.numpy() for name, log in logs.items()}
     gradients["log/alpha"] = gradients["log/alpha"] * nets["alpha"]().detach().numpy()
     return weights, losses, gradients
 
 
-def gaussian(nets, select=lambda parameter: parameter):
-    """Return the policy's layers; d3rlpy has two last layers: for the mean and for the log deviation."""
+def split_policy_layers(nets, select=lambda parameter: parameter):
+    """Return the policy's layers by name, with the last one split in two, as in d3rlpy: for mean and log deviation."""
     *hidden, (weight, bias) = layers_of(nets["policy"], select)[0]
     return name_layers("policy", [[*hidden, *zip(weight.chunk(2), bias.chunk(2), strict=True)]])
 
@@ -206,7 +213,7 @@ def dqn():
 
 
 def discrete_cql():
-    """With four quantiles."""
+    """Use four quantiles."""
     return discrete_q_learning("DiscreteCQL", {"minQWeight": 2.0, "numQuantiles": 4})
 
 
@@ -247,7 +254,7 @@ BATCHES = {"DQN": DISCRETE_BATCH, "DiscreteCQL": DISCRETE_BATCH, "DecisionTransf
 
 
 @pytest.fixture(scope="module")
-def case_results(rllib, tmp_path_factory):
+def case_results(run_script, tmp_path_factory):
     """Return algorithm -> (Hindcast's losses, Hindcast's gradients, file with d3rlpy's losses and gradients)."""
     folder = tmp_path_factory.mktemp("d3rlpy")
     cases = {}
@@ -256,14 +263,15 @@ def case_results(rllib, tmp_path_factory):
         with patch.object(torch.Tensor, "float", torch.Tensor.double):
             weights, *cases[name] = case()
         np.savez(folder / f"{name}.npz", **BATCHES.get(name, BATCH), **weights)
-    rllib("d3rlpy_losses.py", folder, *CASES)
-    return {name: (*arrays, folder / f"{name}-theirs.npz") for name, arrays in cases.items()}
+    run_script("d3rlpy_losses.py", folder, *CASES)
+    return {name: (*arrays, folder / f"{name}-d3rlpy.npz") for name, arrays in cases.items()}
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_losses_and_gradients_equal_d3rlpy(name, case_results):
     losses, gradients, file = case_results[name]
     expected_arrays = dict(np.load(file))
+    # d3rlpy does not return the loss of alpha.
     assert expected_arrays.keys() == gradients.keys() | {f"loss/{name}" for name in losses if name != "alpha"}
     for key, value in expected_arrays.items():
         if key.startswith("loss/"):

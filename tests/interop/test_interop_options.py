@@ -16,7 +16,7 @@ from hindcast.rllib.builder.option_names import REMOVED_METHODS, check_name, is_
 from hindcast.rllib.builder.options import OPTIONS
 from option_effects import option_effect
 
-Run = Callable[..., str]
+RunScript = Callable[..., str]
 CONTINUOUS = ("CQL", "IQL", "SAC")
 ONLINE = ("PPO", "DQN", "SAC")
 CONFIGS = ("AlgorithmConfig", "BC", "MARWIL", "CQL", "IQL", "DQN", "SAC", "PPO")
@@ -37,14 +37,17 @@ REFUSED_DEFAULTS = {
     "input_": "sampler does not apply to",  # for algorithms that only learn from data
     **dict.fromkeys(("offline_evaluation_type", "offline_evaluation_timeout_s"), "does not apply to PPO"),
 }
-"""Option -> part of the message that refuses RLlib's default: it means something else here, or is of its old stack."""
+"""Option -> part of the message that refuses RLlib's default.
+
+The default means something else here, or belongs to RLlib's old API stack.
+"""
 
 pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
-def rllib_options(rllib: Run) -> Mapping[str, Any]:
-    options: Mapping[str, Any] = json.loads(rllib("rllib_options.py"))
+def rllib_options(run_script: RunScript) -> Mapping[str, Any]:
+    options: Mapping[str, Any] = json.loads(run_script("rllib_options.py"))
     return options
 
 

@@ -24,7 +24,7 @@ from hindcast.formats.messagepack.layout import MESSAGEPACK_EPISODES
 from hindcast.storage.location import resolve
 from support import CARTPOLE, make_policy, record, recording
 
-Run = Callable[..., str]
+RunScript = Callable[..., str]
 CASES = ("box", "float64", "image", "discrete", "multi", "dict", "tuple")
 OUTPUTS = {
     "episodes": {"encoding": "MessagePack"},
@@ -36,16 +36,16 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")
-def rllib_recordings(rllib: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def rllib_recordings(run_script: RunScript, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with RLlib's recordings (`<case>/<format>/…`) and what RLlib reads (`<case>/<format>.npz`)."""
     folder = tmp_path_factory.mktemp("recorded")
-    rllib("rllib_record.py", folder)
+    run_script("rllib_record.py", folder)
     for kind, formats in (
         ("episodes", ("episodes", "episodes-repeated")),
         ("columns", ("columns", "columns-packed")),
     ):
         folders = [folder / case / name for case in CASES for name in formats]
-        rllib(
+        run_script(
             "rllib_read.py",
             kind,
             *(path for recording_folder in folders for path in (recording_folder, f"{recording_folder}.npz")),
@@ -109,7 +109,7 @@ def test_rllib_episodes_are_read_like_rllib_does(rllib_recordings: Path, case: s
 def test_rllib_columns_are_read_like_rllib_does(
     rllib_recordings: Path, tmp_path: Path, case: str, format_name: str
 ) -> None:
-    """RLlib reads rows one by one, also repeated ones; Hindcast reads episodes, each once."""
+    """RLlib makes an episode of each row, also of repeated rows; Hindcast assembles episodes, and reads each once."""
     dataset = open_data(rllib_recordings / case / format_name, cache=tmp_path)
     rows: dict[str, dict[str, np.ndarray]] = {}
     for key, leaf in np.load(rllib_recordings / case / f"{format_name}.npz").items():
@@ -126,6 +126,7 @@ def test_rllib_columns_are_read_like_rllib_does(
 def test_rllib_infos_are_read(rllib_recordings: Path) -> None:
     block = read_all(open_dataset(rllib_recordings / "float64" / "episodes"))
     texts = [json.loads(text) for text in block.columns["infos"]]
+    # `RandomEnv`: episode number n, which the reset returns as "seed", has 4 + n timesteps.
     assert texts[0] == {"seed": block.length[0] - 4}
     assert texts[1] == {"t": 1, "x": 2.5, "v": [0, 1]}
     assert len(texts) == block.num_steps + block.num_episodes
@@ -133,15 +134,15 @@ def test_rllib_infos_are_read(rllib_recordings: Path) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_bytes_written_by_hindcast_equal_rllibs(
-    rllib: Run, rllib_recordings: Path, tmp_path: Path, case: str
+    run_script: RunScript, rllib_recordings: Path, tmp_path: Path, case: str
 ) -> None:
-    """Hindcast writes RLlib's recording, RLlib reads and packs it again, and Hindcast reads that."""
+    """Hindcast writes RLlib's recording, RLlib reads and packs it again, and Hindcast reads RLlib's file."""
     dataset = open_dataset(rllib_recordings / case / "episodes")
     block = read_all(dataset)
     with BlockWriter(resolve(tmp_path), dataset.spec, "hindcast", layout=MESSAGEPACK_EPISODES) as writer:
         writer.write(block)
     hindcast_file = tmp_path / "hindcast-000.parquet"
-    num_steps = int(rllib("rllib_repack.py", hindcast_file, tmp_path / "rllib.parquet"))
+    num_steps = int(run_script("rllib_repack.py", hindcast_file, tmp_path / "rllib.parquet"))
     cells = [pq.read_table(path)["item"].to_pylist() for path in (hindcast_file, tmp_path / "rllib.parquet")]
     assert cells[0] == cells[1]
     assert num_steps == block.num_steps
@@ -153,12 +154,12 @@ def test_bytes_written_by_hindcast_equal_rllibs(
 
 @pytest.mark.parametrize("intermediate_formats", [(), ("Episodes",), ("Columns", "JSON")])
 def test_details_of_rllib_episodes_are_written_back_byte_for_byte(
-    rllib: Run, tmp_path: Path, intermediate_formats: tuple[str, ...]
+    run_script: RunScript, tmp_path: Path, intermediate_formats: tuple[str, ...]
 ) -> None:
     """Hindcast reads ids, times and custom data, converts them through other formats, and packs them again."""
     source = tmp_path / "rllib"
     source.mkdir()
-    rllib("rllib_details.py", source / "rllib.parquet")
+    run_script("rllib_details.py", source / "rllib.parquet")
     expected = read_cells(source)
     for format_name in (*intermediate_formats, "MessagePack"):
         convert_data(Reading((str(source),)), Target(resolve(tmp_path / format_name), format_name))
@@ -167,7 +168,7 @@ def test_details_of_rllib_episodes_are_written_back_byte_for_byte(
     assert actual.keys() == expected.keys()
     for name, cell in expected.items():
         assert actual[name] == cell, name
-    rllib("rllib_repack.py", next(source.glob("*.parquet")), tmp_path / "again.parquet")
+    run_script("rllib_repack.py", next(source.glob("*.parquet")), tmp_path / "again.parquet")
     assert set(pq.read_table(tmp_path / "again.parquet")["item"].to_pylist()) == set(expected.values())
 
 
@@ -178,7 +179,7 @@ def read_cells(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("output_kind", OUTPUTS)
-def test_rllib_trains_on_hindcast_recordings(rllib: Run, tmp_path: Path, output_kind: str) -> None:
+def test_rllib_trains_on_hindcast_recordings(run_script: RunScript, tmp_path: Path, output_kind: str) -> None:
     make_policy(CARTPOLE).save(tmp_path / "policy")
     resource = recording(
         tmp_path / "data",
@@ -188,12 +189,14 @@ def test_rllib_trains_on_hindcast_recordings(rllib: Run, tmp_path: Path, output_
         output=OUTPUTS[output_kind],
     )
     record(resource)
-    losses = json.loads(rllib("rllib_train.py", output_kind, tmp_path / "data"))
+    losses = json.loads(run_script("rllib_train.py", output_kind, tmp_path / "data"))
     assert np.mean(losses[-3:]) < 0.68  # without learning, the loss is ln 2 = 0.693
 
 
 @pytest.mark.parametrize("packed", [[], ["obs"], ["obs", "new_obs", "actions", "rewards"]])
-def test_rllib_reads_hindcast_sample_batches(rllib: Run, tmp_path: Path, packed: list[str]) -> None:
+def test_rllib_reads_hindcast_sample_batches(
+    run_script: RunScript, tmp_path: Path, packed: list[str]
+) -> None:
     """RLlib's JSON reader, and its mapping to episodes, return the recorded values; unpacked numbers are float64.
 
     RLlib's mapping to episodes cannot read a packed `new_obs`, not even RLlib's own.
@@ -202,8 +205,9 @@ def test_rllib_reads_hindcast_sample_batches(rllib: Run, tmp_path: Path, packed:
     record(recording(tmp_path / "data", environment=CARTPOLE, output=output))
     record(recording(tmp_path / "arrow", environment=CARTPOLE))
     files = [tmp_path / "reader.npz", *([tmp_path / "episodes.npz"] if "new_obs" not in packed else [])]
-    rllib("rllib_batches.py", tmp_path / "data", *files)
+    run_script("rllib_batches.py", tmp_path / "data", *files)
     block = read_all(open_dataset(tmp_path / "arrow"))
+    # Ids begin with eight characters of the spec's hash, in which the two recordings differ.
     episodes = {name[8:]: leaf for name, leaf in flatten_episodes(block).items()}
     for format_name in (file.stem for file in files):
         actual = dict(np.load(tmp_path / f"{format_name}.npz"))

@@ -15,16 +15,16 @@ from hindcast.formats.registry import detect_format
 from hindcast.formats.rows import Rows
 from hindcast.storage.location import resolve
 
-Run = Callable[..., str]
+RunScript = Callable[..., str]
 CASES = ("packed", "unpacked", "all-packed", "multi-packed", "multi-unpacked")
 
 pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
-def rllib_files(rllib: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def rllib_files(run_script: RunScript, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sample-batches")
-    rllib("rllib_sample_batches.py", folder)
+    run_script("rllib_sample_batches.py", folder)
     return folder
 
 

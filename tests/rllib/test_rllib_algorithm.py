@@ -1,4 +1,4 @@
-"""`RunningAlgorithm`: iterations, evaluations, checkpoints, and parts of them."""
+"""`RunningAlgorithm`: iterations, evaluations, checkpoints, and their components."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from toy_environments import Walk
 MODEL = {"fcnet_hiddens": [8]}
 
 
-def clone_config(data: Path) -> BCConfig:
+def bc_config(data: Path) -> BCConfig:
     return (
         BCConfig()
         .environment(Walk)
@@ -68,7 +68,7 @@ TIME_KEYS = ("timers", "time_total_s", "timesteps_per_s")
 
 class TestTraining:
     def test_result_has_rllib_names(self, walks: Path) -> None:
-        with clone_config(walks).build_algo() as algo:
+        with bc_config(walks).build_algo() as algo:
             first_result, second_result, third_result = algo.train(), algo.train(), algo.train()
         assert algo.iteration == 3
         assert first_result["training_iteration"] == 1
@@ -80,9 +80,11 @@ class TestTraining:
         assert third_result["evaluation"] == second_result["evaluation"]
 
     @pytest.mark.slow
-    def test_held_out_episodes_evaluate_without_an_environment(self, walks: Path, tmp_path: Path) -> None:
+    def test_held_out_episodes_are_evaluated_at_their_interval_and_after_restore(
+        self, walks: Path, tmp_path: Path
+    ) -> None:
         config = (
-            clone_config(walks)
+            bc_config(walks)
             .evaluation(
                 evaluation_interval=None, offline_evaluation_interval=2, offline_evaluation_held_out=0.4
             )
@@ -104,7 +106,7 @@ class TestTraining:
 
     def test_evaluate_offline_without_held_out_episodes_raises(self, walks: Path) -> None:
         with (
-            clone_config(walks).build_algo() as algo,
+            bc_config(walks).build_algo() as algo,
             pytest.raises(SpecError, match="offline_evaluation_held_out is m"),
         ):
             algo.evaluate_offline()
@@ -118,8 +120,8 @@ class TestTraining:
 
     @pytest.mark.slow
     def test_parallel_evaluation_belongs_to_previous_iteration(self, walks: Path) -> None:
-        config = clone_config(walks).evaluation(evaluation_parallel_to_training=True)
-        with clone_config(walks).build_algo() as algo:
+        config = bc_config(walks).evaluation(evaluation_parallel_to_training=True)
+        with bc_config(walks).build_algo() as algo:
             expected = [algo.train() for _ in range(3)][-1]["evaluation"]
         with config.build_algo() as algo:
             results = [algo.train() for _ in range(3)]
@@ -151,13 +153,13 @@ class TestTraining:
                 algo.evaluate()
 
     def test_later_changes_of_config_have_no_effect(self, walks: Path) -> None:
-        config = clone_config(walks)
+        config = bc_config(walks)
         with config.build_algo() as algo:
             config.training(lr=9.0)
             assert algo.config["lr"] == 1e-2
 
     def test_config_after_build_is_frozen(self, walks: Path) -> None:
-        with clone_config(walks).build_algo() as algo, pytest.raises(SpecError, match="the config is frozen"):
+        with bc_config(walks).build_algo() as algo, pytest.raises(SpecError, match="the config is frozen"):
             algo.config.lr = 9.0
 
     def test_build_algo_accepts_an_environment(self) -> None:
@@ -186,7 +188,7 @@ class TestTraining:
             config.offline_data(input_prepare={"gaps": "Cut"}).validate()
 
     def test_options_without_effect_are_noted(self, walks: Path, caplog: pytest.LogCaptureFixture) -> None:
-        config = clone_config(walks).env_runners(batch_mode="complete_episodes")
+        config = bc_config(walks).env_runners(batch_mode="complete_episodes")
         config.offline_data(map_batches_kwargs={"concurrency": 2, "zero_copy_batch": True})
         with config.build_algo() as algo:
             notes = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
@@ -196,23 +198,23 @@ class TestTraining:
     def test_options_that_networks_lack_are_noted(self, walks: Path, tmp_path: Path) -> None:
         model = DefaultModelConfig(fcnet_hiddens=[8], log_std_min=-3.0, frame_stack=2)
         noted_options = ["model_config.log_std_min has no effect: the policy has no standard deviations"]
-        training = clone_config(walks).rl_module(model_config=model)
+        training = bc_config(walks).rl_module(model_config=model)
         recorder = BCConfig().environment(Walk).offline_data(output=str(tmp_path / "out"))
         for config in (training, recorder.rl_module(model_config=model)):
             with config.build_algo() as algo:
                 assert algo.notes[: len(noted_options)] == noted_options
                 assert not [note for note in algo.notes if "vf_share_layers" in note]
 
-    def test_padding_of_filters_is_not_noted(self, walks: Path) -> None:
-        """The data have no images. Only conv_filters is set, and conv_padding follows from it."""
-        with clone_config(walks).rl_module(model_config={"conv_filters": [[4, 3, 1]]}).build_algo() as algo:
+    def test_padding_is_noted_only_if_it_was_set(self, walks: Path) -> None:
+        """Neither option has an effect, since the data have no images. `conv_padding` follows from `conv_filters`."""
+        with bc_config(walks).rl_module(model_config={"conv_filters": [[4, 3, 1]]}).build_algo() as algo:
             notes = [note for note in algo.notes if "conv_" in note]
         assert notes == ["model_config.conv_filters has no effect: no observation is an image"]
-        with clone_config(walks).rl_module(model_config={"conv_padding": "same"}).build_algo() as algo:
+        with bc_config(walks).rl_module(model_config={"conv_padding": "same"}).build_algo() as algo:
             assert "model_config.conv_padding has no effect: no observation is an image" in algo.notes
 
     def test_training_on_data_with_output_is_noted_once(self, walks: Path, tmp_path: Path) -> None:
-        with clone_config(walks).offline_data(output=str(tmp_path / "out")).build_algo() as algo:
+        with bc_config(walks).offline_data(output=str(tmp_path / "out")).build_algo() as algo:
             notes_before = list(algo.notes)
             algo.train()
             algo.train()
@@ -221,21 +223,21 @@ class TestTraining:
         ]
 
     def test_several_learners_on_one_machine_are_noted(self, walks: Path) -> None:
-        with clone_config(walks).learners(num_learners=2, num_gpus_per_learner=0).build_algo() as algo:
+        with bc_config(walks).learners(num_learners=2, num_gpus_per_learner=0).build_algo() as algo:
             assert "num_learners: only sets the size of a batch on one machine" in algo.notes[0]
 
 
 class TestCheckpoints:
     def test_resume_after_half_the_updates_repeats_the_other_half(self, walks: Path, tmp_path: Path) -> None:
-        with clone_config(walks).build_algo() as uninterrupted_algo:
+        with bc_config(walks).build_algo() as uninterrupted_algo:
             results = [uninterrupted_algo.train() for _ in range(10)]
             final_weights = get_weights(uninterrupted_algo)
-        with clone_config(walks).build_algo() as first_algo:
+        with bc_config(walks).build_algo() as first_algo:
             for _ in range(5):
                 first_algo.train()
             path = first_algo.save_to_path(tmp_path / "half")
         assert path == str(tmp_path / "half")
-        with clone_config(walks).build_algo() as second_algo:
+        with bc_config(walks).build_algo() as second_algo:
             second_algo.restore_from_path(path)
             assert second_algo.iteration == 5
             resumed_results = [second_algo.train() for _ in range(5)]
@@ -247,7 +249,7 @@ class TestCheckpoints:
 
     @pytest.mark.slow
     def test_resume_repeats_a_running_evaluation(self, walks: Path, tmp_path: Path) -> None:
-        config = clone_config(walks).evaluation(evaluation_parallel_to_training=True)
+        config = bc_config(walks).evaluation(evaluation_parallel_to_training=True)
         with config.build_algo() as algo:
             for _ in range(2):
                 algo.train()
@@ -334,7 +336,9 @@ class TestComponents:
             algo.restore_from_path(checkpoint / "module", component=COMPONENT_RL_MODULE)
             assert algo.get_policy().digest == Policy.load(checkpoint).digest
 
-    def test_clone_restores_policy_of_expert(self, checkpoint: Path, tmp_path: Path) -> None:
+    def test_bc_acts_with_restored_policy_of_ppo_and_cannot_train_without_data(
+        self, checkpoint: Path, tmp_path: Path
+    ) -> None:
         config = BCConfig().environment("CartPole-v1", max_episode_steps=30).rl_module(model_config=MODEL)
         with config.offline_data(output=str(tmp_path / "out")).build_algo() as algo:
             algo.restore_from_path(checkpoint, component=COMPONENT_RL_MODULE)
@@ -343,7 +347,9 @@ class TestComponents:
             with pytest.raises(SpecError, match="BC has nothing to train on"):
                 algo.train()
 
-    def test_expert_from_clone_keeps_its_value_head(self, checkpoint: Path, tmp_path: Path) -> None:
+    def test_ppo_with_restored_policy_of_bc_keeps_its_value_head(
+        self, checkpoint: Path, tmp_path: Path
+    ) -> None:
         config = BCConfig().environment("CartPole-v1", max_episode_steps=30).rl_module(model_config=MODEL)
         with config.offline_data(output=str(tmp_path / "out")).build_algo() as algo:
             algo.save_to_path(tmp_path / "clone")
@@ -370,7 +376,9 @@ class TestComponents:
             ),
         ],
     )
-    def test_restore_of_other_policy_raises(self, checkpoint: Path, change: Any, message: str) -> None:
+    def test_restore_of_policy_that_does_not_match_raises_and_changes_nothing(
+        self, checkpoint: Path, change: Any, message: str
+    ) -> None:
         with change(expert_config()).build_algo() as algo:
             weights_before = get_weights(algo)
             for component in (COMPONENT_RL_MODULE, None):
@@ -379,7 +387,9 @@ class TestComponents:
                 assert message in str(error.value)
             assert are_equal(get_weights(algo), weights_before)
 
-    def test_restore_of_unknown_parts_raises(self, checkpoint: Path, tmp_path: Path, walks: Path) -> None:
+    def test_restore_of_missing_checkpoint_or_component_raises(
+        self, checkpoint: Path, tmp_path: Path, walks: Path
+    ) -> None:
         with expert_config().build_algo() as algo:
             with pytest.raises(DataError, match="there is no checkpoint at"):
                 algo.restore_from_path(tmp_path / "none", component=COMPONENT_RL_MODULE)
@@ -395,28 +405,28 @@ class TestComponents:
             with pytest.raises(SpecError, match="the path is None, expected"):
                 algo.restore_from_path(None, component=COMPONENT_RL_MODULE)
         with (
-            clone_config(walks).build_algo() as algo,
+            bc_config(walks).build_algo() as algo,
             pytest.raises(DataError, match="a checkpoint of PPO, but this is BC"),
         ):
             algo.restore_from_path(checkpoint)
 
 
 class TestReferenceNames:
-    def test_save_and_restore(self, walks: Path, tmp_path: Path) -> None:
-        with clone_config(walks).build_algo() as first_algo:
+    def test_restore_accepts_result_and_path_of_save(self, walks: Path, tmp_path: Path) -> None:
+        with bc_config(walks).build_algo() as first_algo:
             first_algo.train()
             save_result = first_algo.save(tmp_path / "saved")
             expected = get_weights(first_algo)
         assert save_result.checkpoint.path == str(tmp_path / "saved")
         for restored_from in (save_result, save_result.checkpoint.path):
-            with clone_config(walks).build_algo() as second_algo:
+            with bc_config(walks).build_algo() as second_algo:
                 second_algo.restore(restored_from)
                 assert second_algo.iteration == 1
                 assert are_equal(get_weights(second_algo), expected)
 
-    def test_checkpoint_contains_its_config(self, walks: Path, tmp_path: Path) -> None:
+    def test_from_checkpoint_restores_the_config_and_continues(self, walks: Path, tmp_path: Path) -> None:
         env_config = {"longest": 8}
-        with clone_config(walks).environment(env_config=env_config).build_algo() as first_algo:
+        with bc_config(walks).environment(env_config=env_config).build_algo() as first_algo:
             env_config["longest"] = 3
             first_algo.train()
             first_algo.save_to_path(tmp_path / "saved")
@@ -426,7 +436,7 @@ class TestReferenceNames:
             assert second_algo.config.env_config == {"longest": 8}
             assert drop_times(second_algo.train()) == expected
 
-    def test_from_checkpoint_without_config_raises(self, tmp_path: Path) -> None:
+    def test_from_checkpoint_with_incomplete_config_requires_the_config(self, tmp_path: Path) -> None:
         config = expert_config().environment(env_config={"render_mode": object()})
         folder = tmp_path / "saved"
         with expert_config().build_algo() as algo:
@@ -440,7 +450,7 @@ class TestReferenceNames:
             assert algo.iteration == 0
 
     def test_offline_data_exists_only_with_data(self, walks: Path) -> None:
-        with clone_config(walks).build_algo() as algo:
+        with bc_config(walks).build_algo() as algo:
             assert algo.offline_data is not None
             assert algo.offline_data.batch_size == 16
         with expert_config().build_algo() as algo:
@@ -458,7 +468,7 @@ class TestReferenceNames:
 
 class TestGroups:
     def test_learner_group_gets_and_sets_weights(self, walks: Path) -> None:
-        with clone_config(walks).build_algo() as algo:
+        with bc_config(walks).build_algo() as algo:
             weights_before = algo.learner_group.get_weights()
             algo.train()
             assert algo.learner_group.foreach_learner(lambda learner: learner.updates) == [
@@ -471,13 +481,13 @@ class TestGroups:
             assert are_equal(get_weights(algo), weights_before["default_policy"])
 
     def test_set_weights_of_other_module_raises(self, walks: Path) -> None:
-        with clone_config(walks).build_algo() as algo:
+        with bc_config(walks).build_algo() as algo:
             with pytest.raises(SpecError, match="weights are for other: the only module is 'default_policy'"):
                 algo.learner_group.set_weights({"other": {}})
             with pytest.raises(SpecError, match="the weights do not match this model: "):
                 algo.learner_group.set_weights({"default_policy": {}})
 
-    def test_local_env_runner_plays_whole_episodes(self) -> None:
+    def test_local_env_runner_plays_the_same_complete_episodes_in_one_call_or_several(self) -> None:
         with expert_config().build_algo() as algo, expert_config().build_algo() as other_algo:
             runner = algo.env_runner_group.local_env_runner
             first_episodes, last_episodes = runner.sample(num_episodes=2), runner.sample(num_episodes=1)
@@ -514,7 +524,7 @@ class TestInitialCheckpoint:
             assert are_equal(get_weights(algo), expected)
 
     def test_missing_initial_checkpoint_raises(self, walks: Path, tmp_path: Path) -> None:
-        for config in (expert_config(), self.recorder_config(tmp_path), clone_config(walks)):
+        for config in (expert_config(), self.recorder_config(tmp_path), bc_config(walks)):
             config.training(initial_checkpoint="DOES_NOT_EXIST")
             with pytest.raises(DataError, match=r"(initialCheckpoint|initial_checkpoint): .*DOES_NOT_EXIST"):
                 config.build_algo()
@@ -522,7 +532,7 @@ class TestInitialCheckpoint:
 
 class TestEnvironments:
     def test_importable_class_has_its_import_path(self, walks: Path) -> None:
-        assert clone_config(walks).to_resource().spec.environment.id == "toy_environments:Walk"
+        assert bc_config(walks).to_resource().spec.environment.id == "toy_environments:Walk"
 
     def test_local_class_works_in_this_process(self) -> None:
         class LocalWalk(Walk):
@@ -538,7 +548,7 @@ class TestEnvironments:
         class LocalWalk(Walk):
             """An environment that other processes cannot import."""
 
-        config = clone_config(walks).environment(LocalWalk, env_config={"longest": 4})
+        config = bc_config(walks).environment(LocalWalk, env_config={"longest": 4})
         config.evaluation(evaluation_interval=1, evaluation_duration=2, evaluation_parallel_to_training=True)
         with config.build_algo() as algo:
             algo.train()
@@ -553,7 +563,7 @@ class TestEnvironments:
         plans = [expert_config().environment(local_class).plan().training for local_class in classes]
         assert plans[0].spec.environment.id != plans[1].spec.environment.id
 
-    def test_registered_creator_gets_env_config_as_one_dictionary(self) -> None:
+    def test_registered_creator_gets_env_config_as_one_dictionary_and_may_be_replaced(self) -> None:
         register_env("walk-by-name", lambda config: Walk(**config))
         with expert_config().environment("walk-by-name", env_config={"longest": 4}).build_algo() as algo:
             assert algo.evaluate()["env_runners"]["episode_len_mean"] <= 4

@@ -93,7 +93,7 @@ class RaisingReader(Reader):
         raise KeyError("obs")
 
 
-def test_sample_batch_has_columns_and_rows() -> None:
+def test_sample_batches_are_built_split_and_concatenated_or_refused() -> None:
     builder = SampleBatchBuilder()
     builder.add_batch(build_batch(0))
     batch = builder.build_and_reset()
@@ -167,7 +167,7 @@ def test_dataset_reader_reads_any_dataset(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["custom-reader", None])
-def test_custom_reader_is_an_input(name: str | None) -> None:
+def test_custom_reader_is_trained_on_through_a_temporary_folder(name: str | None) -> None:
     reader_input: Any = Reader
     if name is not None:
         register_input(name, reader_input)
@@ -180,7 +180,7 @@ def test_custom_reader_is_an_input(name: str | None) -> None:
     assert not folder.exists()
 
 
-def test_custom_reader_has_its_weight(tmp_path: Path) -> None:
+def test_custom_reader_with_a_weight_is_trained_on(tmp_path: Path) -> None:
     JsonWriter(tmp_path / "out").write(build_batch(7))
     weights = {Reader: 0.25, str(tmp_path / "out"): 0.75}
     with bc_config().offline_data(input_=weights, dataset_num_iters_per_learner=4).build_algo() as algo:
@@ -197,7 +197,7 @@ def test_custom_reader_has_its_weight(tmp_path: Path) -> None:
         ),
         (NumberReader, UserCodeError, "NumberReader.next() returned a int, expected a SampleBatch"),
         (RaisingReader, UserCodeError, "the reader of input_ in next()"),
-        (lambda ioctx: 3, SpecError, "input_ returned a int, expected an InputReader"),
+        (lambda ioctx: 3, SpecError, "input_: the function returned a int, expected an InputReader"),
         (lambda ioctx: 1 / 0, UserCodeError, "the reader of input_ raised ZeroDivisionError"),
     ],
 )
@@ -257,7 +257,8 @@ def test_custom_writer_without_episodes_receives_nothing() -> None:
 
 def test_invalid_writer_raises() -> None:
     with pytest.raises(
-        UserCodeError, match="output returned a int, expected an OutputWriter: a class with write"
+        UserCodeError,
+        match="output: the function returned a int, expected an OutputWriter: an object with write",
     ):
         output_config(lambda ioctx: 3).build_algo()
     with pytest.raises(UserCodeError, match=r"the writer of output raised AssertionError at .*batch_io"):
@@ -286,7 +287,7 @@ def test_unsupported_options_name_a_remedy(options: dict[str, Any], message: str
     assert message in str(error_info.value)
 
 
-def test_json_reader_without_files_raises(tmp_path: Path) -> None:
+def test_json_reader_without_files_or_with_another_type_raises(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="no JSON files in"):
         JsonReader(str(tmp_path / "empty"))

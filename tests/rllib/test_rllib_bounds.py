@@ -18,16 +18,17 @@ from hindcast.rllib.builder.options import to_option_name
 Schema = Mapping[str, Any]
 
 INTEGER_STEPS = {"minimum": -1, "maximum": 1, "exclusiveMinimum": 0, "exclusiveMaximum": 0}
-"""Bound -> step from its limit to the nearest integer outside."""
+"""Bound -> difference from its limit to the nearest integer outside."""
 FLOAT_DIRECTIONS = {"minimum": -math.inf, "maximum": math.inf}
 """Inclusive bound -> direction of the nearest float outside; the limit of an exclusive bound is itself outside."""
 
 
 def values_outside_option(options: Schema, option_schema: Schema) -> Iterator[Any]:
-    """Yield the nearest values that an option refuses."""
+    """Yield values that an option refuses: the nearest number outside each bound, and invalid schedules."""
     for type_schema in option_schema.get("anyOf", [option_schema]):
         yield from values_outside_type(type_schema)
     if "x-type" in option_schema:
+        # A schedule: too many points, a value outside the bounds of the number, and a first timestep other than 0.
         number, points = option_schema["anyOf"]
         yield [[0, 0.5]] * (points["maxItems"] + 1)
         yield from ([[0, value]] for value in values_outside_type(number))

@@ -328,7 +328,7 @@ def test_prelearner_that_returns_batches_is_trained_on(tmp_path: Path) -> None:
 
 
 class ReversingPreLearner(OfflinePreLearner):
-    """Converts each batch to an episode in reverse order."""
+    """Converts each batch to an episode in reverse order, with its first observation repeated as the final one."""
 
     def _map_sample_batch_to_episode(self, is_multi_agent, batch, **kwargs):
         return {
@@ -369,6 +369,7 @@ def test_prelearner_of_sample_batches_is_trained_on(tmp_path: Path) -> None:
         int(action): int(obs[0]) for action, obs in zip(batch["actions"], batch["new_obs"], strict=True)
     }
     assert torch.equal(batch["obs"][:, 0], batch["actions"].float())
+    # In reverse order, the next observation of a step is the preceding one.
     assert next_obs == {step: step - 1 if step % 4 else step for step in range(12)}
     assert set(batch["rewards"].tolist()) == {0.5}
 

@@ -88,13 +88,14 @@ def test_runners_get_the_file_system_object(tmp_path: Path, monkeypatch: pytest.
     filesystem = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
     with recorder_config("data", output_filesystem=filesystem).build_algo() as algo:
         algo.evaluate()
-        task = pickle.dumps(algo._recording._recorded_task)
+        task = pickle.dumps(algo._recorder._recorded_task)
     monkeypatch.setattr("hindcast.storage.user_files._filesystems", {})  # as in another process
     assert pickle.loads(task).target.folder.path == str(tmp_path / "data")
 
 
 def test_episodes_per_file_are_limited(tmp_path: Path) -> None:
     record_evaluations(recorder_config(tmp_path), num_calls=2)
+    # Each evaluation records its 10 episodes in ranges of 4, 4 and 2.
     rows = sorted(pq.ParquetFile(file).metadata.num_rows for file in tmp_path.glob("*.parquet"))
     assert rows == [2, 2, 4, 4, 4, 4]
 
@@ -128,6 +129,7 @@ def test_processes_record_the_same_episodes(tmp_path: Path) -> None:
 def test_duration_in_timesteps_records_whole_episodes(tmp_path: Path) -> None:
     config = recorder_config(tmp_path, duration=50).evaluation(evaluation_duration_unit="timesteps")
     reports = record_evaluations(config, num_calls=2)
+    # An evaluation ends with a range of 4 episodes of at most 12 timesteps.
     assert all(50 <= report["num_env_steps"] < 50 + 4 * 12 for report in reports)
     assert open_dataset(str(tmp_path)).num_steps == sum(report["num_env_steps"] for report in reports)
 

@@ -39,7 +39,7 @@ def test_unsupported_name_names_its_replacement(name: str) -> None:
         exec(f"from hindcast import {name}")
 
 
-def test_run_config_is_that_of_tune() -> None:
+def test_run_config_names_tune_as_its_replacement() -> None:
     with pytest.raises(ImportError, match=r"write tune\.RunConfig, after `from hindcast import tune`"):
         exec("from hindcast import RunConfig")
 

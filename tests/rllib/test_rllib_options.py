@@ -816,10 +816,10 @@ def test_sampler_with_or_without_files_is_an_input() -> None:
     mixed_config = sampler_config().offline_data(
         input_={"a": 0.4, "b": 0.3, "sampler": 0.3}, input_read_schema={"obs": "o"}
     )
-    inputs = mixed_config.training(replay_buffer_config={"capacity": 50}).to_resource().spec
-    assert [(entry.path, entry.weight) for entry in inputs.input] == [("a", 0.4), ("b", 0.3), (None, 0.3)]
-    assert [entry.schema_map for entry in inputs.input] == [{"obs": "o"}, {"obs": "o"}, {}]
-    assert inputs.sampler.capacity == 50
+    spec = mixed_config.training(replay_buffer_config={"capacity": 50}).to_resource().spec
+    assert [(entry.path, entry.weight) for entry in spec.input] == [("a", 0.4), ("b", 0.3), (None, 0.3)]
+    assert [entry.schema_map for entry in spec.input] == [{"obs": "o"}, {"obs": "o"}, {}]
+    assert spec.sampler.capacity == 50
     assert (
         sampler_config().to_resource().spec.input
         == sampler_config().offline_data(input_="sampler").to_resource().spec.input
@@ -1039,15 +1039,15 @@ def test_config_subclass_may_override_init() -> None:
     assert FixedConfig().copy(copy_frozen=True).copy(copy_frozen=False).training(lr=0.1).lr == 0.1
 
 
-def test_all_callback_classes_are_called() -> None:
+def test_resource_contains_all_callback_classes() -> None:
     first_path, second_path = (
         f"{CALLBACKS_MODULE}:Callbacks",
         f"{CALLBACKS_MODULE}:on_train_result.builtins.print",
     )
-    callback_classes = bc_config().callbacks(first_path, second_path).to_resource()
-    assert callback_classes.spec.callbacks == [first_path, second_path]
-    assert callback_classes == bc_config().callbacks([first_path, second_path]).to_resource()
-    assert callback_classes == bc_config().callbacks(first_path, callbacks_class=second_path).to_resource()
+    resource = bc_config().callbacks(first_path, second_path).to_resource()
+    assert resource.spec.callbacks == [first_path, second_path]
+    assert resource == bc_config().callbacks([first_path, second_path]).to_resource()
+    assert resource == bc_config().callbacks(first_path, callbacks_class=second_path).to_resource()
     assert bc_config().callbacks(first_path).callbacks_class == first_path
 
 
@@ -1246,7 +1246,11 @@ class TestReplayBufferConfig:
     @pytest.mark.parametrize(
         ("algorithm", "value", "message"),
         [
-            ("SAC", {"type": "PrioritizedEpisodeReplayBuffer"}, "SAC draws uniformly, without priorities"),
+            (
+                "SAC",
+                {"type": "PrioritizedEpisodeReplayBuffer"},
+                "SAC draws uniformly, without priorities: set type to",
+            ),
             ("DQN", {"type": "EpisodeReplayBuffer", "alpha": 1}, "alpha is an option of PrioritizedEpisode"),
             ("DQN", {"type": "MultiAgentReplayBuffer"}, "type is 'MultiAgentReplayBuffer', expected 'Epis"),
             ("DQN", {"type": None}, "type is 'None', expected 'EpisodeReplayBuffer' or"),
@@ -1280,7 +1284,7 @@ class TestEvaluationConfig:
             (
                 recorder_config(),
                 {"env_config": {"a": 1}},
-                "to evaluate in another one, use custom_evaluation_function",
+                "to evaluate in another environment, use custom_evaluation_function",
             ),
             (bc_config(), {"gamma": 1}, "contains 'gamma', but only accepts explore, env and env_config"),
             (bc_config(), {"env_config": 3}, "env_config is 3, expected a dictionary"),
@@ -1352,7 +1356,7 @@ def test_removed_method_names_its_replacement(name: str, message: str) -> None:
         getattr(BCConfig(), name)()
 
 
-def test_config_reports_whether_it_is_offline() -> None:
+def test_config_reports_global_batch_size_and_whether_it_is_offline() -> None:
     config = BCConfig().training(train_batch_size_per_learner=64).learners(num_learners=3)
     assert (config.total_train_batch_size, config.is_offline) == (192, False)
     assert config.offline_data(input_="data").is_offline

@@ -16,21 +16,21 @@ IMPORT = re.compile(r"(from [\w.]+ )?import ")
 NAME = re.compile(r"[\w.]+( as \w+)?,?")
 
 
-def find_differing_runs(printed_block: str, example: str) -> list[list[str]]:
-    """Return the runs of differing lines: the page's begin with `- `, the example's with `+ `.
+def find_differing_lines(printed_block: str, example: str) -> list[list[str]]:
+    """Return groups of adjacent differing lines: `- ` begins lines of the page, `+ ` lines of the example.
 
     Indentation, blank lines and comments are not compared, except comments that mark a change.
     """
-    runs: list[list[str]] = [[]]
+    groups: list[list[str]] = [[]]
     lines = [
         list(filter(is_compared, map(str.strip, text.splitlines()))) for text in (printed_block, example)
     ]
     for line in difflib.ndiff(*lines, linejunk=None, charjunk=None):
         if line.startswith(("+ ", "- ")):
-            runs[-1].append(line)
-        elif line.startswith("  ") and runs[-1]:
-            runs.append([])
-    return [run for run in runs if run]
+            groups[-1].append(line)
+        elif line.startswith("  ") and groups[-1]:
+            groups.append([])
+    return [group for group in groups if group]
 
 
 def is_compared(line: str) -> bool:
@@ -52,9 +52,9 @@ def remove_heading(code: str) -> str:
 def test_examples_differ_only_in_imports_and_marked_lines(file: Path) -> None:
     printed_block, example = (PRINTED_PAGES / f"{file.stem}.txt").read_text(), file.read_text()
     is_marked_command = file.suffix == ".sh" and CHANGE_MARK in example
-    for run in find_differing_runs(*map(remove_heading, (printed_block, example))):
-        is_marked = is_marked_command or any(CHANGE_MARK in line for line in run)
-        assert is_marked or all(map(is_import, run)), "\n".join(run)
+    for group in find_differing_lines(*map(remove_heading, (printed_block, example))):
+        is_marked = is_marked_command or any(CHANGE_MARK in line for line in group)
+        assert is_marked or all(map(is_import, group)), "\n".join(group)
 
 
 def test_every_printed_block_has_an_example() -> None:

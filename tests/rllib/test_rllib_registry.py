@@ -56,7 +56,7 @@ class RenamedPPO(PPO):
 
 
 @pytest.fixture(scope="module")
-def generated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def generated_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Register both algorithms, and return the folder with the output of `make crds`, which the package reads."""
     root = tmp_path_factory.mktemp("generated")
     with pytest.MonkeyPatch.context() as patch:
@@ -87,7 +87,7 @@ def _generated_class(root: Path, module: ModuleType, name: str) -> type:
     return cast(type, namespace[name])
 
 
-def test_builder_has_config_of_registered_algorithm(generated: Path, walks: Path) -> None:
+def test_builder_has_config_of_registered_algorithm(generated_root: Path, walks: Path) -> None:
     config = hindcast.WeightedConfig().environment(Walk).offline_data(input_=str(walks))
     assert (config.weight, config.lr) == (2.0, 1e-4)
     assert config.training(weight=3).to_resource().spec.config == {"weight": 3}
@@ -101,9 +101,9 @@ def test_builder_has_config_of_registered_algorithm(generated: Path, walks: Path
         config.training(weight=0).to_resource()
 
 
-def test_resources_and_pages_contain_registered_algorithm(generated: Path) -> None:
+def test_resources_and_pages_contain_registered_algorithm(generated_root: Path) -> None:
     crds = {
-        name: YAML(typ="safe").load(generated / f"crds/hindcast.dev_{name}.yaml")["spec"]["versions"][0]
+        name: YAML(typ="safe").load(generated_root / f"crds/hindcast.dev_{name}.yaml")["spec"]["versions"][0]
         for name in ("offlinetrainings", "offlinerecordings")
     }
     training = crds["offlinetrainings"]["schema"]["openAPIV3Schema"]["properties"]["spec"]
@@ -111,14 +111,14 @@ def test_resources_and_pages_contain_registered_algorithm(generated: Path) -> No
     assert "'Weighted'" in json.dumps(training["x-kubernetes-validations"])
     assert "'Sampling'" in json.dumps(crds["offlinerecordings"])
     assert "'Sampling'" not in json.dumps(crds["offlinetrainings"])
-    assert "\n### Weighted\n" in (generated / "docs/reference.md").read_text()
+    assert "\n### Weighted\n" in (generated_root / "docs/reference.md").read_text()
 
 
 @pytest.mark.parametrize(
     ("config", "message"), [({"weight": 3}, None), ({"weight": "much"}, "spec.config.weight is 'much'")]
 )
 def test_resource_may_name_registered_algorithm(
-    generated: Path, config: dict[str, Any], message: str | None
+    generated_root: Path, config: dict[str, Any], message: str | None
 ) -> None:
     resource = {
         "apiVersion": "hindcast.dev/v1alpha1",
@@ -138,12 +138,12 @@ def test_resource_may_name_registered_algorithm(
         validate_resource(resource)
 
 
-def test_tune_has_trainable_of_registered_algorithm(generated: Path) -> None:
+def test_tune_has_trainable_of_registered_algorithm(generated_root: Path) -> None:
     assert trainables.Weighted.algorithm == "Weighted"
     assert pickle.loads(pickle.dumps(trainables.Weighted)) is trainables.Weighted
 
 
-def test_registered_algorithm_trains(generated: Path, walks: Path) -> None:
+def test_registered_algorithm_trains(generated_root: Path, walks: Path) -> None:
     config = hindcast.WeightedConfig().environment(Walk).training(train_batch_size_per_learner=16)
     config.offline_data(input_=str(walks), dataset_num_iters_per_learner=1)
     with config.rl_module(model_config={"fcnet_hiddens": [8]}).build_algo() as algo:
@@ -152,7 +152,7 @@ def test_registered_algorithm_trains(generated: Path, walks: Path) -> None:
     assert result["learners"]["default_policy"]["weighed"] == 1.0
 
 
-def test_registered_online_algorithm_trains(generated: Path) -> None:
+def test_registered_online_algorithm_trains(generated_root: Path) -> None:
     config = hindcast.SamplingConfig().environment(Walk).rl_module(model_config={"fcnet_hiddens": [8]})
     config.training(train_batch_size_per_learner=16, minibatch_size=16, num_epochs=1)
     with config.env_runners(num_envs_per_env_runner=4).build_algo() as algo:

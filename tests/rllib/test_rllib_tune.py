@@ -1,4 +1,4 @@
-"""Algorithms as Ray Tune's trainables, in one small search. The examples run larger ones."""
+"""Algorithms as Ray Tune's trainables, in one small search. The examples run larger searches."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_cleanup_of_a_trial_stops_its_algorithm() -> None:
     assert events == ["stop"]
 
 
-def clone_config(data: Path) -> BCConfig:
+def bc_config(data: Path) -> BCConfig:
     return (
         BCConfig()
         .environment(Walk)
@@ -94,7 +94,7 @@ def test_search_over_a_config_finds_the_best(
 ) -> None:
     from hindcast import tune
 
-    config = clone_config(walks).training(lr=tune.grid_search([1e-3, "fast"]))
+    config = bc_config(walks).training(lr=tune.grid_search([1e-3, "fast"]))
     with caplog.at_level(logging.CRITICAL):
         results = tune.Tuner(
             "BC",
@@ -112,7 +112,7 @@ def test_search_over_a_config_finds_the_best(
     assert best_result.metrics["evaluation"]["env_runners"]["num_episodes"] == 3
     assert best_result.config["lr"] == 1e-3
     assert len(best_result.best_checkpoints) == 2
-    with clone_config(walks).training(lr=1e-3).build_algo() as algo:
+    with bc_config(walks).training(lr=1e-3).build_algo() as algo:
         for _ in range(2):
             algo.train()
         assert Policy.load(best_result.checkpoint.path).digest == algo.get_policy().digest
@@ -125,10 +125,8 @@ def test_search_over_a_config_finds_the_best(
 def test_trial_resumes_from_its_checkpoint(walks: Path, tmp_path: Path) -> None:
     from hindcast.rllib.builder.trainables import BC
 
-    evaluation = clone_config(walks).evaluation(
-        offline_evaluation_interval=2, offline_evaluation_held_out=0.3
-    )
-    first = BC(evaluation.to_dict())
+    config = bc_config(walks).evaluation(offline_evaluation_interval=2, offline_evaluation_held_out=0.3)
+    first = BC(config.to_dict())
     result = first.step()
     assert math.isnan(result["evaluation"]["env_runners"]["episode_return_mean"])
     assert math.isnan(result["evaluation"]["offline"]["estimated_return"])
@@ -138,7 +136,7 @@ def test_trial_resumes_from_its_checkpoint(walks: Path, tmp_path: Path) -> None:
     assert expected["evaluation"]["offline"]["validation_loss"] > 0
     assert math.isnan(expected["evaluation"]["offline"]["estimated_return"])  # no estimates were requested
     first.cleanup()
-    second = BC(evaluation.to_dict())
+    second = BC(config.to_dict())
     second.load_checkpoint(str(tmp_path))
     assert second.step()["learners"] == expected["learners"]
     second.cleanup()

@@ -17,7 +17,7 @@ ATTEMPT_KEY: Final = "attempt.json"
 INTENT_KEY: Final = "intent"
 """The operator's request to a running attempt: empty or `CHECKPOINT`."""
 REPORT_KEY: Final = "report.json"
-"""A `Report`; missing until the first one."""
+"""A `Report`; missing until the first report."""
 
 CHECKPOINT: Final = "checkpoint"
 """The request to save a checkpoint and stop, with outcome Suspended."""
@@ -73,7 +73,7 @@ class Attempt(Model):
     namespace: ShortText
     """Namespace of the RayJob and the ConfigMap."""
     uid: Annotated[str, Field(max_length=253)] = ""
-    """uid of the resource, which differs from that of an earlier one of the same name; empty if only rendered."""
+    """uid of the resource; an earlier resource of its name has another uid. Empty if the RayJob is only rendered."""
     spec_hash: ShortText
     """Hash of the run-defining fields."""
     inputs: dict[ShortText, ResolvedInput] = {}

@@ -40,7 +40,7 @@ class Rule:
     Attributes:
         cel: the expression, with the part that has the rule as `self`.
         message: the message, or a CEL expression that computes it.
-        field_path: path of the field that the message is about, from that part (`.stop.timesteps`); "" is the part.
+        field_path: path, from that part, of the field that the message is about (`.stop.timesteps`); "" is the part.
         is_computed: whether `message` is a CEL expression.
     """
 
@@ -155,12 +155,12 @@ _MAX_INT64: Final = 2**63 - 1
 
 def _check_int64(value: int) -> int:
     if not -_MAX_INT64 <= value <= _MAX_INT64:
-        raise ValueError(f"is {value}, expected at most {_MAX_INT64} (64 bits)")
+        raise ValueError(f"is {value}, expected a number from -{_MAX_INT64} to {_MAX_INT64} (64 bits)")
     return value
 
 
 def _check_finite(value: Any) -> Any:
-    """Check that a free-form value has only finite numbers, since the API server and the spec hash use JSON."""
+    """Return a free-form value after checking that its numbers are finite, since the API server uses JSON."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"contains {value}, expected finite numbers: JSON has no NaN or infinity")
     for entry in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
@@ -180,7 +180,10 @@ def to_yaml_types(value: Any) -> Any:
 
 
 def find_non_json(value: Any, path: str = "") -> str | None:
-    """Describe the first object in a value that JSON cannot contain (`a function at 'reward'`), or return None."""
+    """Describe the first object in a value that JSON cannot contain (`a function at 'reward'`), or return None.
+
+    Numbers that are not finite are not found.
+    """
     if value is None or isinstance(value, str | int | float):
         return None
     if isinstance(value, list | tuple):
@@ -223,6 +226,7 @@ _SECRET_QUERY_PATTERN: Final = "(?i)[?&](secret_key|access_key|session_token|pas
 
 _ONE_SLASH_PATTERN = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 _AFTER_SCHEME: Final = {"hdfs": "//host:port/", "viewfs": "//cluster/", "file": "///"}
+"""Scheme -> what a URI has between the scheme and the path; "//" for other schemes."""
 
 
 def one_slash_problem(path: str) -> str | None:

@@ -102,7 +102,7 @@ def _check_model(algorithm: str, spec: Spec) -> Iterator[Problem]:
 
 
 def untrainable_problem(distribution: str, algorithm: str, trainable: Iterable[str]) -> str:
-    """Return the problem that an algorithm cannot train a distribution; it lists those that it can, as in YAML."""
+    """Describe that an algorithm cannot train a distribution, and name the `trainable` distributions as in YAML."""
     spelling, *usable_spellings = (
         ModelSpec.in_yaml("distribution", name) for name in (distribution, *trainable)
     )
@@ -110,6 +110,7 @@ def untrainable_problem(distribution: str, algorithm: str, trainable: Iterable[s
 
 
 def _check_sequences(algorithm: str, spec: Spec) -> Iterator[Problem]:
+    """Check that a batch has at least the timesteps of one sequence of a recurrent policy."""
     schema = schemas()[algorithm]
     if not schema.get("x-recurrent") or (_get_nested(spec, "model", "recurrent") or "None") in _NOT_RECURRENT:
         return
@@ -182,7 +183,7 @@ def _has_recorded_data(spec: Spec) -> bool:
 
 
 def _get_nested(spec: Any, *path: str) -> Any:
-    """Return the value at a path, or None if there is none."""
+    """Return the value at a path, or None if the path does not exist."""
     for name in path:
         spec = spec.get(name) if isinstance(spec, dict) else None
     return spec

@@ -33,7 +33,7 @@ KINDS: Final[dict[Kind, tuple[str, str]]] = {
     OfflineRecording: ("offlinerecordings", "orec"),
     OfflineTraining: ("offlinetrainings", "otr"),
 }
-"""Resource -> its plural and its short name."""
+"""Resource -> (plural, short name)."""
 
 
 def custom_resource_definitions(algorithms: Mapping[str, Schema]) -> dict[str, dict[str, Any]]:
@@ -93,7 +93,7 @@ def _printer_columns(kind: Kind) -> list[dict[str, Any]]:
         "Algorithm": algorithm,
         "Progress": ".status.progress.summary",
         "Return": ".status.progress.episodeReturn",
-        # The operator writes the latest attempt first, and server-side apply keeps its order (checked with 1.34).
+        # The operator writes the latest attempt first, and server-side apply keeps this order (checked with 1.34).
         "Attempt": ".status.runs[0].attempt",
         "Age": ".metadata.creationTimestamp",
     }
@@ -190,7 +190,7 @@ def _default_text(default: Any) -> str:
 
 
 def _join_defaults(texts: Mapping[str, str]) -> str:
-    """Return the text if all algorithms have the same, else each text after the name of its algorithm."""
+    """Return the text that all algorithms have; if texts differ, each text after the name of its algorithm."""
     distinct_texts = set(texts.values())
     return (
         distinct_texts.pop()
@@ -211,7 +211,7 @@ _EXCLUSIVE_BOUNDS: Final = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "
 
 
 def _merge_variants(variants: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
-    """Merge an option's schemas into what all algorithms agree on; the loader checks the rest."""
+    """Merge an option's schemas, as (algorithm, schema), into what all agree on; the loader checks the rest."""
     schemas = [schema for _, schema in variants]
     first_schema = schemas[0]
     shared: dict[str, Any] = {OPEN: True}
@@ -230,7 +230,7 @@ def _merge_variants(variants: list[tuple[str, dict[str, Any]]]) -> dict[str, Any
 
 
 def _merge_descriptions(variants: list[tuple[str, dict[str, Any]]]) -> str:
-    """Return the description of an option; if algorithms describe it differently, each one after their names."""
+    """Return the description of an option; if descriptions differ, each after the names of its algorithms."""
     names_by_text: dict[str, list[str]] = {}
     for name, schema in variants:
         names_by_text.setdefault(schema.get("description", ""), []).append(name)
@@ -271,7 +271,7 @@ def _algorithm_name_rule(kind: Kind, names: list[str]) -> Rule:
 
 
 def _sampler_rule(kind: Kind, names: list[str]) -> Rule:
-    """Return the rule that a sampler requires one of these algorithms; a custom one is checked when it is imported."""
+    """Return the rule that a sampler requires one of these algorithms. A custom one is checked when it is imported."""
     if kind is OfflineRecording:
         rule, field_path = f"!has(self.sampler) || self.algorithm in {names}", ".sampler"
     else:
@@ -352,10 +352,11 @@ def _revision_rules(model: Any, spec: Schema) -> Iterator[Rule]:
 def _unchanged_rule(path: tuple[str, ...], schema: Schema) -> str:
     """Return a CEL expression that is true if a field has not changed."""
     # CEL's optional types would be shorter, but the API server estimates an unbounded cost for them.
-    guards, chain = [], ""
+    guards, chain = [], ""  # in a guard, %s stands for `self` or `oldSelf`
     for step in path:
         chain += f".{_cel_name(step)}"
         part = schema["properties"][step]
+        # A required field, or one with a default, always exists when a rule is evaluated.
         if step not in schema.get("required", ()) and "default" not in part:
             guards.append(f"has(%s{chain})")
         schema = part
@@ -370,7 +371,7 @@ def _unchanged_rule(path: tuple[str, ...], schema: Schema) -> str:
 def _defining_paths(
     model: type[Model], schema: Schema, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, ...]]:
-    """Yield the paths of the largest parts of the spec that CEL can read and that define the run entirely."""
+    """Yield the paths of the largest sections of the spec that CEL can read and in which all fields define the run."""
     for alias, field in named_fields(model).items():
         part = schema["properties"][alias]
         child_models = models_in(field.annotation)

@@ -24,8 +24,9 @@ Path = tuple[str | int, ...]
 def differences(old: Resource, new: Resource) -> str:
     """List the run-defining fields that changed: "spec.model.fcnetHiddens: [8] → [10], spec.seed: 0 → 1".
 
-    The text lists at most three fields and the number of further ones. It is empty if nothing changed. Long values, and
-    values that may be secret, are left out. Fields that may change during a run (`stop`, `evaluation`) do not count.
+    The text lists at most three fields and the number of further fields. It is empty if nothing changed. Long values,
+    and values that may be secret, are left out. Fields that may change during a run (`stop`, most of `evaluation`) do
+    not count, see `course_fields`.
     """
     old_leaves, new_leaves = (dict(_leaves(_split_names(course_fields(resource)))) for resource in (old, new))
     paths = [
@@ -42,12 +43,12 @@ def differences(old: Resource, new: Resource) -> str:
 
 
 def _split_names(course: dict[str, Any]) -> dict[Path, Any]:
-    """Replace dotted names by paths."""
+    """Replace the dotted names of `course_fields` by paths."""
     return {tuple(name.split(".")): value for name, value in course.items()}
 
 
 def _leaves(values: dict[Path, Any]) -> Iterator[tuple[Path, Any]]:
-    """Yield the leaves with their paths, through objects and lists of objects."""
+    """Yield (path, value) of the leaves below the values, through mappings and lists of mappings."""
     for path, value in values.items():
         if isinstance(value, dict) and value:
             yield from _leaves({(*path, name): child for name, child in value.items()})
@@ -58,7 +59,11 @@ def _leaves(values: dict[Path, Any]) -> Iterator[tuple[Path, Any]]:
 
 
 def _value_text(resource: Resource, path: Path) -> str | None:
-    """Return the value as text, or None if it is long or may be secret."""
+    """Return the value at a path as text, or None if the value is long or may be secret.
+
+    The text of a value that does not exist is "default" for an option of an algorithm, else "none".
+    """
+    # From the whole spec: `course_fields` does not contain fields that have their defaults.
     value: Any = resource.spec.model_dump(mode="json", by_alias=True)
     for depth, name in enumerate(path):
         try:

@@ -15,6 +15,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import Node, ScalarNode, SequenceNode
 
 Steps = tuple[str | int, ...]
+"""Path of a value in a document: keys and list indices."""
 
 _TAG_PREFIX: Final = "tag:yaml.org,2002:"
 _MAX_NODES: Final = 100_000
@@ -27,7 +28,7 @@ class Problem:
     Attributes:
         steps: path of the value with the problem; empty for the whole document.
         text: the sentence, without the path.
-        line: line of the problem, from 1, if it is more exact than the line of `steps`; 0 is the whole file.
+        line: line of the problem, from 1; None is the line of `steps`, 0 the whole file.
     """
 
     steps: Steps
@@ -52,7 +53,7 @@ class Document:
     problems: list[Problem] = field(default_factory=list)
 
     def line_of(self, steps: Steps) -> int:
-        """Return the line of a path, or of its nearest parent that exists."""
+        """Return the line of a path, or of its nearest parent that exists, from 1."""
         while steps and steps not in self.lines:
             steps = steps[:-1]
         return self.lines.get(steps, self.line)
@@ -111,7 +112,14 @@ def _invalid_yaml(error: MarkedYAMLError, text: str) -> Document:
 
 
 class _Reader:
-    """A reader that turns the nodes of one document into values."""
+    """A reader that turns the nodes of one document into values.
+
+    Attributes:
+        lines, problems: see `Document`.
+        open_nodes: ids of the nodes that contain the node that is being read.
+        is_unreadable: whether the document has no value.
+        num_nodes: number of nodes that were read, each as often as aliases repeat it.
+    """
 
     def __init__(self) -> None:
         self.lines: dict[Steps, int] = {}
@@ -186,6 +194,7 @@ class _Reader:
         try:
             return parse(node.value)
         except ValueError:
+            # The text contradicts an explicit tag, such as `!!int x`; validation reports the text.
             return node.value
 
     def add_unreadable(self, node: Node, steps: Steps, text: str) -> None:

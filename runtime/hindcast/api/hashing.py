@@ -40,7 +40,7 @@ def part_hash(part: Model, excluded: Collection[str]) -> str:
 
 
 def course_fields(resource: OfflineRecording | OfflineTraining) -> dict[str, Any]:
-    """Return the fields that `course_hash` covers, by YAML name; fixed ones by path (`evaluation.offline.heldOut`)."""
+    """Return the fields that `course_hash` covers, by YAML name; fixed fields by path, `evaluation.offline.heldOut`."""
     course = _defining_fields(resource.spec)
     for name, field in type(resource.spec).model_fields.items():
         if EXTENDABLE in field.metadata:
@@ -59,6 +59,7 @@ def _digest(content: dict[str, Any]) -> str:
 
 
 def _defining_fields(model: Model) -> dict[str, Any]:
+    """Return the run-defining fields that do not have their defaults, by YAML name, with JSON values."""
     values: dict[str, Any] = {}
     for name, field in type(model).model_fields.items():
         value = getattr(model, name)
@@ -73,7 +74,8 @@ def _defining_fields(model: Model) -> dict[str, Any]:
         and not is_custom(model.algorithm)
     ):
         values["config"] = non_default_options(model.algorithm, model.config)
-    # A part whose remaining fields are all defaults means the same as its absence.
+    # A part whose remaining fields are all defaults means the same as its absence, unless its presence is a choice
+    # (`policy: {random: {}}`).
     return {name: value for name, value in values.items() if value != {} or name in model.exactly_one}
 
 

@@ -86,7 +86,7 @@ def validate_resource(data: dict[str, Any]) -> Resource:
 
 
 def document_of(resource: Resource, *, exclude_none: bool = False) -> dict[str, Any]:
-    """Return the resource as the plain values of its YAML document, without fields that are not set."""
+    """Return the resource as the plain values of its YAML document, without its status and fields that are not set."""
     fields = resource.model_dump(
         mode="json", by_alias=True, exclude_unset=True, exclude_none=exclude_none, exclude={"status"}
     )
@@ -141,8 +141,8 @@ def check_algorithms(value: dict[str, Any], spelling: Spelling | None = None) ->
     """List the problems with the algorithm of a resource and the fields that must fit it; see `check_algorithm`.
 
     Args:
-        value: the resource as plain values, which may have other problems.
-        spelling: allowed spelling of enums.
+        value: the resource as plain values, with a valid `kind`; it may have other problems.
+        spelling: see `check_algorithm`.
     """
     path: tuple[str, ...] = ("spec",) if value["kind"] == "OfflineTraining" else ("spec", "policy", "train")
     section: Any = value

@@ -73,7 +73,7 @@ INITIALIZERS: Final = {
     "xavier_uniform": ("gain",),
     "zeros": (),
 }
-"""Initialisers of `torch.nn.init`, with their arguments."""
+"""Initialiser of `torch.nn.init`, without the final underscore -> names of its arguments."""
 _MATRIX_INITIALIZERS: Final = (
     "kaiming_normal",
     "kaiming_uniform",
@@ -84,7 +84,8 @@ _MATRIX_INITIALIZERS: Final = (
 _TEXT_ARGUMENTS: Final = ("mode", "nonlinearity")
 
 
-def _check_initializer(initializer: NamedCall) -> NamedCall:
+def _normalize_initializer(initializer: NamedCall) -> NamedCall:
+    """Check an initialiser, and return it under its name without a final underscore."""
     name = initializer.name.removesuffix("_")
     if name not in INITIALIZERS:
         raise ValueError(
@@ -116,7 +117,7 @@ def _check_bias(initializer: NamedCall) -> NamedCall:
     return initializer
 
 
-Initializer = Annotated[NameOrCall, AfterValidator(_check_initializer)]
+Initializer = Annotated[NameOrCall, AfterValidator(_normalize_initializer)]
 BiasInitializer = Annotated[Initializer, AfterValidator(_check_bias)]
 
 
@@ -237,7 +238,11 @@ class ModelSpec(Model):
         return respell(value, _yaml_words_by_option().get(option, {}))
 
     def keys(self) -> list[str]:
-        """List the names of the module's options. With `[]`, `in` and `get`, this is RLlib's `model_config`."""
+        """List the names of the module's options.
+
+        A module reads its spec like RLlib's `model_config`, with `keys`, `[]`, `in` and `get`; the last three also find
+        the fields of this section.
+        """
         return list(self.module_options)
 
     def get(self, name: str, default: Any = None) -> Any:

@@ -75,7 +75,7 @@ def non_default_options(algorithm: str, config: Mapping[str, Any]) -> dict[str, 
 
 
 def in_yaml_words(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with enums in YAML's spelling; those that `options_of` does not know are unchanged."""
+    """Return options with enums in YAML's spelling; options that `options_of` does not know are unchanged."""
     options = options_of(algorithm)
     return {
         name: respell(value, yaml_words(options[name])) if name in options else value
@@ -95,14 +95,14 @@ Config = Annotated[dict[str, Any], AfterValidator(_config_in_yaml_words)]
 
 @cache
 def options_of(algorithm: str | None) -> Mapping[str, Schema]:
-    """Map option names to their JSON schemas; for an algorithm not in `schemas()`, the options that all share."""
+    """Map option names to their JSON schemas; for an algorithm not in `schemas()`, the options that all have."""
     known_schemas = schemas()
-    first, *other_schemas = (
+    first_schema, *other_schemas = (
         [known_schemas[algorithm]] if algorithm in known_schemas else known_schemas.values()
     )
     return {
         name: option
-        for name, option in first["properties"].items()
+        for name, option in first_schema["properties"].items()
         if all(name in schema["properties"] for schema in other_schemas)
     }
 

@@ -29,7 +29,8 @@ def parse_bytes(quantity: str | int) -> int:
     return math.ceil(Decimal(match.group(1)) * _UNITS[match.group(3) or ""])
 
 
-def _check_quantity(value: Any) -> Any:
+def _to_quantity_text(value: Any) -> Any:
+    """Check a quantity, and return it as text."""
     if isinstance(value, bool) or not isinstance(value, str | int) or len(str(value)) > _MAX_LENGTH:
         raise ValueError(f"is {value!r}, expected a size such as 512Mi, 1Gi or a number of bytes")
     parse_bytes(value)
@@ -38,7 +39,7 @@ def _check_quantity(value: Any) -> Any:
 
 Quantity = Annotated[
     str,
-    BeforeValidator(_check_quantity),
+    BeforeValidator(_to_quantity_text),
     WithJsonSchema(
         {"x-kubernetes-int-or-string": True, "maxLength": _MAX_LENGTH, "minimum": 0, "pattern": _PATTERN}
     ),

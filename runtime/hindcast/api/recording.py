@@ -106,7 +106,7 @@ class PolicySpec(Model):
 
     @property
     def policy_module_class(self) -> str | None:
-        """The import path of the policy's class, if it is a custom one."""
+        """The import path of the policy's custom module class, if it has one."""
         return self.train.model.module_class if self.train else self.module_class
 
 

@@ -114,7 +114,7 @@ def named_fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
 def problems_of(
     error: ValidationError, model: type[BaseModel], data: Any, prefix: Steps = ()
 ) -> list[Problem]:
-    """List the problems that pydantic found, one for each path.
+    """List the problems that pydantic found, at most one for each path.
 
     Args:
         error: pydantic's error.
@@ -146,7 +146,7 @@ def problems_of(
 
 
 def _locate(details: ErrorDetails, data: Any) -> tuple[Steps, bool]:
-    """Return an error's path without the tags that pydantic adds for unions, and whether it added any."""
+    """Return an error's path without the tags that pydantic adds for unions, and whether there were any tags."""
     steps: list[str | int] = []
     loc, value, has_tags = details["loc"], data, False
     for index, step in enumerate(loc):

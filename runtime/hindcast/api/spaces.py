@@ -8,9 +8,10 @@ from pydantic import AfterValidator, Discriminator, Field
 from hindcast.api.base import Int, Model, NonNegative, Positive
 
 
-def _check_bound(value: Any) -> Any:
+def _convert_bound(value: Any) -> Any:
+    """Convert a bound, or nested lists of bounds, to floats, and infinities to "-inf" and "inf"."""
     if isinstance(value, list):
-        return [_check_bound(entry) for entry in value]
+        return [_convert_bound(entry) for entry in value]
     if isinstance(value, str) and value in ("-inf", "inf"):
         return value
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
@@ -20,7 +21,7 @@ def _check_bound(value: Any) -> Any:
     return float(value)
 
 
-Bound = Annotated[Any, AfterValidator(_check_bound)]
+Bound = Annotated[Any, AfterValidator(_convert_bound)]
 
 
 class Box(Model):

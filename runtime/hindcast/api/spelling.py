@@ -85,7 +85,7 @@ def _make_writer(to_yaml: Mapping[str, str]) -> Callable[[Any, SerializationInfo
 
 
 def is_yaml(info: ValidationInfo) -> bool:
-    """Return whether a validation is of YAML."""
+    """Return whether the values that are validated come from YAML or stored files, not from Python code."""
     return bool(info.context and info.context.get("yaml"))
 
 
@@ -112,7 +112,7 @@ def python_words(schema: Any) -> dict[str, str]:
 
 
 def respell(value: Any, words: Mapping[str, str]) -> Any:
-    """Return a value, or nested lists, with the strings in `words` replaced by their other spelling."""
+    """Return a value with each string in it that is a key of `words` replaced; only lists are searched."""
     if isinstance(value, list):
         return [respell(entry, words) for entry in value]
     return words.get(value, value) if isinstance(value, str) else value

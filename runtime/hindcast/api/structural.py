@@ -133,6 +133,7 @@ def _open_field(description: Schema, alternatives: list[Schema]) -> dict[str, An
     """Return an open field of several types. Bounds and a pattern refuse values of all other types."""
     types = {part.get("type") for part in alternatives}
     result = {**to_structural(description), OPEN: True}
+    # No value has this text as its content, so the pattern refuses all text. The API server shows it in the error.
     if "string" not in types:
         result["pattern"] = f"^expected {' or '.join(sorted(_TYPE_PHRASES[str(name)] for name in types))}$"
     if "object" not in types:

@@ -27,13 +27,17 @@ class RLlibCallback(Callbacks):
 
 @cache
 def callbacks_from_function(hook: str, function: Callable[..., Any]) -> type[RLlibCallback]:
-    """Create a callbacks class whose only method calls a function with keyword arguments."""
+    """Create a callbacks class with one method: the function, which is called with the hook's keyword arguments.
+
+    The class is cached, so that one function has one class, and is registered under one path.
+    """
     name = getattr(function, "__name__", type(function).__name__)
+    # With `__main__` as its module the class counts as one that other processes cannot import, so it is registered.
     return type(name, (RLlibCallback,), {hook: staticmethod(function), "__module__": "__main__"})
 
 
 def __getattr__(name: str) -> Any:
-    """Resolve `on_episode_end.package.module.name` to callbacks that call this function, for use in resources."""
+    """Resolve `on_episode_end.package.module.name` to a callbacks class with this function, for use in resources."""
     hook, _, path = name.partition(".")
     if hook not in (*EPISODE_HOOKS, *TRAINING_HOOKS) or "." not in path:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -26,8 +26,8 @@ _OPTIMISER: Final = "policy"
 class CustomLoss(Algorithm):
     """Base of learner classes: `compute_loss_for_module` is the loss of the algorithm's one optimiser.
 
-    A subclass overrides it, and may call `super().compute_loss_for_module(...)` for the algorithm's own loss. There,
-    `self.module["default_policy"]` is the network, `self.config` the algorithm's options, and
+    A subclass overrides this method, and may call `super().compute_loss_for_module(...)` for the algorithm's own loss.
+    In the override `self.module["default_policy"]` is the network, `self.config` the algorithm's options, and
     `self.metrics.log_value(name, value)` logs a metric of the update. Do not keep anything else on `self`: state that
     training changes belongs into buffers of the network.
     """
@@ -59,7 +59,7 @@ class CustomLoss(Algorithm):
                     f"shape {[*loss.shape]}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
                 )
                 raise Misuse(f"returned a loss of {description}: a loss is a scalar tensor.")
-        builtin_losses = update.losses  # None if the subclass does not call the algorithm's own loss
+        builtin_losses = update.losses  # None if the override does not call `super().compute_loss_for_module`
         metrics = {**(builtin_losses.metrics if builtin_losses else {}), **update.metrics.logged}
         return Losses(
             {_OPTIMISER: loss}, metrics, priorities=builtin_losses.priorities if builtin_losses else None
@@ -93,7 +93,7 @@ class CustomLoss(Algorithm):
 
     @property
     def module(self) -> MultiRLModule:
-        """The network, by its id."""
+        """The network, as `{"default_policy": network}`."""
         return MultiRLModule(self._current_update.nets[_OPTIMISER])  # type: ignore[arg-type]
 
     @property
@@ -120,7 +120,11 @@ class DQNTorchLearner(CustomLoss, DQN):
 
 
 class _Metrics:
-    """Scalar metrics by name, averaged on the device over the updates of an iteration; RLlib's windows are ignored."""
+    """Scalar metrics of one update; results contain their means over the iteration. RLlib's windows are ignored.
+
+    Attributes:
+        logged: name -> scalar.
+    """
 
     def __init__(self) -> None:
         self.logged: dict[str, Tensor] = {}
@@ -128,10 +132,10 @@ class _Metrics:
     def log_value(
         self, key: str | tuple[str, ...], value: Any, *, reduce: str | None = None, **_: Any
     ) -> None:
-        """Log a number or a scalar tensor. The name is the last element of a tuple, since there is one module.
+        """Log a number or a scalar tensor. Of a tuple, the last element is the name, since there is one module.
 
         Raises:
-            ValueError: `reduce` is not a mean.
+            ValueError: `reduce` is neither None, "mean" nor "ema".
         """
         if reduce not in (None, "mean", "ema"):
             raise ValueError(
@@ -141,14 +145,21 @@ class _Metrics:
         self.logged[name] = value if isinstance(value, Tensor) else torch.as_tensor(float(value))
 
     def log_dict(self, values: Mapping[str, Any], *, key: Any = None, **options: Any) -> None:  # noqa: ARG002
-        """Log all values under their own names."""
+        """Log all values under their own names; `key` is ignored."""
         for name, value in values.items():
             self.log_value(name, value, **options)
 
 
 @dataclass
 class _Update:
-    """State of one update."""
+    """State of one update.
+
+    Attributes:
+        nets: the algorithm's networks.
+        step: the position in the training.
+        losses: the algorithm's own losses, once they are computed.
+        metrics: the metrics that the override logs.
+    """
 
     nets: nn.ModuleDict
     step: Step

@@ -16,7 +16,7 @@ class MultiRLModule(Mapping[str, RLModule]):
     """A mapping `{"default_policy": module}` that delegates other attributes to the module.
 
     Args:
-        module: on the CPU, in evaluation mode.
+        module: the network. Connectors and pre-learners get one on the CPU, in evaluation mode.
     """
 
     def __init__(self, module: RLModule) -> None:
@@ -40,7 +40,7 @@ class MultiRLModule(Mapping[str, RLModule]):
         return getattr(self._module, name)
 
     def foreach_module(self, func: Callable[..., Any], **kwargs: Any) -> list[Any]:
-        """Return `[func(module_id, module)]`."""
+        """Return `[func("default_policy", module, **kwargs)]`."""
         return [func(DEFAULT_MODULE_ID, self._module, **kwargs)]
 
 
@@ -48,7 +48,7 @@ class ModuleSpec:
     """The part of RLlib's module spec that pre-learners use: `build()`, the spaces, and the spec by module id.
 
     Args:
-        module: `build()` returns a copy of it.
+        module: the network, of which `build()` returns a copy.
     """
 
     def __init__(self, module: RLModule) -> None:
@@ -60,18 +60,18 @@ class ModuleSpec:
 
     @property
     def rl_module_specs(self) -> dict[str, ModuleSpec]:
-        """The spec, by the module's id."""
+        """The spec itself, as `{"default_policy": spec}`."""
         return {DEFAULT_MODULE_ID: self}
 
     def __getitem__(self, module_id: str) -> ModuleSpec:
         return self.rl_module_specs[module_id]
 
     def build(self) -> MultiRLModule:
-        """Return a copy of the module, with the weights that the run began with."""
+        """Return a copy of the module with equal weights; see `frozen_copy`."""
         return MultiRLModule(frozen_copy(self._module))
 
 
 def frozen_copy(module: RLModule) -> RLModule:
-    """Return a copy on the CPU, in evaluation mode, without gradients."""
+    """Return a copy of the network on the CPU, in evaluation mode, without gradients."""
     module_copy = copy.deepcopy(module).cpu().eval()
     return module_copy.requires_grad_(False)

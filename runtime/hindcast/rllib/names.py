@@ -63,7 +63,7 @@ REPLACEMENTS: Final = {
     'AlgorithmConfig("package.module:Class")',
     "TfRLModule": "Hindcast computes with PyTorch: write TorchRLModule",
 }
-"""RLlib name that Hindcast does not have -> what to write instead."""
+"""RLlib name that Hindcast does not have -> what to write instead: a format with the field `name`."""
 
 
 class UnsupportedName(ImportError):
@@ -77,7 +77,7 @@ class BCCatalog:
 
 
 def override(parent: type) -> Callable[[F], F]:
-    """Declare that a method overrides one of `parent`.
+    """Declare that a method overrides one of `parent`; a decorator that returns the method unchanged.
 
     Raises:
         NameError: `parent` has no such method.
@@ -91,10 +91,10 @@ def override(parent: type) -> Callable[[F], F]:
     return check_override
 
 
-def _public_name(kind: type) -> str:
-    """Return the name under which users import a class."""
-    path = f"{kind.__module__}:{kind.__qualname__}"
-    return next((name for name, public_path in PUBLIC_NAMES.items() if public_path == path), kind.__name__)
+def _public_name(cls: type) -> str:
+    """Return the name under which users import a class from `hindcast`, else its own name."""
+    path = f"{cls.__module__}:{cls.__qualname__}"
+    return next((name for name, public_path in PUBLIC_NAMES.items() if public_path == path), cls.__name__)
 
 
 class UnknownConfig(SpecError, ImportError):
@@ -118,7 +118,7 @@ def refuse_unknown_config(name: str) -> None:
     """Refuse the config of an unknown algorithm.
 
     Raises:
-        UnknownConfig: with a similar name, or with the algorithms that exist.
+        UnknownConfig: the name contains "Conf"; the message has a similar name, or the algorithms that exist.
     """
     algorithm, separator, _ = name.partition("Conf")
     if separator:
@@ -127,6 +127,7 @@ def refuse_unknown_config(name: str) -> None:
 
 def _config_advice(algorithm: str) -> str:
     if guess := similar(algorithm, schemas()):
+        # The guess, such as `; did you mean 'BC'?`, names an algorithm, not a config.
         return guess.replace("'?", "Config'?")
     online, offline = (", ".join(algorithms(kind)) for kind in ("OfflineRecording", "OfflineTraining"))
     return (

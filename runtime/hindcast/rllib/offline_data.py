@@ -1,4 +1,4 @@
-"""`RLlibOfflineData`, the data of a training that users subclass: in Hindcast's form or in RLlib's."""
+"""`RLlibOfflineData`: the class that users subclass to read a training's data, in Hindcast's form or in RLlib's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from hindcast.user_code import is_user_code
 
 
 class RLlibOfflineData(OfflineData):
-    """The data of a training, whose subclass may also be in RLlib's form; `hindcast.OfflineData`.
+    """The source of a training's batches. Users know this class as `hindcast.OfflineData`.
+
+    A subclass may be in Hindcast's form, see the base class, or in RLlib's.
 
     In RLlib's form `__init__(config)` gets a `TrainingConfig` and sets `data`, a dataset of Ray Data, whose rows a
     pre-learner maps; it is read once, before training.
@@ -34,17 +36,17 @@ class RLlibOfflineData(OfflineData):
             return cls
         if is_user_code(cls.sample):
             raise SpecError(
-                f"{cls.__name__} takes a config and overrides sample, but its data become episodes once, before "
-                "training. Move sample into the pre-learner's __call__(batch), or remove __init__(config)."
+                f"{cls.__name__} takes a config and overrides sample, but its data are converted to episodes "
+                "once, before training. Move sample into the pre-learner's __call__(batch), or remove __init__(config)."
             )
         return OfflineData
 
     @classmethod
-    def read_rows(cls, training: Mapping[str, Any]) -> Any:
-        """Return the `data` of a subclass in RLlib's form.
+    def read_rows(cls, document: Mapping[str, Any]) -> Any:
+        """Construct a subclass in RLlib's form, and return its `data`.
 
         Args:
-            training: see `TrainingConfig`.
+            document: the argument of `TrainingConfig`.
         """
         constructor: Any = cls
-        return constructor(TrainingConfig(training)).data
+        return constructor(TrainingConfig(document)).data

@@ -1,4 +1,4 @@
-"""`RLlibPreLearner`, the pre-learner that users subclass: in Hindcast's form or in RLlib's."""
+"""`RLlibPreLearner`: the class that users subclass to write a pre-learner, in Hindcast's form or in RLlib's."""
 
 from __future__ import annotations
 
@@ -34,17 +34,18 @@ _NO_BUFFER: Final = "timesteps are shuffled in windows (pipeline.windowSteps), n
 
 
 class RLlibPreLearner(OfflinePreLearner):
-    """A pre-learner whose subclass may also be in RLlib's form; `hindcast.OfflinePreLearner`.
+    """A pre-learner. Users know this class as `hindcast.OfflinePreLearner`.
 
-    In RLlib's form it maps rows of files, once, before training: `_map_to_episodes(batch, ...)`, static or not, and
-    `_map_sample_batch_to_episode(batch, ...)` return episodes; `__call__(batch)` returns a module's batch, and each
-    of its rows is a separate item. `__init__` then gets `config` (a `TrainingConfig`), `spaces`, `module_spec` and
-    RLlib's other arguments, and only `__call__` runs the training's connectors.
+    A subclass may be in Hindcast's form, see the base class, or in RLlib's. Then it maps rows of files, once, before
+    training: `_map_to_episodes(batch, ...)`, static or not, and `_map_sample_batch_to_episode(batch, ...)` return
+    episodes; `__call__(batch)` returns a module's batch, of which each row is a separate item. `__init__` then gets
+    `config` (a `TrainingConfig`), `spaces`, `module_spec` and RLlib's other arguments, and only `__call__` runs the
+    training's connectors.
 
     Args:
         dataset: see `OfflinePreLearner`; None in RLlib's form.
         config: in RLlib's form, the training's options.
-        spaces: in RLlib's form, the spaces of observations and actions; None takes the config's.
+        spaces: in RLlib's form, (observation space, action space); None takes the spaces of the config.
         kwargs: the other arguments of `OfflinePreLearner`; or RLlib's, which are ignored.
     """
 
@@ -67,7 +68,7 @@ class RLlibPreLearner(OfflinePreLearner):
     ) -> None:
         if config is None:
             if dataset is None:
-                raise TypeError("no dataset")
+                raise TypeError("a pre-learner requires a dataset or, in RLlib's form, a config")
             super().__init__(dataset, **kwargs)
             return
         self.config = config
@@ -76,7 +77,7 @@ class RLlibPreLearner(OfflinePreLearner):
         self._learner_connector = config.build_learner_connector(*space_pair)
 
     def __call__(self, unit: Any, epoch: int = 0) -> Any:
-        """Return the block of a unit in an epoch; in RLlib's form, a module's batch of rows.
+        """Return the block of a unit in an epoch; in RLlib's form, convert rows to a module's batch.
 
         See `OfflinePreLearner.__call__` for the errors.
         """
@@ -84,7 +85,7 @@ class RLlibPreLearner(OfflinePreLearner):
 
     @cached_property
     def _module(self) -> MultiRLModule:
-        """The policy's network."""
+        """The policy's network, with the weights of `TrainingConfig.rl_module_spec`."""
         return self.config.rl_module_spec.build()
 
     def _map_rows_to_batch(self, rows: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,8 +105,8 @@ class RLlibPreLearner(OfflinePreLearner):
         """Hook: map stored data to episodes.
 
         Args:
-            args: a block as read; or, in RLlib's form, rows of timesteps.
-            kwargs: in RLlib's form `batch` and others.
+            args: a block as read; or, in RLlib's form, perhaps the rows of timesteps, which are otherwise `batch`.
+            kwargs: in RLlib's form the arguments of `call_mapper`, such as `batch` and `schema`.
 
         Returns:
             A `Block`, a list of `SingleAgentEpisode`, or RLlib's `{"episodes": [...]}`.

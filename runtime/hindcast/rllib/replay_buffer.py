@@ -26,7 +26,7 @@ I64 = NDArray[np.int64]
 Episodes = SingleAgentEpisode | Sequence[SingleAgentEpisode] | Block
 
 _POWER_COLUMN: Final = "__priority__"
-"""Column of the stored blocks with each step's priority to the power of alpha; it moves with its episode."""
+"""Column of the stored blocks with each step's priority to the power of alpha, so that it moves with the step."""
 _BASE_COLUMNS: Final = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
 
 
@@ -34,9 +34,9 @@ class EpisodeReplayBuffer:
     """A buffer that draws timesteps uniformly, with replacement (RLlib's class of the same name).
 
     Episodes are stored in columns and drawn without a Python object per timestep. A fragment that continues a stored
-    one is joined to its episode. Beyond a limit the oldest episodes are dropped; the newest one always stays.
+    fragment is joined to its episode. Beyond a limit the oldest episodes are dropped; the newest episode always stays.
 
-    Episodes that are drawn are in NumPy mode.
+    Episodes that are drawn contain NumPy arrays, as after `SingleAgentEpisode.to_numpy`.
 
     Args:
         capacity: maximum number of timesteps.
@@ -83,7 +83,7 @@ class EpisodeReplayBuffer:
         """Add episodes: complete ones, fragments, or a block of them (from a runner or a dataset's unit).
 
         Raises:
-            ValueError: episodes differ in columns from each other or from the stored ones.
+            ValueError: episodes differ in columns from each other or from the stored episodes.
         """
         block = self._to_block(episodes)
         self._store.add(block)
@@ -111,20 +111,22 @@ class EpisodeReplayBuffer:
             batch_size_B: B; the buffer's `batch_size_B` if None.
             batch_length_T: T; the buffer's `batch_length_T` if None, and 1 for episodes.
             n_step: for episodes of one step, the number of steps that each covers, or fewer at the end of its episode
-                (RLlib never draws such items); a pair (a, b) draws a number from a to b - 1 for each item.
+                (RLlib never draws items with fewer); a pair (a, b) draws a number from a to b - 1 for each item.
             gamma: discount of the rewards of n steps.
             include_infos: add the infos of the observations to episodes.
             include_extra_model_outputs: add the model's further outputs to episodes.
             sample_episodes: return episodes instead of arrays.
-            lookback: for episodes of several steps, the number of preceding steps to include, if there are any.
-            min_batch_length_T: for episodes of several steps, draw only steps with at least so many remaining steps.
+            lookback: for episodes of several steps, the maximum number of preceding steps to include.
+            min_batch_length_T: for episodes of several steps, the minimum number of steps from the beginning of an
+                item to the end of the stored episode.
 
         Returns:
             `[B, T, ...]` arrays `obs`, `actions`, `rewards`, `is_first`, `is_last`, `is_terminated`, `is_truncated`.
-            At the end of an episode, its row continues with the beginning of another one. Each observation has the
-            reward that came with it, or 0 for the first one, and the action taken after it; the final observation
-            repeats the last action.
-            Or B episodes of at most T steps; those of one step also have `n_step` and `weights` (all 1).
+            At the end of an episode, the row continues with the beginning of another episode. Each observation has the
+            reward that came with it, or 0 for an episode's first observation, and the action taken after it; an
+            episode's final observation repeats the last action.
+            With `sample_episodes`, B episodes of at most T steps; episodes of one step also have `n_step` and `weights`
+            (all 1).
 
         Raises:
             ValueError: the buffer is empty, or arguments contradict each other.
@@ -163,7 +165,10 @@ class EpisodeReplayBuffer:
         return self._num_added
 
     def get_state(self) -> dict[str, Any]:
-        """Return all that the next sample depends on, as arrays, lists of text, and numbers, so no pickle is needed."""
+        """Return all that the next sample depends on, except the arguments of the constructor other than the seed.
+
+        The state consists of arrays, lists of text, and numbers, so no pickle is needed.
+        """
         return {
             "episodes": {
                 name: array.tolist() if array.dtype == object else array.copy()
@@ -178,7 +183,7 @@ class EpisodeReplayBuffer:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue like the buffer of `state`, with its seed; the capacities do not change."""
+        """Continue like the buffer of `state`, with its seed; capacities and batch sizes do not change."""
         arrays = {
             name: np.array(values, dtype=object if isinstance(values, list) else None)
             for name, values in state["episodes"].items()
@@ -200,6 +205,7 @@ class EpisodeReplayBuffer:
         return episodes_to_block(episodes)
 
     def _resolve_num_items(self, num_items: int | None, batch_size_B: int | None) -> int:
+        """Return the number of items to draw, after checking that there are any."""
         if num_items is not None and batch_size_B is not None:
             raise ValueError("num_items and batch_size_B have the same meaning: set one of them")
         if not len(self):
@@ -207,11 +213,9 @@ class EpisodeReplayBuffer:
         return num_items or batch_size_B or self.batch_size_B
 
     def _select_leaves(self, include_infos: bool, include_outputs: bool) -> list[str]:
-        """Return the columns of episodes to draw."""
-        included, excluded = (
-            {*_BASE_COLUMNS, Columns.INFOS if include_infos else Columns.OBS},
-            (Columns.INFOS, _POWER_COLUMN),
-        )
+        """Return the leaves that drawn episodes have."""
+        included = {*_BASE_COLUMNS, *([Columns.INFOS] if include_infos else [])}
+        excluded = (Columns.INFOS, _POWER_COLUMN)
         names = self._store.blocks[0].columns
         return [
             leaf for leaf in names if root(leaf) in included or (include_outputs and leaf not in excluded)
@@ -225,10 +229,11 @@ class EpisodeReplayBuffer:
         leaves: Sequence[str],
         beta: float = 0.0,
     ) -> list[SingleAgentEpisode]:
-        """Draw transitions of n steps, as episodes of one step."""
+        """Draw `count` transitions of n steps, as episodes of one step."""
         self.sampled_timesteps += count
         steps, extra_columns = self._draws.next(count, beta)
         weights = extra_columns.get(Columns.WEIGHTS, torch.ones(count))
+        # A pair (a, b) means a <= n < b, as in `sample`; max_n is 0 if n is fixed.
         min_n, max_n = n_step if isinstance(n_step, tuple) else (n_step or 1, 0)
         n = np.full(count, min_n)
         if max_n:
@@ -242,7 +247,7 @@ class EpisodeReplayBuffer:
     def _sample_fragments(
         self, count: int, length: int, lookback: int, min_length: int, leaves: Sequence[str]
     ) -> list[SingleAgentEpisode]:
-        """Draw episodes of up to `length` steps, with up to `lookback` steps before them."""
+        """Draw `count` episodes of up to `length` steps, with up to `lookback` steps before them."""
         lengths = self._store.index.length
         if lengths.max() < min_length:
             raise ValueError(
@@ -340,7 +345,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
         Args:
             episodes: as in that method.
-            weight: initial priority of their steps; the maximum so far if None.
+            weight: initial priority of their steps; None takes the maximum priority so far.
         """
         block = self._to_block(episodes)
         power = self._draws.priorities.to_power(self._max_priority if weight is None else weight)
@@ -368,8 +373,8 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         Args:
             num_items, batch_size_B, n_step, gamma, include_infos, include_extra_model_outputs: as in that method.
             batch_length_T: 1 or None.
-            beta: how much the items' `weights` correct the bias, 1 for all of it; the maximum weight of all stored
-                timesteps is 1.
+            beta: exponent of the items' `weights`: 0 gives weights of 1, and 1 corrects the bias of the priorities
+                entirely. The maximum weight of all stored timesteps is 1.
 
         Raises:
             ValueError: as in that method; or `batch_length_T` is over 1, or beta is negative.
@@ -385,7 +390,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         """Set the priorities of the items drawn last, `[B]`, usually TD errors; signs are ignored.
 
         Args:
-            priorities: in the order of the sample.
+            priorities: one for each item, in the order of the sample.
             module_id: not used: there is one agent.
 
         Raises:
@@ -396,7 +401,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         items = self._draws.pending_items
         if items is None:
             raise ValueError(
-                "update_priorities sets the priorities of the items drawn last: call sample first, and add afterwards"
+                "update_priorities sets the priorities of the items drawn last: call it after sample and before add"
             )
         if values.shape != items.shape or not np.isfinite(values).all():
             raise ValueError(
@@ -407,7 +412,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self._max_priority = max(self._max_priority, float(np.abs(values).max()))
 
     def get_state(self) -> dict[str, Any]:
-        """See `EpisodeReplayBuffer.get_state`."""
+        """See `EpisodeReplayBuffer.get_state`; the state also contains alpha and the priorities."""
         items = self._draws.pending_items
         self._store_priorities()
         return super().get_state() | {
@@ -417,7 +422,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """See `EpisodeReplayBuffer.set_state`."""
+        """See `EpisodeReplayBuffer.set_state`; alpha is also restored."""
         self._needs = replace(self._needs, alpha=float(state["alpha"]))
         super().set_state(state)
         self._max_priority = float(state["max_priority"])
@@ -444,7 +449,16 @@ def _check_single_steps(batch_length_T: int) -> None:
 
 
 def _n_step_transitions(fragments: Block, gamma: float, weights: NDArray[np.float32]) -> Block:
-    """Convert each fragment to an episode of one step over all of its steps."""
+    """Convert each fragment of n steps to an episode of one step, with columns `n_step` and `weights`.
+
+    The step has the first observation and action, the discounted sum of the rewards, and the last observation as the
+    next one.
+
+    Args:
+        fragments: F fragments.
+        gamma: the discount.
+        weights: `[F]`.
+    """
     n = fragments.length
     obs_rows = (fragments.obs_start[:, None] + np.stack([np.zeros_like(n), n], 1)).ravel()
     columns = {

@@ -41,7 +41,7 @@ SCHEMA: Final = {
 _ROW_MAPPER: Final = "_map_to_episodes"
 _SAMPLE_BATCH_MAPPER: Final = "_map_sample_batch_to_episode"
 _instances: dict[bytes, Any] = {}
-"""Pre-learners of this process, by class and arguments."""
+"""Pre-learners constructed in this process, by class and arguments, as JSON."""
 
 
 def has_rllib_mapper(cls: type) -> bool:
@@ -55,7 +55,7 @@ def has_rllib_call(cls: type) -> bool:
 
 
 def is_in_rllib_form(cls: type) -> bool:
-    """Return True if a pre-learner turns rows into episodes or into a module's batch."""
+    """Return True if any method of a pre-learner is in RLlib's form: it maps rows, and no blocks."""
     return has_rllib_mapper(cls) or has_rllib_call(cls) or _has_batch_parameter(cls, _SAMPLE_BATCH_MAPPER)
 
 
@@ -75,14 +75,15 @@ def prelearn_rows(
     """Run a pre-learner in RLlib's form on rows.
 
     Args:
-        cls: class of the pre-learner.
+        cls: class of the pre-learner, in RLlib's form.
         rows: column -> `[rows, ...]`.
         kwargs: `spec.pipeline.preLearnerKwargs`.
-        training: see `TrainingConfig`.
-        location: file and batch of the rows, from which their ids are derived.
+        training: the argument of `TrainingConfig`.
+        location: file and batch of the rows; the ids of episodes of one row are derived from it.
 
     Returns:
-        Episodes; or, if it returns a module's batch, a block with one episode per row.
+        What the pre-learner returned: episodes, in any form that `_map_to_episodes` may return. If it returned a
+        module's batch, a block with one episode per row.
     """
     config = TrainingConfig(training)
     if isinstance(inspect.getattr_static(cls, _ROW_MAPPER), staticmethod) and not has_rllib_call(cls):
@@ -123,6 +124,9 @@ def rows_to_episodes(
 ) -> list[SingleAgentEpisode]:
     """Group rows of timesteps by `eps_id` into episodes, in the order of `t`, else in stored order.
 
+    Columns that are not in the schema become model outputs. Without `new_obs` the final observation repeats the last
+    one; without `eps_id` each row is an episode.
+
     Args:
         rows: column -> `[rows, ...]`: `obs`, `actions`, `rewards`, `new_obs`, `terminateds` …
         schema: column -> its name in the rows, or a list of names, which are stacked to one vector.
@@ -138,7 +142,6 @@ def rows_to_episodes(
     ids = columns.get(Columns.EPS_ID)
     rows_by_id: dict[str, list[int]] = {}
     for row in range(num_rows):
-        # Without ids, each row is a separate episode.
         rows_by_id.setdefault(uuid.uuid4().hex if ids is None else str(ids[row]), []).append(row)
     extra_names = [
         name for name in rows if name not in used_names and name not in ("dones", "agent_index", "type")
@@ -167,6 +170,7 @@ def rows_to_episodes(
 
 
 def _read_column(rows: Rows, name: str | Sequence[str]) -> Any:
+    """Return a column, unpacked; for a list of names, one column of vectors."""
     return (
         _unpack(rows[name]) if isinstance(name, str) else np.stack([rows[source] for source in name], axis=-1)
     )
@@ -187,7 +191,7 @@ def sample_batches_to_episodes(rows: Rows) -> list[SingleAgentEpisode]:
 
 
 def items_to_episodes(rows: Rows) -> list[SingleAgentEpisode]:
-    """Convert rows of complete episodes, as RLlib's recorder writes them (`item`), to episodes."""
+    """Convert complete episodes, as RLlib's recorder packs them in `item`, or rows of timesteps, to episodes."""
     if Columns.OBS in rows:
         return rows_to_episodes(rows)
     states = read_states([memoryview(cell) for cell in rows["item"]])
@@ -197,6 +201,7 @@ def items_to_episodes(rows: Rows) -> list[SingleAgentEpisode]:
 def _get_instance(
     cls: type, config: TrainingConfig, kwargs: Mapping[str, Any], training: Mapping[str, Any]
 ) -> Any:
+    """Return the pre-learner of a class and its arguments, which is constructed once per process."""
     key = orjson.dumps(
         [id(cls), dict(kwargs), dict(training)], option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_SORT_KEYS
     )
@@ -215,7 +220,7 @@ def _get_instance(
 
 
 def _call_with_accepted(function: Callable[..., Any], **arguments: Any) -> Any:
-    """Call a function with those arguments that it accepts by name; with all of them if it has `**kwargs`."""
+    """Call a function with the arguments that it accepts by name, or with all if it has `**kwargs`."""
     parameters = inspect.signature(function).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return function(**arguments)
@@ -227,7 +232,7 @@ def _has_batch_parameter(cls: type, method: str) -> bool:
 
 
 def _unpack(cells: Any) -> Any:
-    """Unpack the cells that RLlib packed; return others as they are."""
+    """Unpack a column of cells that RLlib packed; return any other column unchanged."""
     if len(cells) and isinstance(cells[0], str) and cells[0].startswith(PREFIX):
         return unpack_cells(cells)
     return cells

@@ -29,7 +29,8 @@ class LocalEnvRunner:
     Args:
         environment: environment to play in.
         policy: policy that acts, with its current weights.
-        seed: the run's seed; with an episode's number it determines the episode's start and the policy's noise.
+        seed: the run's seed; with the number of an episode, from 0, it determines the episode's start and the policy's
+            noise.
         explore: sample actions; False takes the mode of their distribution.
 
     Attributes:
@@ -49,10 +50,10 @@ class LocalEnvRunner:
     def sample(
         self, *, num_episodes: int | None = None, num_timesteps: int | None = None
     ) -> list[SingleAgentEpisode]:
-        """Play the next `num_episodes` complete episodes, or as many as reach `num_timesteps`.
+        """Play the next `num_episodes` complete episodes, or as many complete episodes as reach `num_timesteps`.
 
         Raises:
-            SpecError: both arguments or none of them were passed.
+            SpecError: both arguments were passed, or none.
         """
         if (num_episodes is None) == (num_timesteps is None):
             raise SpecError("sample(): pass num_episodes or num_timesteps.")
@@ -64,7 +65,7 @@ class LocalEnvRunner:
         return episodes
 
     def get_metrics(self) -> dict[str, Any]:
-        """Return metrics of the episodes since the last call, under RLlib's names; empty if there were none."""
+        """Return and reset the metrics of the episodes since the last call, under RLlib's names; empty without any."""
         report, self._report = self._report, EnvReport()
         return report.summary() if report.returns else {}
 
@@ -136,7 +137,7 @@ class LearnerGroup:
         return {DEFAULT_MODULE_ID: self._module.get_state()}
 
     def set_weights(self, weights: Weights) -> None:
-        """Set the policy's weights, as from `get_weights`; optimisers and critics stay unchanged.
+        """Set the policy's weights, as from `get_weights`; optimisers and all other networks stay unchanged.
 
         Raises:
             SpecError: the weights are for another module id or do not match the model.

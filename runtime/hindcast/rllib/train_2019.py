@@ -66,7 +66,10 @@ def make_stop(criteria: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _epsilon_schedule(exploration: Mapping[str, Any]) -> Any:
-    """Return the schedule of epsilon: from 1 to its final value, over a fraction of the schedule's timesteps."""
+    """Return the schedule of epsilon, as points `[timestep, epsilon]`, or its final value if it does not change.
+
+    Epsilon falls from 1 to its final value over `exploration_fraction` of `schedule_max_timesteps`.
+    """
     final_epsilon, fraction, timesteps = (
         exploration.get(name, default) for name, default in _EXPLORATION_DEFAULTS.items()
     )

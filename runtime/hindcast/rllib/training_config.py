@@ -22,14 +22,14 @@ from hindcast.rllib.multi_rl_module import ModuleSpec
 
 
 class TrainingConfig:
-    """The options of a training, as read-only attributes; the same for YAML, Python and a cluster.
+    """The options of a training, as read-only attributes; equal for a training from YAML, in Python or on a cluster.
 
     Args:
         document: JSON: `options` by RLlib's names, `connectors`, `model`, `environment`, `observationSpace`,
             `actionSpace`, `seed`.
 
     Attributes:
-        observation_space, action_space: the environment's, or those of the resource; None without either.
+        observation_space, action_space: spaces of the environment, else those in the resource, else None.
     """
 
     def __init__(self, document: Mapping[str, Any]) -> None:
@@ -38,6 +38,7 @@ class TrainingConfig:
         self.action_space = _parse_space(document.get("actionSpace"))
 
     def __getattr__(self, name: str) -> Any:
+        # copy and pickle look up attributes before `_document` exists.
         options = self.__dict__.get("_document", {}).get("options", {})
         if name.startswith("__") or name not in options:
             names = ", ".join([*sorted(options), "observation_space", "action_space", "rl_module_spec"])
@@ -60,7 +61,7 @@ class TrainingConfig:
 
     @cached_property
     def rl_module_spec(self) -> ModuleSpec:
-        """The spec of the policy's network, with weights from the training's seed.
+        """The spec of the policy's network, with weights from the training's seed; the trained one has others.
 
         Raises:
             SpecError: the training has no spaces.
@@ -75,7 +76,7 @@ class TrainingConfig:
         preprocessing = Preprocessing.from_specs(
             self.observation_space, self.action_space, model, environment
         )
-        # The trained network's weights come from torch's global generator, which a pre-learner must not advance.
+        # The weights of the trained network come from torch's global generator, which this must not advance.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(self._document["seed"], "pre-learner"))
             return ModuleSpec(

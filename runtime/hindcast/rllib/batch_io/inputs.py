@@ -22,7 +22,7 @@ from hindcast.user_code import calling
 
 Creator = Callable[[IOContext], Any]
 MAX_TIMESTEPS: Final = 10_000_000
-"""A reader that returns more is assumed to repeat forever."""
+"""A reader that returns more timesteps is assumed to repeat its batches forever."""
 _creators: dict[str, Creator] = {}
 """Name for `input_` -> the creator registered in this process."""
 
@@ -54,7 +54,7 @@ class ReaderFolders:
     """Temporary folders with the batches of readers, deleted by `close`.
 
     Attributes:
-        notes: the number of timesteps of each reader.
+        notes: a note for the user for each reader, with its number of timesteps.
     """
 
     def __init__(self) -> None:
@@ -114,11 +114,13 @@ def _write_batches(creator: Creator, context: IOContext, folder: Path) -> int:
 
 
 def _read_batches(reader: Any) -> Iterator[SampleBatch]:
+    """Yield the batches of a reader until its end."""
     if not hasattr(reader, "next"):
         raise SpecError(
-            f"input_ returned a {type(reader).__name__}, expected an InputReader: a class with next() -> "
-            "SampleBatch."
+            f"input_: the function returned a {type(reader).__name__}, expected an InputReader: an object "
+            "with next() -> SampleBatch."
         )
+    # The reader need not be an `InputReader`, since `__iter__` of that class only calls `next`.
     batches = iter(reader) if hasattr(reader, "__iter__") else InputReader.__iter__(reader)
     while True:
         with calling("the reader of input_ in next()", type(reader).next):
@@ -151,14 +153,14 @@ class WriterFolder:
             self._writer = creator(IOContext(config=options))
         if not callable(getattr(self._writer, "write", None)):
             raise UserCodeError(
-                f"output returned a {type(self._writer).__name__}, expected an OutputWriter: a class with "
-                "write(sample_batch)."
+                f"output: the function returned a {type(self._writer).__name__}, expected an OutputWriter: an "
+                "object with write(sample_batch)."
             )
         self._folder = tempfile.TemporaryDirectory(prefix="hindcast-writer-")
         self.path = str(Path(self._folder.name) / "episodes")
 
     def close(self) -> None:
-        """Pass each recorded episode to the writer, as a `SampleBatch`; then delete the folder.
+        """Pass each recorded episode to the writer, as a `SampleBatch`; then delete the folder, also after an error.
 
         Raises:
             UserCodeError: the writer raised.

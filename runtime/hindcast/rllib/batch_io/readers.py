@@ -30,9 +30,9 @@ class IOContext:
     """The argument with which readers and writers are created.
 
     Args:
-        log_dir: a folder for its files.
+        log_dir: a folder for files of the reader or writer; None is the working directory.
         config: the options of the config, by name.
-        worker_index: always 0: there is one reader.
+        worker_index: always 0: there is one reader or writer.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class _RepeatingReader(InputReader):
     _batches: Iterator[Mapping[str, Any]] | None = None
 
     def next(self) -> SampleBatch:
-        """Return the next batch; after the last one, the first one again.
+        """Return the next batch; after the last batch, begin again with the first.
 
         Raises:
             DataError: there are no batches, or one cannot be read.
         """
-        # The second pass starts again after the last batch; it ends without a batch only if there are none.
+        # The first pass ends without a batch after the last batch, the second pass only if there are none.
         for _ in range(2):
             if self._batches is None:
                 self._batches = iter(self)
@@ -125,7 +125,7 @@ class JsonReader(_RepeatingReader):
 
 
 class DatasetReader(_RepeatingReader):
-    """A reader of any dataset, one episode per batch.
+    """A reader of any data that Hindcast can open, one episode per batch.
 
     Args:
         data: path or URI, or a `ray.data.Dataset` with a row per timestep, which yields Ray Data's batches instead of
@@ -152,14 +152,14 @@ class DatasetReader(_RepeatingReader):
 
 
 class JsonWriter(OutputWriter):
-    """A writer of SampleBatch JSON lines, which trainings, `JsonReader` and RLlib's reader read.
+    """A writer of SampleBatch JSON, one batch per line; trainings, `JsonReader` and RLlib's reader read it.
 
     On this machine a batch is in the file when `write` returns; on an object store each batch is a separate file.
 
     Args:
         path: folder; created if it does not exist.
         ioctx: not used.
-        max_file_size: number of bytes after which a new file begins.
+        max_file_size: maximum bytes of a file; a batch that is larger has a file of its own.
         compress_columns: columns to store as LZ4-compressed arrays, in their own dtype, rather than as JSON numbers.
     """
 
@@ -198,7 +198,7 @@ class JsonWriter(OutputWriter):
         self._file_bytes += len(line)
 
     def _first_free_file_number(self) -> int:
-        """Return the first unused number of a file: two writers may start within one second."""
+        """Return the first number without a file: writers that start in the same second share the prefix of names."""
         return next(
             file_number for file_number in itertools.count() if not self._file_at(file_number).exists()
         )
@@ -236,6 +236,7 @@ def _read_column(name: str, value: Any) -> Any:
 
 
 def _batches_of_block(block: Block, spec: Any) -> Iterator[SampleBatch]:
+    """Yield each episode of a block as a batch; `spec` has the spaces."""
     for episode in block_to_episodes(block, spec.observation_space, spec.action_space):
         data = episode.get_data_dict()
         data[Columns.NEXT_OBS] = episode.get_observations(slice(1, len(episode) + 1))

@@ -15,7 +15,9 @@ _UNROLL_ID: Final = "unroll_id"
 
 
 class SampleBatch(dict[str, Any]):
-    """A mapping column -> values of T timesteps: arrays `[T, ...]`, nested ones, or lists (`infos`).
+    """A mapping column -> values of T timesteps: arrays `[T, ...]`, nested arrays, or a list (`infos`).
+
+    Its length (`len`) is T, not its number of columns.
 
     Args:
         args: see `dict`.
@@ -74,7 +76,7 @@ class SampleBatch(dict[str, Any]):
         return SampleBatch({name: _slice(value, slice(start, end)) for name, value in self.items()})
 
     def split_by_episode(self) -> list[SampleBatch]:
-        """Return a batch for each run of equal `eps_id`.
+        """Return a batch for each sequence of adjacent timesteps with the same `eps_id`.
 
         Raises:
             DataError: there is no column `eps_id`.
@@ -91,10 +93,10 @@ class SampleBatch(dict[str, Any]):
 
     @staticmethod
     def concat_samples(samples: Sequence[Mapping[str, Any]]) -> SampleBatch:
-        """Concatenate batches with the same columns.
+        """Concatenate batches with the same columns; without batches, return an empty batch.
 
         Raises:
-            DataError: their columns differ.
+            DataError: the batches have different columns.
         """
         names = samples[0].keys() if samples else ()
         for sample in samples:
@@ -123,10 +125,10 @@ class SampleBatchBuilder:
             self.add_values(**row)
 
     def build_and_reset(self) -> SampleBatch:
-        """Return the added timesteps as a batch, and begin the next one; column `unroll_id` counts the batches.
+        """Return the added timesteps as a batch, and begin the next batch; column `unroll_id` counts them from 0.
 
         Raises:
-            DataError: timesteps have different columns, or values of a column different shapes.
+            DataError: timesteps have different columns, or the values of a column have different shapes.
         """
         values, self._values = self._values, {}
         num_steps = len(next(iter(values.values()), []))

@@ -75,7 +75,10 @@ _ONLY_EVALUATIONS_NOTE = "output: only evaluate() adds episodes to the dataset; 
 _VF_SHARE_LAYERS_PREFIX = "spec.model.vfShareLayers "
 """Prefix of notes on vfShareLayers, which `DefaultModelConfig` sets even if the user did not."""
 _CONV_FILTERS_PREFIX, _CONV_PADDING_PREFIX = "spec.model.convFilters ", "spec.model.convPadding "
-"""Prefixes of notes on `conv_filters`, and on the padding that follows from them; both have the same reason."""
+"""Prefixes of the notes on `conv_filters` and on the padding that is derived from them.
+
+The second note would only repeat the reason of the first one, so it is dropped.
+"""
 _ONLY_EXPERIENCE_NOTE = (
     "output: train() records the episodes that the policy learns from; evaluate() adds none"
 )
@@ -114,7 +117,7 @@ class RunningAlgorithm:
     def __init__(self, config: AlgorithmConfig) -> None:
         self._reader_folders = ReaderFolders()
         self._writer_folder: WriterFolder | None = None
-        self._recording: EvaluationRecording | TrainingRecording | None = None
+        self._recorder: EvaluationRecording | TrainingRecording | None = None
         self._evaluations: Evaluations | None = None
         self._last_evaluation: Result | None = None
         self._callbacks = TrainingCallbacks()
@@ -160,7 +163,7 @@ class RunningAlgorithm:
 
     @property
     def learner_group(self) -> LearnerGroup:
-        """The group with the one learner: its network and weights."""
+        """A group with the only learner; functions get its network and its number of updates."""
         return LearnerGroup(self.get_module(), lambda: self._trainer.learner.updates)
 
     @functools.cached_property
@@ -170,7 +173,11 @@ class RunningAlgorithm:
         Raises:
             SpecError: there is no environment.
         """
-        environment = self._output.spec.environment if self._output is not None else self._environment
+        environment = (
+            self._recording_resource.spec.environment
+            if self._recording_resource is not None
+            else self._environment
+        )
         if environment is None:
             raise SpecError("env is missing: name the environment to play in with .environment(env=...).")
         return EnvRunnerGroup(LocalEnvRunner(environment, self.get_policy(), self.config["seed"] or 0))
@@ -218,14 +225,14 @@ class RunningAlgorithm:
             SpecError: there is no environment.
             OutputConflict: the output contains other data.
         """
-        if self._output is not None and self._recording is None:
-            self._recording = EvaluationRecording(self._output, self._reporter)
-        if isinstance(self._recording, EvaluationRecording):
-            report = self._recording.evaluate(self.get_policy())
+        if self._recording_resource is not None and self._recorder is None:
+            self._recorder = EvaluationRecording(self._recording_resource, self._reporter)
+        if isinstance(self._recorder, EvaluationRecording):
+            report = self._recorder.evaluate(self.get_policy())
             return {TRAINING_ITERATION: self.iteration, ENV_RUNNER_RESULTS: report.summary()}
         if self._evaluations is None or self._environment is None:
             raise SpecError("env is missing: name the environment to evaluate in with .environment(env=...).")
-        if self._recording is not None:
+        if self._recorder is not None:
             self._note_once(_ONLY_EXPERIENCE_NOTE)
         return self._evaluations.evaluate(self.get_policy(), self.iteration)
 
@@ -255,65 +262,67 @@ class RunningAlgorithm:
         """Write a checkpoint.
 
         Args:
-            path: the checkpoint's folder: new, empty, or an earlier checkpoint. None creates a temporary folder.
+            path: the checkpoint's folder: new, empty, or an earlier checkpoint, which is overwritten. None creates a
+                temporary folder.
 
         Returns:
-            The folder, which `Policy.load` opens too.
+            The path of the folder, which `Policy.load` opens too.
 
         Raises:
             DataError: the folder contains other files.
             StorageError: the checkpoint cannot be written.
         """
         folder = resolve(path or tempfile.mkdtemp(prefix="hindcast-"))
-        if isinstance(self._recording, TrainingRecording):
-            self._recording.flush()  # a run that resumes here plays only later episodes again
+        if isinstance(self._recorder, TrainingRecording):
+            # A run that resumes from this checkpoint plays only the episodes after those that are flushed here.
+            self._recorder.flush()
         pending_updates = self._evaluations.pending_updates if self._evaluations else None
-        counters = {
+        extra_state = {
             "evaluating": pending_updates,
             EVALUATION_RESULTS: self._last_evaluation,
             CONFIG_KEY: config_to_json(self.config.to_dict()),
         }
-        self._trainer.save(SingleCheckpointStore(folder, counters))
+        self._trainer.save(SingleCheckpointStore(folder, extra_state))
         return str(folder)
 
     def save(self, checkpoint_dir: str | Path | None = None) -> SaveResult:
-        """Call `save_to_path`; RLlib's older name. The folder is `.checkpoint.path` of the result."""
+        """Call `save_to_path`, under RLlib's older name. The folder is `.checkpoint.path` of the result."""
         return SaveResult(SavedCheckpoint(self.save_to_path(checkpoint_dir)))
 
     def restore(self, checkpoint_path: str | Path | SaveResult) -> None:
-        """Call `restore_from_path`; RLlib's older name. Also accepts the result of `save`."""
+        """Call `restore_from_path`, under RLlib's older name. The path may also be the result of `save`."""
         path = checkpoint_path.checkpoint.path if isinstance(checkpoint_path, SaveResult) else checkpoint_path
         self.restore_from_path(path)
 
     def restore_from_path(self, path: str | Path, component: str | None = None) -> None:
-        """Resume from a checkpoint, or restore a part of it.
+        """Resume from a checkpoint, or restore only one of its components.
 
         Args:
             path: a checkpoint, or a folder of checkpoints: its best, else its latest.
             component: None restores everything, and training continues with the same batches and updates as without
-                the interruption. COMPONENT_RL_MODULE restores only the policy, COMPONENT_LEARNER the policy and its
+                the interruption. COMPONENT_RL_MODULE restores only the policy, COMPONENT_LEARNER all networks and their
                 optimisers.
 
         Raises:
             DataError: there is no checkpoint at the path, or it has another algorithm, model or environment.
             SpecError: the component is unknown.
         """
-        part = parse_component(component)
-        if part == "policy":
+        scope = parse_component(component)
+        if scope == "policy":
             self._load_policy(path)
             return
         checkpoint = find_checkpoint(path)
         if checkpoint.training.algorithm != self._algorithm:
             raise DataError(
                 f"{path} is a checkpoint of {checkpoint.training.algorithm}, but this is {self._algorithm}: "
-                "component=COMPONENT_RL_MODULE restores its policy only."
+                "component=COMPONENT_RL_MODULE restores only its policy."
             )
         load_policy(self.get_policy(), str(checkpoint.location))
-        if part == "learner":
+        if scope == "learner":
             self._trainer.learner.load(checkpoint.learner_state())
             return
         if self._evaluations is not None:
-            # The result of a running evaluation belongs to the weights that are being replaced.
+            # Discard the result of a running evaluation: it belongs to the weights that were replaced.
             self._evaluations.collect()
         self._trainer.load(checkpoint)
         self._callbacks.call("on_checkpoint_loaded")
@@ -347,12 +356,15 @@ class RunningAlgorithm:
         return self.get_policy().module
 
     def stop(self) -> None:
-        """Complete the dataset, stop the processes, close the environments. A custom writer receives the episodes."""
-        if self._recording is not None:
-            self._recording.close()
+        """Complete the recorded dataset, stop the processes, close the environments and delete temporary folders.
+
+        A custom writer receives the recorded episodes.
+        """
+        if self._recorder is not None:
+            self._recorder.close()
         if self._evaluations is not None:
             self._evaluations.close()
-        # `vars`, since reading the cached property would create the group.
+        # `vars` contains the group only if it exists; reading the cached property would create it.
         if "env_runner_group" in vars(self):
             self.env_runner_group.local_env_runner.close()
         # `stop` also runs after an error in `__init__`.
@@ -377,7 +389,10 @@ class RunningAlgorithm:
         self.stop()
 
     def _replace_custom_io(self, config: AlgorithmConfig) -> AlgorithmConfig:
-        """Return a frozen copy of the config, with folders in place of custom readers and a custom writer."""
+        """Return a frozen copy of the config, with temporary folders in place of custom readers and a custom writer.
+
+        The batches of the readers are written to their folders here.
+        """
         new_config = config.copy(copy_frozen=False)
         if has_readers(config.get("input_")):
             new_config.offline_data(input_=self._reader_folders.read(config.to_dict()))
@@ -390,11 +405,12 @@ class RunningAlgorithm:
         self._algorithm = plan.algorithm
         for note in (*self.config.replaced_options, *self._reader_folders.notes):
             self._add_note(note)
-        self._output, self._reporter = plan.recording, _NoteReporter(self._add_note)
+        self._recording_resource, self._reporter = plan.recording, _NoteReporter(self._add_note)
         self._environment = plan.training.spec.environment if plan.training else None
         if plan.training is not None:
             self._callbacks = TrainingCallbacks(plan.training.spec.callbacks)
             self._callbacks.algorithm = self
+            # A placeholder: this store lists no checkpoints, so evaluations mark none as best.
             store = SingleCheckpointStore(resolve("."))
             self._evaluations = Evaluations(plan.training, store, self._reporter, callbacks=self._callbacks)
         self._trainer = _make_trainer(plan, self._reporter)
@@ -409,7 +425,7 @@ class RunningAlgorithm:
         self._callbacks.call("on_algorithm_init")
 
     def _warm_start(self, path: str | None) -> None:
-        """Load the initial policy of a training without data; `Trainer.begin` does it for a training on data."""
+        """Load the initial policy of an algorithm without data; for a training on data `Trainer.begin` loads it."""
         if path is None:
             return
         try:
@@ -418,7 +434,7 @@ class RunningAlgorithm:
             raise DataError(f"initial_checkpoint: {error}") from error
 
     def _load_policy(self, path: str | Path) -> None:
-        """Load a checkpoint's policy, and copy it to the target networks."""
+        """Load a checkpoint's policy, and copy its weights to the target networks."""
         note = load_policy(self.get_policy(), path)
         self._trainer.learner.reset_target_networks("policy")
         if note:
@@ -437,16 +453,20 @@ class RunningAlgorithm:
         return self._evaluations.evaluate(self.get_policy(), self.iteration)
 
     def _open_experience_recording(self) -> None:
-        """Let the players add the episodes that the policy learns from to the output, if there is one."""
-        if self._output is None or isinstance(self._recording, TrainingRecording):
+        """Let the players add the episodes that the policy learns from to the output.
+
+        Nothing happens without an output. If `evaluate()` already adds episodes to the output, or nothing is played, a
+        note says that `train()` records none.
+        """
+        if self._recording_resource is None or isinstance(self._recorder, TrainingRecording):
             return
         players = find_episode_players(self._trainer.experience)
-        if self._recording is not None or not players:
+        if self._recorder is not None or not players:
             self._note_once(_ONLY_EVALUATIONS_NOTE)
             return
-        self._recording = TrainingRecording(self._output, self._reporter, self.get_policy())
+        self._recorder = TrainingRecording(self._recording_resource, self._reporter, self.get_policy())
         for player in players:
-            player.on_episodes = self._recording.on_episodes
+            player.on_episodes = self._recorder.on_episodes
 
     def _launch_evaluation(self) -> None:
         assert self._evaluations is not None
@@ -463,7 +483,7 @@ class RunningAlgorithm:
 
 
 def _drop_notes_on_derived_fields(notes: Sequence[str]) -> list[str]:
-    """Drop notes on fields that follow from other fields and were not set by the user."""
+    """Return the notes without those on fields that the user did not set: they follow from other fields."""
     has_filters = any(note.startswith(_CONV_FILTERS_PREFIX) for note in notes)
     prefixes = (_VF_SHARE_LAYERS_PREFIX, _CONV_PADDING_PREFIX) if has_filters else (_VF_SHARE_LAYERS_PREFIX,)
     return [note for note in notes if not note.startswith(prefixes)]
@@ -479,7 +499,7 @@ def _make_trainer(plan: BuildPlan, reporter: Reporter) -> Trainer:
     if plan.is_online:
         return make_online_trainer(plan.training, plan.training.spec, plan.num_envs)
     if (initial := plan.training.spec.initial_checkpoint) is not None:
-        # Errors should be raised before the data are prepared, which takes long.
+        # The result is not used: this only raises errors before the data are prepared, which takes long.
         load_initial_policy(initial, plan.model)
     inputs = open_inputs(plan.training, resolve_inputs(plan.training, FileReferences({})), reporter)
     return make_offline_trainer(plan.training, make_sources(inputs))

@@ -18,32 +18,33 @@ from hindcast.models.policy_files import DESCRIPTION
 from hindcast.names import COMPONENT_LEARNER, COMPONENT_LEARNER_GROUP, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from hindcast.rllib.builder.config import AlgorithmConfig
 from hindcast.rllib.builder.option_values import space_to_field
-from hindcast.rllib.builder.user_objects import environment_id, import_path_of
+from hindcast.rllib.builder.user_objects import import_path_of, to_environment_id
 from hindcast.storage.location import Location, resolve
 
 CONFIG_KEY = "config"
-"""Key of the config in the counters of a checkpoint's training state."""
-CheckpointPart = Literal["everything", "learner", "policy"]
+"""Key of the config in `counters` of a checkpoint's training state; see `config_to_json`."""
+RestoreScope = Literal["everything", "learner", "policy"]
+"""The content of a checkpoint that is restored: everything, all networks with their optimisers, or the policy."""
 
 _VF_SHARE_LAYERS = "vf_share_layers"
 
 
 class SingleCheckpointStore(CheckpointStore):
-    """A checkpoint store with only one checkpoint, which is its folder.
+    """A checkpoint store with only one checkpoint, whose folder is the store's folder.
 
     Args:
         location: the folder.
-        counters: further counters for the checkpoint.
+        extra_state: JSON values that are added to `counters` of the checkpoint's training state.
     """
 
-    def __init__(self, location: Location, counters: dict[str, Any] | None = None) -> None:
+    def __init__(self, location: Location, extra_state: dict[str, Any] | None = None) -> None:
         super().__init__(location)
-        self._counters = counters or {}
+        self._extra_state = extra_state or {}
 
     def save(
         self, policy: Any, learner: LearnerState, training: TrainingState, protect: Any = ()
     ) -> Checkpoint:
-        """Write the folder.
+        """Write the checkpoint to the folder.
 
         Raises:
             DataError: the folder contains files and is not a checkpoint.
@@ -55,21 +56,21 @@ class SingleCheckpointStore(CheckpointStore):
                 f"{self.location} contains {', '.join(names[:3])} and is not a checkpoint: pass save_to_path() a new "
                 "or empty folder, or an earlier checkpoint."
             )
-        state = training.model_copy(update={"counters": {**training.counters, **self._counters}})
+        state = training.model_copy(update={"counters": {**training.counters, **self._extra_state}})
         return super().save(policy, learner, state, protect)
 
     def _folder(self, updates: int) -> Location:  # noqa: ARG002
         return self.location
 
     def _saved_updates(self) -> list[int]:
-        return []  # no checkpoint is marked as best or removed
+        return []  # the base class would mark or remove the checkpoints that this lists
 
 
 def load_config(checkpoint: Checkpoint) -> AlgorithmConfig:
     """Return the config that a checkpoint was written with.
 
     Raises:
-        DataError: the config is missing or incomplete.
+        DataError: the config is missing, or lacks options that JSON could not hold.
     """
     state = checkpoint.training
     config = state.counters.get(CONFIG_KEY)
@@ -83,7 +84,11 @@ def load_config(checkpoint: Checkpoint) -> AlgorithmConfig:
 
 
 def config_to_json(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert options to JSON, with import paths for classes; `leftOut` names the options that JSON cannot hold."""
+    """Convert options to JSON, with import paths for classes.
+
+    Returns:
+        `{"options": name -> JSON value, "leftOut": names of the options that JSON cannot hold}`.
+    """
     json_options: dict[str, Any] = {}
     for name, value in options.items():
         try:
@@ -98,7 +103,7 @@ def config_to_json(options: Mapping[str, Any]) -> dict[str, Any]:
 def _replace_objects_by_names(name: str, value: Any) -> Any:
     """Return an option's value with an id for an environment and strings for the paths of inputs."""
     if name == "env":
-        return environment_id(value)
+        return to_environment_id(value)
     if name == "input_" and isinstance(value, Mapping):
         return {str(path): weight for path, weight in value.items()}
     return value
@@ -116,8 +121,10 @@ def _to_json(value: Any) -> Any:
     raise TypeError
 
 
-def parse_component(component: str | None) -> CheckpointPart:
-    """Return the part of a checkpoint that a component names; None names everything.
+def parse_component(component: str | None) -> RestoreScope:
+    """Return what of a checkpoint a component names; None names everything.
+
+    RLlib's components may be paths, such as `learner_group/learner/rl_module/default_policy`.
 
     Raises:
         SpecError: the component is unknown.
@@ -134,7 +141,7 @@ def parse_component(component: str | None) -> CheckpointPart:
     components = (COMPONENT_RL_MODULE, COMPONENT_LEARNER, COMPONENT_LEARNER_GROUP)
     raise SpecError(
         f"component is {component!r}, which is not in checkpoints{nearest(component, components)}: the policy is "
-        f"{COMPONENT_RL_MODULE!r}, the policy with its optimisers {COMPONENT_LEARNER!r}; None restores everything."
+        f"{COMPONENT_RL_MODULE!r}, all networks with their optimisers {COMPONENT_LEARNER!r}; None restores everything."
     )
 
 
@@ -146,7 +153,7 @@ def load_policy(policy: Policy, path: str | Path) -> str | None:
         path: a checkpoint, a folder of checkpoints, or a `module` folder.
 
     Returns:
-        A note if the checkpoint has no value head and the current one is kept; otherwise None.
+        A note if `policy` has a value head and the checkpoint has none, so that the current one is kept; else None.
 
     Raises:
         DataError: there is no policy at the path, or its spaces or its model differ.
@@ -174,8 +181,12 @@ def _check_spaces(label: str, policy: Policy, saved_policy: Policy) -> None:
 
 
 def _check_model(label: str, policy: Policy, saved_policy: Policy) -> None:
-    """Check that the options of the two policies' models are equal."""
-    # Equal shapes of the weights would not suffice, since activations and filters do not affect them.
+    """Check that equal weights compute the same actions in both policies: their models and their preprocessing.
+
+    Raises:
+        DataError: an option differs that affects the actions.
+    """
+    # Equal shapes of the weights would not suffice: they do not depend on activations and observation filters.
     config, saved_config = policy.module.model_config, saved_policy.module.model_config
     both_have_value_heads = policy.module.value and saved_policy.module.value
     for name in type(config).model_fields:

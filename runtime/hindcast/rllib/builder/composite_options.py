@@ -20,7 +20,9 @@ Options = Mapping[str, Any]
 _SIMULATION: Final = "simulation"
 _OFFLINE_EVALUATION_DATA: Final = ("offline_evaluation_held_out", "offline_evaluation_input")
 _DEFAULT_HELD_OUT: Final = 0.1
-_BUFFER_CLASSES: Final = ("EpisodeReplayBuffer", "PrioritizedEpisodeReplayBuffer")
+_UNIFORM_BUFFER: Final = "EpisodeReplayBuffer"
+_PRIORITIZED_BUFFER: Final = "PrioritizedEpisodeReplayBuffer"
+_BUFFER_CLASSES: Final = (_UNIFORM_BUFFER, _PRIORITIZED_BUFFER)
 
 
 def expand_options(algorithm: str | None, options: Options) -> dict[str, Any]:
@@ -29,8 +31,10 @@ def expand_options(algorithm: str | None, options: Options) -> dict[str, Any]:
     Options that are None are dropped, except if None turns off a default.
 
     Args:
-        algorithm: its name, or import path; None if the config has none.
-        options: name -> value as set by the user. Options that the user sets directly take precedence.
+        algorithm: name or import path of the algorithm; None if the config has none.
+        options: name -> value as set by the user. Options that the user sets directly take precedence over those that
+            `input_evaluation` and `replay_buffer_config` stand for; `env` and `env_config` in
+            `evaluation_config` take precedence over `env` and `env_config`.
 
     Raises:
         SpecError: a value has no equivalent.
@@ -46,7 +50,11 @@ def expand_options(algorithm: str | None, options: Options) -> dict[str, Any]:
 
 
 def _expand_input_evaluation(value: Any, other_options: Options) -> dict[str, Any]:
-    """Expand RLlib's option of 2019 to estimates on held-out data, or to an evaluation in the environment."""
+    """Return the options that `input_evaluation` of RLlib's version of 2019 stands for.
+
+    "simulation" requests an evaluation in the environment, the names of estimates request an offline evaluation; the
+    value may contain both.
+    """
     if not value:
         return {}
     names = estimate_names("input_evaluation", value)
@@ -65,11 +73,11 @@ def _expand_input_evaluation(value: Any, other_options: Options) -> dict[str, An
 
 
 def _expand_replay_buffer_type(algorithm: str | None, options: Options) -> dict[str, Any]:
-    """Convert the type of the replay buffer to the algorithm's options for prioritised replay."""
+    """Return the algorithm's options for prioritised replay, from the type of the replay buffer, alpha and beta."""
     buffer = options.get("replay_buffer_config")
     if algorithm is None or not isinstance(buffer, Mapping):
         return {}
-    buffer_class = buffer.get("type", _BUFFER_CLASSES[0])
+    buffer_class = buffer.get("type", _UNIFORM_BUFFER)
     name = (
         buffer_class
         if isinstance(buffer_class, str)
@@ -80,23 +88,27 @@ def _expand_replay_buffer_type(algorithm: str | None, options: Options) -> dict[
             f"replay_buffer_config: type is {name!r}, expected {' or '.join(map(repr, _BUFFER_CLASSES))}."
         )
     exponents = {key: buffer[key] for key in ("alpha", "beta") if buffer.get(key) is not None}
-    if name == _BUFFER_CLASSES[0]:
+    if name == _UNIFORM_BUFFER:
         if exponents:
             raise SpecError(
-                f"replay_buffer_config: {next(iter(exponents))} is an option of {_BUFFER_CLASSES[1]}, but its type is "
-                f"{name}."
+                f"replay_buffer_config: {next(iter(exponents))} is an option of {_PRIORITIZED_BUFFER}, but type is "
+                f"{name!r}: set type to {_PRIORITIZED_BUFFER!r}, or leave alpha and beta out."
             )
         return {}
     if not find_schema(algorithm, "prioritized_replay"):
         raise SpecError(
-            f"replay_buffer_config: {algorithm} draws uniformly, without priorities: its type must be "
-            f"{_BUFFER_CLASSES[0]!r}, without alpha and beta."
+            f"replay_buffer_config: {algorithm} draws uniformly, without priorities: set type to "
+            f"{_UNIFORM_BUFFER!r}, and leave out alpha and beta."
         )
     return {"prioritized_replay": True} | {f"prioritized_replay_{key}": exponents[key] for key in exponents}
 
 
 def _expand_evaluation_environment(options: Options) -> dict[str, Any]:
-    """Move the environment out of `evaluation_config`, if only evaluations play in it."""
+    """Return `env`, `env_config` and the remaining `evaluation_config` if that names an environment, else nothing.
+
+    Raises:
+        SpecError: the policy also plays in its environment to learn or to be recorded.
+    """
     overrides = options.get("evaluation_config")
     if not isinstance(overrides, Mapping):
         return {}
@@ -106,7 +118,7 @@ def _expand_evaluation_environment(options: Options) -> dict[str, Any]:
     if options.get("output") or not has_recorded_input(options) or "sampler" in input_entries(options):
         raise SpecError(
             f"evaluation_config contains {next(iter(environment))!r}, but the policy also plays in this environment "
-            "to learn or to record: to evaluate in another one, use custom_evaluation_function."
+            "to learn or to record: to evaluate in another environment, use custom_evaluation_function."
         )
     remaining_overrides = {name: value for name, value in overrides.items() if name not in environment}
     if "env_config" in environment:

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 _USE_MODEL_CONFIG = (
     "use model_config's observation_filter and frame_stack, which recording and evaluation both apply"
 )
-# By its path: it imports torch, which creating and validating a config does not need.
+# Named by its path, since its module imports torch, which creating and validating a config does not need.
 _ALGORITHM_CLASS: Final = "hindcast.rllib.builder.algorithm:RunningAlgorithm"
 _INSTANCE_ATTRIBUTES = ("algorithm", "_options", "_is_frozen")
 
@@ -78,7 +78,7 @@ class AlgorithmConfig:
             options, for `BCConfig.from_dict(config.to_dict())`.
 
     Attributes:
-        algorithm: name or import path of the algorithm; None without one.
+        algorithm: name or import path of the algorithm; None if the config has none.
         unsupported_overrides: methods of RLlib's configs that nothing calls here -> what to do instead.
 
     Every option is also an attribute: its value, else the algorithm's default, else None. Dictionaries, lists and other
@@ -136,7 +136,7 @@ class AlgorithmConfig:
         return self._set("environment", {"env": env, **options} if env is not None else options)
 
     def env_runners(self, **options: Any) -> Self:
-        """Set how environments are stepped and recorded."""
+        """Set how the policy plays in environments to learn or to record."""
         return self._set("env_runners", options)
 
     def training(self, **options: Any) -> Self:
@@ -220,7 +220,7 @@ class AlgorithmConfig:
         """Return the equivalent YAML resource: a recording if only an `output` is set, else a training.
 
         Args:
-            name: `metadata.name`; the algorithm's name in lower case if None.
+            name: `metadata.name`; None takes the name of the algorithm, or of its custom class, in lower case.
             stop: `spec.stop` of a training, or of the policy's training in a recording (`{"epochs": 5}`); None
                 trains for one iteration, as one `train()` does.
             policy: `spec.policy` of a recording (`{"checkpoint": {"path": …}}`); None trains one.
@@ -273,7 +273,7 @@ class AlgorithmConfig:
         """Build the algorithm, ready to train, evaluate and record. Later changes to the config do not affect it.
 
         Args:
-            env: see `environment()`; None uses the config's.
+            env: see `environment()`; None uses the config's environment.
 
         Raises:
             UserError: the options, the environment or the data are invalid.
@@ -291,8 +291,9 @@ class AlgorithmConfig:
     ) -> LearnerConnectorPipeline:
         """Hook: return the connectors, in RLlib's form, that turn recorded episodes into batches.
 
-        A subclass overrides it and modifies the result of this method: the connectors of `learner_connector`, followed
-        by RLlib's default connectors. The default connectors cost nothing if they are last.
+        A subclass overrides this method, calls it with `super()` and modifies its result: the connectors of
+        `learner_connector`, followed by RLlib's default connectors. Default connectors at the end cost nothing, since
+        a training does the same without them.
 
         Args:
             input_observation_space: observation space of the episodes.
@@ -320,7 +321,10 @@ class AlgorithmConfig:
 
     @property
     def total_train_batch_size(self) -> int | None:
-        """Number of timesteps in the batches of all learners together; None without an algorithm."""
+        """Number of timesteps in the global batch, of all learners together.
+
+        Without an algorithm, or with a custom one, it is None unless `train_batch_size_per_learner` is set.
+        """
         per_learner = self["train_batch_size_per_learner"]
         return None if per_learner is None else per_learner * max(1, self["num_learners"] or 1)
 
@@ -328,7 +332,7 @@ class AlgorithmConfig:
         """Return an independent config with the same options.
 
         Args:
-            copy_frozen: whether the copy is frozen; None copies this config's state.
+            copy_frozen: whether the copy is frozen; with None it is if this config is.
         """
         config = copy.copy(self)  # a subclass's __init__ may have other parameters
         config._options = copy_value(self._options)
@@ -357,7 +361,7 @@ class AlgorithmConfig:
         return self
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return the value set for an option, else `default`."""
+        """Return the value that was set for an option, else `default`, not the algorithm's default."""
         return self[name] if name in self._options else default
 
     def __getitem__(self, name: str) -> Any:
@@ -369,7 +373,7 @@ class AlgorithmConfig:
         self.update_from_dict({name: value})
 
     def __getattr__(self, name: str) -> Any:
-        # `copy` and `pickle` look these up before they exist; looking them up as options would recurse.
+        # `copy` and `pickle` look up these attributes before they exist; looking them up as options would recurse.
         if name in _INSTANCE_ATTRIBUTES or name.startswith("__"):
             raise AttributeError(name)
         if name in REMOVED_METHODS:
@@ -414,7 +418,10 @@ class AlgorithmConfig:
         return self._algorithm_path.rpartition(":")[2].lower()
 
     def _set(self, method: str, options: Mapping[str, Any]) -> Self:
-        """Check that the method accepts the options, and set them."""
+        """Check that the method accepts the options, and set them.
+
+        Options that the algorithm lacks here are ignored if they have RLlib's defaults.
+        """
         if self._is_frozen:
             raise SpecError("the config is frozen: change config.copy(copy_frozen=False) instead.")
         settings = {

@@ -24,14 +24,14 @@ from hindcast.run.placement import LOCAL
 from hindcast.worker_processes import Workers
 
 _EPISODES_PER_SLOT = 4
-"""Episodes of a range for each slot (an environment of a runner): a slot with short episodes plays more of them."""
+"""Episodes of a range per slot (an environment of a runner), so that slots with short episodes can play more."""
 
 
 class EvaluationRecording(GrowingDataset):
     """A dataset that grows with every evaluation.
 
     Args:
-        resource: the recording; its duration is that of one evaluation.
+        resource: the recording; its duration applies to each evaluation.
         reporter: receives the notes.
     """
 
@@ -51,11 +51,11 @@ class EvaluationRecording(GrowingDataset):
         report = EnvReport()
         duration = self._spec.duration
         if duration.episodes is not None:
-            self._record_ranges(workers, policy, self._next_ranges(duration.episodes), report)
+            self._record_ranges(workers, policy, self._take_next_ranges(duration.episodes), report)
             return report
         assert duration.timesteps is not None
         while sum(report.lengths) < duration.timesteps:
-            self._record_ranges(workers, policy, self._next_ranges(self._range_size), report)
+            self._record_ranges(workers, policy, self._take_next_ranges(self._range_size), report)
         return report
 
     def close(self) -> None:
@@ -69,13 +69,18 @@ class EvaluationRecording(GrowingDataset):
 
     @property
     def _range_size(self) -> int:
-        """Number of episodes of a range: full files if their size is limited, and enough to keep all slots busy."""
+        """Number of episodes of a range.
+
+        If the episodes of a file are limited, a range fills the fewest files that give every slot an episode; otherwise
+        it has `_EPISODES_PER_SLOT` episodes per slot.
+        """
         num_slots, episodes_per_file = self._spec.runners.envs_per_runner, self._spec.output.episodes_per_file
         if episodes_per_file is None:
             return _EPISODES_PER_SLOT * num_slots
         return episodes_per_file * math.ceil(num_slots / episodes_per_file)
 
     def _open_workers(self, policy: Policy) -> Workers[Runner]:
+        """Return the runners; before the first evaluation, open the dataset and start them. Save a changed policy."""
         if self._workers is None:
             self._open(policy)
         self._save_changed_policy(policy)
@@ -94,8 +99,8 @@ class EvaluationRecording(GrowingDataset):
             return None
         return "episodes of another policy"
 
-    def _next_ranges(self, num_episodes: int) -> list[RangeToRecord]:
-        """Divide the next episodes into ranges."""
+    def _take_next_ranges(self, num_episodes: int) -> list[RangeToRecord]:
+        """Advance by `num_episodes` episodes, and return them divided into ranges."""
         indices = range(self._num_episodes, self._num_episodes + num_episodes)
         ranges = [
             indices[start : start + self._range_size] for start in range(0, num_episodes, self._range_size)
@@ -110,20 +115,21 @@ class EvaluationRecording(GrowingDataset):
     def _record_ranges(
         self, workers: Workers[Runner], policy: Policy, tasks: list[RangeToRecord], report: EnvReport
     ) -> None:
-        """Record the ranges that are not committed yet, and report the episodes of all ranges."""
+        """Record the ranges that are not committed yet, and add the episodes of all ranges to the report."""
         recorded_ranges: dict[int, RecordedRange] = {}
-        missing = [task for task in tasks if task.number not in self._commits_made]
-        if missing:
-            # A manifest marks a dataset as complete.
+        missing_tasks = [task for task in tasks if task.number not in self._commits_made]
+        if missing_tasks:
+            # A manifest marks a dataset as complete, which it is not while episodes are added.
             self._folder.child(MANIFEST).delete()
 
         def next_task(in_progress: set[int]) -> RangeToRecord | None:
             return next(
-                (task for task in missing if task.number not in in_progress | recorded_ranges.keys()), None
+                (task for task in missing_tasks if task.number not in in_progress | recorded_ranges.keys()),
+                None,
             )
 
         policy.preprocessing.reset()
-        # Runners in other processes get the policy as files; those in this process use the object.
+        # Runners in other processes get the policy as files; runners in this process use the object.
         runner_policy = policy if isinstance(workers, LocalWorkers) else policy.to_files()
         for recorded_range in record_ranges(workers, runner_policy, next_task):
             range_number = recorded_range.commit.range

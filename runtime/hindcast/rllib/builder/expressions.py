@@ -43,10 +43,11 @@ def parse_comparisons(expression: Any) -> list[Term]:
     try:
         tokens, values = _tokenize(expression)
         # Without the calls of `and`, each comparison has four tokens: the call, two operands and its end.
-        operands = [
+        comparison_tokens = [
             token for token in tokens if not (token[0] in ("call", "end") and token[1] in _AND_FUNCTIONS)
         ]
-        terms = zip(*[iter(operands)] * 4, strict=True)
+        # The same iterator four times: each tuple takes the next four tokens.
+        terms = zip(*[iter(comparison_tokens)] * 4, strict=True)
         return [
             _parse_term(call, left_operand, right_operand, end, values)
             for call, left_operand, right_operand, end in terms
@@ -59,7 +60,7 @@ def parse_comparisons(expression: Any) -> list[Term]:
 
 
 def _tokenize(expression: Any) -> tuple[list[Token], Sequence[Any]]:
-    """Return an expression's tokens, in order, and the values that its literals refer to by index."""
+    """Return an expression's tokens, in order, and the values that its literals and options refer to by index."""
     import pyarrow as pa
 
     # pyarrow has no accessors for the parts of an expression, and `to_substrait` requires the columns' types, which a

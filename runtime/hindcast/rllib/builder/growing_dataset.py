@@ -1,4 +1,4 @@
-"""`GrowingDataset`, a dataset that grows while a script runs, and is complete whenever the script ends."""
+"""`GrowingDataset`, a dataset that grows while a script runs, and is complete after `close`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hindcast.run.recording.recording_run import RecordingRun
 
 
 class GrowingDataset(RecordingRun):
-    """A dataset to which ranges of episodes are added.
+    """A dataset to which a script adds ranges of episodes; a later script may continue it.
 
     Args:
         resource: the recording.
@@ -30,12 +30,12 @@ class GrowingDataset(RecordingRun):
     """
 
     module_name = "module"
-    """Folder of the policy that is stored with the data."""
+    """Name of the folder, in the policy folder of the dataset, of the policy that is stored with the data."""
 
     def __init__(self, resource: OfflineRecording, reporter: Reporter) -> None:
         super().__init__(resource, reporter, Interruption())
         self._exit_stack = contextlib.ExitStack()
-        self._commits_made: dict[int, Commit] = {}
+        self._commits_made: dict[int, Commit] = {}  # by number of the range, with those of earlier scripts
         self._policy_digests: list[str] = []
         self._recorded_task: RecordingTask | None = None
 
@@ -59,7 +59,12 @@ class GrowingDataset(RecordingRun):
         return str(self._policy_folder.child(self.module_name))
 
     def _open(self, policy: Policy) -> None:
-        """Lock the output, and read or clear the episodes that it contains."""
+        """Lock the output, and read its commits, or clear them if this dataset cannot continue them.
+
+        Raises:
+            OutputConflict: the output contains other data, or episodes that this dataset neither can continue nor may
+                replace.
+        """
         self._check_output()
         self._exit_stack.enter_context(self._sole_writer())
         # Runners of a killed script may still be writing.
@@ -79,13 +84,16 @@ class GrowingDataset(RecordingRun):
             self._reporter.note(self._name, f"resuming an earlier run in {self._folder}")
 
     def _describe_conflict(self, policy: Policy) -> str | None:
-        """Describe existing episodes that this dataset cannot continue; return None if it can."""
+        """Describe the existing episodes if this dataset cannot continue them; return None if it can."""
         raise NotImplementedError
 
     def _save_changed_policy(self, policy: Policy) -> None:
-        """Save the policy if its weights have changed since the last call."""
+        """Save the policy, unless it has the same weights as in the last call.
+
+        Called before the first episodes with these weights are written, so that episodes have their policy even if the
+        script is killed.
+        """
         digest = policy.digest
-        # Before its first episodes are written, so that recorded episodes have their policy even after a kill.
         if digest not in self._policy_digests[-1:]:
             policy.save(self._module)
             self._policy_digests.append(digest)

@@ -121,6 +121,7 @@ def model_fields(config: DefaultModelConfig | Mapping[str, Any]) -> dict[str, An
             raise SpecError(f"model_config.{name} is not a field{nearest(name, OPTIONS[MODEL])}")
         if name in _SHARED_DEFAULTS and value == _DEFAULTS[name]:
             continue
+        # The arguments of an initialiser belong to the field of the initialiser.
         if option.kind == "mapped" and not name.endswith(_KWARGS_SUFFIX):
             section[option.training.removeprefix("model.")] = _convert_field(name, value, options)
         elif option.kind == "refused" and value != _DEFAULTS[name]:
@@ -129,13 +130,13 @@ def model_fields(config: DefaultModelConfig | Mapping[str, Any]) -> dict[str, An
 
 
 def replaced_model_fields(
-    config: DefaultModelConfig | Mapping[str, Any], idle_fields: Mapping[str, str]
+    config: DefaultModelConfig | Mapping[str, Any], reason_by_field: Mapping[str, str]
 ) -> list[str]:
-    """Return notes on the fields with values that are replaced or have no effect.
+    """Return a note, `<field>: <reason>`, for each field whose value is replaced or has no effect.
 
     Args:
         config: the model config.
-        idle_fields: the resource's fields without effect -> the reason.
+        reason_by_field: field of the resource that has no effect -> the reason.
     """
     options, notes = model_config_to_dict(config), []
     if options.get("head_fcnet_hiddens") and "head_fcnet_activation" in options:
@@ -150,9 +151,11 @@ def replaced_model_fields(
         if name.endswith(_KWARGS_SUFFIX) and value and options.get(name.removesuffix(_KWARGS_SUFFIX)) is None
     ]
     return notes + [
-        f"{name}: {use_option_names(idle_fields[field])}"
+        f"{name}: {use_option_names(reason_by_field[field])}"
         for name, option in OPTIONS[MODEL].items()
-        if name in options and (field := option.training) in idle_fields and not name.endswith(_KWARGS_SUFFIX)
+        if name in options
+        and (field := option.training) in reason_by_field
+        and not name.endswith(_KWARGS_SUFFIX)
     ]
 
 
@@ -181,7 +184,10 @@ def _is_initializer(name: str) -> bool:
 
 
 def _padding_field(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `convPadding`, from the fourth entries of `conv_filters`; layers without one have "same"."""
+    """Return `convPadding`, from the fourth entries of `conv_filters`; a layer with three entries has "same".
+
+    Empty without filters, or if `conv_padding` is set. All layers must have the same padding.
+    """
     filters = options.get("conv_filters")
     if not filters or options.get("conv_padding") is not None:
         return {}

@@ -36,12 +36,12 @@ class RLModuleSpec:
         model_config: with a class, a dictionary of JSON values: the keyword arguments of `setup()`, or, if `setup()`
             has no arguments, the values of `self.model_config["name"]`; `max_seq_len` also sets the network's sequence
             length. A `DefaultModelConfig`, or a dictionary without a class, is used as `rl_module(model_config=...)`.
-        observation_space: only used by `build()`; otherwise the space of the environment or the data.
+        observation_space: only used by `build()`; a training uses the space of the environment or the data.
         action_space: see `observation_space`.
-        inference_only: replaced; follows from the other options.
-        learner_only: replaced; follows from the other options.
-        catalog_class: refused, except `BCCatalog`.
-        load_state_path: refused.
+        inference_only: has no effect: it follows from the other options.
+        learner_only: has no effect: it follows from the other options.
+        catalog_class: refused, except `BCCatalog` and None.
+        load_state_path: refused, except None; use `initial_checkpoint`.
     """
 
     module_class: type[RLModule] | str | None = None
@@ -164,8 +164,8 @@ def module_fields(spec: ModuleSpecLike) -> dict[str, Any]:
     return section | sequence_length | {"moduleOptions": options}
 
 
-def replaced_module_fields(spec: ModuleSpecLike, idle_fields: Mapping[str, str]) -> list[str]:
-    """Return notes on the fields with values that are replaced or have no effect; see `replaced_model_fields`."""
+def replaced_module_fields(spec: ModuleSpecLike, reason_by_field: Mapping[str, str]) -> list[str]:
+    """Return a note for each field whose value is replaced or has no effect; see `replaced_model_fields`."""
     spec_fields = spec_to_dict(spec)
     config = spec_fields.get("model_config")
     notes = [
@@ -174,5 +174,5 @@ def replaced_module_fields(spec: ModuleSpecLike, idle_fields: Mapping[str, str])
         if OPTIONS[MODULE][name].kind == "replaced"
     ]
     if config is not None and ("module_class" not in spec_fields or isinstance(config, DefaultModelConfig)):
-        notes += replaced_model_fields(config, idle_fields)
+        notes += replaced_model_fields(config, reason_by_field)
     return notes

@@ -19,7 +19,7 @@ class NamedAlgorithm(RunningAlgorithm):
 
     Args:
         config: the algorithm's config, or its options by name; None is a config without options.
-        env: see `environment()`; None uses the config's.
+        env: see `AlgorithmConfig.environment`; None uses the config's environment.
 
     Raises:
         UserError: the options, the environment or the data are invalid, or the config is for another algorithm.
@@ -36,5 +36,5 @@ class NamedAlgorithm(RunningAlgorithm):
 
     @classmethod
     def get_default_config(cls) -> AlgorithmConfig:
-        """Return a config without options."""
+        """Return a config of this algorithm without options."""
         return AlgorithmConfig(cls.algorithm_name)

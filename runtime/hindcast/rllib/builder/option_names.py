@@ -1,4 +1,4 @@
-"""Names of the builder's options, and the errors for unknown ones."""
+"""Names of the builder's options, and errors for unknown names."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _RLLIB_DEFAULTS: Final = {
 }
 """Option that only some algorithms have here -> RLlib's default, which the other algorithms accept."""
 _UNSET_VALUES: Final = {"target_entropy": "auto"}
-"""Option -> RLlib's value that leaves it to the algorithm."""
+"""Option -> RLlib's value that leaves the choice to the algorithm, as an unset option does here."""
 _DEPRECATED_VALUE: Final = -1
 """RLlib's value of deprecated options."""
 REMOVED_METHODS: Final = {
@@ -69,11 +69,14 @@ REMOVED_METHODS: Final = {
 
 
 class UnknownName(SpecError, AttributeError):
-    """A name that is neither an option nor a method; an `AttributeError` for `hasattr` and `getattr`."""
+    """A name that is neither an option nor a method; also an `AttributeError`, as `hasattr` and `getattr` require."""
 
 
 def algorithm_options(algorithm: str | None) -> list[str]:
-    """Return the names of an algorithm's options in snake case; for None or a custom algorithm, those of all."""
+    """Return the names of an algorithm's options in snake case; for None or a custom one, those of all algorithms.
+
+    The list may then contain a name several times.
+    """
     option_schemas = [schemas()[algorithm]] if algorithm in schemas() else schemas().values()
     return [to_option_name(name) for schema in option_schemas for name in schema["properties"]]
 
@@ -87,7 +90,7 @@ def find_schema(algorithm: str | None, name: str) -> Mapping[str, Any]:
 
 
 def find_default(algorithm: str | None, name: str) -> Any:
-    """Return the algorithm's default of an option; None if it has none.
+    """Return the algorithm's default of an option; None if the algorithm has no such option, or is custom.
 
     Raises:
         UnknownName: the name is not an option, or is an option of another algorithm.
@@ -100,10 +103,10 @@ def find_default(algorithm: str | None, name: str) -> Any:
 
 
 def find_method(algorithm: str | None, name: str) -> str:
-    """Return the method that an option belongs to.
+    """Return the method that an option belongs to; the first one in the table's order if there are several.
 
     Raises:
-        SpecError: the option is unknown.
+        SpecError: no method accepts the option.
     """
     if methods := methods_with(name):
         return methods[0]
@@ -121,7 +124,8 @@ def check_name(algorithm: str | None, method: str, name: str, value: Any) -> Non
     """Check that a method accepts an option.
 
     Raises:
-        SpecError: the name is not an option, belongs to another method or algorithm, or is refused.
+        SpecError: the name is not an option, belongs to another method or algorithm, or is a refused option and the
+            value is not RLlib's default.
     """
     option = OPTIONS[method].get(name) if is_in_table(algorithm, name) else None
     if option is None and not (method == "training" and _is_algorithm_option(algorithm, name)):
@@ -150,7 +154,7 @@ def is_unset(name: str, value: Any) -> bool:
 
 
 def _requests_something(option: Option, value: Any) -> bool:
-    """Return True if a value of a refused option requests something; RLlib's default does not."""
+    """Return True if a value of a refused option requests what Hindcast does not have; RLlib's default does not."""
     if value is None:
         return False
     if option.default is not None:
@@ -161,7 +165,10 @@ def _requests_something(option: Option, value: Any) -> bool:
 
 
 def _equals(value: Any, default: Any) -> bool:
-    """Compare a value of any type with a default; `==` of arrays would compare elements."""
+    """Return True if a value of any type equals a default.
+
+    The types are compared first, since `==` of arrays compares elements and has no truth value.
+    """
     return type(value) in (type(default), int, float) and bool(value == default)
 
 

@@ -19,7 +19,7 @@ from hindcast.rllib.builder.expressions import is_expression, parse_comparisons
 from hindcast.rllib.builder.model_config import DefaultModelConfig, convert_observation_filter, model_fields
 from hindcast.rllib.builder.module_spec import MultiRLModuleSpec, RLModuleSpec, module_fields
 from hindcast.rllib.builder.options import OPTIONS
-from hindcast.rllib.builder.user_objects import environment_id, import_path_of, to_import_path
+from hindcast.rllib.builder.user_objects import import_path_of, to_environment_id, to_import_path
 
 Options = Mapping[str, Any]
 
@@ -29,6 +29,7 @@ _READ_METHODS: Final = {
 }
 """Read method of Ray Data -> format of the input."""
 _WRITE_METHODS: Final = {"write_parquet": None, "write_json": "JSON", "write_csv": "CSV"}
+"""Write method of Ray Data -> format of the output; None leaves the format to `output_write_episodes`."""
 _URI_SCHEMES: Final = {"gcs": "gs://", "s3": "s3://", "abs": "abfss://"}
 """RLlib's name of a file system -> the scheme of its URIs."""
 _ESTIMATORS: Final = {
@@ -48,10 +49,14 @@ _REPLACED_ENTRIES: Final = {
     ),
     "map_batches_kwargs": {"zero_copy_batch": "blocks are always read in shared memory"},
 }
+"""Option -> its entries without effect -> the reason."""
 
 
 def copy_value(value: Any) -> Any:
-    """Copy containers and descriptions of networks, recursively; return any other object itself."""
+    """Copy dictionaries, lists, tuples and descriptions of networks, recursively; return any other object itself.
+
+    Sets and instances of subclasses of list are copied without their elements.
+    """
     if isinstance(value, dict):
         mapping = copy.copy(value)
         mapping.update({key: copy_value(entry) for key, entry in value.items()})
@@ -68,6 +73,7 @@ def copy_value(value: Any) -> Any:
 
 
 def _check_env_config(value: Any) -> Any:
+    """Return the value unchanged, after checking that a resource can contain it."""
     if isinstance(value, Mapping) and (problem := find_non_json(to_yaml_types(value))):
         raise SpecError(
             f"env_config contains {problem}, which a resource cannot contain: use it in the function that you pass to "
@@ -91,7 +97,7 @@ def input_fields(options: Options, common_fields: Options) -> list[dict[str, Any
 
     Args:
         options: name -> value as set by the user.
-        common_fields: the fields of every entry; "sampler" has the fields of the sampler.
+        common_fields: the fields of every entry that is a path; under "sampler", the fields of the sampler.
 
     Raises:
         SpecError: there are no inputs, one is not a path, the sampler is missing, or read options conflict.
@@ -183,11 +189,11 @@ def check_batching(options: Any) -> None:
 
 
 def replaced_entries(option: str, value: Any) -> list[str]:
-    """Return the entries without effect in a dictionary of options, each with its replacement."""
+    """Return a note, `<entry>: <reason>`, for each entry without effect in the dictionary of an option."""
     if not isinstance(value, Mapping):
         return []
-    parts = _REPLACED_ENTRIES.get(option, {})
-    return [f"{name}: {remark}" for name, remark in parts.items() if value.get(name) is not None]
+    reasons = _REPLACED_ENTRIES.get(option, {})
+    return [f"{name}: {reason}" for name, reason in reasons.items() if value.get(name) is not None]
 
 
 def _is_path(value: Any) -> bool:
@@ -207,7 +213,10 @@ def _input_entry(path: Any, options: Options, common_fields: Options) -> dict[st
 
 
 def _add_scheme(path: Any, filesystem: Any) -> str:
-    """Return a path with the scheme of the file system; a file system object replaces the path's own scheme."""
+    """Return a path with the scheme of the file system.
+
+    A file system object replaces the path's own scheme; a name such as "s3" only applies to a path without a scheme.
+    """
     text = str(path)
     if is_filesystem(filesystem):
         from hindcast.storage.user_files import register_filesystem
@@ -242,7 +251,7 @@ def _convert_data_workers(options: Any) -> dict[str, Any]:
     _check_names("map_batches_kwargs", options, ("concurrency", "zero_copy_batch", *_WORKER_FIELDS))
     workers = {_WORKER_FIELDS[name]: value for name, value in options.items() if name in _WORKER_FIELDS}
     concurrency = options.get("concurrency")
-    # For Ray Data a pair is a pool that grows and shrinks.
+    # For Ray Data a pair is the minimum and maximum size of a pool.
     if isinstance(concurrency, tuple | list):
         if len(concurrency) != 2:
             raise SpecError(
@@ -301,6 +310,7 @@ def _estimate_name(label: str, entry: Any) -> str:
 
 
 def _convert_evaluation_type(value: Any) -> list[str] | None:
+    """Return the estimate as a list; None for the loss, which is always computed."""
     name = _convert_choice("offline_evaluation_type", {"eval_loss": None, "is": "is", "pdis": "pdis"}, value)
     return None if name is None else [name]
 
@@ -354,6 +364,7 @@ def _to_callback_classes(hook: str, value: Any) -> list[Any]:
 
 
 def _zero_to_one(value: Any) -> Any:
+    """Convert 0, which for RLlib is one runner or learner in the calling process, to 1."""
     return 1 if isinstance(value, int) and value == 0 else value
 
 
@@ -367,7 +378,7 @@ def _convert_bytes(value: Any) -> Any:
 
 
 def require_mapping(label: str, value: Any) -> Mapping[str, Any]:
-    """Check that a value is a dictionary, and return it.
+    """Return a value after checking that it is a dictionary.
 
     Raises:
         SpecError: the value is not a dictionary.
@@ -389,7 +400,7 @@ def _check_names(option: str, options: Any, names: Iterable[str]) -> None:
 
 
 CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "env": environment_id,
+    "env": to_environment_id,
     "env_config": _check_env_config,
     "observation_space": space_to_field,
     "action_space": space_to_field,
@@ -430,4 +441,4 @@ CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "model_config": model_fields,
     "rl_module_spec": module_fields,
 }
-"""Option -> the function that converts its value to the value of the field; None leaves the field out."""
+"""Option -> the function that converts its value to the value of the field; a result of None leaves the field out."""

@@ -33,8 +33,9 @@ class Option(NamedTuple):
         training: path of the field in the spec of an OfflineTraining, by YAML names; "" if it has none.
         recording: path of the field in the spec of an OfflineRecording; "" if it has none.
         remark: the option's meaning here, its replacement, or why it is refused.
-        only_with: the option without which it has no effect; None if it does not depend on another.
-        default: RLlib's default, which is accepted for a refused option; None if it is None, False, 0 or empty.
+        only_with: the option without which it has no effect; None if it has an effect on its own.
+        default: RLlib's default, which is accepted for a refused option; None if RLlib's default is None, False, 0 or
+            empty.
         algorithms: RLlib's algorithms that have the option, "" for all. Otherwise a custom algorithm may define an
             option of this name.
     """
@@ -57,7 +58,7 @@ _PREPARE_FIELD: Final = re.compile(
     rf"(?<![.\w])(?:spec\.input\[\d+\]\.)?prepare\.({'|'.join(map(to_camel, PrepareSpec.model_fields))})\b(?:: (\w+))?"
 )
 _DATA_FIELD: Final = re.compile(r"`(schema)`|\b(ignoreFinalObservation|actionsNormalized): true\b")
-"""Names of an input's fields in messages about data, which do not contain the path in the resource."""
+"""An input's fields as messages about data name them: without their path in the resource."""
 _ALGORITHM_SECTIONS: Final = ("config.", "customConfig.")
 """Sections of a resource with the algorithm's own options."""
 _VALUE_CLASSES: Final = (MODEL, MODULE)
@@ -65,7 +66,7 @@ _VALUE_CLASSES: Final = (MODEL, MODULE)
 
 
 def _parse_row(method: str, row: dict[str, Any]) -> list[Option]:
-    """Return the options of a row of `options.toml`; they differ only in their names."""
+    """Return the options of a row of `options.toml`, which are equal except for their names."""
     kind: Kind = "replaced" if "replaced" in row else "refused" if "refused" in row else "mapped"
     training, recording = (row.get(name, row.get("field", "")) for name in ("training", "recording"))
     if "model" in row:
@@ -99,11 +100,14 @@ OPTIONS_BY_NAME: Final = {
     for name in options
     if method not in _VALUE_CLASSES
 }
-"""The options of a config by name, in the table's order; a name means the same in all methods."""
+"""The options of a config by name, in the table's order; a name means the same in all methods that have it."""
 
 
 def is_in_table(algorithm: str | None, name: str) -> bool:
-    """Return True if the table defines an option; False if the algorithm itself does."""
+    """Return True if the table defines an option; False if only the algorithm may.
+
+    A custom algorithm may define an option of its own under the name of an option that only some algorithms have.
+    """
     return name in OPTIONS_BY_NAME and not (
         OPTIONS_BY_NAME[name].algorithms and algorithm is not None and is_custom(algorithm)
     )

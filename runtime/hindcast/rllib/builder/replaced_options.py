@@ -1,4 +1,4 @@
-"""Notes on options that are set and have no effect on what is built."""
+"""Notes on options that are set although they have no effect on what is built, wholly or in part."""
 
 from __future__ import annotations
 
@@ -27,41 +27,41 @@ _ONLINE_SECTIONS: Final = ("environment", "model", "seed", "evaluation", "initia
 def replaced_options(algorithm: str | None, options: Mapping[str, Any]) -> list[str]:
     """Return a line for each option without effect: its name, then its replacement or the reason."""
     set_options = {name: value for name, value in options.items() if value is not None}
-    idle_fields = _idle_fields(algorithm, options)
+    reason_by_field = _find_reasons_by_field(algorithm, options)
     return [
         f"{name}: {note}"
         for name in set_options
-        for note in _notes_on_option(algorithm, set_options, name, idle_fields)
+        for note in _notes_on_option(algorithm, set_options, name, reason_by_field)
     ]
 
 
 def _notes_on_option(
-    algorithm: str | None, options: Mapping[str, Any], name: str, idle_fields: Mapping[str, str]
+    algorithm: str | None, options: Mapping[str, Any], name: str, reason_by_field: Mapping[str, str]
 ) -> Iterator[str]:
     option = OPTIONS_BY_NAME.get(name)
     if option is None:
         field = to_camel(name.rstrip("_"))
-        yield from _first_reason(idle_fields, f"config.{field}", f"customConfig.{field}")
+        yield from _first_reason(reason_by_field, f"config.{field}", f"customConfig.{field}")
     elif option.only_with and not options.get(option.only_with):
         yield f"only has an effect with {option.only_with}"
     elif option.kind == "refused":
-        return  # its value is RLlib's default; any other one is refused when it is set
+        return  # its value is RLlib's default; other values are refused when they are set
     elif option.kind == "replaced":
         yield option.remark
     elif reason := _missing_resource_reason(algorithm, options, option):
         yield reason
     else:
-        yield from _first_reason(idle_fields, option.training, option.recording)
-        yield from _notes_on_entries(options, name, idle_fields)
+        yield from _first_reason(reason_by_field, option.training, option.recording)
+        yield from _notes_on_entries(options, name, reason_by_field)
 
 
-def _first_reason(idle_fields: Mapping[str, str], *fields: str) -> list[str]:
-    """Return the reason of the first field that has no effect, as a list of at most one."""
-    return [use_option_names(idle_fields[field]) for field in fields if field in idle_fields][:1]
+def _first_reason(reason_by_field: Mapping[str, str], *fields: str) -> list[str]:
+    """Return the reason of the first of the fields that has no effect, in a list; empty if all have an effect."""
+    return [use_option_names(reason_by_field[field]) for field in fields if field in reason_by_field][:1]
 
 
 def _missing_resource_reason(algorithm: str | None, options: Mapping[str, Any], option: Option) -> str | None:
-    """Return why none of the resources that are built has the option's field; None if one has it."""
+    """Return why no resource that is built has the option's field; None if a resource has it."""
     has_output, is_online = bool(options.get("output")), algorithm is not None and is_online_only(algorithm)
     if option.recording and has_output:
         return None
@@ -74,17 +74,19 @@ def _missing_resource_reason(algorithm: str | None, options: Mapping[str, Any], 
     if has_output and not has_training:
         return "only applies to trainings, but no input_ is set"
     is_data_field = option.training.startswith("input") and not option.training.startswith("input.sampler")
-    is_idle = is_data_field and option.name != "input_" and not has_recorded_input(options)
-    return "only applies to recorded data, but input_ names none" if is_idle else None
+    lacks_data = is_data_field and option.name != "input_" and not has_recorded_input(options)
+    return "only applies to recorded data, but input_ names none" if lacks_data else None
 
 
-def _notes_on_entries(options: Mapping[str, Any], name: str, idle_fields: Mapping[str, str]) -> Iterator[str]:
+def _notes_on_entries(
+    options: Mapping[str, Any], name: str, reason_by_field: Mapping[str, str]
+) -> Iterator[str]:
     """Yield notes on entries of an option's value."""
     value = options[name]
     if name == "model_config":
-        yield from replaced_model_fields(value, idle_fields)
+        yield from replaced_model_fields(value, reason_by_field)
     if name == "rl_module_spec":
-        yield from replaced_module_fields(value, idle_fields)
+        yield from replaced_module_fields(value, reason_by_field)
     yield from replaced_entries(name, value)
     if name == "output_compress_columns" and not has_packed_columns(options):
         yield "only applies to output_format='SampleBatch'; for Parquet use output_compression"
@@ -94,15 +96,15 @@ def _notes_on_entries(options: Mapping[str, Any], name: str, idle_fields: Mappin
         yield "contradicts materialize_data; the data stay resident because one of the two is True"
 
 
-def _idle_fields(algorithm: str | None, options: Mapping[str, Any]) -> dict[str, str]:
-    """Return the fields without effect and the reasons; empty if the options cannot be built."""
+def _find_reasons_by_field(algorithm: str | None, options: Mapping[str, Any]) -> dict[str, str]:
+    """Return, for each field of the resources that has no effect, the reason; empty if the options cannot be built."""
     try:
         plan = make_build_plan(algorithm or "", options, "config")
     except SpecError:
         return {}
     resources = [resource for resource in (plan.training, plan.recording) if resource is not None]
-    idle_fields = find_ineffective_options(plan.algorithm, plan.config, plan.model)
-    return idle_fields | {
+    reason_by_field = find_ineffective_options(plan.algorithm, plan.config, plan.model)
+    return reason_by_field | {
         field: reason
         for resource in resources
         for field, reason in find_ineffective_fields(resource, is_one_machine=True).items()

@@ -44,12 +44,12 @@ _SOURCE_OPTIONS: Final = ("input_", "input_filesystem")
 
 
 def is_online_only(algorithm: str) -> bool:
-    """Return True if the algorithm only learns from its own samples."""
+    """Return True if the algorithm learns from its own samples and cannot learn from data."""
     return can_learn_online(algorithm) and algorithm not in algorithms("OfflineTraining")
 
 
 def can_learn_online(algorithm: str) -> bool:
-    """Return True if the algorithm learns from its own samples if there are no data."""
+    """Return True if the algorithm can learn from its own samples, without data; False for a custom algorithm."""
     return algorithm in algorithms("OfflineRecording")
 
 
@@ -127,7 +127,7 @@ def recording_resource(
         policy = {"train": {**train, **policy_fields.get("train", {})}}
     explore_field = {"explore": policy_fields["explore"]} if "explore" in policy_fields else {}
     spec |= {"policy": {**policy, **explore_field}, "duration": duration}
-    # With 0 runners RLlib records in the calling process; that is one runner here.
+    # With 0 runners RLlib records in the calling process, which counts as one runner here.
     if spec["runners"].get("replicas") == 0:
         spec["runners"]["replicas"] = 1
     _set_field(spec, "output.path", output_path(options))
@@ -143,7 +143,10 @@ def has_packed_columns(options: Options) -> bool:
 
 
 def algorithm_config(algorithm: str, options: Options) -> Fields:
-    """Return the algorithm's own options, which are not in the table, by their YAML names (`lambda` for `lambda_`)."""
+    """Return the algorithm's own options, by their YAML names (`lambda` for `lambda_`).
+
+    These are the options that are not in the table and are not left to the algorithm.
+    """
     algorithm_options = {
         name: value
         for name, value in options.items()
@@ -181,7 +184,17 @@ def parse_section(model: type[M], data: Fields, path: tuple[str, ...]) -> M:
 
 
 def _parse_resource(model: type[M], name: str, spec: Fields, problems: list[Problem] | None = None) -> M:
-    """Parse a resource. `problems` are those of its algorithm; None checks the algorithm as for any resource."""
+    """Parse a resource.
+
+    Args:
+        model: the resource's model.
+        name: `metadata.name`.
+        spec: the spec, by its YAML names.
+        problems: problems with the algorithm, if the caller has already checked it; None checks it here.
+
+    Raises:
+        SpecError: one line per problem.
+    """
     data = {"apiVersion": API_VERSION, "kind": model.__name__, "metadata": {"name": name}, "spec": spec}
     lines = [sentence(problem) for problem in (check_algorithms(data) if problems is None else problems)]
     try:
@@ -194,7 +207,10 @@ def _parse_resource(model: type[M], name: str, spec: Fields, problems: list[Prob
 
 
 def _option_fields(options: Options, kind: str) -> Fields:
-    """Return the fields of all options in this kind of resource; the last option that sets a field takes precedence."""
+    """Return the spec's fields that the options set in a "training" or "recording".
+
+    If several options set a field, the last one in the table's order takes precedence.
+    """
     spec: Fields = {}
     for name, option in OPTIONS_BY_NAME.items():
         field = option.training if kind == "training" else option.recording
@@ -207,6 +223,7 @@ def _option_fields(options: Options, kind: str) -> Fields:
 
 
 def _set_field(spec: Fields, field: str, value: Any) -> None:
+    """Set a field by its path in the spec; a mapping is merged into an existing one."""
     *parents, name = field.split(".")
     for parent in parents:
         spec = spec.setdefault(parent, {})
@@ -215,8 +232,11 @@ def _set_field(spec: Fields, field: str, value: Any) -> None:
 
 
 def _check_runners(options: Options) -> None:
-    """Check the values of the options of runners."""
-    # A training has no runners, so its resource does not contain them.
+    """Check the values of the options of runners, which a training ignores.
+
+    Raises:
+        SpecError: one line per problem.
+    """
     runner_options = {name: options.get(name) for name in ("num_env_runners", "num_cpus_per_env_runner")}
     parse_section(
         RunnersSpec, _option_fields(runner_options, "recording").get("runners", {}), ("spec", "runners")
@@ -243,7 +263,8 @@ class BuildPlan:
     """The resources and options that `build_algo` builds from.
 
     Attributes:
-        training: the training of the policy; None if there is only an output and the algorithm cannot learn online.
+        training: the training of the policy; None with an `output`, without `input_`, and with an algorithm that cannot
+            learn online.
         recording: the recording of the output; None without an output.
         is_online: whether the algorithm only learns from its own samples.
         algorithm: name or import path of the algorithm.
@@ -294,7 +315,7 @@ def make_build_plan(algorithm: str, options: Mapping[str, Any], name: str) -> Bu
 
 
 def _with_evaluation(resource: OfflineTraining, num_envs: Any) -> OfflineTraining:
-    """Add an evaluation section if there is an environment, so that `evaluate()` can be called."""
+    """Add an evaluation section if there is an environment and no such section, so that `evaluate()` can be called."""
     spec = resource.spec
     if spec.environment is None or spec.evaluation is not None:
         return resource

@@ -18,11 +18,14 @@ _EXPECTED_METRICS: Final = {
     "evaluation_interval": (ENV_RUNNER_RESULTS, (EPISODE_RETURN_MEAN,)),
     "offline_evaluation_interval": ("offline", (ESTIMATED_RETURN, VALIDATION_LOSS)),
 }
-"""Option -> the section of an evaluation's results that it requests, and the metrics in it."""
+"""Option -> (section of the results of the evaluation that it requests, names of metrics in this section)."""
 
 
 class AlgorithmTrainable(Trainable):
-    """A trial of Tune: a `RunningAlgorithm` in an actor; `config` is a resolved `AlgorithmConfig.to_dict()`."""
+    """A trial of Tune: a `RunningAlgorithm` in a Ray actor.
+
+    Its `config` is an `AlgorithmConfig.to_dict()` in which Tune has replaced search spaces by values.
+    """
 
     algorithm: ClassVar[str]
 
@@ -37,7 +40,7 @@ class AlgorithmTrainable(Trainable):
         self._running_algorithm: RunningAlgorithm = algorithm_config.build_algo()
 
     def step(self) -> dict[str, Any]:
-        """Run one iteration. Metrics of evaluations that have no value yet are NaN."""
+        """Run one iteration and return its results; expected metrics of evaluations that have no value are NaN."""
         result = self._running_algorithm.train()
         evaluation = dict(result.get(EVALUATION_RESULTS, {}))
         for option in self._expected_options:
@@ -66,7 +69,7 @@ class AlgorithmTrainable(Trainable):
         max_node_cpus = max(
             (int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]), default=0
         )
-        # A trial that requests more CPUs than any node has waits forever. With fewer it starts fewer processes.
+        # A trial that requests more CPUs than any node has waits forever; one with fewer CPUs starts fewer processes.
         cpus = min(1 + _num_evaluation_processes(config), max(1, max_node_cpus))
         gpus = float(config.get("num_gpus_per_learner") or 0)
         return PlacementGroupFactory([{"CPU": cpus, **({"GPU": gpus} if gpus else {})}])

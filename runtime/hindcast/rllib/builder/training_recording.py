@@ -3,7 +3,7 @@
 The rollout of an iteration depends only on the iteration's number and the weights, and an episode played between
 updates only on its index and the weights: a training that resumes plays the same episodes again. The dataset therefore
 records the position (iteration or episode index) up to which it has episodes, and skips earlier positions. All episodes
-are written before a checkpoint, so a script that is killed plays the episodes again that it had not written.
+are written before a checkpoint, so a script that is killed plays again only the episodes that were not written.
 """
 
 from __future__ import annotations
@@ -36,14 +36,16 @@ class TrainingRecording(GrowingDataset):
         super().__init__(resource.model_copy(update={"spec": spec}), reporter)
         self._learning_policy = policy
         self._pending_episodes: list[Episode] = []
-        self._positions = range(0)
+        self._positions = range(0)  # from the first to the last of the pending episodes
         self._pending_bytes = 0
 
     def on_episodes(self, position: int, episodes: list[Episode]) -> None:
-        """Add new episodes. Those that the end of an iteration cuts are recorded as truncated: they are not continued.
+        """Add new episodes. Episodes that the end of an iteration cuts are recorded as truncated: they do not continue.
+
+        The episodes of a position that is already pending or committed are ignored.
 
         Args:
-            position: number of the iteration, or index of the last episode; it increases from call to call.
+            position: number of the iteration, or index of the last of the episodes; it increases from call to call.
             episodes: the episodes played since the last call.
 
         Raises:
@@ -53,7 +55,8 @@ class TrainingRecording(GrowingDataset):
         if self._recorded_task is None:
             self._begin()
         if position <= (
-            # A resumed training plays positions again that are already pending or committed.
+            # A resumed training repeats positions that are already pending or committed. A commit's number is the last
+            # position that it contains.
             self._positions[-1] if self._pending_episodes else max(self._commits_made, default=-1)
         ):
             return
@@ -66,14 +69,14 @@ class TrainingRecording(GrowingDataset):
             self.flush()
 
     def flush(self) -> None:
-        """Write the episodes received so far.
+        """Write the pending episodes as one range, and commit it.
 
         Raises:
             StorageError: the episodes cannot be written; the dataset then contains none of them.
         """
         if not self._pending_episodes or self._recorded_task is None:
             return
-        # A manifest marks a dataset as complete.
+        # A manifest marks a dataset as complete, which it is not while episodes are added.
         self._folder.child(MANIFEST).delete()
         task = RangeToRecord(self._positions[-1], self._positions)
         block = episodes_to_block(self._pending_episodes, self._recorded_task.prefix)
@@ -103,5 +106,9 @@ class TrainingRecording(GrowingDataset):
         return is_large or (max_episodes is not None and len(self._pending_episodes) >= max_episodes)
 
     def _describe_conflict(self, policy: Policy) -> str | None:  # noqa: ARG002
-        is_ours = self._policy_folder.child(self.module_name).exists()
-        return None if is_ours else "episodes of a policy that is no longer trained"
+        was_recorded_in_training = self._policy_folder.child(self.module_name).exists()
+        return (
+            None
+            if was_recorded_in_training
+            else "episodes of a policy that is not trained while it is recorded"
+        )

@@ -39,7 +39,7 @@ def register_env(name: str, creator: EnvCreator) -> None:
 
     if name in gym.registry and name not in _creators:
         raise SpecError(f"register_env: Gymnasium already has an environment {name!r}; choose another name.")
-    # Otherwise Gymnasium warns about a name that is registered twice.
+    # Registering a name again replaces it. Without this line Gymnasium would warn about it.
     gym.registry.pop(name, None)
     entry_point = partial(_create, creator)
     gym.register(id=name, entry_point=entry_point)
@@ -47,11 +47,11 @@ def register_env(name: str, creator: EnvCreator) -> None:
     _creators[name] = creator
 
 
-def environment_id(environment: Any) -> str:
-    """Return `spec.environment.id` of the argument of `.environment()`.
+def to_environment_id(environment: Any) -> str:
+    """Convert the argument of `.environment()` to `spec.environment.id`.
 
-    For a class that any process can import, it is "package.module:Class"; another class is registered for the processes
-    that this one starts.
+    The id of a class is its "package.module:Class". A class that other processes cannot import is registered here: then
+    its id is only known to this process and those that it starts. A `RegisteredEnv` is registered with Gymnasium.
 
     Raises:
         SpecError: the argument is not an environment.
@@ -70,7 +70,7 @@ def environment_id(environment: Any) -> str:
 
 
 def to_portable(environment: Any) -> Any:
-    """Convert the argument of `.environment()` to a form that other processes understand."""
+    """Return the argument of `.environment()`; a name that is registered here is returned with its creator."""
     if isinstance(environment, str) and environment in _creators:
         return RegisteredEnv(environment, _creators[environment])
     return environment

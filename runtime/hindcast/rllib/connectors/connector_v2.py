@@ -17,7 +17,7 @@ Items = dict[str, Any]
 
 
 class BatchedNdArray(np.ndarray):
-    """An array of several items of a batch: `[items, ...]`."""
+    """An array `[items, ...]` that stands for several items of a batch, not for one."""
 
 
 class ConnectorV2:
@@ -35,8 +35,8 @@ class ConnectorV2:
 
     Attributes:
         stochastic: see `Connector`.
-        columns: names of the columns of `batch` for the algorithm; if empty, all columns that the connector adds to
-            the first episodes.
+        columns: names of the columns that the connector adds to `batch`, for the algorithm; if empty, a call with the
+            first episodes shows them.
         input_observation_space: space of the episodes' observations.
         input_action_space: space of the episodes' actions.
     """
@@ -57,12 +57,12 @@ class ConnectorV2:
 
     @property
     def observation_space(self) -> gym.Space | None:
-        """The space of the observations it returns; see `recompute_output_observation_space`."""
+        """The space of observations after this connector; see `recompute_output_observation_space`."""
         return self.recompute_output_observation_space(self.input_observation_space, self.input_action_space)
 
     @property
     def action_space(self) -> gym.Space | None:
-        """The space of the actions it returns."""
+        """The space of actions after this connector; see `recompute_output_action_space`."""
         return self.recompute_output_action_space(self.input_observation_space, self.input_action_space)
 
     def recompute_output_observation_space(
@@ -70,7 +70,7 @@ class ConnectorV2:
         input_observation_space: gym.Space | None,
         input_action_space: gym.Space | None,  # noqa: ARG002
     ) -> gym.Space | None:
-        """Hook: return the space of the observations for the connectors after it."""
+        """Hook: return the space of observations after this connector; by default the space before it."""
         return input_observation_space
 
     def recompute_output_action_space(
@@ -78,7 +78,7 @@ class ConnectorV2:
         input_observation_space: gym.Space | None,  # noqa: ARG002
         input_action_space: gym.Space | None,
     ) -> gym.Space | None:
-        """Hook: return the space of the actions for the connectors after it."""
+        """Hook: return the space of actions after this connector; by default the space before it."""
         return input_action_space
 
     @staticmethod
@@ -87,7 +87,7 @@ class ConnectorV2:
         agents_that_stepped_only: bool = True,  # noqa: ARG004
         zip_with_batch_column: Mapping[tuple[str], Sequence[Any]] | None = None,
     ) -> Iterator[Any]:
-        """Yield the episodes; with a column of the batch, yield pairs of an episode and an item."""
+        """Yield the episodes; with a column of the batch, yield pairs (episode, item of this episode)."""
         if zip_with_batch_column is None:
             yield from episodes
             return
@@ -102,7 +102,7 @@ class ConnectorV2:
         item_to_add: Any,
         single_agent_episode: SingleAgentEpisode | None = None,
     ) -> None:
-        """Add the value of one step of an episode; call it for each of its steps, in order."""
+        """Add the value of one step of an episode; to be called for each step of the episode, in order."""
         if single_agent_episode is None:
             batch.setdefault(column, []).append(item_to_add)
         else:
@@ -116,7 +116,11 @@ class ConnectorV2:
         num_items: int,
         single_agent_episode: SingleAgentEpisode | None = None,
     ) -> None:
-        """Add the values of `num_items` adjacent steps: a list, or arrays `[num_items, ...]`."""
+        """Add the values of `num_items` adjacent steps: a list, or arrays `[num_items, ...]`.
+
+        Raises:
+            ValueError: the list has another length.
+        """
         if isinstance(items_to_add, list):
             if len(items_to_add) != num_items:
                 raise ValueError(
@@ -196,7 +200,7 @@ class LearnerConnectorPipeline(ConnectorV2):
         self._insert(0, connector)
 
     def insert_before(self, name_or_class: str | type, connector: Any) -> Self:
-        """Add a connector before another.
+        """Add a connector before the first connector of a class or with the name of a class; return the pipeline.
 
         Raises:
             ValueError: there is no such connector.
@@ -205,7 +209,7 @@ class LearnerConnectorPipeline(ConnectorV2):
         return self
 
     def insert_after(self, name_or_class: str | type, connector: Any) -> Self:
-        """Add a connector after another.
+        """Add a connector after the first connector of a class or with the name of a class; return the pipeline.
 
         Raises:
             ValueError: there is no such connector.
@@ -214,7 +218,7 @@ class LearnerConnectorPipeline(ConnectorV2):
         return self
 
     def remove(self, name_or_class: str | type) -> None:
-        """Remove a connector.
+        """Remove the first connector of a class or with the name of a class.
 
         Raises:
             ValueError: there is no such connector.
@@ -250,7 +254,7 @@ class LearnerConnectorPipeline(ConnectorV2):
         raise ValueError(f"the pipeline has no {name}; it contains {self!r}")
 
     def _propagate_spaces(self) -> None:
-        """Pass each connector the spaces that the previous one returns."""
+        """Set the input spaces of each connector to the spaces after the previous connector."""
         spaces = (self.input_observation_space, self.input_action_space)
         for connector in self.connectors:
             if isinstance(connector, ConnectorV2):

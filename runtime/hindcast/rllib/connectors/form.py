@@ -1,7 +1,7 @@
 """Connectors in RLlib's form in a training's pipeline: they are called with lists of `SingleAgentEpisode`.
 
-Adjacent ones become one `EpisodeConnector`: they share episodes, batch and `shared_data`. It converts a block to
-episodes and back, which is slow, since each episode becomes Python objects; only connectors of this form need it.
+Adjacent connectors of this form become one `EpisodeConnector`: they share episodes, batch and `shared_data`. An
+`EpisodeConnector` converts a block to episodes and back, which is slow, since each episode becomes Python objects.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from hindcast.user_code import Misuse, raise_user_code_error
 class EpisodeConnectorForm:
     """See `ConnectorForm`."""
 
-    # Only these: the others need no name, since a training does what they do.
+    # Only connectors that add columns: a training needs none of RLlib's other connectors.
     names = LIBRARY_CONNECTORS.keys()
 
     def factory(self, name: str) -> Callable[..., Any] | None:
@@ -53,12 +53,19 @@ class EpisodeConnectorForm:
         return isinstance(candidate, ConnectorV2) or "episodes" in parameters_of(candidate)
 
     def expand(self, connector: Any) -> Sequence[Any]:
-        """Return the connectors of a pipeline without the default ones at its end, since a training does the same."""
+        """Return what a connector consists of, without what a training does anyway.
+
+        A pipeline loses the default connectors at its end. A connector of RLlib that adds columns becomes an
+        `AddColumns`. Any other connector is returned alone.
+
+        Raises:
+            SpecError: a training does not need the connector.
+        """
         if type(connector) is LearnerConnectorPipeline:
             return _expand_pipeline(connector)
         if type(connector) in LIBRARY_CONNECTORS.values():
-            is_for_all = isinstance(connector, AddColumnsFromEpisodesToTrainBatch)
-            return [AddColumns(connector.added_columns, all_recorded=is_for_all)]
+            adds_all_recorded = isinstance(connector, AddColumnsFromEpisodesToTrainBatch)
+            return [AddColumns(connector.added_columns, all_recorded=adds_all_recorded)]
         if type(connector).__name__ in UNNEEDED_CONNECTORS and is_default(connector):
             raise SpecError(_unneeded_message(type(connector).__name__))
         return [connector]
@@ -121,7 +128,10 @@ class EpisodeConnector(BlockConnector):
         return with_batch(episodes_to_block(episodes), batch, needs_next_obs=self._needs_next_obs)
 
     def _check_each(self, block: Block, context: Context) -> None:
-        """Raise the error of the first connector that breaks a rule; other checks see all of them as one connector."""
+        """Raise the error of the first connector that breaks a rule, by running it with all connectors before it.
+
+        The checks of the pipeline see the connectors as one, and could not name it.
+        """
         for num_connectors, connector in enumerate(self.connectors, 1):
             pipeline = LearnerConnectorPipeline(*self._spaces, connectors=self.connectors[:num_connectors])
             try:
@@ -142,8 +152,8 @@ def make_learner_pipeline(
     """Return a resource's connectors as RLlib's pipeline for learners, followed by RLlib's default connectors.
 
     Raises:
-        SpecError: an unknown name, or a connector that is not in RLlib's form.
-        UserCodeError: importing or constructing one raised.
+        SpecError: a name is unknown, or a connector is not in RLlib's form.
+        UserCodeError: importing or constructing a connector raised.
     """
     context = ConnectorContext(observation_space, action_space)
     connectors = [
@@ -161,19 +171,21 @@ def make_learner_pipeline(
 
 
 def _flatten(entry: Any) -> list[Any]:
+    """Return the connectors in an entry: a connector, a pipeline, or nested lists of them."""
     if isinstance(entry, list | tuple):
         return [connector for element in entry for connector in _flatten(element)]
     return list(entry) if type(entry) is LearnerConnectorPipeline else [entry]
 
 
 def _expand_pipeline(pipeline: LearnerConnectorPipeline) -> list[Any]:
+    """Return the connectors up to the last custom one, then the requests of columns for the algorithm."""
     connectors = list(pipeline)
     requested_columns = [
         AddColumns(connector.added_columns)
         for connector in connectors
         if type(connector) is AddNextObservationsFromEpisodesToTrainBatch
     ]
-    # Custom connectors may rely on default ones before them, so only default ones at the end are dropped.
+    # Custom connectors may rely on default connectors before them, so only those at the end are dropped.
     while connectors and (is_default(connectors[-1]) or type(connectors[-1]) in LIBRARY_CONNECTORS.values()):
         connectors.pop()
     return [*connectors, *requested_columns]

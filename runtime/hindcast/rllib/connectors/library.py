@@ -25,7 +25,12 @@ Episodes = Sequence[SingleAgentEpisode]
 
 
 class _AddObservations(ConnectorV2):
-    """Adds the observations of all steps, shifted by `offset` steps, to the batch if they are absent."""
+    """Adds the observations of all steps, shifted by `offset` steps, to the batch if it lacks the column.
+
+    Attributes:
+        added_columns: the name of the column.
+        offset: 0 for the observation before each step, 1 for the observation after it.
+    """
 
     added_columns: ClassVar[tuple[str, ...]]
     offset: ClassVar[int]
@@ -40,14 +45,14 @@ class _AddObservations(ConnectorV2):
 
 
 class AddObservationsFromEpisodesToBatch(_AddObservations):
-    """Adds `obs` of each step to the batch if absent."""
+    """Adds `obs` of each step to the batch if it has no `obs`."""
 
     added_columns = (Columns.OBS,)
     offset = 0
 
 
 class AddNextObservationsFromEpisodesToTrainBatch(_AddObservations):
-    """Adds `new_obs`, the observation after each step, to the batch if absent."""
+    """Adds `new_obs`, the observation after each step, to the batch if it has no `new_obs`."""
 
     added_columns = (Columns.NEXT_OBS,)
     offset = 1
@@ -117,13 +122,14 @@ class FrameStackingLearner(ConnectorV2):
         return gym.spaces.Box(low, high, dtype=space.dtype.type)
 
     def __call__(self, *, batch: Items, episodes: Episodes, **_: Any) -> Items:
-        """Add `obs` of each step."""
+        """Add the stacked frames of each step as `obs`."""
         for episode in episodes:
             observations = nested.map_leaves(self._stack, episode.get_observations(slice(0, len(episode))))
             self.add_n_batch_items(batch, Columns.OBS, observations, len(episode), episode)
         return batch
 
     def _stack(self, frames: NDArray[Any]) -> NDArray[Any]:
+        """Stack `[T, height, width, 1]` to `[T, height, width, num_frames]`."""
         if frames.ndim != 4 or frames.shape[-1] != 1:
             raise ValueError(
                 f"observations of shape {list(frames.shape[1:])} cannot be stacked: they must be [height, width, 1]"
@@ -209,7 +215,7 @@ def default_connectors() -> list[ConnectorV2]:
 
 
 def is_default(connector: Any) -> bool:
-    """Return True if a connector is one of RLlib's default or unneeded ones, which a training works without."""
+    """Return True if a connector is one of RLlib's default or unneeded connectors, which a training does not need."""
     return type(connector).__module__ == __name__ and not isinstance(
         connector, AddNextObservationsFromEpisodesToTrainBatch | FrameStackingLearner
     )
@@ -220,7 +226,7 @@ def stack_items(items: Any) -> Any:
 
     Args:
         items: a list of items, each of one step or of several (`BatchedNdArray`); or such lists by episode,
-            `{(episode id,): items}`. Nested arrays are returned as they are.
+            `{(episode id,): items}`. Anything else, such as arrays, is returned unchanged.
     """
     if isinstance(items, Mapping) and all(isinstance(key, tuple) for key in items):
         items = [item for episode_items in items.values() for item in episode_items]
@@ -237,7 +243,7 @@ def stack_items(items: Any) -> Any:
 
 
 def _episode_columns(episode: SingleAgentEpisode) -> dict[str, Any]:
-    """Return all columns of an episode but its observations, `[T, ...]` each."""
+    """Return all columns of an episode except observations and infos, `[T, ...]` each."""
     num_steps = len(episode)
     ends = {
         Columns.TERMINATEDS: episode.is_terminated,

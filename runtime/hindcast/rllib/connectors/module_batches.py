@@ -44,14 +44,14 @@ class MultiAgentBatch:
 
 
 def module_columns(batch: Any) -> dict[str, Array]:
-    """Return the module's columns of a batch that a pre-learner returned, leaf -> `[rows, ...]`.
+    """Return the module's columns, leaf -> `[rows, ...]`, of a batch that a pre-learner or a connector returned.
 
     Args:
         batch: a `MultiAgentBatch`, a list of one, `{"batch": either}`, `{"default_policy": columns}`, or RLlib's flat
             `{"default_policy/obs": …}`.
 
     Raises:
-        Misuse: it has another form, or its columns differ in length.
+        Misuse: the batch has another form, or its columns differ in length.
     """
     if isinstance(batch, Mapping) and "batch" in batch:
         batch = batch["batch"]
@@ -114,8 +114,8 @@ def rows_to_episodes_of_one_step(columns: Mapping[str, Array], prefix: str) -> B
     """Convert the rows of a module's batch to episodes of one step each.
 
     Args:
-        columns: leaf -> `[rows, ...]`, with `obs`, `actions` and optionally `rewards`, `new_obs`, `terminateds`
-            and `truncateds`.
+        columns: leaf -> `[rows, ...]`, with `obs`, `actions` and optionally `rewards` (else 0), `new_obs` (else `obs`),
+            `terminateds` and `truncateds` (else False).
         prefix: prefix of the episodes' ids.
 
     Raises:
@@ -150,6 +150,7 @@ def rows_to_episodes_of_one_step(columns: Mapping[str, Array], prefix: str) -> B
 
 
 def _replace_columns(block: Block, columns: dict[str, Array], needs_next_obs: bool) -> Block:
+    """Return the block with the columns; see `with_batch`. Leaves of `obs` that the batch lacks are dropped."""
     new_columns = dict(block.columns)
     for leaf, column in columns.items():
         if root(leaf) == Columns.OBS:
@@ -176,7 +177,19 @@ def _replace_columns(block: Block, columns: dict[str, Array], needs_next_obs: bo
 def _build_observations(
     block: Block, leaf: str, column: Array, next_obs_column: Array | None, needs_next_obs: bool
 ) -> Array:
-    """Return the observations of all steps, with the final one after the last step of each episode: `[O, ...]`."""
+    """Return the observations of each episode, its final observation included: `[steps + episodes, ...]`.
+
+    Args:
+        block: the episodes.
+        leaf: leaf of the observations.
+        column: the new observations of all steps, `[steps, ...]`.
+        next_obs_column: the new next observations, `[steps, ...]`; None repeats the last observation of each
+            episode as its final observation.
+        needs_next_obs: whether None is refused.
+
+    Raises:
+        Misuse: the next observations are required and missing, or differ from the observations of the next steps.
+    """
     original = block.columns.get(leaf)
     if original is not None and _is_unchanged(original[block.obs_row], column):
         return original
@@ -202,13 +215,14 @@ def _build_observations(
 
 
 def _is_unchanged(original: Array, column: Array) -> bool:
-    """Return True if a column equals the original, up to its precision."""
+    """Return True if a column equals the original after conversion to the dtype of the column."""
     if original.shape != column.shape or original.dtype.kind != column.dtype.kind:
         return False
     return np.array_equal(original.astype(column.dtype), column, equal_nan=column.dtype.kind == "f")
 
 
 def _order_by_episode(name: str, items: Any, block: Block) -> Any:
+    """Return a column's items as arrays, in the order of the block's episodes."""
     if not isinstance(items, Mapping):
         raise Misuse(
             f"returned a column {name!r} of the batch without the episodes of its items "
@@ -224,7 +238,7 @@ def _order_by_episode(name: str, items: Any, block: Block) -> Any:
 
 
 def _leaf_arrays(name: str, value: Any) -> dict[str, Array]:
-    """Return a column's leaves as arrays; text as objects, infos as JSON text."""
+    """Return a column's leaves as arrays, leaf -> `[items, ...]`: text as objects, infos as JSON text."""
     if root(name) == Columns.INFOS:
         texts = [item if isinstance(item, str) else info_to_json(item) for item in value]
         return {name: np.array(texts, dtype=object)}
