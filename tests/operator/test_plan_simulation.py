@@ -207,8 +207,8 @@ RARE_CHANGES: list[Change] = [
 ]
 change_lists = st.lists(st.sampled_from([*FREQUENT_CHANGES * 6, *RARE_CHANGES]), min_size=10, max_size=40)
 kill_points = st.lists(st.integers(0, 6), max_size=60)
-"""For each reconciliation, the number of writes after which the operator is killed. After the end of the list it is not
-killed."""
+"""For each reconciliation, beginning with the last number: how many writes precede the write after which the operator is
+killed. When the list is empty, the operator is not killed."""
 
 
 # -- the operator --------------------------------------------------------------------------------------------
@@ -216,12 +216,12 @@ def reconcile_until_stable(world: World, kill_points_left: list[int]) -> None:
     """Reconcile until nothing changes. After a kill, the next reconciliation continues."""
     for _ in range(60):
         state_before = (world.status, dict(world.attempts))
-        writes_left = kill_points_left.pop() if kill_points_left else None
+        kill_point = kill_points_left.pop() if kill_points_left else None
         decision = world.plan()
         was_killed = False
-        for num_writes, _ in enumerate(_execute_stepwise(world, decision)):
+        for write_index, _ in enumerate(_execute_stepwise(world, decision)):
             check_world(world)
-            if num_writes == writes_left:
+            if write_index == kill_point:
                 was_killed = True
                 break
         if not was_killed and state_before == (world.status, world.attempts):
@@ -230,6 +230,7 @@ def reconcile_until_stable(world: World, kill_points_left: list[int]) -> None:
 
 
 def _execute_stepwise(world: World, decision):  # type: ignore[no-untyped-def]
+    """Write the status and execute the actions, and yield after each write."""
     world.write_status(decision)
     yield
     yield from chain.from_iterable(world.execute_stepwise(action) for action in decision.actions)
@@ -254,6 +255,7 @@ def check_status(world: World) -> None:
 
 
 def check_stable(world: World, fraction: float) -> None:
+    """Check that the plan changes nothing, now and after a fraction of the time until the next deadline."""
     decision = world.plan()
     assert plain_status(decision.status) == world.status
     assert (decision.actions, decision.events) == ((), ())
