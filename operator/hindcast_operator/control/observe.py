@@ -224,13 +224,13 @@ def _has_outcome(child: Child) -> bool:
 
 def _is_running_attempt(snapshot: cache.Resource, attempt: str) -> bool:
     """Return True if `attempt` is the resource's latest attempt, and the status does not record its end."""
-    runs = snapshot.status.get("runs") or [{}]
+    runs = snapshot.status.get("runs") or [{}]  # the empty entry stands for no attempt
     return runs[0].get("rayJobName") == attempt and not runs[0].get("outcome")
 
 
 def _has_started(snapshot: cache.Resource) -> bool:
     """Return True if the latest attempt is of the spec's revision."""
-    runs = snapshot.status.get("runs") or [{}]
+    runs = snapshot.status.get("runs") or [{}]  # the empty entry stands for no attempt
     return bool(runs[0].get("revision") == snapshot.body["spec"].get("revision", 1))
 
 

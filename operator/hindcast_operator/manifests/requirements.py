@@ -68,15 +68,17 @@ class Requirements:
 
 def compute_requirements(resource: Resource, inputs: Mapping[str, ResolvedInput]) -> tuple[Requirements, ...]:
     """Return the requirements of the head, then of the other pools."""
-    pools = (
+    worker_requirements = (
         _recording_requirements(resource)
         if isinstance(resource, OfflineRecording)
         else _training_requirements(resource, inputs)
     )
-    return _head_requirements(sum(max(need.pods[0], need.max_pods) for need in pools)), *pools
+    num_workers = sum(max(need.pods[0], need.max_pods) for need in worker_requirements)
+    return _head_requirements(num_workers), *worker_requirements
 
 
 def _head_requirements(num_workers: int) -> Requirements:
+    """Return the requirements of the head. `num_workers` is the maximum number of other pods."""
     return Requirements(
         pool="head",
         pods=(1, "supervises only; no work is scheduled on it"),
