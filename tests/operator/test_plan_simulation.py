@@ -268,7 +268,7 @@ def check_stable(world: World, fraction: float) -> None:
 
 
 def keeps_endings(status_before: dict[str, object], world: World, *, was_extended: bool) -> bool:
-    """Return True if attempts that finished a run are unchanged, and only a raised stop gives the revision another one."""
+    """Return True if attempts that finished a run are unchanged, and only a raised stop adds another attempt."""
     old_endings = [
         run for run in status_before.get("runs", []) if run.get("outcome") in ("Succeeded", "Failed")
     ]  # type: ignore[attr-defined]
