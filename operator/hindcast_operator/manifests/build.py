@@ -122,7 +122,7 @@ def _render_attempt(
 
 
 def _provided_input(source: Resource, resource: Resource) -> ResolvedInput:
-    """Return the input that the resource provides to others: as its status names it, or else as its spec lets expect.
+    """Return the input that the resource provides to others: the one in its status, or else the path in its spec.
 
     Args:
         source: the resource as the user wrote it, with the status if there is one.

@@ -52,7 +52,7 @@ def build_ray_job(resource: Resource, attempt: Attempt, sizes: Sizes) -> dict[st
 
 
 def ray_job_deadlines(policy: RunPolicy) -> dict[str, int]:
-    """Return the deadline fields of a RayJob, in seconds. They only back up the operator's earlier deadlines."""
+    """Return the deadline fields of a RayJob, in seconds. A run's deadlines are later than the operator's."""
     seconds_by_field = {
         "ttlSecondsAfterFinished": policy.ttl_seconds_after_finished,
         "preRunningDeadlineSeconds": policy.start_deadline_seconds + BACKSTOP_SECONDS,

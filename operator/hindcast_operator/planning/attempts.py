@@ -114,7 +114,7 @@ def _update_run(attempt: LiveAttempt, was_queued: bool) -> RunStatus:
 
     A checkpoint of this attempt resets `retries`.
 
-    `was_queued` is True if the stored state is Queued: then the RayJob has been admitted since that state was written.
+    `was_queued` is True if the stored state is Queued: an admission since then counts from now.
     """
     job, run = attempt.job, attempt.run
     if job is None:

@@ -118,7 +118,7 @@ def _pin_defaults(defaults: Defaults, attempts: Sequence[RunStatus]) -> Defaults
 
 
 def _pinned_defaults(defaults: Defaults) -> dict[str, Any]:
-    """Return the defaults that `_pin_defaults` keeps for later attempts, in the form of an entry's `inputs`."""
+    """Return the defaults that `_pin_defaults` keeps for later attempts: the value of `DEFAULTS_KEY` in `inputs`."""
     values = {
         "image": defaults.cluster.image or defaults.image,
         "rayVersion": defaults.cluster.ray_version or defaults.ray_version,

@@ -169,4 +169,5 @@ def retry_time(run: RunStatus) -> datetime:
     # Runs that were lost with one node must not all start again at the same time. The jitter is a hash of the attempt's
     # name, not random, so that a restarted operator computes the same pause.
     fraction = int.from_bytes(hashlib.sha256(run.ray_job_name.encode()).digest()[:4]) / 2**32
-    return time_after(parse_time(run.end_time or ""), round(seconds * (0.75 + fraction / 2)))
+    assert run.end_time is not None, "a lost attempt has ended"
+    return time_after(parse_time(run.end_time), round(seconds * (0.75 + fraction / 2)))
