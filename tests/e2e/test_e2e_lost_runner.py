@@ -24,14 +24,14 @@ def test_recording_is_complete_after_deleted_runner(
         "duration": {"episodes": NUM_EPISODES},
         "seed": 3,
     }
-    cluster_spec = {
+    cluster_settings = {
         "runners": {"replicas": 2, "envsPerRunner": 8},
         "output": {"path": "walks", "maxRowsPerFile": 1000},
         "cluster": CODE_CLUSTER,
     }
     kube.apply(
         make_code_config_map(slow=slow_environment_code(0.01)),
-        make_recording("walks", **shared_spec, **cluster_spec),
+        make_recording("walks", **shared_spec, **cluster_settings),
     )
     kube.wait("episodes recorded", lambda: kube.get_num_episodes("walks") > 500)
     deleted_runner = kube.list_pods("runner", "walks")[0]["metadata"]["name"]
