@@ -15,7 +15,7 @@ from hindcast_operator.defaults import Defaults, load_defaults
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the operator until SIGTERM."""
+    """Run the operator until SIGTERM or SIGINT. Options that are not valid end the process with an error."""
     args = _make_parser().parse_args(arguments)
     logs.configure(args.log_level)
     try:
@@ -23,9 +23,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except UserError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)
-    # Not asyncio.run: it waits for all tasks, and kopf's may ignore their cancellation.
+    # Not asyncio.run: it waits for all tasks, and tasks of kopf may ignore their cancellation.
     asyncio.new_event_loop().run_until_complete(run(options))
-    # Not sys.exit either, so that those tasks cannot delay the end of the process.
+    # Not sys.exit either: tasks that still run cannot delay os._exit.
     os._exit(0)
 
 
@@ -65,7 +65,7 @@ def _make_parser() -> argparse.ArgumentParser:
         default=15.0,
         help="seconds for which the lease is valid without renewal",
     )
-    add("--listen", default="0.0.0.0:8080", help="address of /healthz and /metrics")
+    add("--listen", default="0.0.0.0:8080", help="HOST:PORT on which /healthz and /metrics are served")
     add("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     return parser
 

@@ -14,8 +14,8 @@ from hindcast.api.status import Status
 class CreateAttempt:
     """Create the missing objects of an attempt: ConfigMap, ServiceAccount, Role, RoleBinding, RayJob, in this order.
 
-    Idempotent. Existing objects of an earlier attempt or spec are updated: the Role then names only this attempt's
-    ConfigMap, the RoleBinding its ServiceAccount.
+    Idempotent. An existing ConfigMap, Role or RoleBinding that differs is updated: the Role then names only this
+    attempt's ConfigMap, and the RoleBinding only this attempt's ServiceAccount. An existing RayJob is left as it is.
 
     Attributes:
         resource: the result of `manifests.effective_resource` for the user's resource and this revision's defaults.
@@ -31,11 +31,11 @@ class DeleteAttempt:
     """Delete the attempt's RayJob and with it its pods, then its ConfigMap. Idempotent.
 
     Attributes:
-        child: name of the attempt's RayJob.
+        child_name: name of the attempt's RayJob and of its ConfigMap.
         keep_config_map: delete the RayJob only.
     """
 
-    child: str
+    child_name: str
     keep_config_map: bool = False
 
 
@@ -44,11 +44,11 @@ class SetIntent:
     """Pass an intent to a running attempt, through its ConfigMap.
 
     Attributes:
-        child: name of the attempt's ConfigMap.
+        child_name: name of the attempt's RayJob and of its ConfigMap.
         intent: `checkpoint` asks the attempt to save a checkpoint and stop.
     """
 
-    child: str
+    child_name: str
     intent: str
 
 
@@ -57,11 +57,11 @@ class SetDeadlines:
     """Set the deadlines of a running attempt's RayJob.
 
     Attributes:
-        child: name of the RayJob.
-        deadlines: field in `facts.DEADLINE_FIELDS` -> seconds; None removes the deadline.
+        child_name: name of the attempt's RayJob and of its ConfigMap.
+        deadlines: field in `facts.DEADLINE_FIELDS` -> seconds, for the fields to change; None removes the field.
     """
 
-    child: str
+    child_name: str
     deadlines: Mapping[str, int | None]
 
 
@@ -83,8 +83,8 @@ class Decision:
 
     Attributes:
         status: the whole new status; equal to the old one if nothing changed.
-        actions: executed after the status was written.
-        events: posted after the actions.
+        actions: to be executed in this order after the status was written.
+        events: to be posted after the actions.
         requeue_at: when to reconcile even if no watch reports a change (deadlines, backoff); None if never.
     """
 

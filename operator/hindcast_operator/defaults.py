@@ -19,7 +19,7 @@ class RunDefaults(Model):
     backoff_limit: BackoffLimit | None = None
     """Attempts after the first one."""
     start_deadline_seconds: Positive | None = None
-    """Seconds from the creation of an attempt to its first heartbeat."""
+    """Seconds from the start of an attempt (if it is queued: from its admission) to its first heartbeat."""
     stall_timeout_seconds: Positive | None = None
     """Seconds without a heartbeat or without progress after which an attempt counts as lost."""
 

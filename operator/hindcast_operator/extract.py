@@ -71,7 +71,8 @@ def config_map_facts(raw: Raw, previous: ConfigMapFacts | None, now: datetime) -
 
     Args:
         raw: the object as the API server returns it.
-        previous: facts of the previous version, with the times of the last heartbeat and progress; None for the first.
+        previous: facts of the previous version, with the times of the last heartbeat and progress; None for the first
+            version. Ignored if it describes an object with another uid.
         now: the time to record if this version has a new heartbeat or new progress.
     """
     metadata, data = raw["metadata"], raw.get("data") or {}
@@ -126,19 +127,21 @@ def pod_facts(raw: Raw) -> PodFacts:
 
 
 def _parse_pool(label: str | None) -> Pool | Literal["submitter"]:
+    """Return the pool that a pod's label names. Any other label, or none, means the submitter."""
     return label if label in _POOLS else "submitter"  # type: ignore[return-value]
 
 
 def _unreachable_since(raw: Raw) -> datetime | None:
-    """Return the time since which a pod's node is unreachable, or None if it is reachable.
+    """Return the time since which a pod's node is unreachable, or None if no such time is known.
 
     The operator has no right to read nodes, so this is derived from the pod alone.
     """
-    # If the node were reachable, the pod would be gone at this time.
+    # The timestamp includes the grace period: a reachable node removes the pod by this time, which may be yet to come.
     if _is_deleting(raw):
         return parse_time(raw["metadata"]["deletionTimestamp"])
     status = raw.get("status") or {}
     ready, containers = find_condition(status, "Ready"), find_condition(status, "ContainersReady")
+    # A readiness gate makes `Ready` False too, while the node is reachable.
     if raw.get("spec", {}).get("readinessGates"):
         return None
     # On pods of an unreachable node the node controller sets `Ready` to False, but not `ContainersReady`, which stays
@@ -156,6 +159,7 @@ def _scheduling_failure(status: Raw) -> str | None:
 
 
 def _container_wait(container: Raw) -> tuple[str, str] | None:
+    """Return reason and message if something prevents the start of the container, else None."""
     wait_state = (container.get("state") or {}).get("waiting") or {}
     reason = wait_state.get("reason")
     return None if not reason or reason in _NORMAL_WAIT_REASONS else (reason, wait_state.get("message") or "")

@@ -19,8 +19,8 @@ class ObjectFacts:
     """An object that has, or should have, the resource as its controller.
 
     Attributes:
-        owner_uid: uid of its controller; None if it has no controller.
-        is_deleting: it has a deletion timestamp.
+        owner_uid: uid of the object's controller; None if it has no controller.
+        is_deleting: the object has a deletion timestamp.
     """
 
     name: str
@@ -44,10 +44,11 @@ class RayJobFacts(ObjectFacts):
         deployment_status: KubeRay's view: "", Initializing, Waiting, Running, Complete, Failed, Suspending, Suspended,
             Retrying, ValidationFailed.
         reason: reason of a failure, one word.
-        message: message of a failure. It may contain logs of the job, so it is only copied for ValidationFailed.
-        started_at: `status.startTime`: when KubeRay first processed it; if it was queued, after its admission.
+        message: message of a failure, at most 1,000 characters. It may contain logs of the job, so the status quotes
+            only that of ValidationFailed.
+        started_at: `status.startTime`: when KubeRay first processed the RayJob; for a queued one, after its admission.
         ended_at: `status.endTime`.
-        deadlines: KubeRay's own deadlines: the fields in `DEADLINE_FIELDS` that its spec sets.
+        deadlines: KubeRay's own deadlines: the fields in `DEADLINE_FIELDS` that the RayJob's spec sets, in seconds.
     """
 
     created_at: datetime
@@ -66,7 +67,7 @@ class RayClusterFacts:
     """The RayCluster of a RayJob.
 
     Attributes:
-        replica_failure: why pods cannot be created (quota, Pod Security).
+        replica_failure: why pods cannot be created (quota, Pod Security); None if nothing prevents it.
     """
 
     name: str
@@ -78,16 +79,17 @@ class PodFacts:
     """A pod of an attempt.
 
     Attributes:
-        pool: its pool, or `submitter`.
+        pool: the pool to which the pod belongs, or `submitter`.
         created_at: `metadata.creationTimestamp`.
         phase: Pending, Running, Succeeded, Failed, Unknown.
-        is_ready: all containers are ready.
-        is_deleting: it has a deletion timestamp.
-        reason: reason of a failed pod: `Evicted`, `NodeLost`, `Preempting` …
-        unreachable_since: the time since which its node has been unreachable; None if it is reachable.
+        is_ready: the condition Ready is True.
+        is_deleting: the pod has a deletion timestamp.
+        reason: `status.reason`, such as `Evicted`, `NodeLost` or `Preempting`; empty if the pod has not failed.
+        unreachable_since: the time since which the node has been unreachable. For a pod that is being deleted: the time
+            by which a reachable node would have removed it. None if the node seems reachable.
         scheduling_failure: the scheduler's message if no node fits.
-        container_wait: reason and message of the first waiting container (init containers first):
-            `ImagePullBackOff`, `CreateContainerConfigError` …
+        container_wait: reason and message of the first container (init containers first) that cannot start, such as
+            `ImagePullBackOff` or `CreateContainerConfigError`; None if there is no such container.
         mount_failure: message of the latest FailedMount or FailedAttachVolume event, if the containers do not start.
         is_oom_killed: a container was killed because it ran out of memory, now or before its last restart.
     """
@@ -111,10 +113,12 @@ class ConfigMapFacts(ObjectFacts):
     """An attempt's ConfigMap.
 
     Attributes:
-        intent: the operator's request to the attempt.
+        intent: the operator's request to the attempt; empty if there is none.
         report: the attempt's latest report; None before its first heartbeat, or if it cannot be parsed.
-        beat_seen_at: when this operator first saw a report with this number: each report is a heartbeat.
-        progress_seen_at: when this operator first saw a report with this time of progress.
+        beat_seen_at: when this operator first saw a report with the number of the latest one: each report is a
+            heartbeat. None without a report.
+        progress_seen_at: when this operator first saw a report with the latest one's time of progress; None without a
+            report.
     """
 
     intent: str = ""
@@ -128,13 +132,13 @@ class AttemptFacts:
     """The objects of an attempt; None for objects that do not exist.
 
     Attributes:
-        child: name of its RayJob and of its ConfigMap.
+        child_name: name of the attempt's RayJob and of its ConfigMap.
         submitter_failure: why the submitter's Job cannot create its pod (quota, Pod Security): the event's message.
-        conflict: `Kind/name` and owner of a foreign object that has a name the attempt needs.
-        refusal: why the API server refused to create one of its objects: one sentence.
+        conflict: `Kind/name (owner)` of a foreign object that has a name the attempt needs.
+        refusal: why the API server refused to create one of the attempt's objects: the API server's message.
     """
 
-    child: str
+    child_name: str
     config_map: ConfigMapFacts | None = None
     ray_job: RayJobFacts | None = None
     ray_cluster: RayClusterFacts | None = None
@@ -146,11 +150,11 @@ class AttemptFacts:
 
 @dataclass(frozen=True)
 class ReferenceFacts:
-    """A resource that this one refers to.
+    """A resource to which the observed resource refers.
 
     Attributes:
-        state: `Circular` means that it has not started and refers back to this resource.
-        input: the input that it provides, once it is complete.
+        state: `Circular` means that the referenced resource has not started, and refers back to the observed one.
+        input: the input that the referenced resource provides, once it is complete; else None.
     """
 
     kind: str
@@ -165,15 +169,15 @@ class Facts:
 
     Attributes:
         resource: as the user wrote it; None if it is not valid, for the reasons in `problems`.
-        problems: errors in its spec that admission could not detect.
+        problems: errors in the spec that admission could not detect.
         status: the current `.status`, as JSON values.
-        is_deleting: it has a deletion timestamp.
+        is_deleting: the resource has a deletion timestamp.
         kuberay: `Ready` if the API server serves RayJobs.
         attempts: by child name: the latest attempt, the next one, and earlier ones that still have objects.
-        references: the resources that it refers to.
+        references: the resources to which this one refers.
         now: the time of the observation.
         suspend: `spec.suspend`, also if `resource` is None.
-        run_policy: `spec.runPolicy`, also if `resource` is None.
+        run_policy: `spec.runPolicy`, also if `resource` is None; the default policy if it cannot be parsed.
     """
 
     kind: str

@@ -34,7 +34,7 @@ def account_name(kind: str, name: str) -> str:
 def make_labels(
     resource: OfflineRecording | OfflineTraining, revision: int | None = None, attempt: int | None = None
 ) -> dict[str, str]:
-    """Return the labels of the resource's children; with revision and attempt, those of one attempt's objects."""
+    """Return the labels of the resource's children. With revision and attempt: the labels of one attempt's objects."""
     child_labels = {
         MANAGED_BY: MANAGER,
         "app.kubernetes.io/part-of": "hindcast",
@@ -47,7 +47,7 @@ def make_labels(
 
 
 def find_references(kind: str, spec: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return kind and name of each resource that a spec refers to.
+    """Return kind and name of each resource to which a spec refers, without duplicates.
 
     A training refers to recordings, a recording to the training of its policy.
     """

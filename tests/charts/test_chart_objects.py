@@ -26,7 +26,8 @@ from hindcast_operator.planning.status import State
 ALL_OPTIONAL_OBJECTS: Object = {
     "watchNamespaces": ["team-a"],
     **{
-        part: {"enabled": True} for part in ("serviceMonitor", "prometheusRule", "dashboard", "networkPolicy")
+        section: {"enabled": True}
+        for section in ("serviceMonitor", "prometheusRule", "dashboard", "networkPolicy")
     },
 }
 

@@ -84,6 +84,7 @@ def test_wrong_value_is_refused_by_name(values: Object, name: str) -> None:
 def test_wrong_defaults_are_refused_by_chart_and_operator(values: Object, name: str, tmp_path: Path) -> None:
     assert name in refusal({"defaults": values})
     (tmp_path / "values.yaml").write_text(json.dumps({"defaults": values}))
+    # The operator writes paths in another notation, so only the last field's name is compared, without an index.
     with pytest.raises(
         SpecError, match=name.rsplit("/", 1)[-1] if not name[-1].isdigit() else name.split("/")[-2]
     ):
@@ -98,7 +99,7 @@ def test_operator_reads_all_defaults_through_helm(tmp_path: Path) -> None:
     )
 
 
-def test_operator_without_defaults_uses_its_own(tmp_path: Path) -> None:
+def test_chart_without_defaults_mounts_the_operators_own_defaults(tmp_path: Path) -> None:
     assert load_mounted_defaults(render(), tmp_path) == Defaults()
 
 
@@ -130,7 +131,7 @@ OPEN_FIELDS = {
 
 
 def find_open_mappings(schema: Any, path: str) -> Any:
-    """Yield the paths of mappings that accept any field, except `OPEN_FIELDS`."""
+    """Yield `/name` of each mapping that accepts any field, except `OPEN_FIELDS`."""
     if isinstance(schema, list):
         for child in schema:
             yield from find_open_mappings(child, path)

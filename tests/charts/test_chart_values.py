@@ -260,6 +260,7 @@ def test_value_changes_the_rendered_manifest(case: tuple[str, Any, ReadValue, An
 
 def test_every_value_has_a_case() -> None:
     text = (CHART / "values.yaml").read_text()
+    # In a section, such as `crds`, each value has a comment. Other mappings, such as `resources`, are one value.
     paths = {
         f"{key}.{subkey}" if subkey else key
         for key, value in load_yaml(text).items()

@@ -23,6 +23,7 @@ RELEASED_CRDS = Path(__file__).parent / "released"
 TRAINING = read_crds(RELEASED_CRDS)["offlinetrainings.hindcast.dev"]
 ALGORITHMS = algorithms("OfflineTraining")
 Change = Callable[[Any, Any], object]
+"""Changes the schema of `spec` in a resource, or the whole `spec` of the CRD: its two arguments, in place."""
 
 
 def test_crds_do_not_break_the_last_release() -> None:
@@ -37,7 +38,7 @@ def test_command_fails_if_a_crd_is_removed(tmp_path: Path) -> None:
 
 
 def list_breaking_changes(change: Change) -> list[str]:
-    """Return the breaking changes after a change of the spec's schema or of the whole CRD."""
+    """Return the breaking changes that are reported for a change of the released CRD of trainings."""
     new = copy.deepcopy(TRAINING)
     version = new["spec"]["versions"][0]
     change(version["schema"]["openAPIV3Schema"]["properties"]["spec"], new["spec"])
@@ -222,7 +223,7 @@ COMPATIBLE_CHANGES: dict[str, Change] = {
         ".config.lr",
     ),
     "a rule or something else": lambda s, _: loosen_rule(s),
-    "rule against what nothing carried out": add_rule("!has(self.sampler)", "input.[]"),
+    "rule against a field that no release executed": add_rule("!has(self.sampler)", "input.[]"),
     "one field more to choose from": lambda s, _: add_field_to_rule(s),
     "one algorithm more": lambda s, _: add_algorithm_to_rules(s),
 }

@@ -105,13 +105,15 @@ def build_kustomization(folder: Path) -> dict[tuple[str, str], Object]:
 def replace_names(value: Any, names: dict[str, str]) -> Any:
     """Return the value with the names of other objects replaced."""
     if isinstance(value, list):
-        return [replace_names(part, names) for part in value]
+        return [replace_names(child, names) for child in value]
     if not isinstance(value, dict):
         return value
     fields = {"name", "secretName", "claimName", "serviceAccountName"}
     return {
-        key: names.get(part, part) if key in fields and isinstance(part, str) else replace_names(part, names)
-        for key, part in value.items()
+        key: names.get(child, child)
+        if key in fields and isinstance(child, str)
+        else replace_names(child, names)
+        for key, child in value.items()
     }
 
 

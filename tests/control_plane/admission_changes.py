@@ -1,4 +1,4 @@
-"""Changes of specs, by kind and field: (change of the small valid spec before it is stored, merge patch afterwards)."""
+"""Changes of stored specs, by kind and field."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from api_server import Object
 
 Change = tuple[Object, Object]
+"""A change of the small valid spec before it is stored, and a merge patch of the stored spec."""
 BOX = {"type": "Box", "low": 0, "high": 1, "shape": [2]}
 
 
@@ -234,7 +235,7 @@ UNTYPED_CHANGES: dict[str, dict[str, tuple[str, Change]]] = {
         ),
     },
 }
-"""Changes within fields that accept several types: (parent field that a rule compares as a whole, change)."""
+"""Changes within fields that accept several types: parent field, which a rule compares as a whole, and change."""
 
 CHANGES_UNSEEN_BY_RULES: dict[str, dict[str, Change]] = {
     "OfflineRecording": {},

@@ -28,7 +28,11 @@ def offline_evaluation_spec(stop: Object | None = None, **offline: Any) -> Objec
 
 
 def live_training_spec(*sources: Object, **spec: Any) -> Object:
-    """Return a change to an algorithm that learns from live samples. One source replaces the small spec's path."""
+    """Return a change to an algorithm that learns from live samples.
+
+    One source is merged into the small spec's source, where None removes a field. Of several sources, which replace it,
+    fields with None are left out.
+    """
     if len(sources) > 1:
         sources = tuple(
             {key: value for key, value in source.items() if value is not None} for source in sources

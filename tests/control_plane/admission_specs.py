@@ -50,7 +50,7 @@ FieldPath = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Node:
-    """A part of a kind's spec: `path` holds field names, `[]` for entries of a list, `{}` for values of a mapping."""
+    """A place in a kind's spec: `path` holds field names, `[]` for entries of a list, `{}` for values of a mapping."""
 
     kind: str
     path: FieldPath
@@ -58,7 +58,7 @@ class Node:
 
     @property
     def dotted_path(self) -> str:
-        return "".join(step if step == "[]" else f".{step}" for step in self.path)
+        return "".join(name if name == "[]" else f".{name}" for name in self.path)
 
     @property
     def field(self) -> str:
@@ -77,7 +77,7 @@ def load_schema(kind: str) -> Object:
 
 
 def walk_nodes(kind: str) -> Iterator[Node]:
-    """Yield every part of the spec that the schema describes, the spec itself first."""
+    """Yield every place in the spec that the schema describes, the spec itself first."""
     yield from _descendants(Node(kind, (), load_schema(kind)["properties"]["spec"]))
 
 
@@ -85,13 +85,13 @@ def _descendants(node: Node) -> Iterator[Node]:
     yield node
     for name, child_schema in node.schema.get("properties", {}).items():
         yield from _descendants(Node(node.kind, (*node.path, name), child_schema))
-    for key, step in (("items", "[]"), ("additionalProperties", "{}")):
+    for key, name in (("items", "[]"), ("additionalProperties", "{}")):
         if isinstance(node.schema.get(key), dict):
-            yield from _descendants(Node(node.kind, (*node.path, step), node.schema[key]))
+            yield from _descendants(Node(node.kind, (*node.path, name), node.schema[key]))
 
 
 def merge_change(base: Any, change: Any) -> Any:
-    """Apply a merge patch. Two lists with one mapping each are merged too."""
+    """Apply a merge patch. If both are lists with one entry, the entries are merged."""
     if isinstance(base, list) and isinstance(change, list) and len(base) == len(change) == 1:
         return [merge_change(base[0], change[0])]
     if not isinstance(base, dict) or not isinstance(change, dict):
@@ -116,12 +116,12 @@ def changed_spec(kind: str, change: Object) -> Object:
 
 
 def spec_with_value(node: Node, value: Any) -> Object:
-    """Return the kind's small valid spec with a value at a node."""
+    """Return the kind's small valid spec with a value at a node, and with the context that the node requires."""
     spec = SPECS[node.kind]
     for prefix, context in REQUIRED_CONTEXT.items():
         if node.dotted_path.startswith(prefix):
             spec = merge_change(spec, context)
-    for step in reversed(node.path):
-        value = [value] if step == "[]" else {"key" if step == "{}" else step: value}
+    for name in reversed(node.path):
+        value = [value] if name == "[]" else {"key" if name == "{}" else name: value}
     result: Object = merge_change(spec, value)
     return result

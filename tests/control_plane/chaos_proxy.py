@@ -27,7 +27,7 @@ ERRORS = {
 
 
 class ChaosProxy:
-    """Injects faults into a fraction of all calls. `fault_counts` counts the faults by kind."""
+    """Injects faults into a fraction of all calls, and cuts every watch. `fault_counts` counts the faults by kind."""
 
     def __init__(self, server: str, ca_file: str, fraction: float, seed: int) -> None:
         self._server = server
@@ -75,6 +75,7 @@ class ChaosProxy:
         if request.query.get("watch") == "true":
             return await self._watch(request)
         if not is_lease and self._random.random() < self._fraction:
+            # Half of the faulty writes are refused. The others are executed, and only their answer is lost.
             if request.method in {"GET", "HEAD"} or self._random.random() < 0.5:
                 return self._fail(request)
             self.fault_counts["answer lost"] += 1
@@ -86,6 +87,7 @@ class ChaosProxy:
         return web.Response(status=status, headers=headers, body=body)
 
     def _fail(self, request: web.Request) -> web.Response:
+        # Writes may meet a conflict, and a list in pages may expire.
         specific_codes = [409] if request.method != "GET" else [410] if "limit" in request.query else []
         code = self._random.choice([*specific_codes, 429, 500])
         self.fault_counts[str(code)] += 1

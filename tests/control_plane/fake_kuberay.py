@@ -13,6 +13,7 @@ from api_server import ApiServer, RefusalError, collection
 
 Object = dict[str, Any]
 Outcome = dict[str, str]
+"""State, reason and message of an attempt's end, as in a report."""
 Script = Callable[[str], Outcome | None]
 """Returns the outcome of a running attempt by its name; None if the attempt continues."""
 
@@ -42,7 +43,7 @@ class FakeKubeRay:
         self._namespace = namespace
         self.script = script
         self.uids_by_name: dict[str, set[str]] = {}
-        """uids of the RayJobs, by name: more than one is a double run."""
+        """Name of a RayJob -> uids of all RayJobs that had it: with more than one, an attempt has run twice."""
         self._beats: dict[str, int] = {}
         self._stop = threading.Event()
         self._failure: BaseException | None = None
@@ -60,8 +61,8 @@ class FakeKubeRay:
         if self._failure is not None:
             raise self._failure
 
-    def step(self) -> None:
-        """Advance every RayJob by one step."""
+    def advance_all(self) -> None:
+        """Advance every RayJob to its next deployment status."""
         for job in self._list("ray.io/v1", "rayjobs"):
             name = job["metadata"]["name"]
             self.uids_by_name.setdefault(name, set()).add(job["metadata"]["uid"])
@@ -91,7 +92,7 @@ class FakeKubeRay:
     def _play(self) -> None:
         try:
             while not self._stop.wait(0.05):
-                self.step()
+                self.advance_all()
         except BaseException as failure:
             self._failure = failure
 

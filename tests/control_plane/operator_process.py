@@ -112,13 +112,13 @@ def write_kubeconfig(api: ApiServer, token: str, file: Path, server: str | None 
 
 
 class OperatorProcess:
-    """A running operator. Its log must be free of defects when it is closed.
+    """A running operator. Leaving the block stops the operator, and fails if a reconciliation has raised an exception.
 
     Args:
-        kubeconfig: kubeconfig of its account.
-        log: the file for its log.
-        flags: flags of its command.
-        fault: the fault point at which it exits; empty for none.
+        kubeconfig: kubeconfig of the operator's account.
+        log: the file to which the operator's log is appended.
+        flags: flags of the operator's command.
+        fault: the fault point at which the operator exits; empty for none.
         setup: Python code that runs before the operator, for example to change a constant.
         python: the interpreter; `warm_python` provides one that has already imported the operator.
     """
@@ -188,7 +188,7 @@ class OperatorProcess:
         return sum(self.read_samples("hindcast_writes_total").values())
 
     def read_samples(self, name: str) -> dict[str, float]:
-        """Read the values of a metric by their labels."""
+        """Read a metric: labels, as `{kind="…"}` or empty -> value."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.wait_for_port()}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
         samples = (line.rsplit(" ", 1) for line in lines if re.match(rf"{name}(\{{| )", line))

@@ -100,7 +100,7 @@ def find_server_refusal(api: ApiServer, dry_run_namespace: str, resource: Object
 
 
 def find_nodes_to_check(kind: str) -> list[Node]:
-    """Return all nodes of a spec in the soak; otherwise one node of each group that server and loader treat alike."""
+    """Return all nodes below the spec in the soak, else one of each group that server and loader treat alike."""
     all_nodes = list(walk_nodes(kind))[1:]
     if LAYER == "soak":
         return all_nodes

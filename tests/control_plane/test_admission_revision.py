@@ -70,15 +70,16 @@ def test_every_rule_and_mark_has_a_change(kind: str) -> None:
     )
 
 
-def refuse_change(
+def check_change_is_refused(
     api: ApiServer, namespace: str, kind: str, field: str, case: Change
 ) -> tuple[Object, Object]:
-    """Return the stored object and the change that was refused for this field with its message."""
+    """Check that a change is refused with the message of the field. Return the stored object and the change."""
     before, change = case
     resource = create_resource(api, namespace, kind, before)
     with pytest.raises(RefusalError) as error_info:
         api.merge(resource, {"spec": change}, dryRun="All")
     assert error_info.value.status == 422
+    # A cause reads `Invalid value: "object": message`.
     causes = {
         field_path: text.partition(": ")[2].partition(": ")[2] for field_path, text in error_info.value.causes
     }
@@ -91,7 +92,7 @@ def refuse_change(
 def test_run_defining_field_changes_only_with_revision(
     api: ApiServer, namespace: str, kind: str, field: str
 ) -> None:
-    resource, change = refuse_change(api, namespace, kind, field, RUN_DEFINING_CHANGES[kind][field])
+    resource, change = check_change_is_refused(api, namespace, kind, field, RUN_DEFINING_CHANGES[kind][field])
     new_resource = api.merge(resource, {"spec": change | {"revision": 2}})
     assert new_resource["spec"]["revision"] == 2
     # A location does not define the run.
@@ -104,7 +105,7 @@ def test_change_inside_untyped_field_requires_revision(
     api: ApiServer, namespace: str, kind: str, field: str
 ) -> None:
     parent_field, case = UNTYPED_CHANGES[kind][field]
-    resource, change = refuse_change(api, namespace, kind, parent_field, case)
+    resource, change = check_change_is_refused(api, namespace, kind, parent_field, case)
     assert compute_stored_hash(
         api.merge(resource, {"spec": change | {"revision": 2}})
     ) != compute_stored_hash(resource)

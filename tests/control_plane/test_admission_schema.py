@@ -141,7 +141,7 @@ def test_status_lists_merge_by_key(api: ApiServer, namespace: str, kind: str) ->
         "metadata": {"name": "test", "namespace": namespace},
     }
 
-    def make_run(revision: int, attempt: int) -> Object:
+    def make_attempt_entry(revision: int, attempt: int) -> Object:
         return {
             "revision": revision,
             "attempt": attempt,
@@ -151,15 +151,19 @@ def test_status_lists_merge_by_key(api: ApiServer, namespace: str, kind: str) ->
 
     ready, quota = CONDITION | {"type": "Ready"}, CONDITION | {"type": "QuotaReserved"}
     api.apply(
-        target | {"status": {"conditions": [ready], "runs": [make_run(1, 2), make_run(1, 1)]}},
+        target
+        | {"status": {"conditions": [ready], "runs": [make_attempt_entry(1, 2), make_attempt_entry(1, 1)]}},
         "us",
         "/status",
     )
     api.apply(
-        target | {"status": {"conditions": [quota], "runs": [make_run(2, 1)]}}, "someone-else", "/status"
+        target | {"status": {"conditions": [quota], "runs": [make_attempt_entry(2, 1)]}},
+        "someone-else",
+        "/status",
     )
     api.apply(
-        target | {"status": {"conditions": [ready | {"status": "False"}], "runs": [make_run(1, 2)]}},
+        target
+        | {"status": {"conditions": [ready | {"status": "False"}], "runs": [make_attempt_entry(1, 2)]}},
         "us",
         "/status",
     )

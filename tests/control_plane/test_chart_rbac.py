@@ -244,8 +244,10 @@ def build_objects(installation: Installation, number: int, uid: str) -> list[Obj
     return build(effective_resource(resource, Defaults()), attempt)
 
 
-def test_operator_may_write_all_objects_of_a_run(installation: Installation, operator: ApiServer) -> None:
-    """Make each write of the operator with its own account, then check the rights of the run's account."""
+def test_operator_may_write_all_objects_and_run_may_access_only_its_config_map(
+    installation: Installation, operator: ApiServer
+) -> None:
+    """Make each write of the operator with the operator's account, then check the rights of the run's account."""
     api, namespace = installation.api, installation.served_namespace
     training = api.create(TRAINING, namespace)
     uid = training["metadata"]["uid"]
@@ -258,11 +260,12 @@ def test_operator_may_write_all_objects_of_a_run(installation: Installation, ope
     ]
     for manifest in objects:
         operator.create(manifest, namespace)
-    role = build_objects(installation, 2, uid)[2]
+    role = build_objects(installation, 2, uid)[2]  # names the ConfigMap of the second attempt
     operator.apply(role, names.MANAGER)
     operator.create(make_event(namespace), namespace)
 
-    account = f"system:serviceaccount:{namespace}:{objects[1]['metadata']['name']}"
+    service_account = objects[1]
+    account = f"system:serviceaccount:{namespace}:{service_account['metadata']['name']}"
     first_child, second_child = (names.child_name("OfflineTraining", "clone", 1, number) for number in (1, 2))
     config_maps = {"group": "", "resource": "configmaps", "namespace": namespace}
     wait_for(

@@ -128,7 +128,7 @@ def test_run_may_only_get_and_patch_its_config_map(api: ApiServer, namespace: st
     manifests = build_manifests_in(namespace, training())
     for manifest in manifests[:-1]:
         api.create(manifest)
-    account = manifests[1]["metadata"]["name"]
+    account = manifests[1]["metadata"]["name"]  # of the ServiceAccount
 
     def is_permitted(verb: str, resource: str, name: str = "", group: str = "") -> bool:
         attributes = {
@@ -167,7 +167,7 @@ def test_run_may_only_get_and_patch_its_config_map(api: ApiServer, namespace: st
     ]
     assert [request for request in forbidden if is_permitted(*request)] == []
 
-    # The next attempt's Role takes the rights from this attempt.
+    # The Role of the next attempt takes the rights from the first one.
     role = build_manifests_in(namespace, training(), number=2)[2]
     api.apply(role, "hindcast-operator")
     wait_for(

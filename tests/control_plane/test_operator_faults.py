@@ -27,14 +27,14 @@ CREATIONS = fault_points(
     "create-rolebinding",
     "create-rayjob",
 )
-# Each phase: the user's change, the fault points at which one operator after the other is killed, and the final state.
-# Without a final state, the next change meets an attempt that is only partly created. If the operator is killed while
-# it posts an event, the event is not posted again, so the two fault points of events are in two phases.
 SECOND_ATTEMPT_CHANGE = {
     "suspend": False,
     "runners": {"replicas": 2},
     "cluster": {"serviceAccountName": "other"},
 }
+# Each phase: the user's change, the fault points at which one operator after the other is killed, and the final state.
+# Without a final state, the next change meets an attempt that is only partly created. An operator that is killed while
+# it posts an event does not post the event again, so the two fault points of events are in two phases.
 PHASES: list[tuple[dict[str, Any], list[str], str | None]] = [
     ({}, [*CREATIONS, "before:create-event"], "Running"),
     ({"runPolicy": {"ttlSecondsAfterFinished": 60}}, fault_points("set-deadlines"), "Running"),

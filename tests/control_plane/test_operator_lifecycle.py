@@ -52,7 +52,7 @@ def test_resource_recreated_immediately_runs_again(
         team.apply(WALKS)
         first_uid = team.wait_for_state(WALKS, "Running")["metadata"]["uid"]
         team.delete(WALKS, policy)
-        wait_for(lambda: _is_recreated(team, first_uid), "the second resource is created")
+        wait_for(lambda: _try_recreate(team, first_uid), "the second resource is created")
         # The garbage collector may delete the objects of the first resource at any later time.
         second_resource = team.wait_for_state(WALKS, "Running")
         assert second_resource["metadata"]["uid"] != first_uid
@@ -64,7 +64,8 @@ def test_resource_recreated_immediately_runs_again(
         assert team.find_condition(WALKS, "Stalled") is None
 
 
-def _is_recreated(team: TeamNamespace, first_uid: str) -> bool:
+def _try_recreate(team: TeamNamespace, first_uid: str) -> bool:
+    """Apply the recording. Return True if this created a new one, and did not patch the one that is being deleted."""
     return bool(team.apply(WALKS)["metadata"]["uid"] != first_uid)
 
 
@@ -179,6 +180,7 @@ def test_changed_deadlines_reach_running_ray_job(
     with run_operator():
         team.apply(make_recording(runPolicy={"activeDeadlineSeconds": 3600}))
         team.wait_for_state(WALKS, "Running")
+        # 900 s later than startDeadlineSeconds (1800), or the sum of startDeadlineSeconds and activeDeadlineSeconds
         assert deadlines() == (2700, 6300)
         team.apply(make_recording(runPolicy={"activeDeadlineSeconds": 7200}))
         wait_for(lambda: deadlines() == (2700, 9900), "the RayJob has the new deadline")
@@ -216,6 +218,7 @@ def wait_until_idle(operator: OperatorProcess) -> None:
 
 
 def is_idle(operator: OperatorProcess) -> bool:
+    """Watch the operator for two seconds. Return True if it has written nothing in this time."""
     num_writes_before = operator.read_num_writes()
     time.sleep(2)
     return operator.read_num_writes() == num_writes_before

@@ -57,7 +57,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @contextmanager
 def _count_users(folder: Path, change: int = 1) -> Iterator[int]:
-    """Lock and yield the number of processes that use the release, then change it."""
+    """Yield the number of processes that use the release, then add `change` to it. Meanwhile other processes wait."""
     with (folder / "users").open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)

@@ -95,7 +95,7 @@ def uninstall_chart() -> None:
 def temporary_namespace(name: str) -> Iterator[Kube]:
     """Create a namespace that allows only restricted pods, with a claim `data`.
 
-    It is deleted without waiting, while the next test runs.
+    The namespace is deleted without waiting, while the next test runs.
     """
     kube = Kube(name)
     manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": _LABELS}}

@@ -29,12 +29,12 @@ def run(
 
     Args:
         *command: program and arguments.
-        stdin: text for its standard input.
-        timeout: seconds after which it is killed.
+        stdin: text for the command's standard input; None if the command reads none.
+        timeout: seconds after which the command is killed.
         variables: additional environment variables.
 
     Raises:
-        KubeError: the command failed; the message has its standard error.
+        KubeError: the command failed. The message has the command's standard error.
     """
     environment = {**os.environ, **(variables or {})}
     process = subprocess.run(
@@ -125,7 +125,7 @@ class Kube:
         """Wait for the first truthy value of `check` and return it.
 
         Raises:
-            KubeError: there was none in time. The message has the description and the state of the namespace.
+            KubeError: no value was truthy in time. The message has the description and the state of the namespace.
         """
         deadline = time.monotonic() + seconds
         while not (value := check()):
@@ -153,7 +153,7 @@ class Kube:
     def wait_for_message(
         self, name: str, word: str, kind: str = "OfflineTraining", seconds: float = 60
     ) -> None:
-        """Wait until a word is in a condition's message and in an event."""
+        """Wait until a word is in the message of a condition and in that of an event on the resource."""
 
         def check() -> bool:
             conditions = self.get_status(kind, name).get("conditions", [])
@@ -164,11 +164,11 @@ class Kube:
         self.wait(f"{word!r} in a condition and an event of {name}", check, seconds)
 
     def get_num_episodes(self, recording: str) -> int:
-        """Return the number of episodes that a recording has reported."""
+        """Return the number of episodes that a recording has reported; 0 before the first report."""
         return int(self.get_status("OfflineRecording", recording).get("progress", {}).get("episodes", 0))
 
     def wait_for_iteration(self, name: str, iteration: int) -> int:
-        """Wait until the training reports this iteration or a later one, and return it."""
+        """Wait until the training reports this iteration or a later one, and return the reported one."""
 
         def check() -> int | None:
             current_iteration = (

@@ -51,7 +51,9 @@ class Bucket:
         return {
             "envFrom": [{"secretRef": {"name": "storage"}}],
             "env": [{"name": name, "value": value} for name, value in self.variables.items()],
-            "resources": {"learner": {"memory": "4Gi"}},  # the learner keeps a part of the shuffled rows
+            "resources": {
+                "learner": {"memory": "4Gi"}
+            },  # the learner holds some of the shuffled rows in memory
         }
 
     def create_secret(self, kube: Kube) -> None:

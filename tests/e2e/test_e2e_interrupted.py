@@ -129,7 +129,7 @@ def suspend_training(kube: Kube) -> int:
 
 
 def train_uninterrupted(folder: Path) -> list[dict[str, Any]]:
-    """Run the same training on this machine without interruption, and return its results."""
+    """Run the same training on this machine without interruption, and return the results of its iterations."""
     from hindcast.api.loading import validate_resource
     from hindcast.run.interruption import Interruption
     from hindcast.run.training.training_run import TrainingRun

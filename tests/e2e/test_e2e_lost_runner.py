@@ -19,19 +19,19 @@ NUM_EPISODES = 8_000
 def test_recording_is_complete_after_deleted_runner(
     kube: Kube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec: dict[str, Any] = {
+    shared_spec: dict[str, Any] = {
         "environment": {"id": "slow:Slow"},
         "duration": {"episodes": NUM_EPISODES},
         "seed": 3,
     }
-    first_settings = {
+    cluster_settings = {
         "runners": {"replicas": 2, "envsPerRunner": 8},
         "output": {"path": "walks", "maxRowsPerFile": 1000},
         "cluster": CODE_CLUSTER,
     }
     kube.apply(
         make_code_config_map(slow=slow_environment_code(0.01)),
-        make_recording("walks", **spec, **first_settings),
+        make_recording("walks", **shared_spec, **cluster_settings),
     )
     kube.wait("episodes recorded", lambda: kube.get_num_episodes("walks") > 500)
     deleted_runner = kube.list_pods("runner", "walks")[0]["metadata"]["name"]
@@ -51,7 +51,7 @@ def test_recording_is_complete_after_deleted_runner(
             policy={"random": {}},
             runners={"envsPerRunner": 8},
             output={"maxRowsPerFile": 1000},
-            **spec,
+            **shared_spec,
         )
     )
     assert episode_hashes(dataset) == episode_hashes(read_all(tmp_path / "uninterrupted"))

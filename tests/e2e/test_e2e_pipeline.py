@@ -77,7 +77,7 @@ def count_gpus(pods: list[Object]) -> int:
 
 
 def get_ray_cpus(kube: Kube, name: str) -> dict[str, float]:
-    """Return the CPUs that Ray may schedule on the head, by the RayCluster's parameters."""
+    """Return `{"head": n}`: the number of CPUs that Ray may schedule on the head, as the RayCluster sets it."""
     cluster = kube.list("rayclusters", f"hindcast.dev/name={name}")[0]
     return {"head": float(cluster["spec"]["headGroupSpec"]["rayStartParams"]["num-cpus"])}
 

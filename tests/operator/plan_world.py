@@ -70,6 +70,7 @@ REFERRING_TRAINING: dict[str, Any] = {
 
 
 def make_reference(state: str = "Complete") -> ReferenceFacts:
+    """Return the facts about the recording to which `REFERRING_TRAINING` refers."""
     resolved_input = ResolvedInput(
         path="s3://bucket/cartpole", episodes=10, timesteps=2000, bytes=64000, digest="d1"
     )
@@ -94,9 +95,9 @@ class World:
         self.kuberay = "Ready"
         self.is_deleting = False
         self.has_full_queue = False
-        """Kueue keeps new RayJobs queued."""
+        """Kueue keeps new RayJobs queued if this is True."""
         self.has_slow_deletion = False
-        """Deleted RayJobs and their pods exist until `finish_deletion`."""
+        """If this is True, RayJobs that are being deleted and their pods exist until `finish_deletion`."""
         self.now = START
         self.created_children: list[str] = []
         """Names of all attempts with a RayJob, in the order of creation."""
@@ -174,99 +175,107 @@ class World:
         raise AssertionError(f"the status still changes after 12 reconciliations: {self.status}")
 
     def _create(self, action: CreateAttempt) -> Iterator[None]:
-        attempt, child = action.attempt, action.attempt.ray_job_name
-        attempt_facts = self.attempts.get(child, AttemptFacts(child))
+        attempt, child_name = action.attempt, action.attempt.ray_job_name
+        attempt_facts = self.attempts.get(child_name, AttemptFacts(child_name))
         if attempt_facts.config_map is None:
-            config_map = ConfigMapFacts(child, f"cm-{next(self._uids)}", attempt.uid, False)
-            self.attempts[child] = attempt_facts = replace(attempt_facts, config_map=config_map)
+            config_map = ConfigMapFacts(
+                child_name, f"cm-{next(self._uids)}", owner_uid=attempt.uid, is_deleting=False
+            )
+            self.attempts[child_name] = attempt_facts = replace(attempt_facts, config_map=config_map)
             yield
         if attempt_facts.ray_job is None:
             job = RayJobFacts(
-                *(child, f"job-{next(self._uids)}", attempt.uid, False),
+                child_name,
+                f"job-{next(self._uids)}",
+                owner_uid=attempt.uid,
+                is_deleting=False,
                 created_at=self.now,
                 is_suspended=self.has_full_queue,
                 deadlines=ray_job_deadlines(action.resource.spec.run_policy),
             )
-            self.attempts[child] = replace(attempt_facts, ray_job=job)
-            self.created_children.append(child)
+            self.attempts[child_name] = replace(attempt_facts, ray_job=job)
+            self.created_children.append(child_name)
             yield
 
     def _delete(self, action: DeleteAttempt) -> Iterator[None]:
-        attempt_facts = self.attempts.get(action.child)
+        attempt_facts = self.attempts.get(action.child_name)
         if attempt_facts is None:
             return
         if attempt_facts.ray_job is not None and not attempt_facts.ray_job.is_deleting:
             pods = tuple(replace(pod, is_deleting=True) for pod in attempt_facts.pods)
             attempt_facts = self.change_attempt(
-                action.child, ray_job=replace(attempt_facts.ray_job, is_deleting=True), pods=pods
+                action.child_name, ray_job=replace(attempt_facts.ray_job, is_deleting=True), pods=pods
             )
             if not self.has_slow_deletion:
-                attempt_facts = self.finish_deletion(action.child)
+                attempt_facts = self.finish_deletion(action.child_name)
             yield
         if attempt_facts is not None and attempt_facts.config_map is not None and not action.keep_config_map:
-            self.change_attempt(action.child, config_map=None)
+            self.change_attempt(action.child_name, config_map=None)
             yield
 
     def _set_intent(self, action: SetIntent) -> None:
-        attempt_facts = self.attempts.get(action.child)
+        attempt_facts = self.attempts.get(action.child_name)
         if attempt_facts is not None and attempt_facts.config_map is not None:
             self.change_attempt(
-                action.child, config_map=replace(attempt_facts.config_map, intent=action.intent)
+                action.child_name, config_map=replace(attempt_facts.config_map, intent=action.intent)
             )
 
     def _set_deadlines(self, action: SetDeadlines) -> None:
-        attempt_facts = self.attempts.get(action.child)
+        attempt_facts = self.attempts.get(action.child_name)
         if attempt_facts is not None and attempt_facts.ray_job is not None:
             deadlines_or_none = {**attempt_facts.ray_job.deadlines, **action.deadlines}
             new_deadlines = {
                 name: seconds for name, seconds in deadlines_or_none.items() if seconds is not None
             }
-            self.change_attempt(action.child, ray_job=replace(attempt_facts.ray_job, deadlines=new_deadlines))
+            self.change_attempt(
+                action.child_name, ray_job=replace(attempt_facts.ray_job, deadlines=new_deadlines)
+            )
 
     # -- changes by KubeRay, the attempt and the user --------------------------------------------------------
     @property
-    def child(self) -> str:
-        """Name of the latest attempt's RayJob."""
+    def child_name(self) -> str:
+        """Name of the latest attempt's RayJob and ConfigMap."""
         return self.status["runs"][0]["rayJobName"]
 
     @property
     def attempt(self) -> AttemptFacts:
         """The objects of the latest attempt."""
-        return self.attempts[self.child]
+        return self.attempts[self.child_name]
 
-    def change_attempt(self, child: str, **fields: Any) -> AttemptFacts | None:
-        attempt_facts = replace(self.attempts[child], **fields)
+    def change_attempt(self, child_name: str, **fields: Any) -> AttemptFacts | None:
+        """Change facts about an attempt. Return them, or None if no object of the attempt exists any more."""
+        attempt_facts = replace(self.attempts[child_name], **fields)
         if attempt_facts.ray_job is None and attempt_facts.config_map is None and not attempt_facts.pods:
-            del self.attempts[child]
+            del self.attempts[child_name]
             return None
-        self.attempts[child] = attempt_facts
+        self.attempts[child_name] = attempt_facts
         return attempt_facts
 
     def update_job(self, **fields: Any) -> World:
         job = self.attempt.ray_job
         assert job is not None
-        self.change_attempt(self.child, ray_job=replace(job, **fields))
+        self.change_attempt(self.child_name, ray_job=replace(job, **fields))
         return self
 
     def delete_job(self) -> World:
-        self.change_attempt(self.child, ray_job=None, ray_cluster=None, pods=())
+        self.change_attempt(self.child_name, ray_job=None, ray_cluster=None, pods=())
         return self
 
     def set_pods(self, *pods: PodFacts) -> World:
-        self.change_attempt(self.child, pods=pods)
+        self.change_attempt(self.child_name, pods=pods)
         return self
 
     def start_pods(self) -> World:
         """Let KubeRay create the cluster and start all pods."""
         self.update_job(deployment_status="Running", job_status="RUNNING", started_at=self.now)
-        self.change_attempt(self.child, ray_cluster=RayClusterFacts(f"{self.child}-abcde"))
+        self.change_attempt(self.child_name, ray_cluster=RayClusterFacts(f"{self.child_name}-abcde"))
         return self.set_pods(
             make_pod("head", phase="Running", is_ready=True),
             make_pod("learner", phase="Running", is_ready=True),
         )
 
     def send_report(self, number: int | None = None, *, has_progress: bool = True, **fields: Any) -> World:
-        """Let the attempt report; `fields` are those of `Report`. Without progress, its time of progress stays."""
+        """Let the attempt report; `fields` are those of `Report`. Without progress, the time of progress stays."""
         config_map = self.attempt.config_map
         assert config_map is not None
         last_report = config_map.report
@@ -285,7 +294,7 @@ class World:
         config_map = replace(
             config_map, report=report, beat_seen_at=self.now, progress_seen_at=progress_seen_at
         )
-        self.change_attempt(self.child, config_map=config_map)
+        self.change_attempt(self.child_name, config_map=config_map)
         return self
 
     def report_end(self, state: str, reason: str, message: str = "The end.", **fields: Any) -> World:
@@ -298,7 +307,7 @@ class World:
         """Let KubeRay finish the RayJob and delete its cluster."""
         status = "Complete" if job_status == "SUCCEEDED" else "Failed"
         self.update_job(deployment_status=status, job_status=job_status, reason=reason, ended_at=self.now)
-        self.change_attempt(self.child, pods=(), ray_cluster=None)
+        self.change_attempt(self.child_name, pods=(), ray_cluster=None)
         return self
 
     def advance(self, seconds: float) -> World:
@@ -310,9 +319,9 @@ class World:
         self.generation += 1
         return self
 
-    def finish_deletion(self, child: str) -> AttemptFacts | None:
-        """Remove a deleted RayJob and its pods."""
-        return self.change_attempt(child, ray_job=None, ray_cluster=None, pods=())
+    def finish_deletion(self, child_name: str) -> AttemptFacts | None:
+        """Remove a RayJob that is being deleted, and its pods. Return what `change_attempt` returns."""
+        return self.change_attempt(child_name, ray_job=None, ray_cluster=None, pods=())
 
     # -- the state of the cluster ----------------------------------------------------------------------------
     def find_condition(self, type_: str) -> dict[str, Any] | None:

@@ -29,7 +29,14 @@ TRAINING = {
 
 
 def make_facts(seconds: float, phase: str, fraction: float | None, **status: Any) -> Facts:
-    """Return facts of a training with two learners of four GPUs each that waits for data a fraction of the time."""
+    """Return facts of a training with two learners of four GPUs each.
+
+    Args:
+        seconds: time of the observation, in seconds after `NOW`.
+        phase: phase of the learners' pods.
+        fraction: reported fraction of the time for which the training waits for data; None without a report.
+        status: the stored status.
+    """
     pods = tuple(PodFacts(name, "learner", NOW, phase) for name in ("a", "b"))
     report = None
     if fraction is not None:

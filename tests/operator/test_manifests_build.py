@@ -236,7 +236,9 @@ def test_every_group_sets_ray_resources_and_pool_label(resource: Resource) -> No
         assert group["labels"] == {"hindcast.dev/pool": pool}
         assert group["template"]["metadata"]["labels"]["hindcast.dev/pool"] == pool
         (shm,) = (v for v in group["template"]["spec"]["volumes"] if v.get("emptyDir", {}).get("medium"))
-        assert int(params["object-store-memory"]) < int(shm["emptyDir"]["sizeLimit"][:-2]) * 2**20
+        size_limit = shm["emptyDir"]["sizeLimit"]
+        assert size_limit.endswith("Mi")
+        assert int(params["object-store-memory"]) < int(size_limit[:-2]) * 2**20
 
 
 @each_resource
@@ -254,7 +256,7 @@ def test_only_workers_have_raylet_probe(resource: Resource) -> None:
 @each_resource
 def test_only_pools_with_replica_interval_are_autoscaled(resource: Resource) -> None:
     cluster = ray_job(resource)["spec"]["rayClusterSpec"]
-    is_autoscaled = resource in RESOURCES[-1:]
+    is_autoscaled = resource == training(**AUTOSCALED)
     assert cluster.get("enableInTreeAutoscaling", False) == is_autoscaled
     for group in cluster["workerGroupSpecs"]:
         assert group["minReplicas"] == group["replicas"] <= group["maxReplicas"]

@@ -30,6 +30,7 @@ def compute_effective_sizes(resource: Resource, inputs: dict[str, ResolvedInput]
 
 
 def pod_counts(sizes: Sizes) -> dict[str, tuple[int, int]]:
+    """Return pool -> initial and maximum number of pods."""
     return {pool.pool: (pool.num_pods, pool.max_pods) for pool in sizes.pools}
 
 
@@ -172,7 +173,8 @@ def test_resident_data_get_enough_memory() -> None:
         for residency in ("Streaming", "Resident")
     )
     assert streaming is not None and resident is not None
-    # The runtime keeps data resident that take at most a quarter of the container's memory.
+    # The runtime keeps data resident that take at most a quarter of the container's memory: 3 GiB on storage count as
+    # 6 GiB in memory.
     assert resident.memory_bytes // 4 >= 2 * 3 * GI > streaming.memory_bytes // 4
 
 
@@ -226,9 +228,9 @@ def test_sizes_are_consistent_and_have_reasons(resource: Resource, inputs: dict[
 def test_memory_equals_sum_in_its_reason() -> None:
     pool = compute_effective_sizes(recording(policy={"train": {"stop": {"iterations": 3}}})).pool("runner")
     assert pool is not None
-    parts = [part.split(" ")[0] for part in pool.reasons["memory"].split(" + ")]
+    amounts = [amount.split(" ")[0] for amount in pool.reasons["memory"].split(" + ")]
     units = {"Mi": MI, "Gi": GI}
-    total = sum(int(part[:-2]) * units[part[-2:]] for part in parts)
+    total = sum(int(amount[:-2]) * units[amount[-2:]] for amount in amounts)
     assert pool.memory_bytes == round_up(total, 128 * MI)
 
 

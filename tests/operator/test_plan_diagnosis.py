@@ -19,6 +19,7 @@ def make_starting_world() -> World:
 
 
 NO_NODE = "0/3 nodes are available: "
+# Each row: id of the test, pod, reason, phrase in the message.
 POD_PROBLEMS: list[tuple[str, PodFacts, str, str]] = [
     (
         "gpu",
@@ -139,10 +140,12 @@ def test_problem_of_pod_is_reported(pod_facts: PodFacts, reason: str, phrase: st
     assert len(world.created_children) == 1, "no further attempt is created"
 
 
+# Each row: message of the API server, reason, phrase in the event.
 REJECTIONS = [
     (
         'pods "c-head-x7k2p" is forbidden: exceeded quota: team, requested: requests.cpu=4, used: 0, limited: 2',
-        *("QuotaExceeded", "requested: requests.cpu=4"),
+        "QuotaExceeded",
+        "requested: requests.cpu=4",
     ),
     (
         'pods "x" is forbidden: failed quota: team: must specify limits.cpu',
@@ -164,22 +167,22 @@ def test_rejected_pods_are_reported(message: str, reason: str, phrase: str, crea
     world = make_starting_world()
     if creator == "cluster":
         failure = RayClusterFacts("c", replica_failure=message)
-        world.change_attempt(world.child, ray_cluster=failure)
+        world.change_attempt(world.child_name, ray_cluster=failure)
     else:
-        world.change_attempt(world.child, submitter_failure=message)
+        world.change_attempt(world.child_name, submitter_failure=message)
     world.settle()
     assert (world.state, world.find_reason()) == ("Starting", reason)
     assert phrase in world.events_with(reason)[0].message
     assert ("submitter" in world.status["message"]) == (creator == "submitter")
 
 
-def test_rejection_of_another_pod_changes_no_status() -> None:
+def test_same_rejection_of_another_pod_keeps_status() -> None:
     world = make_starting_world()
 
     def reject(pod_name: str) -> None:
         message = f'pods "{pod_name}" is forbidden: exceeded quota: team'
         failure = RayClusterFacts("c", replica_failure=message)
-        world.change_attempt(world.child, ray_cluster=failure)
+        world.change_attempt(world.child_name, ray_cluster=failure)
         world.settle()
 
     reject("c-head-aaaaa")
@@ -279,7 +282,7 @@ def test_out_of_memory_message_with_size_is_unchanged() -> None:
     assert world.status["runs"][0]["message"] == message
 
 
-def test_sizes_of_attempt_are_in_status() -> None:
+def test_sizes_of_attempt_are_in_status_and_messages() -> None:
     world = make_starting_world()
     pools = world.status["resolved"]["pools"]
     assert set(pools) >= {"head", "learner"}
@@ -300,10 +303,13 @@ def test_sizes_of_attempt_are_in_status() -> None:
         ("DeadlineExceeded", 3500, "Lost", "LostDriver"),
     ],
 )
-def test_ending_by_kuberay_depends_on_its_reason(
+def test_ending_by_kuberay_depends_on_reason_and_deadline_of_spec(
     job_reason: str, seconds: int, outcome: str, reason: str
 ) -> None:
-    """If the spec's deadline was raised after KubeRay's, the end by KubeRay counts as a loss."""
+    """If KubeRay ends the RayJob before the deadline of the spec, which was raised meanwhile, the attempt is lost.
+
+    The deadlines are 1800 s for the start and 3600 s for all attempts; `seconds` pass before KubeRay ends the RayJob.
+    """
     world = World(runPolicy={"activeDeadlineSeconds": 3600})
     world.settle()
     world.start_pods().advance(seconds).finish_job("FAILED", job_reason).advance(10).settle()
@@ -319,7 +325,7 @@ def test_quoted_messages_are_one_short_line() -> None:
     assert all(len(event.message) <= 1000 for event in world.events)
 
 
-def test_every_reason_of_runtime_is_in_table() -> None:
+def test_every_reason_of_an_attempt_is_a_reason_of_the_operator() -> None:
     from typing import get_args
 
     from hindcast.api.attempt import AttemptReason

@@ -66,7 +66,7 @@ def test_unavailable_storage_is_retried_without_limit() -> None:
         world.report_end("Lost", "StorageUnavailable", "cannot read s3://b/x: nothing answers").settle()
         assert world.state == "Retrying"
         assert "nothing answers" in world.status["message"]
-        world.advance(89).settle()
+        world.advance(89).settle()  # the pause is 90 to 150 s
         assert len(world.created_children) == attempt
         world.advance(62).settle()
         assert world.status["runs"][0]["retries"] == 0

@@ -23,6 +23,7 @@ def test_higher_revision_replaces_running_attempt() -> None:
     assert decision.actions == (DeleteAttempt("cartpole-bc-t1-1"),)
     world.settle()
     assert world.created_children == ["cartpole-bc-t1-1", "cartpole-bc-t2-1"]
+    # Newest first: `runs` holds one entry for each attempt.
     assert [run.get("outcome") for run in world.status["runs"]] == [None, "Superseded"]
     assert "progress" not in world.status and "checkpoint" not in world.status
     assert world.events_with("Superseded")[0].type == "Normal"
@@ -33,7 +34,7 @@ def test_higher_revision_reruns_finished_resource() -> None:
     world.report_end("Failed", "UserCodeFailed").settle()
     world.edit_spec(revision=2, stop={"iterations": 5}).settle()
     assert world.created_children == ["cartpole-bc-t1-1", "cartpole-bc-t2-1"]
-    assert "cartpole-bc-t1-1" not in world.attempts, "objects of the older revision are removed"
+    assert "cartpole-bc-t1-1" not in world.attempts, "objects of the older revision are deleted"
     assert condition_statuses(world).keys() == {"Ready", "Reconciling", "ClusterReady"}
 
 
@@ -134,7 +135,7 @@ def test_waiting_change_is_reported_until_next_attempt() -> None:
     assert "operationalFields" not in world.status["runs"][1], "ended attempts record no operational fields"
 
 
-def test_waiting_change_is_dropped_when_reverted_and_names_long_fields() -> None:
+def test_reverted_change_is_not_waiting_and_waiting_change_of_list_shows_no_values() -> None:
     world = make_running_world()
     world.edit_spec(checkpoint={"path": "s3://bucket/runs", "every": 5}).settle()
     assert "spec.checkpoint.every changed from 10 to 5" in world.status["message"]
@@ -176,11 +177,11 @@ def test_uncreated_attempt_uses_current_spec_and_defaults() -> None:
     )
 
 
-def test_history_is_bounded_and_keeps_latest_run_of_each_revision() -> None:
+def test_history_is_bounded_and_keeps_latest_attempt_of_each_revision() -> None:
     world = World()
     world.settle()
     world.edit_spec(revision=2).settle()
-    for _ in range(40):
+    for _ in range(40):  # each suspension ends an attempt
         world.start_pods().send_report().settle()
         world.edit_spec(suspend=True).settle()
         world.report_end("Suspended", "Suspended").settle()
@@ -192,7 +193,7 @@ def test_history_is_bounded_and_keeps_latest_run_of_each_revision() -> None:
 
 
 # -- what a revision began with ------------------------------------------------------------------------------
-def test_revision_keeps_storage_root_and_image() -> None:
+def test_storage_root_and_image_stay_until_next_revision() -> None:
     world = World(checkpoint={"path": "runs"})
     world.settle()
     new_defaults = world.defaults.model_copy(update={"storage_root": "s3://other", "image": "runtime:2"})
@@ -209,8 +210,8 @@ def test_revision_keeps_storage_root_and_image() -> None:
     assert world.status["runs"][0]["inputs"]["defaults"]["storageRoot"] == "s3://other"
 
 
-def test_revision_keeps_image_of_platform_cluster_defaults() -> None:
-    """`defaults.cluster` may name the image when the revision begins, or only later."""
+def test_image_and_ray_version_stay_when_defaults_cluster_changes_within_revision() -> None:
+    """`defaults.cluster.image` may be set when the revision begins, or only later."""
     for image, later_image in (("cluster:1", None), (None, "cluster:2"), ("cluster:1", "cluster:2")):
         world = World(defaults=DEFAULTS.model_copy(update={"cluster": ClusterSpec(image=image)}))
         world.settle()
@@ -229,7 +230,7 @@ def test_revision_keeps_image_of_platform_cluster_defaults() -> None:
         assert effective_cluster.node_selector == {"zone": "b"}, "other defaults apply to the next attempt"
 
 
-def test_default_image_without_report_may_be_corrected() -> None:
+def test_corrected_default_image_applies_if_no_attempt_has_reported() -> None:
     world = World()
     world.settle()
     world.defaults = world.defaults.model_copy(update={"image": "runtime:2"})

@@ -207,8 +207,8 @@ RARE_CHANGES: list[Change] = [
 ]
 change_lists = st.lists(st.sampled_from([*FREQUENT_CHANGES * 6, *RARE_CHANGES]), min_size=10, max_size=40)
 kill_points = st.lists(st.integers(0, 6), max_size=60)
-"""For each reconciliation, the number of writes after which the operator is killed. After the end of the list it is not
-killed."""
+"""For each reconciliation, beginning with the last number: index of the write after which the operator is killed. When
+the list is empty, the operator is not killed."""
 
 
 # -- the operator --------------------------------------------------------------------------------------------
@@ -216,12 +216,12 @@ def reconcile_until_stable(world: World, kill_points_left: list[int]) -> None:
     """Reconcile until nothing changes. After a kill, the next reconciliation continues."""
     for _ in range(60):
         state_before = (world.status, dict(world.attempts))
-        writes_left = kill_points_left.pop() if kill_points_left else None
+        kill_point = kill_points_left.pop() if kill_points_left else None
         decision = world.plan()
         was_killed = False
-        for num_writes, _ in enumerate(_execute_stepwise(world, decision)):
+        for write_index, _ in enumerate(_execute_stepwise(world, decision)):
             check_world(world)
-            if num_writes == writes_left:
+            if write_index == kill_point:
                 was_killed = True
                 break
         if not was_killed and state_before == (world.status, world.attempts):
@@ -230,6 +230,7 @@ def reconcile_until_stable(world: World, kill_points_left: list[int]) -> None:
 
 
 def _execute_stepwise(world: World, decision):  # type: ignore[no-untyped-def]
+    """Write the status and execute the actions, and yield after each write."""
     world.write_status(decision)
     yield
     yield from chain.from_iterable(world.execute_stepwise(action) for action in decision.actions)
@@ -248,12 +249,13 @@ def check_status(world: World) -> None:
     assert not {"Complete", "Failed"} <= true_types
     assert all(entry["observedGeneration"] == world.generation for entry in world.status["conditions"])
     assert len(world.status["runs"]) <= 32
-    unfinished_runs = [run for run in world.status["runs"] if "outcome" not in run]
-    assert len(unfinished_runs) <= 1
-    assert unfinished_runs == [] or world.status["runs"][0] is unfinished_runs[0]
+    unfinished_attempts = [run for run in world.status["runs"] if "outcome" not in run]
+    assert len(unfinished_attempts) <= 1
+    assert unfinished_attempts == [] or world.status["runs"][0] is unfinished_attempts[0]
 
 
 def check_stable(world: World, fraction: float) -> None:
+    """Check that the plan changes nothing, now and after a fraction of the time to the next deadline."""
     decision = world.plan()
     assert plain_status(decision.status) == world.status
     assert (decision.actions, decision.events) == ((), ())
@@ -266,15 +268,17 @@ def check_stable(world: World, fraction: float) -> None:
 
 
 def keeps_endings(status_before: dict[str, object], world: World, *, was_extended: bool) -> bool:
-    """Return True if finished attempts are unchanged, and only a training with a raised stop has a later attempt."""
+    """Return True if attempts that finished a run are unchanged, and only a raised stop adds another attempt."""
     old_endings = [
         run for run in status_before.get("runs", []) if run.get("outcome") in ("Succeeded", "Failed")
     ]  # type: ignore[attr-defined]
-    new_runs = {(run["revision"], run["attempt"]): run for run in world.status["runs"]}
-    newest_runs = {run["revision"]: run for run in reversed(world.status["runs"])}
-    are_unchanged = all(new_runs.get((run["revision"], run["attempt"]), run) == run for run in old_endings)
+    new_attempts = {(run["revision"], run["attempt"]): run for run in world.status["runs"]}
+    newest_attempts = {run["revision"]: run for run in reversed(world.status["runs"])}
+    are_unchanged = all(
+        new_attempts.get((run["revision"], run["attempt"]), run) == run for run in old_endings
+    )
     return are_unchanged and (
-        was_extended or all(newest_runs.get(run["revision"], run) == run for run in old_endings)
+        was_extended or all(newest_attempts.get(run["revision"], run) == run for run in old_endings)
     )
 
 

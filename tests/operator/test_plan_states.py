@@ -34,7 +34,9 @@ def condition_statuses(world: World) -> dict[str, str]:
         ("Circular", "Stalled", "CircularReference"),
     ],
 )
-def test_missing_reference_delays_first_attempt(reference_state: str, state: str, reason: str) -> None:
+def test_reference_that_is_not_complete_delays_first_attempt(
+    reference_state: str, state: str, reason: str
+) -> None:
     world = World(REFERRING_TRAINING)
     world.references = (make_reference(reference_state),)
     world.settle()
@@ -159,7 +161,8 @@ def test_foreign_account_is_name_conflict() -> None:
 
     world = World()
     child = "cartpole-bc-t1-1"
-    world.attempts[child] = AttemptFacts(child, conflict="ServiceAccount/cartpole-bc-training of Pod/x")
+    conflict = "ServiceAccount/cartpole-bc-training (owned by Pod/x)"
+    world.attempts[child] = AttemptFacts(child, conflict=conflict)
     decision = world.plan()
     assert decision.status.state == "Stalled"
     assert "ServiceAccount/cartpole-bc-training" in (decision.status.message or "")
@@ -232,7 +235,7 @@ def test_queued_attempt_has_no_deadline() -> None:
     assert world.status["runs"][0]["admissionTime"] == "2026-11-21T08:00:00Z"
 
 
-def test_unobserved_queueing_does_not_count() -> None:
+def test_time_in_queue_does_not_count_if_operator_saw_only_its_end() -> None:
     world = World()
     world.has_full_queue = True
     world.reconcile()
@@ -252,7 +255,7 @@ def test_preempted_attempt_is_queued_again_without_retry() -> None:
     assert (world.state, world.status["runs"][0]["retries"]) == ("Queued", 0)
 
 
-def test_start_deadline_without_cause_is_retried() -> None:
+def test_missed_start_deadline_without_known_cause_is_retried() -> None:
     world = World()
     world.settle()
     decision = world.start_pods().settle()
@@ -262,7 +265,7 @@ def test_start_deadline_without_cause_is_retried() -> None:
     assert world.status["runs"][0]["reason"] == "StartDeadlineExceeded"
 
 
-def test_start_deadline_with_cause_fails() -> None:
+def test_missed_start_deadline_with_known_cause_fails() -> None:
     world = World()
     world.settle()
     world.update_job(deployment_status="Initializing")
@@ -290,10 +293,10 @@ def test_each_lack_of_resources_has_an_event() -> None:
             )
             world.advance(10).settle()
     events = world.events_with("Unschedulable")
-    assert [want in event.message for event, want in zip(events, lacks.values(), strict=True)] == [True, True]
+    assert [lack in event.message for event, lack in zip(events, lacks.values(), strict=True)] == [True, True]
 
 
-def test_silent_attempt_is_lost() -> None:
+def test_attempt_without_reports_is_lost() -> None:
     world = make_running_world()
     world.advance(1800).settle()
     assert (world.state, world.status["runs"][0]["reason"]) == ("Retrying", "NoHeartbeat")
@@ -315,14 +318,14 @@ def test_progress_keeps_attempt_alive() -> None:
     assert world.status["runs"][0]["attempt"] == 1
 
 
-def test_beat_without_change_keeps_status() -> None:
+def test_report_without_change_keeps_status() -> None:
     world = make_running_world()
     status_before = world.status
     world.advance(30).send_report(progress=None, has_progress=False).settle()
     assert world.status == status_before
 
 
-def test_missing_head_is_lost_driver() -> None:
+def test_attempt_without_head_pod_ends_as_lost_driver() -> None:
     world = make_running_world()
     decision = world.set_pods(make_pod("learner", phase="Running", is_ready=True)).settle()
     assert world.state == "Running"
@@ -364,12 +367,13 @@ def test_changed_deadlines_are_passed_to_kuberay() -> None:
     world = make_running_world(runPolicy={"activeDeadlineSeconds": 3600})
     world.edit_spec(runPolicy={"activeDeadlineSeconds": 9000, "ttlSecondsAfterFinished": 60})
     decision = world.reconcile()
+    # activeDeadlineSeconds + startDeadlineSeconds (1800) + BACKSTOP_SECONDS (900)
     changes = {"activeDeadlineSeconds": 11700, "ttlSecondsAfterFinished": 60}
-    assert decision.actions == (SetDeadlines(world.child, changes),)
+    assert decision.actions == (SetDeadlines(world.child_name, changes),)
     assert world.reconcile().actions == ()
     world.edit_spec(runPolicy={"startDeadlineSeconds": 7200})
     changes = {"activeDeadlineSeconds": None, "preRunningDeadlineSeconds": 8100, "ttlSecondsAfterFinished": 0}
-    assert world.reconcile().actions == (SetDeadlines(world.child, changes),)
+    assert world.reconcile().actions == (SetDeadlines(world.child_name, changes),)
     assert world.reconcile().actions == ()
     assert (world.state, len(world.created_children)) == ("Running", 1)
 
@@ -433,7 +437,7 @@ def test_deleted_ray_job_is_lost_attempt() -> None:
     assert (world.state, world.status["runs"][0]["reason"]) == ("Retrying", "RayJobDeleted")
 
 
-def test_recreated_ray_job_is_not_the_attempt() -> None:
+def test_ray_job_with_other_uid_is_deleted_and_attempt_is_lost() -> None:
     world = make_running_world()
     world.update_job(uid="another").reconcile()
     assert world.status["runs"][0]["reason"] == "RayJobDeleted"
@@ -469,7 +473,7 @@ def test_logs_in_ray_job_message_are_not_copied() -> None:
 
 
 # -- suspending ----------------------------------------------------------------------------------------------
-def test_resource_created_suspended_has_no_attempt() -> None:
+def test_resource_created_suspended_has_no_attempt_until_resumed() -> None:
     world = World(suspend=True)
     world.settle()
     assert world.state == "Suspended"
@@ -536,7 +540,7 @@ def test_state_suspended_requires_deleted_pods() -> None:
     world = make_running_world()
     world.edit_spec(suspend=True).settle()
     world.report_end("Suspended", "Suspended").reconcile()
-    world.attempts["cartpole-bc-t1-1"] = make_attempt_with_deleted_pods()
+    world.attempts["cartpole-bc-t1-1"] = make_attempt_with_pod_being_deleted()
     world.settle()
     assert world.state == "Suspending"
     world.attempts.clear()
@@ -544,7 +548,7 @@ def test_state_suspended_requires_deleted_pods() -> None:
     assert world.state == "Suspended"
 
 
-def make_attempt_with_deleted_pods() -> Any:
+def make_attempt_with_pod_being_deleted() -> Any:
     from hindcast_operator.facts import AttemptFacts
 
     return AttemptFacts("cartpole-bc-t1-1", pods=(make_pod("learner", phase="Running", is_deleting=True),))
@@ -555,12 +559,12 @@ def test_next_attempt_waits_five_minutes_for_unreachable_pod() -> None:
 
     world = make_running_world()
     world.report_end("Lost", "WorkerLost").settle()
-    remaining_attempt = make_attempt_with_deleted_pods()
-    world.attempts[remaining_attempt.child] = remaining_attempt
+    remaining_attempt = make_attempt_with_pod_being_deleted()
+    world.attempts[remaining_attempt.child_name] = remaining_attempt
     world.advance(60).settle()
     assert (world.state, world.find_reason(), len(world.created_children)) == ("Retrying", "CleaningUp", 1)
     unreachable_pod = replace(remaining_attempt.pods[0], unreachable_since=world.now)
-    world.attempts[remaining_attempt.child] = replace(remaining_attempt, pods=(unreachable_pod,))
+    world.attempts[remaining_attempt.child_name] = replace(remaining_attempt, pods=(unreachable_pod,))
     decision = world.settle()
     assert decision.requeue_at is not None
     assert (decision.requeue_at - world.now).total_seconds() == 300

@@ -26,7 +26,8 @@ _INSTANCE: Final = f"{socket.gethostname()}-{os.getpid()}"
 
 log = structlog.get_logger()
 
-# An immediate retry would get the same answer: refused by a webhook, a quota or Pod Security, or an invalid object.
+# Codes of a refusal that an immediate retry would not change: by a webhook, a quota or Pod Security, or because the
+# object is invalid.
 _REFUSAL_CODES: Final = frozenset({400, 403, 422})
 
 
@@ -44,7 +45,7 @@ class _NameConflict(Exception):
 
 
 class Applier:
-    """Executes decisions. Its writes are in the cache immediately, before a watch reports them."""
+    """Executes decisions. Watched objects that it writes are in the cache immediately, before a watch reports them."""
 
     def __init__(self, api: Api, cache: Cache, startups: Startups, requeue: Callable[[Key], None]) -> None:
         self._api = api
@@ -56,7 +57,8 @@ class Applier:
         """Write the whole status by server-side apply, on condition that the resource is still the observed version.
 
         Raises:
-            RetryLater: the resource changed in the meantime; the cache now has the new version.
+            RetryLater: the resource changed or was deleted in the meantime. If it exists, the cache now has its new
+                version; a deleted one is removed by the watch.
             ApiError: the API server refused the write or did not answer.
         """
         key = resource.key
@@ -110,7 +112,10 @@ class Applier:
         return False
 
     async def _create(self, resource: Resource, action: CreateAttempt) -> bool:
-        """Create the missing objects of an attempt. Return True if the cause of a failure is new, or was resolved."""
+        """Create the missing objects of an attempt. Return True if the cause of a failure is new, or was resolved.
+
+        Nothing happens after a failure until its retry is due.
+        """
         startup = self._startups[resource.uid][action.attempt.ray_job_name]
         if startup.is_backing_off():
             return False
@@ -121,6 +126,7 @@ class Applier:
             startup.blocker = (conflict.kind, conflict.name)
             return startup.record_failure(conflict=str(conflict), refusal=None)
         except ApiError as error:
+            # A namespace that is being deleted answers 403 too, but the user cannot resolve that.
             if error.code not in _REFUSAL_CODES or "is being terminated" in error.message:
                 raise
             return startup.record_failure(conflict=None, refusal=error.message[:1000])
@@ -173,12 +179,12 @@ class Applier:
 
     async def _delete(self, resource: Resource, action: DeleteAttempt) -> None:
         for kind in (kinds.RAY_JOB,) if action.keep_config_map else (kinds.RAY_JOB, kinds.CONFIG_MAP):
-            child = self._cache.child(kind, resource.key.namespace, action.child)
+            child = self._cache.child(kind, resource.key.namespace, action.child_name)
             if child is not None and _is_current(child, resource):
-                await self._api.delete(kind, resource.key.namespace, action.child, child.uid)
+                await self._api.delete(kind, resource.key.namespace, action.child_name, child.uid)
 
     async def _set_intent(self, resource: Resource, action: SetIntent) -> None:
-        child = self._cache.child(kinds.CONFIG_MAP, resource.key.namespace, action.child)
+        child = self._cache.child(kinds.CONFIG_MAP, resource.key.namespace, action.child_name)
         if child is None or not isinstance(child.facts, ConfigMapFacts):
             return
         if child.facts.intent == action.intent or child.facts.owner_uid != resource.uid:
@@ -186,7 +192,7 @@ class Applier:
         await self._merge("set-intent", kinds.CONFIG_MAP, child, {"data": {INTENT_KEY: action.intent}})
 
     async def _set_deadlines(self, resource: Resource, action: SetDeadlines) -> None:
-        child = self._cache.child(kinds.RAY_JOB, resource.key.namespace, action.child)
+        child = self._cache.child(kinds.RAY_JOB, resource.key.namespace, action.child_name)
         if child is None or not _is_current(child, resource):
             return
         try:
@@ -194,7 +200,8 @@ class Applier:
         except ApiError as error:
             if error.code not in _REFUSAL_CODES:
                 raise
-            # The run continues: KubeRay's deadlines are only a backstop, and the operator notices if one was too early.
+            # The run continues with KubeRay's old deadlines, which only back up the operator's own. If one of them ends
+            # the RayJob too early, the operator sees that (`_ending_by_kuberay`).
             log.warning("deadlines rejected", resource=resource.key, error=str(error))
 
     async def _merge(self, operation: str, kind: ObjectKind, child: Child, patch: dict[str, Any]) -> None:
@@ -222,7 +229,7 @@ class Applier:
 
 
 def _is_current(child: Child, resource: Resource) -> bool:
-    """Return True if the resource owns the object and it is not being deleted."""
+    """Return True if the resource owns the RayJob or ConfigMap, and the object is not being deleted."""
     return isinstance(child.facts, ObjectFacts) and child.facts.is_current(resource.uid)
 
 

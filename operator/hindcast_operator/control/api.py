@@ -25,6 +25,7 @@ MERGE: Final = "application/merge-patch+json"
 METADATA_ONLY: Final = (
     "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json;q=0.9"
 )
+"""`Accept` header for a list without spec and status."""
 
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=30, sock_connect=5)
 _MAX_CONNECTIONS: Final = 32
@@ -37,9 +38,9 @@ class ApiError(Exception):
 
     Attributes:
         code: the HTTP status; 0 if there was no answer.
-        reason: one word: `AlreadyExists`, `Forbidden`, `Invalid` …
-        message: the API server's sentence.
-        retry_after: seconds to wait, if the API server asked for it.
+        reason: one word, such as `AlreadyExists`, `Forbidden` or `Invalid`; the code if the answer has no reason.
+        message: the API server's message, or why there was no answer.
+        retry_after: seconds to wait, if the API server asked for that; else None.
     """
 
     def __init__(self, code: int, reason: str, message: str, retry_after: float | None = None) -> None:
@@ -66,12 +67,13 @@ class Api:
 
         Args:
             method: the HTTP method.
-            path: path of the object or collection.
+            path: path on the API server, such as that of an object or a collection.
             body: sent as JSON; None for no body.
             **options: the keyword arguments of `call_once`.
 
         Raises:
-            ApiError: a permanent error, or a transient one after all retries.
+            ApiError: a permanent error, an error for which the API server asks to wait longer than a second, or a
+                transient error after all retries.
         """
         for pause in _RETRY_PAUSES_SECONDS:
             try:
@@ -155,14 +157,14 @@ class Api:
         *,
         subresource: str = "",
     ) -> Object:
-        """Apply an object server-side, also over fields of other managers.
+        """Apply an object by server-side apply. It takes over fields that other managers have set.
 
         Args:
             operation: one of `faults.WRITES`.
             kind: the kind of the object.
-            namespace: its namespace.
-            name: its name.
-            manifest: its fields. A uid and a resourceVersion in it are preconditions.
+            namespace: the object's namespace.
+            name: the object's name.
+            manifest: the fields to set. A uid and a resourceVersion in `metadata` are preconditions.
             subresource: `/status`, or empty for the object itself.
         """
         query = {"fieldManager": names.MANAGER, "force": "true", "fieldValidation": "Strict"}
@@ -178,7 +180,7 @@ class Api:
             return await self.call("PATCH", kind.path(namespace, name), patch, content_type=MERGE)
 
     async def delete(self, kind: ObjectKind, namespace: str, name: str, uid: str) -> None:
-        """Delete the object with this uid, and its dependents in the background. A missing object is not an error."""
+        """Delete the object with this uid, and its dependents in the background. No error if the object is gone."""
         body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
         try:
             with _write_operation(f"delete-{kind.name.lower()}"):

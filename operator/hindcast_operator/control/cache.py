@@ -30,9 +30,9 @@ class Resource:
     """A resource as it was last observed.
 
     Attributes:
-        version: its resourceVersion.
+        version: the resourceVersion, as a number.
         body: apiVersion, kind, metadata (name, namespace, labels), spec.
-        status: `.status` as JSON values; empty if there is none.
+        status: `.status` as JSON values; empty if the resource has no status.
     """
 
     key: Key
@@ -49,10 +49,10 @@ class Child:
     """An object of an attempt as it was last observed.
 
     Attributes:
-        version: its resourceVersion.
-        owner: the resource that its labels name.
+        version: the resourceVersion, as a number.
+        owner: the resource that the object's labels name.
         attempt: name of the attempt's RayJob.
-        facts: what decisions need to know about it.
+        facts: what decisions need to know about the object.
     """
 
     key: Key
@@ -77,15 +77,19 @@ class Cache:
         self._clock = clock
 
     def children(self, owner: Key) -> Iterable[Child]:
-        """Return the objects that carry a resource's labels."""
+        """Return the cached objects with labels that name the resource `owner`."""
         return self._children_by_owner.get(owner, {}).values()
 
     def child(self, kind: ObjectKind, namespace: str, name: str) -> Child | None:
-        """Return one object of an attempt, if it is known."""
+        """Return a cached object of an attempt, or None."""
         return self._children.get(Key(kind.name, namespace, name))
 
     def put(self, kind: ObjectKind, raw: Raw) -> set[Key]:
-        """Store a version of an object. Return the affected resources: none if this version or a newer one is known."""
+        """Store a version of an object, unless this version or a newer one is cached. Return the affected resources.
+
+        These are the resource itself and those that refer to it, or the resource of a child if the facts about the
+        child have changed.
+        """
         if kind in kinds.RESOURCE_KINDS:
             return self._put_resource(kind, raw)
         return self._put_child(kind, raw)
@@ -200,7 +204,7 @@ def find_references(key: Key, spec: Raw) -> list[Key]:
 
 
 def _owner_and_attempt(metadata: Raw) -> tuple[Key | None, str]:
-    """Return the resource and the attempt's name that the labels of a child give; None if they are not valid."""
+    """Return the resource and the attempt's name that a child's labels give; `(None, "")` if they are not valid."""
     labels = metadata.get("labels") or {}
     try:
         kind, name = labels[names.KIND_LABEL], labels[names.NAME_LABEL]

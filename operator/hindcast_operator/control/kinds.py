@@ -29,7 +29,7 @@ class ObjectKind:
 
     @property
     def root(self) -> str:
-        """The path of its group and version."""
+        """The path of the kind's API group and version."""
         return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
 
     def path(self, namespace: str | None, name: str | None = None) -> str:
@@ -53,6 +53,7 @@ ROLE: Final = ObjectKind("Role", "rbac.authorization.k8s.io", "v1", "roles")
 ROLE_BINDING: Final = ObjectKind("RoleBinding", "rbac.authorization.k8s.io", "v1", "rolebindings")
 EVENT: Final = ObjectKind("Event", "events.k8s.io", "v1", "events")
 CORE_EVENT: Final = ObjectKind("Event", "", "v1", "events")
+"""Events as the core group serves them: in this form the operator reads those of other components."""
 LEASE: Final = ObjectKind("Lease", "coordination.k8s.io", "v1", "leases")
 
 KINDS_BY_NAME: Final = {kind.name: kind for kind in (*WATCHED_KINDS, SERVICE_ACCOUNT, ROLE, ROLE_BINDING)}

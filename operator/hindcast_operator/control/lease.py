@@ -21,11 +21,11 @@ from hindcast_operator.control.kinds import LEASE
 log = structlog.get_logger()
 
 _RENEWALS_PER_LEASE: Final = 7
-"""Number of attempts to renew the lease while it is valid."""
+"""How often the lease is renewed, or its renewal tried, within the time for which it is valid."""
 
 
 class LeaseLost(Exception):
-    """Another replica is the leader, or may be the leader by now."""
+    """Another replica is the leader or may soon be, or the Lease was deleted."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class LeaderLease:
         self._api = api
         self._options = options
         self.identity = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        # Holder and time of renewal of the Lease when this replica last saw it.
         self._last_state: tuple[Any, Any] | None = None
         self._last_change_time = 0.0
         self._lease: dict[str, Any] | None = None
@@ -77,7 +78,7 @@ class LeaderLease:
                 log.warning("cannot renew the lease; will retry", error=str(error)[:300])
                 if error.code in {404, 409}:
                     raise LeaseLost(
-                        f"another replica took the lease {self._options.name}: {error}"
+                        f"the lease {self._options.name} was taken by another replica or deleted: {error}"
                     ) from error
             # Give up after two thirds, so that work in progress ends before another replica may take over.
             if _now() - renewal_time > self._options.seconds * 2 / 3:
@@ -115,7 +116,7 @@ class LeaderLease:
         return True
 
     def _is_expired(self, spec: dict[str, Any]) -> bool:
-        """Return True if this replica has seen no renewal for the lease's duration."""
+        """Return True if this replica has seen no renewal for the lease's duration. Each call notes the state seen."""
         state = (spec.get("holderIdentity"), spec.get("renewTime"))
         if state != self._last_state:
             self._last_state, self._last_change_time = state, _now()

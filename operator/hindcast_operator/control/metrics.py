@@ -62,11 +62,12 @@ class RunMeter:
             GPU_WAIT_SECONDS.labels(facts.namespace).inc(max(seconds, 0.0) * num_waiting_gpus)
 
     def forget(self, uid: str) -> None:
-        """Forget a resource that is gone."""
+        """Forget the resource with this uid, which is gone."""
         self._last_times.pop(uid, None)
 
 
 def _count_ends(facts: Facts, status: Mapping[str, Any]) -> None:
+    """Count each attempt that has an outcome in the new status but not yet in the old one, with its duration."""
     old_outcomes = {run.get("rayJobName"): run.get("outcome") for run in facts.status.get("runs") or ()}
     for run in status.get("runs") or ():
         if run.get("outcome") and run["rayJobName"] in old_outcomes and not old_outcomes[run["rayJobName"]]:
@@ -77,7 +78,7 @@ def _count_ends(facts: Facts, status: Mapping[str, Any]) -> None:
 
 
 def _num_waiting_gpus(facts: Facts) -> float | None:
-    """Return the average number of GPUs that wait now; None if the resource has no running pod with a GPU."""
+    """Return the average number of learners' GPUs that wait now; None if no learner pod with a GPU runs."""
     if not isinstance(facts.resource, OfflineTraining) or not facts.resource.spec.learners.gpus:
         return None
     for attempt in facts.attempts.values():
@@ -88,6 +89,7 @@ def _num_waiting_gpus(facts: Facts) -> float | None:
 
 
 def _waiting_fraction(attempt: AttemptFacts) -> float:
+    """Return the fraction of its time for which a learner waits: 1 until the attempt reports progress."""
     report = attempt.config_map.report if attempt.config_map else None
     if report is None or report.progress is None:
         return 1.0

@@ -60,8 +60,8 @@ class Observer:
         await self._refresh_reports(snapshot)
         children_by_attempt = self._children_by_attempt(snapshot, resource)
         attempts = {
-            child: await self._observe_attempt(snapshot, child, children_by_attempt[child], now)
-            for child in children_by_attempt
+            name: await self._observe_attempt(snapshot, name, children_by_attempt[name], now)
+            for name in children_by_attempt
         }
         return Facts(
             kind=key.kind,
@@ -85,7 +85,7 @@ class Observer:
         )
 
     def _validate(self, snapshot: cache.Resource) -> CheckedResource:
-        """Return the resource as a model, or the problems of its spec. Cached by generation."""
+        """Return the resource as a model, or the problems of its spec. Cached until the spec or the labels change."""
         version = (snapshot.uid, snapshot.generation, snapshot.body["metadata"]["labels"])
         entry = self._validations.pop(snapshot.key, None)
         if entry is None or entry[0] != version:
@@ -97,7 +97,7 @@ class Observer:
         return entry[1]
 
     async def _refresh_reports(self, snapshot: cache.Resource) -> None:
-        """Read the final reports of ended RayJobs that the cache does not have yet."""
+        """Read the latest attempt's final report if its RayJob has ended and the cache does not have the report yet."""
         # An attempt writes its outcome before its RayJob ends, but the watch of RayJobs may report its change first.
         for job in list(self._cache.children(snapshot.key)):
             if not isinstance(job.facts, RayJobFacts) or job.facts.deployment_status not in _FINAL_STATUSES:
@@ -116,7 +116,10 @@ class Observer:
     def _children_by_attempt(
         self, snapshot: cache.Resource, resource: Resource | None
     ) -> dict[str, list[Child]]:
-        """Return the objects of this resource's attempts, the next one included, by the attempt's name."""
+        """Return attempt's name -> its objects, for the latest and the next attempt and for earlier ones with objects.
+
+        Objects of another resource are included only if they have the name of the latest or the next attempt.
+        """
         watched_names = watched_children(
             snapshot.key.kind, snapshot.key.name, resource, read_status(snapshot.status)
         )
@@ -144,14 +147,14 @@ class Observer:
         return replace(attempt, submitter_failure=startup.submitter_failure, pods=pods)
 
     async def _check_blocker(self, snapshot: cache.Resource, startup: Startup) -> None:
-        """Check whether a foreign object still has a name that the attempt needs."""
+        """Record in `startup` whether a foreign object still has a name that the attempt needs."""
         # Objects of other owners are not watched.
         if startup.blocker is None or startup.is_backing_off():
             return
         kind, name = startup.blocker
         blocker = await self._api.get(kind, snapshot.key.namespace, name)
         if blocker is not None and classify_owner(blocker, snapshot) == "foreign":
-            startup.record_failure(startup.conflict, startup.refusal)
+            startup.record_failure(startup.conflict, startup.refusal)  # postpones the next check
         else:
             startup.record_success()
 
@@ -159,8 +162,8 @@ class Observer:
         """Return after how many seconds to look for changes that no watch reports; None if watches report all."""
         loop = asyncio.get_running_loop()
         due_times = []
-        for child, attempt in facts.attempts.items():
-            startup = self._startups[facts.uid][child]
+        for name, attempt in facts.attempts.items():
+            startup = self._startups[facts.uid][name]
             if startup.next_creation_time:
                 due_times.append(startup.next_creation_time)
             if is_starting(attempt):
@@ -198,7 +201,7 @@ def _parse_run_policy(spec: Mapping[str, Any]) -> RunPolicy:
 def _attempt_facts(name: str, children: list[Child], startup: Startup) -> AttemptFacts:
     facts = [child.facts for child in children]
     return AttemptFacts(
-        child=name,
+        child_name=name,
         config_map=next((f for f in facts if isinstance(f, ConfigMapFacts)), None),
         ray_job=next((f for f in facts if isinstance(f, RayJobFacts)), None),
         ray_cluster=next((f for f in facts if isinstance(f, RayClusterFacts)), None),
@@ -220,14 +223,14 @@ def _has_outcome(child: Child) -> bool:
 
 
 def _is_running_attempt(snapshot: cache.Resource, attempt: str) -> bool:
-    """Return True if this is the resource's latest attempt and the status records no end of it."""
-    runs = snapshot.status.get("runs") or [{}]
+    """Return True if `attempt` is the resource's latest attempt, and the status does not record its end."""
+    runs = snapshot.status.get("runs") or [{}]  # the empty entry stands for no attempt
     return runs[0].get("rayJobName") == attempt and not runs[0].get("outcome")
 
 
 def _has_started(snapshot: cache.Resource) -> bool:
-    """Return True if the spec's revision has an attempt."""
-    runs = snapshot.status.get("runs") or [{}]
+    """Return True if the latest attempt is of the spec's revision."""
+    runs = snapshot.status.get("runs") or [{}]  # the empty entry stands for no attempt
     return bool(runs[0].get("revision") == snapshot.body["spec"].get("revision", 1))
 
 
@@ -240,7 +243,10 @@ def _reference_state(snapshot: cache.Resource) -> Literal["Unfinished", "Complet
 
 
 def _provided_input(snapshot: cache.Resource) -> ResolvedInput | None:
-    """Return the input that a resource provides to others: a training's best checkpoint, or a recording's dataset."""
+    """Return the input that a complete resource provides to others; None if its status does not name it.
+
+    This is the best checkpoint of a training, or else its latest one, and the dataset of a recording.
+    """
     status: Mapping[str, Any] = snapshot.status
     if snapshot.key.kind == kinds.TRAINING.name:
         checkpoint = status.get("checkpoint") or {}

@@ -50,7 +50,7 @@ class Reconciler:
             metrics.RECONCILE_SECONDS.labels(key.kind).observe(time.monotonic() - start_time)
 
     async def _try_reconcile(self, key: Key) -> str:
-        """Reconcile a resource, and schedule a retry if that fails. Return the result in one word."""
+        """Reconcile a resource, and schedule a retry if that fails. Return the result, a label of `RECONCILES`."""
         try:
             await self._reconcile(key)
         except RetryLater as reason:

@@ -38,10 +38,10 @@ class OperatorOptions:
 
     Attributes:
         defaults: the platform's defaults for resources.
-        namespaces: the namespaces that it serves; empty for the whole cluster.
+        namespaces: the namespaces that the operator serves; empty for the whole cluster.
         lease: the Lease of the leader election; None for no election.
         host: address on which `/healthz` and `/metrics` are served.
-        port: their port; 0 lets the system choose one.
+        port: port of this address; 0 lets the system choose one.
         kubeconfig: path of a kubeconfig; None for the cluster in which this pod runs.
     """
 
@@ -54,7 +54,7 @@ class OperatorOptions:
 
 
 async def run(options: OperatorOptions) -> None:
-    """Run the operator until SIGTERM or SIGINT. Losing the lease ends the process."""
+    """Run the operator until SIGTERM or SIGINT. If the lease is lost, the process exits with code 1."""
     stop = asyncio.Event()
     async with connect(options.kubeconfig) as api:
         lease = LeaderLease(api, options.lease) if options.lease else None
@@ -130,7 +130,7 @@ class Operator:
             group.create_task(run_workers(self._reconciler, _NUM_WORKERS))
 
     async def _watch_forever(self, cache_is_filled: asyncio.Event) -> None:
-        """Fill the cache and watch. Start again when the watches end or the API server serves other kinds."""
+        """Fill the cache and watch. Start again when the watches end or the API server adds or removes a kind."""
         pause = 1.0
         while True:
             start_time = asyncio.get_running_loop().time()

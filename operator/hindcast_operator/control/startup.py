@@ -22,7 +22,7 @@ _FIRST_RETRY_SECONDS: Final = 5.0
 _MAX_RETRY_SECONDS: Final = 60.0
 _EVENT_INTERVALS_SECONDS: Final = (5.0, 10.0, 15.0, 30.0, 60.0)
 _NORMAL_START_SECONDS: Final = 5.0
-"""A pod or container that starts without problems has started after this time."""
+"""After this time without a start, the events of a Job or pod are read."""
 
 
 @dataclass
@@ -30,13 +30,13 @@ class Startup:
     """The known problems of one attempt's start.
 
     Attributes:
-        conflict: `Kind/name` and owner of a foreign object that has a name the attempt needs.
-        blocker: kind and name of that object.
-        refusal: why the API server refused one of its objects.
+        conflict: `Kind/name (owner)` of a foreign object that has a name the attempt needs.
+        blocker: kind and name of the foreign object.
+        refusal: why the API server refused one of the attempt's objects.
         submitter_failure: why the submitter's Job cannot create its pod.
         mount_failures: name of a pod -> why its volume is not mounted.
-        next_creation: when to retry the creation, by the event loop's clock.
-        next_events: when to read events again, by the event loop's clock.
+        next_creation_time: when to retry the creation, by the event loop's clock; 0 if it has not failed.
+        next_events_time: when to read events, by the event loop's clock; 0 before the first `should_read_events`.
     """
 
     conflict: str | None = None
@@ -71,8 +71,8 @@ class Startup:
         return had_problem
 
     def should_read_events(self) -> bool:
-        """Return True if it is time to read events."""
-        # The first call only starts the clock: most attempts start without problems.
+        """Return True if it is time to read events. The first call returns False and schedules the first reading."""
+        # Most attempts start without problems, so their events are never read.
         if not self.next_events_time:
             self.schedule_events()
             return False
@@ -108,7 +108,7 @@ def classify_owner(raw: dict[str, Any], resource: Resource) -> Literal["ours", "
         return "deleting"
     if extract.owner_uid(raw) == resource.uid:
         return "ours"
-    # An object of an earlier resource of the same name will be garbage-collected.
+    # Kubernetes deletes an object whose owner, an earlier resource of the same name, is gone.
     for owner in raw["metadata"].get("ownerReferences") or ():
         group = owner["apiVersion"].partition("/")[0]
         if (group, owner["kind"], owner["name"]) == (GROUP, resource.key.kind, resource.key.name):
@@ -142,12 +142,13 @@ def is_starting(attempt: AttemptFacts) -> bool:
 async def read_events(
     api: Api, namespace: str, attempt: AttemptFacts, startup: Startup, now: datetime
 ) -> None:
-    """Update a startup from the events of the attempt's Job and pods, if these do not start."""
+    """Update a startup from events of a Job and of pods that do not start, and schedule the next reading."""
     startup.schedule_events()
     startup.submitter_failure = None
     if _is_submitter_missing(attempt, now):
         messages = await _event_messages(api, namespace, "Job", "FailedCreate")
-        startup.submitter_failure = messages.get(attempt.child)
+        # KubeRay gives the submitter's Job the name of the RayJob.
+        startup.submitter_failure = messages.get(attempt.child_name)
     stuck_pods = _pods_without_containers(attempt, now)
     startup.mount_failures = {}
     if stuck_pods:
@@ -178,7 +179,7 @@ def _pods_without_containers(attempt: AttemptFacts, now: datetime) -> set[str]:
 
 
 async def _event_messages(api: Api, namespace: str, kind: str, reason: str) -> dict[str, str]:
-    """Return the latest event message of a reason, by the name of the object that it is about."""
+    """Return name of an object of the kind -> message of its latest event with the reason."""
     selector = f"involvedObject.kind={kind},reason={reason}"
     query = {"fieldSelector": selector, "limit": "500"}
     response = await api.call("GET", CORE_EVENT.path(namespace), query=query)

@@ -148,7 +148,7 @@ async def resync(
         cache: the cache to update.
         kind: the kind of objects.
         namespaces: the namespaces to list; empty for the whole cluster.
-        metadata_only: only remove deleted objects. A watch that was interrupted and began again does not report them.
+        metadata_only: only remove deleted objects, which a watch does not report if it was interrupted meanwhile.
 
     Returns:
         The affected resources.

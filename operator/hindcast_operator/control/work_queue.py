@@ -16,6 +16,7 @@ class WorkQueue(Generic[K]):
     """Keys in the order in which they were added. A key that is added while it is being processed is queued again."""
 
     def __init__(self, jitter: Callable[[], float] = random.random) -> None:
+        """Create an empty queue. `jitter` returns numbers from 0 to 1, which vary the delay of retries."""
         self._queue: deque[K] = deque()
         self._enqueue_times: dict[K, float] = {}
         self._active_keys: set[K] = set()
@@ -42,7 +43,7 @@ class WorkQueue(Generic[K]):
             self._key_arrival.set()
 
     def add_after(self, key: K, seconds: float) -> None:
-        """Queue a key after some seconds. The earliest of several timers counts; processing the key cancels it."""
+        """Queue a key after some seconds. Of a key's timers the earliest counts; `get` of the key cancels it."""
         loop = asyncio.get_running_loop()
         due_time = loop.time() + max(seconds, 0.0)
         timer = self._timers.get(key)

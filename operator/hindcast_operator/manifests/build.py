@@ -54,7 +54,7 @@ class RenderedAttempt:
         resource: the effective resource.
         sizes: the sizes of its pools, with reasons.
         manifests: its objects, in the order of creation. They have no owner, because the resource has no uid yet.
-        unknown_references: `Kind/name` of each resource that it refers to but that is not among those to render.
+        unknown_references: `Kind/name` of each resource to which this one refers, but that is not to be rendered.
     """
 
     resource: Resource
@@ -78,7 +78,7 @@ def render(resources: Sequence[Resource], defaults: Defaults, namespace: str) ->
 
     Args:
         resources: the resources as users wrote them. References among them are resolved; the size of a recording's
-            dataset is taken from its `status`, if any.
+            dataset is taken from the recording's `status`, if it has one.
         defaults: the platform's defaults.
         namespace: namespace of the resources that do not set one.
     """
@@ -122,10 +122,10 @@ def _render_attempt(
 
 
 def _provided_input(source: Resource, resource: Resource) -> ResolvedInput:
-    """Return the input that the resource provides to others, now or after its run.
+    """Return the input that the resource provides to others: the one in its status, or else the path in its spec.
 
     Args:
-        source: the resource as the user wrote it, with its status if any.
+        source: the resource as the user wrote it, with the status if there is one.
         resource: the effective resource.
     """
     status = source.status

@@ -22,10 +22,10 @@ class DataSize:
     """Sizes in memory, with the reason.
 
     Attributes:
-        total_bytes: all data; None if unknown.
-        window_bytes: the windows that are shuffled together.
-        unit_bytes: a unit, which a data worker reads at once.
-        reason: where the numbers come from.
+        total_bytes: size of all data; None if unknown.
+        window_bytes: size of a window, or with weights of one window of each source together.
+        unit_bytes: size of a unit, which a data worker reads at once.
+        reason: where the numbers come from, for people.
     """
 
     total_bytes: int | None
@@ -35,7 +35,7 @@ class DataSize:
 
 
 def compute_data_size(spec: OfflineTrainingSpec, inputs: Mapping[str, ResolvedInput]) -> DataSize:
-    """Return the size of a training's recorded sources: one dataset or, with weights, one window for each source."""
+    """Return the size of a training's recorded sources. With weights, each source has a window of its own."""
     sizes = [_source_size(source, inputs) for source in spec.recorded_inputs]
     max_window_bytes = parse_bytes(spec.pipeline.window_bytes)
     if not sizes:
@@ -77,10 +77,10 @@ def _source_size(source: InputSource, inputs: Mapping[str, ResolvedInput]) -> _S
 
 
 def _combine(sources: list[_SourceSize]) -> _SourceSize:
-    timesteps = [source.timesteps for source in sources]
+    timesteps = [source.timesteps for source in sources if source.timesteps is not None]
     return _SourceSize(
         sum(source.bytes for source in sources),
-        None if None in timesteps else sum(step or 0 for step in timesteps),
+        sum(timesteps) if len(timesteps) == len(sources) else None,
     )
 
 

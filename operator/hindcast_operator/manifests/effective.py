@@ -50,7 +50,10 @@ def effective_run_policy(policy: RunPolicy, defaults: Defaults) -> RunPolicy:
 
 
 def _with_memory(resource: Resource) -> ClusterSpec:
-    """Return `spec.cluster` with the memory that other fields of the resource set, which overrides the platform's."""
+    """Return `spec.cluster` with memory from other fields of the resource, where `cluster.resources` sets none.
+
+    In this way the other fields take precedence over the platform's defaults.
+    """
     if isinstance(resource, OfflineRecording):
         memory = {"runner": resource.spec.runners.memory}
     else:

@@ -16,7 +16,7 @@ _RBAC: Final = "rbac.authorization.k8s.io"
 def attempt_metadata(
     resource: Resource, attempt: Attempt, extra_labels: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Return the metadata of an attempt's own object. `extra_labels` never replace the operator's labels."""
+    """Return the metadata of an object that only this attempt has. The operator's labels replace `extra_labels`."""
     labels = {**(extra_labels or {}), **make_labels(resource, attempt.revision, attempt.number)}
     return _make_metadata(resource, attempt, attempt.ray_job_name, labels)
 
@@ -64,7 +64,7 @@ def build_role(resource: Resource, attempt: Attempt) -> Manifest:
 
 
 def build_role_binding(resource: Resource, attempt: Attempt) -> Manifest:
-    """Build the RoleBinding to the ServiceAccount that the resource names, or else to that of the operator."""
+    """Build the RoleBinding to the ServiceAccount that the resource names, else to that of `build_service_account`."""
     shared_metadata = _shared_metadata(resource, attempt)
     account = resource.spec.cluster.service_account_name or shared_metadata["name"]
     return {

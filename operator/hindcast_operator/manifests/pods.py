@@ -22,6 +22,7 @@ SUBMITTER: Final = "submitter"
 SUBMITTER_CPUS: Final = 0.1
 SUBMITTER_MEMORY_BYTES: Final = 512 * MI
 
+# Succeeds before the raylet has started, and while it runs.
 _RAYLET_TEST: Final = "! [ -e /tmp/ray/session_latest/logs/raylet.out ] || grep -qsx raylet /proc/[0-9]*/comm"
 RAYLET_PROBE: Final = {
     "exec": {"command": ["sh", "-c", _RAYLET_TEST]},
@@ -154,7 +155,7 @@ def _apply_overrides(template: Template, *overrides: dict[str, Any] | None) -> T
 
 
 def _restrict(pod_or_container: dict[str, Any], required_context: dict[str, Any]) -> dict[str, Any]:
-    """Return a pod's spec or a container with the required security context; its own values take precedence."""
+    """Return a pod's spec or a container with the required security context; existing values take precedence."""
     return {
         **pod_or_container,
         "securityContext": strategic_merge(required_context, pod_or_container.get("securityContext") or {}),

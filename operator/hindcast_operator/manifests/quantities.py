@@ -7,7 +7,7 @@ GI: Final = 2**30
 
 
 def format_bytes(count: int) -> str:
-    """Format a number of bytes in the largest of the units Gi, Mi and bytes that divides it: `2147483648` is `2Gi`."""
+    """Format a number of bytes in whole Gi, else in whole Mi, else in bytes: `2147483648` is `2Gi`."""
     for unit, name in ((GI, "Gi"), (MI, "Mi")):
         if count % unit == 0:
             return f"{count // unit}{name}"

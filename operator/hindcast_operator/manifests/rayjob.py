@@ -17,7 +17,8 @@ QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 ENTRYPOINT: Final = f"python -m hindcast.cluster {ATTEMPT_FOLDER}"
 """The driver's command."""
 BACKSTOP_SECONDS: Final = 900
-"""How much later than the operator KubeRay ends an overdue run. It only matters while the operator is down."""
+"""KubeRay's deadlines are at least this much later than those of Hindcast's operator. They only matter while Hindcast's
+operator is down."""
 _MAX_SECONDS: Final = 2**31 - 1
 """Largest value of KubeRay's fields, which are 32-bit integers."""
 
@@ -51,12 +52,14 @@ def build_ray_job(resource: Resource, attempt: Attempt, sizes: Sizes) -> dict[st
 
 
 def ray_job_deadlines(policy: RunPolicy) -> dict[str, int]:
-    """Return the deadline fields of a RayJob. KubeRay's deadlines are later than the operator's, as a backstop."""
+    """Return the deadline fields of a RayJob, in seconds. A run's deadlines are later than the operator's."""
     seconds_by_field = {
         "ttlSecondsAfterFinished": policy.ttl_seconds_after_finished,
         "preRunningDeadlineSeconds": policy.start_deadline_seconds + BACKSTOP_SECONDS,
     }
     if policy.active_deadline_seconds is not None:
+        # With the start deadline added, it passes later than `preRunningDeadlineSeconds`. KubeRay's reason then shows
+        # whether the attempt did not start or ran too long.
         seconds_by_field["activeDeadlineSeconds"] = (
             policy.active_deadline_seconds + policy.start_deadline_seconds + BACKSTOP_SECONDS
         )
@@ -96,7 +99,7 @@ def _group_spec(size: PoolSize, template: Template) -> dict[str, Any]:
 
 
 def _autoscaling_fields() -> dict[str, Any]:
-    """Return the autoscaler's settings. KubeRay adds its container to the head's pod, where it shares the volumes."""
+    """Return the settings of the autoscaler, a container that KubeRay adds to the head's pod, with these mounts."""
     memory = format_bytes(512 * MI)
     return {
         "enableInTreeAutoscaling": True,

@@ -67,7 +67,7 @@ def _location_problems(resource: Resource, defaults: Defaults) -> Iterator[str]:
 
 
 def _loss_problem(location: StoragePath, cluster: ClusterSpec) -> str | None:
-    """Describe why files that are written to a location would be lost; None if they would not."""
+    """Describe why files cannot be written to a location, or would be lost; None if neither is the case."""
     volumes = [
         volume for volume in cluster.volumes if _is_below(location.local_path or "", volume.mount_path)
     ]
@@ -81,6 +81,7 @@ def _loss_problem(location: StoragePath, cluster: ClusterSpec) -> str | None:
 
 
 def _volume_problem(volume: Volume) -> str | None:
+    """Describe why files cannot be written to a volume, or would be lost. A ConfigMap or Secret is read-only."""
     if volume.persistent_volume_claim is None:
         problem = "an emptyDir, and would be lost with the pod" if volume.empty_dir else "which is read-only"
         return f"on the volume {volume.name}, {problem}"

@@ -38,16 +38,18 @@ Amount = tuple[int, str]
 
 @dataclass(frozen=True)
 class Requirements:
-    """The requirements of a pool's pods, before values that the resource sets.
+    """The requirements of a pool's pods, before values that `spec.cluster.resources` sets.
+
+    Tuples are a number and the reason for it.
 
     Attributes:
-        pods: number of pods.
+        pods: number of pods; in an autoscaled pool, the minimum.
         cpu: CPUs that a pod requests.
         num_cpus: CPUs that Ray schedules on a pod.
-        memory: what needs memory in a pod, in bytes; the requirement is their sum.
+        memory: what needs memory in a pod, in bytes, without /dev/shm and headroom; the requirement is the sum.
         gpus: GPUs of a pod.
-        max_pods: maximum number of pods of an autoscaled pool; otherwise at most the number of pods.
-        min_memory: minimum of a pod's memory in bytes, if the sum is less.
+        max_pods: maximum number of pods of an autoscaled pool; counts only if it exceeds the number of pods.
+        min_memory: minimum of a pod's whole memory in bytes, with /dev/shm and headroom.
         object_store: bytes of Ray's object store in a pod.
         spill_bytes: disk of a pod for objects that do not fit into the object store.
     """
@@ -66,15 +68,17 @@ class Requirements:
 
 def compute_requirements(resource: Resource, inputs: Mapping[str, ResolvedInput]) -> tuple[Requirements, ...]:
     """Return the requirements of the head, then of the other pools."""
-    pools = (
+    worker_requirements = (
         _recording_requirements(resource)
         if isinstance(resource, OfflineRecording)
         else _training_requirements(resource, inputs)
     )
-    return _head_requirements(sum(max(need.pods[0], need.max_pods) for need in pools)), *pools
+    num_workers = sum(max(need.pods[0], need.max_pods) for need in worker_requirements)
+    return _head_requirements(num_workers), *worker_requirements
 
 
 def _head_requirements(num_workers: int) -> Requirements:
+    """Return the requirements of the head. `num_workers` is the maximum number of other pods."""
     return Requirements(
         pool="head",
         pods=(1, "supervises only; no work is scheduled on it"),
@@ -124,7 +128,7 @@ def _training_requirements(
 
 
 def num_evaluation_runners(resource: OfflineTraining) -> int:
-    """Return the number of evaluation runners in the data pool; 0 if the learner's process evaluates."""
+    """Return the number of evaluation runners in the data pool; 0 if a learner's process evaluates, or nothing does."""
     evaluation = resource.spec.evaluation_in_environment
     if evaluation is None:
         return 0
@@ -177,6 +181,7 @@ def _data_process_reason(num_runners: int) -> str:
 
 
 def _num_evaluation_envs(resource: OfflineTraining) -> int:
+    """Return the number of environments of each evaluation runner."""
     evaluation = resource.spec.evaluation_in_environment
     if evaluation is None:
         return 0
@@ -215,7 +220,10 @@ def _learner_requirements(resource: OfflineTraining, size: DataSize) -> Requirem
 
 
 def _held_out_memory(resource: OfflineTraining, size: DataSize) -> tuple[Amount, ...]:
-    """Return the memory of the held-out episodes, which is twice their size: losses and estimates each keep a copy."""
+    """Return the memory of the held-out episodes, which is twice their size: losses and estimates each keep a copy.
+
+    Episodes of a dataset of their own are assumed to be as large as all data, and all data of unknown size as a window.
+    """
     offline = resource.spec.offline
     if offline is None:
         return ()
@@ -247,7 +255,10 @@ def _learner_cpus(num_cpus: float | None, num_gpus: int) -> tuple[float, str]:
 
 
 def _resident_memory(resource: OfflineTraining, size: DataSize) -> Amount:
-    """Return the memory in bytes that keeps the data resident; 0 if they are streamed."""
+    """Return a pod's memory in bytes that keeps the data resident.
+
+    0 if the data are streamed, of unknown size, or too large.
+    """
     pipeline = resource.spec.pipeline
     if pipeline.residency == "Streaming" or size.total_bytes is None:
         return 0, ""

@@ -58,11 +58,11 @@ class PoolSize:
 
     @property
     def is_autoscaled(self) -> bool:
-        """True if its number of pods follows the load."""
+        """True if the number of pods follows the load."""
         return self.max_pods > self.num_pods
 
     def to_status(self) -> dict[str, Any]:
-        """Return field -> `{value, reason}`."""
+        """Return name in `status.resolved` -> `{value, reason}`."""
         values: dict[str, Any] = {
             "pods": f"{self.num_pods} to {self.max_pods}" if self.is_autoscaled else self.num_pods,
             "cpu": self.cpu,

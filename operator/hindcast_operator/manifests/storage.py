@@ -24,23 +24,23 @@ class StoragePath:
 
     @property
     def is_relative(self) -> bool:
-        """True if it is neither a URI nor a path from the root or the home folder."""
+        """True if the path is neither a URI nor a path from the root or the home folder."""
         return not self.path.startswith(("/", "~")) and _SCHEME.match(self.path) is None
 
     @property
     def is_outside_root(self) -> bool:
-        """True if it is a relative path that leads out of the folder in which it starts."""
+        """True if the path is relative and leads out of the folder in which it starts."""
         return self.is_relative and posixpath.normpath(self.path).split("/")[0] == ".."
 
     @property
     def local_path(self) -> str | None:
-        """The path in the pod's own file system; None if the location is elsewhere."""
+        """The path in the pod's file system; None for a relative path or another storage."""
         path = self.path.removeprefix("file://")
         return posixpath.normpath(path) if path.startswith(("/", "~")) else None
 
 
 def storage_paths(resource: Resource) -> list[StoragePath]:
-    """Return all locations that the resource names, in the order of its fields."""
+    """Return all locations that the resource names, in the order of `_LOCATION_PATHS`."""
     locations: list[StoragePath] = []
 
     def collect(location: StoragePath) -> str:

@@ -16,11 +16,11 @@ _PREFIX: Final = "hindcast-"
 """Prefix of the operator's volumes, so that their names never collide with a user's."""
 
 MountedVolume = tuple[dict[str, Any], dict[str, Any]]
-"""A volume and its mount."""
+"""An entry of a pod's `volumes`, and the entry of a container's `volumeMounts` that mounts this volume."""
 
 
-def make_volumes(cluster: ClusterSpec, size: PoolSize, child: str) -> list[MountedVolume]:
-    """Return the volumes of a Ray pod: the user's, then the operator's whose mount paths the user does not use."""
+def make_volumes(cluster: ClusterSpec, size: PoolSize, child_name: str) -> list[MountedVolume]:
+    """Return the volumes of a Ray pod: the user's, then those of the operator that have other mount paths."""
     operator_volumes = [
         *writable_folders(),
         _volume(
@@ -33,7 +33,7 @@ def make_volumes(cluster: ClusterSpec, size: PoolSize, child: str) -> list[Mount
     if size.pool == "head":
         files = [{"key": key, "path": key} for key in (RESOURCE_KEY, ATTEMPT_KEY)]
         operator_volumes.append(
-            _volume("attempt", ATTEMPT_FOLDER, configMap={"name": child, "items": files}, read_only=True)
+            _volume("attempt", ATTEMPT_FOLDER, configMap={"name": child_name, "items": files}, read_only=True)
         )
     if cluster.code is not None and cluster.code.config_map is not None:
         name = cluster.code.config_map.name

@@ -1,4 +1,8 @@
-"""Decisions about a resource, made from plain facts: no cluster, no clock, no client."""
+"""Decisions about a resource, made from plain facts: no cluster, no clock, no client.
+
+In this package, `run` and `RunStatus` are an entry of `status.runs`, the record of one attempt, and `runs` are these
+entries, newest first.
+"""
 
 from hindcast_operator.planning.plan import plan
 from hindcast_operator.planning.reasons import Reason

@@ -30,12 +30,13 @@ class LiveAttempt:
     """An attempt that has not ended.
 
     Attributes:
-        run: its entry in `status.runs`.
-        facts: its objects.
+        run: the attempt's entry in `status.runs`.
+        facts: the attempt's objects.
         revision: the revision to run.
         uid: uid of the resource; objects of another owner are not the attempt's.
-        diagnosis: what keeps its pods from running now, if anything.
-        cluster_condition: the previous ClusterReady condition, which records what killed pods that are gone.
+        diagnosis: what keeps the attempt's pods from running now; None if nothing does.
+        cluster_condition: the stored condition ClusterReady, which records what killed pods that are gone; None if the
+            stored status has none.
         now: the time of the observation.
     """
 
@@ -58,7 +59,7 @@ class LiveAttempt:
 
     @property
     def job(self) -> RayJobFacts | None:
-        """The RayJob of the attempt; None if it does not exist or belongs to another owner or attempt."""
+        """The attempt's RayJob; None if it is missing, has another owner, or not the uid that the entry records."""
         job = self.facts.ray_job
         if job is None or job.owner_uid != self.uid:
             return None
@@ -71,12 +72,12 @@ class LiveAttempt:
 
     @property
     def report(self) -> Report | None:
-        """The attempt's latest report, if any."""
+        """The attempt's latest report, or None."""
         return None if self.config_map is None else self.config_map.report
 
     @property
     def head(self) -> PodFacts | None:
-        """The pod in which the driver runs, while that pod is alive."""
+        """The pod in which the driver runs; None if there is no such pod, or if it has ended or is being deleted."""
         return next((pod for pod in self.facts.pods if pod.pool == "head" and _is_alive(pod)), None)
 
 
@@ -87,7 +88,7 @@ def observe_attempt(
 
     Args:
         facts: the facts about the resource.
-        old: its stored status.
+        old: the stored status of the resource.
         revision: the revision to run.
         run: the attempt's entry in the stored status.
         now: the time of the observation.
@@ -109,6 +110,12 @@ def observe_attempt(
 
 
 def _update_run(attempt: LiveAttempt, was_queued: bool) -> RunStatus:
+    """Return the attempt's entry with new observations: the RayJob's uid, first report, checkpoint, admission.
+
+    A checkpoint of this attempt resets `retries`.
+
+    `was_queued` is True if the stored state is Queued: an admission since then counts from now.
+    """
     job, run = attempt.job, attempt.run
     if job is None:
         return run
@@ -129,7 +136,7 @@ def _update_run(attempt: LiveAttempt, was_queued: bool) -> RunStatus:
 
 
 def _has_saved_checkpoint(attempt: LiveAttempt) -> bool:
-    """Return True if the attempt has saved a checkpoint of its own."""
+    """Return True if the latest checkpoint was saved by this attempt, not by an earlier one."""
     # Both times are timestamps in the same format: their order as text is their order in time.
     checkpoint = None if attempt.report is None else attempt.report.checkpoint
     return checkpoint is not None and (checkpoint.save_time or "") > (attempt.run.start_time or "")
@@ -139,7 +146,7 @@ def _has_saved_checkpoint(attempt: LiveAttempt) -> bool:
 
 
 def owned_config_map(attempt: AttemptFacts, uid: str) -> ConfigMapFacts | None:
-    """Return the attempt's ConfigMap if the resource of that uid owns it."""
+    """Return the attempt's ConfigMap if the resource with this uid owns it, else None."""
     config_map = attempt.config_map
     return config_map if config_map is not None and config_map.owner_uid == uid else None
 
@@ -156,7 +163,7 @@ def next_pod_loss_time(attempts: Iterable[AttemptFacts], now: datetime) -> datet
 
 
 def is_over(job: RayJobFacts) -> bool:
-    """Return True if KubeRay has finished the RayJob."""
+    """Return True if KubeRay reports the end of the RayJob."""
     return job.deployment_status in ("Complete", "Failed")
 
 
@@ -187,14 +194,17 @@ Deadline = Callable[[LiveAttempt], datetime | None]
 
 
 def start_deadline(attempt: LiveAttempt) -> datetime | None:
-    """Return the deadline of the first report, counted from the admission; None while the attempt is queued."""
+    """Return the deadline of the first report, counted from the admission; None while queued and after a report."""
     if attempt.run.admission_time is None or attempt.run.first_report_time is not None:
         return None
     return time_after(parse_time(attempt.run.admission_time), attempt.policy.start_deadline_seconds)
 
 
 def active_deadline(attempt: LiveAttempt) -> datetime | None:
-    """Return the deadline of all attempts together. Queued and suspended time does not count."""
+    """Return the deadline of all attempts together. Queued and suspended time does not count.
+
+    None without a limit, and while the attempt is queued.
+    """
     limit = attempt.policy.active_deadline_seconds
     if limit is None or attempt.run.admission_time is None:
         return None
@@ -202,7 +212,7 @@ def active_deadline(attempt: LiveAttempt) -> datetime | None:
 
 
 def heartbeat_deadline(attempt: LiveAttempt) -> datetime | None:
-    """Return the deadline of the next report, if there has been one."""
+    """Return the deadline of the next report; None before the first one."""
     config_map = attempt.config_map
     if config_map is None or config_map.beat_seen_at is None:
         return None
@@ -210,7 +220,7 @@ def heartbeat_deadline(attempt: LiveAttempt) -> datetime | None:
 
 
 def progress_deadline(attempt: LiveAttempt) -> datetime | None:
-    """Return the deadline of the next progress, if the attempt has reported."""
+    """Return the deadline of the next progress; None before the first report."""
     config_map = attempt.config_map
     if config_map is None or config_map.progress_seen_at is None:
         return None
@@ -218,7 +228,10 @@ def progress_deadline(attempt: LiveAttempt) -> datetime | None:
 
 
 def head_deadline(attempt: LiveAttempt) -> datetime | None:
-    """Return the earlier deadline of the next report that applies if there is no reachable head pod."""
+    """Return the deadline of the next report without a reachable head pod, earlier than `heartbeat_deadline`.
+
+    None while the head pod is reachable, and before the first report.
+    """
     config_map, head = attempt.config_map, attempt.head
     if config_map is None or config_map.beat_seen_at is None:
         return None
@@ -230,7 +243,7 @@ def head_deadline(attempt: LiveAttempt) -> datetime | None:
 
 
 def final_report_deadline(attempt: LiveAttempt) -> datetime | None:
-    """Return the deadline of the final report, if the RayJob has ended."""
+    """Return the deadline of the final report; None until the RayJob has ended. Without its end time: at once."""
     job = attempt.job
     if job is None or not is_over(job):
         return None
@@ -238,7 +251,7 @@ def final_report_deadline(attempt: LiveAttempt) -> datetime | None:
 
 
 def stop_deadline(attempt: LiveAttempt) -> datetime | None:
-    """Return the deadline by which an attempt that was asked to save a checkpoint must have stopped."""
+    """Return when an attempt that was asked to save a checkpoint must have stopped; None if it was not asked."""
     if attempt.run.stop_requested_time is None:
         return None
     return time_after(parse_time(attempt.run.stop_requested_time), attempt.policy.suspend_grace_seconds)

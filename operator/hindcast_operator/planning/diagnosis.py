@@ -50,7 +50,7 @@ class Diagnosis:
 
 
 def kuberay_deadline(attempt: AttemptFacts) -> datetime | None:
-    """Return the time by which KubeRay should have processed the RayJob; None if it has, or if the job is queued."""
+    """Return when KubeRay should have processed the RayJob; None if it has, or if the RayJob is missing or queued."""
     job = attempt.ray_job
     if job is None or job.is_suspended or job.deployment_status:
         return None
@@ -64,15 +64,15 @@ def diagnose(
 
     Args:
         attempt: the attempt's objects.
-        image: its runtime image, which the message names.
-        resolved: `status.resolved`, which contains the current sizes of the pools.
+        image: the attempt's runtime image, which the message names.
+        resolved: `status.resolved`, which contains the current sizes of the pools; empty if they are not known.
         now: the time of the observation.
     """
     deadline = kuberay_deadline(attempt)
     if deadline is not None and now >= deadline:
         return Diagnosis(
             Reason.KUBERAY_NOT_ANSWERING,
-            f"KubeRay has not processed RayJob {attempt.child} for {KUBERAY_SILENCE_SECONDS} seconds; check the "
+            f"KubeRay has not processed RayJob {attempt.child_name} for {KUBERAY_SILENCE_SECONDS} seconds; check the "
             "KubeRay operator's pod, its log, and the namespaces that it watches",
         )
     if attempt.submitter_failure is not None:
@@ -84,7 +84,7 @@ def diagnose(
 
 
 def memory_hint(pool: Pool | None, resolved: Mapping[str, Any]) -> str:
-    """Name the field to raise for more memory in a pool, with its current value."""
+    """Return the remedy "raise FIELD" for more memory in a pool, with the current value if it is known."""
     if pool is None:
         return "raise the memory of its pool (spec.cluster.resources.<pool>.memory)"
     size = _resolved_memory(pool, resolved)
@@ -93,7 +93,7 @@ def memory_hint(pool: Pool | None, resolved: Mapping[str, Any]) -> str:
 
 
 def quote(text: str) -> str:
-    """Quote another component's message on one line, cut to a readable length."""
+    """Return another component's message on one line, cut to `MAX_QUOTE_LENGTH`."""
     line = " ".join(text.split())
     return line if len(line) <= MAX_QUOTE_LENGTH else line[: MAX_QUOTE_LENGTH - 1] + "…"
 

@@ -43,7 +43,7 @@ def find_ending(attempt: LiveAttempt, resolved: Mapping[str, Any]) -> tuple[RunS
 
     Args:
         attempt: the observed attempt.
-        resolved: `status.resolved`, which contains the sizes of its pools.
+        resolved: `status.resolved`, which contains the sizes of the attempt's pools.
     """
     ending = _detect_ending(attempt, resolved)
     run = attempt.run
@@ -60,10 +60,10 @@ def end_attempt(attempt: LiveAttempt, ending: Ending) -> RunStatus:
     """Return the entry of an attempt that has ended. If `backoffLimit` is exceeded, `Lost` becomes `Failed`."""
     limit = attempt.policy.backoff_limit
     run = end_run(attempt.run, ending.outcome, ending.reason, ending.message, attempt.now)
-    losses_in_a_row = num_losses(run)
-    if ending.outcome != "Lost" or losses_in_a_row <= limit:
+    num_lost_attempts = num_losses(run)
+    if ending.outcome != "Lost" or num_lost_attempts <= limit:
         return run
-    losses = "1 attempt was lost" if losses_in_a_row == 1 else f"{losses_in_a_row} attempts were lost"
+    losses = "1 attempt was lost" if num_lost_attempts == 1 else f"{num_lost_attempts} attempts were lost"
     text = (
         f"{losses} (spec.runPolicy.backoffLimit is {limit}); the last one ({ending.reason}): {ending.message}"
     )
@@ -92,12 +92,12 @@ def _ending_if_overdue(attempt: LiveAttempt) -> Ending | None:
 
 
 def next_deadline(attempt: LiveAttempt) -> datetime | None:
-    """Return the earliest deadline of the attempt: it ends then unless it reports, makes progress or stops first."""
+    """Return the earliest deadline of the attempt, or None. If the attempt misses the deadline, it ends."""
     return earliest_time(*(deadline(attempt) for deadline, _ in _DEADLINES))
 
 
 def _suspend_if_stopping(attempt: LiveAttempt, ending: Ending) -> Ending:
-    """Turn the loss of an attempt that was asked to stop into a suspension, which does not count as a retry."""
+    """Turn the loss or preemption of an attempt that was asked to stop into a suspension, which is no loss."""
     if attempt.run.stop_requested_time is None or ending.outcome not in ("Lost", "Preempted"):
         return ending
     return Ending("Suspended", ending.reason, f"Stopped without a new checkpoint: {ending.message}")
@@ -159,7 +159,8 @@ def _ending_by_kuberay(
     attempt: LiveAttempt, job: RayJobFacts, deadline: Deadline, make_ending: Callable[[LiveAttempt], Ending]
 ) -> Ending:
     """Return the ending of an attempt that KubeRay ended by a deadline of the RayJob."""
-    # The spec's deadline is later if it was raised while the operator was down and could not update the RayJob.
+    # The spec's deadline is later if it was raised and the RayJob was not updated: the operator was down, or the API
+    # server rejected the update.
     due = deadline(attempt)
     if due is not None and attempt.now >= due:
         return make_ending(attempt)
@@ -169,7 +170,7 @@ def _ending_by_kuberay(
 
 def _ending_by_stop_timeout(attempt: LiveAttempt) -> Ending:
     limit = f"{attempt.policy.suspend_grace_seconds} s (spec.runPolicy.suspendGraceSeconds)"
-    message = f"No checkpoint was saved within {limit}; the run will resume from the last one"
+    message = f"No checkpoint was saved within {limit}; the run will resume from the latest one, if any"
     return Ending("Suspended", Reason.SUSPENDED, message)
 
 
@@ -181,7 +182,7 @@ def _ending_by_active_deadline(attempt: LiveAttempt) -> Ending:
 
 
 def _ending_without_head(attempt: LiveAttempt) -> Ending:
-    """Return the ending of an attempt without a head pod, and so without a driver."""
+    """Return the ending of an attempt whose head pod, in which the driver ran, is gone or unreachable."""
     # The operator does not wait for KubeRay, which may take long to notice the loss.
     return _lost_ending(attempt, Reason.LOST_DRIVER, "The head pod, which ran the driver, is gone")
 
@@ -210,7 +211,7 @@ def _ending_without_start(attempt: LiveAttempt) -> Ending:
 
 
 def _lost_ending(attempt: LiveAttempt, reason: Reason, message: str) -> Ending:
-    """Return the ending of a lost attempt. If it is known what killed the pods, that is its reason."""
+    """Return the ending of a lost attempt. What killed the pods, if it is known, replaces `reason`."""
     # Once the pods are gone, only the ClusterReady condition still records what killed them.
     if attempt.diagnosis is not None and attempt.diagnosis.reason in POD_LOSSES:
         return Ending("Lost", attempt.diagnosis.reason, f"{message}: {attempt.diagnosis.message}")

@@ -30,9 +30,9 @@ from hindcast_operator.planning.status import Situation, events_between, new_sta
 def plan(facts: Facts, defaults: Defaults) -> Decision:
     """Decide what to do about one resource.
 
-    The same facts give the same decision. After a decision is executed, the next plan returns an equal status and no
-    actions, until a fact changes or a deadline passes. If a decision was executed only in part, the next one completes
-    it.
+    The same facts give the same decision. Once no more facts change, the next decision has an equal status and no
+    actions, except to retry a refused creation, until a deadline passes. If a decision was executed only in part, the
+    next one completes it.
 
     Args:
         facts: the facts, with the stored status.
@@ -77,7 +77,7 @@ def _find_situation(case: Case, old: Status) -> Situation:
 
 
 def _supersede_runs(runs: Sequence[RunStatus], revision: int, now: datetime) -> tuple[RunStatus, ...]:
-    """Return the history. An unfinished attempt of an older revision has ended in it as `Superseded`."""
+    """Return the history, in which an unfinished latest attempt of an older revision ends as `Superseded`."""
     # The attempt is deleted without waiting for a checkpoint, because nothing will resume from it.
     if not runs or runs[0].outcome is not None or runs[0].revision == revision:
         return tuple(runs)
@@ -86,12 +86,13 @@ def _supersede_runs(runs: Sequence[RunStatus], revision: int, now: datetime) -> 
 
 
 def _current_report(facts: Facts, run: RunStatus | None) -> Report | None:
+    """Return the latest report of the attempt `run`, or None."""
     attempt = None if run is None else facts.attempts.get(run.ray_job_name)
     config_map = None if attempt is None else owned_config_map(attempt, facts.uid)
     return None if config_map is None else config_map.report
 
 
 def _resolved_sizes(situation: Situation) -> Mapping[str, Any] | None:
-    """Return the sizes of the attempt that is about to be created, or None."""
+    """Return the value of `status.resolved` for the attempt that is about to be created; None if none is."""
     create = next((action for action in situation.actions if isinstance(action, CreateAttempt)), None)
     return None if create is None else compute_sizes(create.resource, create.attempt.inputs).to_status()

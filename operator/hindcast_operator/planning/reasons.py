@@ -7,10 +7,10 @@ EventType = Literal["Normal", "Warning"]
 
 
 class Reason(StrEnum):
-    """A reason: its word, and its row in `docs/reasons.md`.
+    """A reason: a word, which is the value, and the rest of a row in `docs/reasons.md`.
 
     Attributes:
-        type: type of the event that announces it.
+        type: type of the event that announces the reason.
         meaning: what happened.
         action: what the reader should do; "nothing" if no action is needed.
     """
@@ -27,7 +27,7 @@ class Reason(StrEnum):
 
     @classmethod
     def from_word(cls, word: str) -> "Reason":
-        """Return the reason with this word. Raises ValueError if there is none."""
+        """Return the reason with this word. Raises ValueError if no reason has it."""
         return cls(word)  # type: ignore[call-arg]
 
     # Each row: word, type of the event, meaning, action.
@@ -35,12 +35,13 @@ class Reason(StrEnum):
     # -- in progress -----------------------------------------------------------------------------------------
     ACCEPTED = "Accepted", "Normal", "The resource was accepted; its attempt is being created.", "nothing"
     ATTEMPT_CREATED = "AttemptCreated", "Normal", "An attempt and its RayJob are created.", "nothing"
-    REFERENCE_MISSING = ("ReferenceMissing", "Warning", "A recording or training that it refers to does not exist.",
-        "create it, or correct the name; the run starts when it is complete")
+    REFERENCE_MISSING = ("ReferenceMissing", "Warning",
+        "A recording or training to which the resource refers does not exist.",
+        "create the missing resource, or correct the name; the run starts once that resource is complete")
     REFERENCE_UNFINISHED = ("ReferenceUnfinished", "Normal",
-        "A recording or training that it refers to is not complete yet.",
+        "A recording or training to which the resource refers is not complete yet.",
         "nothing")
-    INPUTS_READY = "InputsReady", "Normal", "Every resource that it refers to is complete.", "nothing"
+    INPUTS_READY = "InputsReady", "Normal", "Every resource to which this one refers is complete.", "nothing"
     QUEUED = ("Queued", "Normal", "Kueue keeps the RayJob queued until there is quota; no deadline applies.",
         "nothing; `kubectl get workloads` shows the queue")
     CLUSTER_STARTING = ("ClusterStarting", "Normal", "The pods are starting; the attempt has not reported yet.",
@@ -80,16 +81,18 @@ class Reason(StrEnum):
         "fix the cause of the last loss, and raise spec.revision")
     DEADLINE_EXCEEDED = ("DeadlineExceeded", "Warning",
         "All attempts together exceeded runPolicy.activeDeadlineSeconds.",
-        "raise the deadline or the pools, and raise spec.revision")
+        "raise the deadline or enlarge the pools, and raise spec.revision")
     START_DEADLINE_EXCEEDED = ("StartDeadlineExceeded", "Warning", "No report within runPolicy.startDeadlineSeconds.",
         "fix what the message names, and raise spec.revision; without a known cause it is retried")
     INVALID_RAY_JOB = ("InvalidRayJob", "Warning", "KubeRay rejected the RayJob (ValidationFailed).",
         "correct the field (often podOverrides) that the message names, and raise spec.revision")
 
     # -- stalled: somebody must act, then the run continues by itself ----------------------------------------
-    DEPENDENCY_FAILED = ("DependencyFailed", "Warning", "A recording or training that it refers to has failed.",
+    DEPENDENCY_FAILED = ("DependencyFailed", "Warning",
+        "A recording or training to which the resource refers has failed.",
         "fix the other resource and raise its spec.revision; this one continues when the other is complete")
-    CIRCULAR_REFERENCE = ("CircularReference", "Warning", "The resource and one that it refers to wait for each other.",
+    CIRCULAR_REFERENCE = ("CircularReference", "Warning",
+        "The resource and one to which it refers wait for each other.",
         "remove one of the two references")
     REFUSED_BY_PLATFORM = ("RefusedByPlatform", "Warning", "The platform does not allow what the spec asks for.",
         "change the field that the message names, or ask for a change of the chart's values")
@@ -146,7 +149,7 @@ class Reason(StrEnum):
         "nothing, it is retried; check the head's node if it recurs")
     NO_PROGRESS = ("NoProgress", "Warning",
         "The attempt reports, but has made no progress for runPolicy.stallTimeoutSeconds.",
-        "raise the timeout if a step takes this long; it is retried")
+        "raise the timeout if the run needs this long between two signs of progress; the attempt is retried")
     RAY_JOB_DELETED = ("RayJobDeleted", "Warning",
         "A user or another controller deleted the RayJob of a running attempt.",
         "nothing, it is retried; use spec.suspend to stop a run")

@@ -18,7 +18,7 @@ from hindcast_operator.planning.runs import (
     DIGEST_PREFIX,
     active_seconds,
     current_run,
-    fixed_fields,
+    deferred_fields,
     input_names,
     num_losses,
 )
@@ -31,14 +31,15 @@ class Revision:
     """The revision to run.
 
     Attributes:
-        number: the spec's revision; the latest run's if the spec is not valid.
-        suspend: `spec.suspend`: the run is to be suspended.
-        policy: effective deadlines and retries.
-        resource: effective resource; None if the spec is not valid.
-        defaults: the platform's defaults as the revision uses them.
+        number: the spec's revision, or that of the latest attempt if it is higher or the spec is not valid; at least 1.
+        suspend: `spec.suspend`: the run is to be suspended. False if the spec is not valid and there is no attempt yet.
+        policy: deadlines and retries, with the platform's defaults.
+        resource: the result of `manifests.effective_resource`; None if the spec is not valid.
+        defaults: the platform's defaults, with the values that stay fixed within the revision.
         spec_hash: hash of the run-defining fields; None if the spec is not valid.
         course_hash: hash of those run-defining fields that may not change during a run; None if the spec is not valid.
-        drift: the condition SpecDrift, if the spec differs from what the revision runs; else None.
+        drift: the condition SpecDrift if the spec is not valid any more, or differs from what the revision runs; else
+            None.
     """
 
     number: int
@@ -66,6 +67,7 @@ def requested_revision(facts: Facts, defaults: Defaults, runs: Sequence[RunStatu
     if facts.resource is None or facts.problems:
         drift = Check(True, Reason.INVALID_SPEC, invalid_spec_message(facts)) if runs else None
         policy = effective_run_policy(facts.run_policy, defaults)
+        # Without an attempt there is nothing to suspend, and the status has to name the problem of the spec.
         return Revision(
             latest_revision, facts.suspend and bool(runs), policy, None, defaults, None, None, drift
         )
@@ -91,9 +93,13 @@ def invalid_spec_message(facts: Facts) -> str:
 
 
 def _pin_defaults(defaults: Defaults, attempts: Sequence[RunStatus]) -> Defaults:
-    """Return the platform's defaults, some of them as they were when the revision began.
+    """Return the platform's defaults, some of them as the latest of a revision's attempts used them.
 
     These are the storage root and, once an attempt has reported, also the image and its Ray version.
+
+    Args:
+        defaults: the platform's current defaults.
+        attempts: entries of the revision's attempts, newest first; without any, `defaults` is returned.
     """
     if not attempts:
         return defaults
@@ -111,8 +117,8 @@ def _pin_defaults(defaults: Defaults, attempts: Sequence[RunStatus]) -> Defaults
     return defaults.model_copy(update={name: value for name, value in pins.items() if value is not None})
 
 
-def _fixed_defaults(defaults: Defaults) -> dict[str, Any]:
-    """Return the defaults that stay fixed within a revision, for the entry of an attempt."""
+def _pinned_defaults(defaults: Defaults) -> dict[str, Any]:
+    """Return the defaults that `_pin_defaults` keeps for later attempts: the value of `DEFAULTS_KEY` in `inputs`."""
     values = {
         "image": defaults.cluster.image or defaults.image,
         "rayVersion": defaults.cluster.ray_version or defaults.ray_version,
@@ -125,7 +131,7 @@ def _fixed_defaults(defaults: Defaults) -> dict[str, Any]:
 
 
 def _check_drift(run: RunStatus | None, digest: str, course: str) -> Check | None:
-    """Return the condition SpecDrift if run-defining fields changed that may not change during a run."""
+    """Return the condition SpecDrift if fields that may not change during a run have changed, else None."""
     if run is None or run.spec_hash == digest or run.course_hash == course:
         return None
     message = (
@@ -136,15 +142,17 @@ def _check_drift(run: RunStatus | None, digest: str, course: str) -> Check | Non
 
 
 def check_change_waiting(resource: Resource | None, run: RunStatus | None) -> Check | None:
-    """Return the condition ChangeWaiting if fields for the next attempt have changed since the running one was created.
+    """Return the condition ChangeWaiting if `deferred_fields` have changed since the running attempt was created.
+
+    None if they have not, or if no attempt is running.
 
     Args:
-        resource: as the user wrote it; None if it is not valid.
+        resource: the resource as the user wrote it; None if it is not valid.
         run: the revision's latest attempt.
     """
     if resource is None or run is None or run.outcome is not None or not run.operational_fields:
         return None
-    current_fields = fixed_fields(resource)
+    current_fields = deferred_fields(resource)
     changes = [
         _describe_change(path, current_fields.get(path), run.operational_fields.get(path))
         for path in sorted(current_fields.keys() | run.operational_fields.keys())
@@ -169,12 +177,12 @@ _STATES_WORST_FIRST = ("Failed", "Missing", "Circular", "Unfinished", "Complete"
 
 
 def check_data_ready(facts: Facts, run: RunStatus | None) -> Check | None:
-    """Return the condition DataReady, or None if the resource refers to no other.
+    """Return the condition DataReady, or None if the resource refers to no other resource.
 
     Args:
         facts: the facts about the resource.
-        run: the revision's latest attempt. If there is one, its inputs are used, and later changes of the references
-            do not count.
+        run: the revision's latest attempt, or None. An attempt's inputs are used again, so later changes of the
+            references do not count.
     """
     if run is not None:
         input_keys = sorted(input_names(run))
@@ -192,7 +200,7 @@ def check_data_ready(facts: Facts, run: RunStatus | None) -> Check | None:
 
 
 def _inputs_of_new_run(facts: Facts, previous: RunStatus | None, defaults: Defaults) -> dict[str, Any]:
-    """Return the inputs for a new attempt's entry: those of the revision's previous attempt, or of the references."""
+    """Return `inputs` for a new attempt's entry: of the previous attempt or the references, and the defaults."""
     if previous is not None:
         inputs = {key: previous.inputs[key] for key in input_names(previous)}
     else:
@@ -203,7 +211,7 @@ def _inputs_of_new_run(facts: Facts, previous: RunStatus | None, defaults: Defau
             for entry in facts.references
             if entry.input is not None
         }
-    return {**inputs, DEFAULTS_KEY: _fixed_defaults(defaults)}
+    return {**inputs, DEFAULTS_KEY: _pinned_defaults(defaults)}
 
 
 def _explain_not_ready(resource_name: str, reference: ReferenceFacts) -> tuple[Reason, str]:
@@ -239,8 +247,8 @@ def new_run(
         facts: the facts about the resource.
         revision: the revision to run.
         number: number of the attempt in the revision, from 1.
-        previous: entry of the revision's previous attempt, if any.
-        now: its start time.
+        previous: entry of the revision's previous attempt; None for the first one.
+        now: start time of the new attempt.
     """
     assert revision.spec_hash is not None, "no attempt without a valid spec"
     creation_fields = _creation_fields(facts, revision)
@@ -259,20 +267,21 @@ def new_run(
 
 
 def renew_run(facts: Facts, revision: Revision, run: RunStatus) -> RunStatus:
-    """Return the entry of an attempt whose RayJob does not exist yet, updated to the current spec."""
+    """Return the entry of an attempt whose RayJob does not exist yet, updated to the current spec if that is valid."""
     if revision.resource is None:
         return run
     creation_fields = _creation_fields(facts, revision)
-    if revision.drift is not None:  # the attempt will not be created while the spec is changed
+    # With drift the attempt is not created, so its hashes and inputs stay, and the drift remains visible.
+    if revision.drift is not None:
         return run.model_copy(update={"operational_fields": creation_fields["operational_fields"]})
     if run.attempt > 1:
         creation_fields["initial_learners"] = run.initial_learners
-    inputs = {**run.inputs, DEFAULTS_KEY: _fixed_defaults(revision.defaults)}
+    inputs = {**run.inputs, DEFAULTS_KEY: _pinned_defaults(revision.defaults)}
     return run.model_copy(update={**creation_fields, "inputs": inputs})
 
 
 def _creation_fields(facts: Facts, revision: Revision) -> dict[str, Any]:
-    """Return the fields of an attempt's entry that record the settings it was created with."""
+    """Return the fields of an attempt's entry that record the settings with which it is created."""
     resource = revision.resource
     assert resource is not None, "no attempt without a valid spec"
     return {
@@ -282,5 +291,5 @@ def _creation_fields(facts: Facts, revision: Revision) -> dict[str, Any]:
         "initial_learners": resource.spec.learners.replicas
         if isinstance(resource, OfflineTraining)
         else None,
-        "operational_fields": {} if facts.resource is None else fixed_fields(facts.resource),
+        "operational_fields": {} if facts.resource is None else deferred_fields(facts.resource),
     }

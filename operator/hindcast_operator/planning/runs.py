@@ -1,4 +1,4 @@
-"""The entries of `status.runs`: creation, end, history, and the pause before a retry."""
+"""The entries of `status.runs`, each the record of one attempt: end, history, and the pause before a retry."""
 
 import hashlib
 import re
@@ -20,18 +20,19 @@ MAX_RUNS: Final = 32
 DEFAULTS_KEY: Final = "defaults"
 """Key of the platform's defaults in `inputs` of an entry; the other keys are `Kind/name`."""
 DIGEST_PREFIX: Final = "sha256:"
-"""Prefix of the digest that represents a list or a mapping in the result of `fixed_fields`."""
+"""Prefix of the digest that represents a list or a mapping in the result of `deferred_fields`."""
 MIN_PAUSE_SECONDS: Final = 10
 MAX_PAUSE_SECONDS: Final = 600
 STORAGE_PAUSE_SECONDS: Final = 120
 
 _IMMEDIATE_FIELDS: Final = ("spec.revision", "spec.suspend", "spec.runPolicy")
+"""Fields whose changes apply at once, also to an existing attempt."""
 
 Outcome = Literal["Succeeded", "Failed", "Lost", "Suspended", "Preempted", "Superseded"]
 
 
 def current_run(runs: Sequence[RunStatus], revision: int) -> RunStatus | None:
-    """Return the latest attempt of the revision, if any."""
+    """Return the entry of the latest attempt if it is of the revision, else None."""
     return runs[0] if runs and runs[0].revision == revision else None
 
 
@@ -60,7 +61,7 @@ def attempt_number(child: str, stem: str) -> int | None:
 
 
 def end_run(run: RunStatus, outcome: Outcome, reason: Reason, message: str, now: datetime) -> RunStatus:
-    """Return the entry of an attempt with its ending."""
+    """Return the entry of an attempt as ended at `now`."""
     return run.model_copy(
         update={
             "outcome": outcome,
@@ -78,7 +79,10 @@ def replace_latest_run(runs: Sequence[RunStatus], run: RunStatus) -> tuple[RunSt
 
 
 def add_run(runs: Sequence[RunStatus], run: RunStatus) -> tuple[RunStatus, ...]:
-    """Return the history with a new entry. The oldest entries are dropped, except the latest of each revision."""
+    """Return the history with a new entry, and at most `MAX_RUNS` entries.
+
+    The oldest entries are dropped. The latest of each revision stays, unless there are more than `MAX_RUNS` revisions.
+    """
     history = [run, *runs]
     for index in range(len(history) - 1, 0, -1):
         if len(history) <= MAX_RUNS:
@@ -109,22 +113,22 @@ def input_names(run: RunStatus) -> list[str]:
     return [key for key in run.inputs if key != DEFAULTS_KEY]
 
 
-def fixed_fields(resource: Resource) -> dict[str, Any]:
-    """Return the values of the fields, by path, that may change within a revision, but not for an existing attempt.
+def deferred_fields(resource: Resource) -> dict[str, Any]:
+    """Return path -> value of the fields whose changes within a revision apply from the next attempt on.
 
-    Unset fields are left out.
+    Unset and empty fields are left out. The value of a list or mapping is a digest.
     """
-    return dict(_walk_fixed_fields(resource.spec, "spec", is_changeable=False))
+    return dict(_walk_deferred_fields(resource.spec, "spec", is_changeable=False))
 
 
-def _walk_fixed_fields(model: Model, path: str, is_changeable: bool) -> Iterator[tuple[str, Any]]:
+def _walk_deferred_fields(model: Model, path: str, is_changeable: bool) -> Iterator[tuple[str, Any]]:
     for name, field in type(model).model_fields.items():
         value, field_path = getattr(model, name), f"{path}.{field.alias or name}"
         marks = [mark for mark in field.metadata if isinstance(mark, Mark)]
         if value in (None, [], {}) or field_path in _IMMEDIATE_FIELDS or LOCATION in marks or FIXED in marks:
             continue
         if isinstance(value, Model):
-            yield from _walk_fixed_fields(value, field_path, is_changeable or bool(marks))
+            yield from _walk_deferred_fields(value, field_path, is_changeable or bool(marks))
         elif is_changeable or marks:
             yield field_path, value if isinstance(value, bool | int | float | str) else _digest(model, name)
 
@@ -138,7 +142,7 @@ def _digest(model: Model, name: str) -> str:
 
 
 def num_losses(run: RunStatus) -> int:
-    """Return how many attempts were lost since the revision's last new checkpoint, this one included.
+    """Return how many attempts of the revision, up to and including this one, were lost since its last new checkpoint.
 
     Attempts that were lost because storage was unavailable do not count.
     """
@@ -146,7 +150,7 @@ def num_losses(run: RunStatus) -> int:
 
 
 def active_seconds(run: RunStatus, now: datetime) -> int:
-    """Return the seconds of the revision's attempts, this one included, without the time in Kueue's queue."""
+    """Return the seconds of the revision's attempts up to and including this one, without the time in Kueue's queue."""
     if run.admission_time is None:
         return run.active_seconds
     end = parse_time(run.end_time) if run.end_time is not None else now
@@ -165,4 +169,5 @@ def retry_time(run: RunStatus) -> datetime:
     # Runs that were lost with one node must not all start again at the same time. The jitter is a hash of the attempt's
     # name, not random, so that a restarted operator computes the same pause.
     fraction = int.from_bytes(hashlib.sha256(run.ray_job_name.encode()).digest()[:4]) / 2**32
-    return time_after(parse_time(run.end_time or ""), round(seconds * (0.75 + fraction / 2)))
+    assert run.end_time is not None, "a lost attempt has ended"
+    return time_after(parse_time(run.end_time), round(seconds * (0.75 + fraction / 2)))

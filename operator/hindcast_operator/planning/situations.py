@@ -39,14 +39,14 @@ ENDING_SECONDS: Final = 120
 """After a driver has reported its end, it exits and KubeRay deletes the cluster. If that takes longer than this, the
 operator deletes the RayJob."""
 POLL_SECONDS: Final = 30
-"""Interval between checks of a foreign object that has a name the attempt needs."""
+"""Maximum time between checks of another owner's object that has a name the attempt needs."""
 CREATION_SECONDS: Final = 60
-"""Interval between retries of a creation that the API server refused."""
+"""Maximum time between retries of a creation that the API server refused."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A resource, the revision that it asks for, and the history of its runs."""
+    """A resource, the revision that its spec asks for, and the entries of its attempts, newest first."""
 
     facts: Facts
     revision: Revision
@@ -55,12 +55,12 @@ class Case:
 
     @property
     def run(self) -> RunStatus | None:
-        """The revision's latest attempt."""
+        """The entry of the revision's latest attempt, or None."""
         return current_run(self.runs, self.revision.number)
 
     @property
     def data_ready(self) -> Check | None:
-        """The condition DataReady; None if the resource refers to no other."""
+        """The condition DataReady; None if the resource refers to no other resource."""
         return check_data_ready(self.facts, self.run)
 
     def with_run(self, run: RunStatus) -> "Case":
@@ -86,9 +86,9 @@ class Case:
 
 
 def live_situation(case: Case, attempt: LiveAttempt) -> Situation:
-    """Return the situation of a resource with a live attempt. Its actions also delete objects of earlier attempts."""
+    """Return the situation of a resource with a live attempt. Its actions also delete all other attempts' objects."""
     situation = _situation_by_state(case.with_run(attempt.run), attempt)
-    deletions = _deletions(case, kept_child=attempt.run.ray_job_name)
+    deletions = _deletions(case, kept_name=attempt.run.ray_job_name)
     return replace(situation, actions=(*deletions, *situation.actions, *_deadline_actions(attempt)))
 
 
@@ -146,12 +146,12 @@ def _creating_situation(case: Case, run: RunStatus, create: CreateAttempt) -> Si
 
 def _suspending_situation(case: Case, attempt: LiveAttempt) -> Situation:
     config_map = attempt.config_map
-    was_asked = config_map is None or config_map.intent == CHECKPOINT
+    should_ask = config_map is not None and config_map.intent != CHECKPOINT
     return case.situation(
         "Suspending",
         Reason.SUSPENDING,
         "The attempt was asked to save a checkpoint and stop; its pods are deleted afterwards",
-        *(() if was_asked else (SetIntent(attempt.run.ray_job_name, CHECKPOINT),)),
+        *((SetIntent(attempt.run.ray_job_name, CHECKPOINT),) if should_ask else ()),
         cluster_ready=_check_cluster_ready(attempt),
         requeue_at=next_deadline(attempt),
     )
@@ -214,6 +214,7 @@ _OPERATOR_STOPS: Final = (
     Reason.START_DEADLINE_EXCEEDED,
     Reason.INVALID_RAY_JOB,
 )
+"""Reasons for which the operator ends a run, so the RayJob does not end by itself and is deleted at once."""
 
 
 def should_continue(case: Case, run: RunStatus) -> bool:
@@ -229,11 +230,12 @@ def finished_situation(case: Case, run: RunStatus) -> Situation:
     reason = (
         Reason.SUCCEEDED if state == "Succeeded" else Reason.from_word(run.reason or Reason.INTERNAL_ERROR)
     )
-    actions = _deletions(case, kept_child=run.ray_job_name)
+    actions = _deletions(case, kept_name=run.ray_job_name)
     job = case.facts.attempts.get(run.ray_job_name, AttemptFacts(run.ray_job_name)).ray_job
     recheck_time = None
     if job is not None and job.is_current(case.facts.uid) and not is_over(job):
-        due = time_after(parse_time(run.end_time or ""), ENDING_SECONDS)
+        assert run.end_time is not None, "a finished run has ended"
+        due = time_after(parse_time(run.end_time), ENDING_SECONDS)
         recheck_time = due if run.reason not in _OPERATOR_STOPS and case.now < due else None
         if recheck_time is None:
             actions = (*actions, DeleteAttempt(run.ray_job_name, keep_config_map=True))
@@ -248,7 +250,7 @@ def finished_situation(case: Case, run: RunStatus) -> Situation:
 
 def situation_before_attempt(case: Case) -> Situation:
     """Return the situation in which the next attempt is created, or in which an obstacle delays it."""
-    actions = _deletions(case, kept_child=None)
+    actions = _deletions(case, kept_name=None)
     obstacle = _suspended_situation(case) or _find_obstacle(case)
     if obstacle is None and not actions:
         return _create_attempt(case)
@@ -256,15 +258,19 @@ def situation_before_attempt(case: Case) -> Situation:
 
 
 def adopt_run(facts: Facts, revision: Revision, now: datetime) -> tuple[RunStatus, ...]:
-    """Return an entry for an attempt that exists but is missing in the status, because the status was lost."""
+    """Return the history of a resource without one: empty, or if the status was lost, an entry for the latest attempt.
+
+    This is the existing attempt of the revision with the highest number. It cannot be recorded while the spec is not
+    valid.
+    """
     if revision.resource is None:
         return ()
-    stem = child_name(facts.kind, facts.name, revision.number, 0)[:-1]
+    stem = child_name(facts.kind, facts.name, revision.number, 0)[:-1]  # without the attempt's number
     numbers = [
         number
-        for child, attempt in facts.attempts.items()
+        for name, attempt in facts.attempts.items()
         if attempt.ray_job is not None and attempt.ray_job.owner_uid == facts.uid
-        if (number := attempt_number(child, stem)) is not None
+        if (number := attempt_number(name, stem)) is not None
     ]
     return (new_run(facts, revision, max(numbers), None, now),) if numbers else ()
 
@@ -298,8 +304,8 @@ def _find_obstacle(case: Case) -> Situation | None:
         )
         return case.situation("Retrying", Reason.RETRYING, message, requeue_at=next_start)
     number = next_attempt_number(case.runs, case.revision.number)
-    child = child_name(case.facts.kind, case.facts.name, case.revision.number, number)
-    return _name_conflict_situation(case, case.facts.attempts.get(child, AttemptFacts(child)))
+    next_name = child_name(case.facts.kind, case.facts.name, case.revision.number, number)
+    return _name_conflict_situation(case, case.facts.attempts.get(next_name, AttemptFacts(next_name)))
 
 
 def _cleaning_up_situation(case: Case) -> Situation:
@@ -320,12 +326,12 @@ def _create_attempt(case: Case) -> Situation:
 # -- objects that finished attempts leave behind ------------------------------------------------------------
 
 
-def _deletions(case: Case, kept_child: str | None) -> tuple[Action, ...]:
-    """Return the actions that delete the objects of all attempts except `kept_child`."""
+def _deletions(case: Case, kept_name: str | None) -> tuple[Action, ...]:
+    """Return the actions that delete the objects of all attempts except the one with the child name `kept_name`."""
     return tuple(
-        DeleteAttempt(child)
-        for child, attempt in sorted(case.facts.attempts.items())
-        if child != kept_child and _leaves_objects(attempt, case.facts.uid)
+        DeleteAttempt(name)
+        for name, attempt in sorted(case.facts.attempts.items())
+        if name != kept_name and _leaves_objects(attempt, case.facts.uid)
     )
 
 
@@ -350,7 +356,7 @@ def _owned_attempts(facts: Facts) -> Iterator[AttemptFacts]:
 
 
 def _invalid_spec_situation(case: Case) -> Situation | None:
-    """Return the situation in which the spec allows no new attempt, or None."""
+    """Return the situation if the spec allows no new attempt, else None."""
     revision = case.revision
     if revision.resource is None:
         return case.situation("Stalled", Reason.INVALID_SPEC, invalid_spec_message(case.facts))
@@ -362,7 +368,7 @@ def _invalid_spec_situation(case: Case) -> Situation | None:
 
 
 def _name_conflict_situation(case: Case, attempt: AttemptFacts) -> Situation | None:
-    """Return the situation in which another object has a name that the attempt needs, or None."""
+    """Return the situation if another object has a name that the attempt needs, else None."""
     # A change of the other object does not queue this resource, so it is checked again after a while.
     recheck_time = time_after(case.now, POLL_SECONDS)
     if attempt.conflict is not None:
@@ -371,7 +377,7 @@ def _name_conflict_situation(case: Case, attempt: AttemptFacts) -> Situation | N
     for kind, object_facts in (("RayJob", attempt.ray_job), ("ConfigMap", attempt.config_map)):
         if object_facts is None or object_facts.is_current(case.facts.uid):
             continue
-        name = f"{kind}/{attempt.child}"
+        name = f"{kind}/{attempt.child_name}"
         if object_facts.owner_uid is None and not object_facts.is_deleting:
             message = (
                 f"{name} has no owner, and the attempt needs its name; delete it or rename this resource"

@@ -51,9 +51,9 @@ class Situation:
         message: one sentence for people: the cause, and what to do next.
         runs: the history, newest first.
         actions: the actions, in order.
-        data_ready: the condition DataReady, if the resource refers to others.
-        cluster_ready: the condition ClusterReady, if there is an attempt.
-        requeue_at: the next deadline, if any.
+        data_ready: the condition DataReady; None if the resource refers to no other resource.
+        cluster_ready: the condition ClusterReady; None if no live attempt has a RayJob.
+        requeue_at: when to reconcile even if nothing changes; None if never.
     """
 
     state: State
@@ -105,16 +105,17 @@ def new_status(
     """Return the whole new status.
 
     Args:
-        situation: the situation that it describes.
+        situation: the situation that the new status describes.
         old: the stored status.
-        report: report of the current attempt; fields that it leaves out keep their old values.
+        report: latest report of the current attempt. Results that the report leaves out keep their stored values.
         resolved: the new value of `status.resolved` if an attempt is created now; None keeps the old one.
         spec_changes: the conditions SpecDrift and ChangeWaiting, if they are true.
         generation: generation of the spec.
         now: the transition time of changed conditions.
-        is_new_revision: the revision has no attempt yet, so the results of the older revision are dropped.
+        is_new_revision: the results in the stored status are not of this revision, so they are dropped.
     """
     base = Status() if is_new_revision else old
+    # Without a report, this placeholder contains no results.
     report = report or Report(number=1, report_time="", last_progress_time="")
     runs = situation.runs
     has_seen_job = bool(runs) and runs[0].ray_job_uid is not None
@@ -144,7 +145,7 @@ def _status_message(situation: Situation, spec_changes: Mapping[str, Check]) -> 
 
 
 def find_condition(status: Status, type_: str) -> Condition | None:
-    """Return the condition of a type, if any."""
+    """Return the condition of a type, or None."""
     return next((entry for entry in status.conditions if entry.type == type_), None)
 
 
@@ -207,7 +208,7 @@ def events_between(old: Status, new: Status) -> tuple[Event, ...]:
 
 
 def _end_events(old: Status, new: Status) -> Iterator[Event]:
-    """Yield an event for each attempt that ended without finishing the run."""
+    """Yield an event for each attempt that was lost, preempted or superseded since the old status."""
     unfinished_children = {run.ray_job_name for run in old.runs if run.outcome is None}
     for run in new.runs:
         if run.ray_job_name in unfinished_children and run.outcome in ("Lost", "Preempted", "Superseded"):
@@ -240,7 +241,7 @@ def _condition_events(old: Status, new: Status) -> Iterator[Event]:
 
 
 def _changed_condition(old: Status, new: Status, type_: str) -> Condition | None:
-    """Return the condition if its reason has changed."""
+    """Return the condition if it is new or its reason has changed, else None."""
     old_condition, new_condition = find_condition(old, type_), find_condition(new, type_)
     return (
         new_condition
@@ -251,7 +252,7 @@ def _changed_condition(old: Status, new: Status, type_: str) -> Condition | None
 
 
 def _new_obstacle(old: Status, new: Status) -> Condition | None:
-    """Return ClusterReady if pods are still unschedulable, but now for another reason."""
+    """Return the condition ClusterReady if pods are still unschedulable, but now need another remedy; else None."""
     old_condition, new_condition = find_condition(old, "ClusterReady"), find_condition(new, "ClusterReady")
     if (
         old_condition is None
