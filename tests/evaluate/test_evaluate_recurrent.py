@@ -100,7 +100,7 @@ def test_estimates_are_near_truth_and_verdict_is_right(tmp_path: Path) -> None:
     assert report.estimates["pdwis"].value > report.behaviour.value
     assert report.verdict.answer == "better"
     agreement = report.signals["action_agreement"]
-    assert agreement == pytest.approx(BEHAVIOUR_PROB, abs=0.03)  # its likeliest action names the cue
+    assert agreement == pytest.approx(BEHAVIOUR_PROB, abs=0.03)  # the likeliest action names the cue
     named_loss, other_loss = -math.log(TARGET_PROB), -math.log(1 - TARGET_PROB)
     assert report.signals["imitation_loss"] == pytest.approx(
         agreement * named_loss + (1 - agreement) * other_loss, rel=1e-4

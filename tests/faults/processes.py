@@ -75,7 +75,7 @@ class Driver(Script):
 
     Args:
         resource: the resource.
-        folder: folder for its YAML file.
+        folder: folder for the resource's YAML file.
         kill_at: when the process kills itself: a point in the output folder (kill_points.py), or a moment and the
             number of the moment's occurrence (moments.py). None and nothing stand for never.
     """
@@ -90,7 +90,7 @@ class Learner(Script):
 
     Args:
         resource: the training.
-        folder: folder for its YAML file and for the file through which the learners find each other.
+        folder: folder for the training's YAML file and for the file through which the learners find each other.
         rank: 0 or 1.
         kill_at: a moment and the number of the moment's occurrence (moments.py); nothing for never.
     """

@@ -119,7 +119,7 @@ def test_hundred_updates_equal_fifty_and_fifty_in_a_new_process(
 def test_training_killed_at_every_kind_of_file_operation_resumes_exactly(
     tmp_path: Path, walks: Path, reference: dict[str, Any]
 ) -> None:
-    """Kill one run repeatedly; if it ends before a kill point, kill a new one there."""
+    """Kill one training repeatedly; if it ends before a kill point, kill a new training there."""
     run = tmp_path / "0"
     for point in choose_reachable_points(reference["output"], np.random.default_rng(7), num_repeats=KILLS):
         if execute(run, walks, kill_at=point) == 0:

@@ -113,7 +113,8 @@ class EnvEvaluator:
     def __call__(self, policy: Actor, seed: int, episodes: range | None = None) -> EnvReport:
         """Play all episodes, or only those with the indices in `episodes`.
 
-        An episode depends on the seed and its index alone. With a duration in timesteps, `episodes` is ignored.
+        With one policy, an episode depends only on the seed and the episode's index. With a duration in timesteps,
+        `episodes` is ignored.
         """
         runner = EnvRunner(
             self._environment,

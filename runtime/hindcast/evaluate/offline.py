@@ -154,7 +154,7 @@ def evaluate_offline(
     """Evaluate a policy on episodes that another policy played.
 
     Args:
-        policy: policy to evaluate. A recurrent one gets estimates by ratios only, from recorded log-probabilities.
+        policy: policy to evaluate. A recurrent policy gets estimates by ratios only, from recorded log-probabilities.
         dataset: recorded episodes; they are loaded into memory as a whole.
         name: name of the data in messages.
         options: None for the defaults.

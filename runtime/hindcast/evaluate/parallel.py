@@ -27,7 +27,7 @@ class RunningEvaluation(NamedTuple):
 class EvaluationWorkers:
     """Evaluates policies in other processes.
 
-    The episodes of one evaluation are assigned to workers by index. An episode is the same in every worker, so the
+    The episodes of one evaluation are assigned to workers by index. An episode is the same in each worker, so the
     report does not depend on the number of workers.
 
     Args:

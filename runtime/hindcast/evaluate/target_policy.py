@@ -54,7 +54,7 @@ class TargetPolicy:
 
         The policy sees the recorded observations and, if it reads them, rewards and actions.
         """
-        # All episodes advance together, longest first, so that the unfinished ones are a prefix of the batch.
+        # All episodes advance together, longest first, so that the unfinished episodes are a prefix of the batch.
         longest_first = window.length.argsort(descending=True, stable=True)
         length = window.length[longest_first]
         first_step = (window.length.cumsum(0) - window.length)[longest_first]

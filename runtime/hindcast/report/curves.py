@@ -75,7 +75,7 @@ class ReturnCurve:
 class EstimateCurve(ReturnCurve):
     """An estimate of the policy's return on held-out episodes, over the run.
 
-    `low` and `high` are the bounds of its interval; without one they equal `mean`.
+    `low` and `high` are the bounds of the estimate's interval; without an interval they equal `mean`.
 
     Attributes:
         name: name of the estimate.
@@ -212,7 +212,7 @@ class Curves:
 
     @property
     def timesteps(self) -> float | None:
-        """Timesteps that an online algorithm sampled in the whole run, or on which an offline one was trained."""
+        """Timesteps that an online algorithm sampled in the whole run, or on which an offline algorithm was trained."""
         return self.last(SAMPLED_STEPS_KEY) or self.last(TRAINED_STEPS_KEY)
 
     @property

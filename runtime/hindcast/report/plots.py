@@ -38,7 +38,7 @@ class RecordedReturns:
 def return_plot(
     curves: Curves, *, stop: float | None = None, recorded: RecordedReturns | None = None
 ) -> Picture | None:
-    """Draw the evaluation return over training iterations, with its min-max band.
+    """Return a picture of the evaluation return over training iterations, with its min-max band.
 
     Args:
         curves: curves of the run.
@@ -59,7 +59,7 @@ def return_plot(
 
 
 def estimate_plot(curves: Curves, *, stop: float | None = None) -> Picture | None:
-    """Draw the return estimated from held-out episodes, with its interval and the recorded policy's return.
+    """Return a picture of the return estimated from held-out episodes, and of the recorded policy's return.
 
     Args:
         curves: curves of the run.
@@ -87,7 +87,7 @@ def estimate_plot(curves: Curves, *, stop: float | None = None) -> Picture | Non
 
 
 def expert_plot(curves: Curves, *, stop: float | None = None, algorithm: str | None = None) -> Picture | None:
-    """Draw the expert's return over timesteps: in evaluation, and in the episodes that it learned from.
+    """Return a picture of the expert's return over timesteps: in evaluation, and in the episodes that it learned from.
 
     Args:
         curves: curves of the expert's training.
@@ -116,7 +116,7 @@ def expert_plot(curves: Curves, *, stop: float | None = None, algorithm: str | N
 
 
 def loss_plot(curves: Curves) -> Picture | None:
-    """Draw the first four loss terms and the norm of the gradients, one panel each, over training iterations."""
+    """Return a picture of the first four loss terms and the norm of the gradients, one panel each, over iterations."""
     panels: dict[str, Line] = dict(list(curves.losses.items())[: MAX_PANELS - 1])
     if curves.gradient_norm is not None:
         panels["gradient_norm"] = curves.gradient_norm
@@ -150,7 +150,7 @@ def loss_plot(curves: Curves) -> Picture | None:
 
 
 def value_plot(curves: Curves) -> Picture | None:
-    """Draw the critics' mean value of the recorded actions over training iterations."""
+    """Return a picture of the critics' mean value of the recorded actions over training iterations."""
     line, initial = curves.mean_q, curves.initial_value
     if line is None:
         return None
@@ -171,7 +171,7 @@ def value_plot(curves: Curves) -> Picture | None:
 
 
 def time_plot(curves: Curves) -> Picture | None:
-    """Draw a stacked bar of the run's time by activity and, below it, the timesteps per second."""
+    """Return a picture of a stacked bar of the run's time by activity and, below it, the timesteps per second."""
     seconds = curves.seconds_by_activity
     if not seconds:
         return None

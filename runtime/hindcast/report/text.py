@@ -51,7 +51,7 @@ def training_tiles(curves: Curves, stop: float | None, inputs: Sequence[Recorded
     Args:
         curves: curves of the run.
         stop: return at which the training stops; None if it does not stop by return.
-        inputs: the datasets that it is trained on.
+        inputs: the datasets that the policy is trained on.
     """
     tiles = []
     if (curve := curves.evaluation) is not None:

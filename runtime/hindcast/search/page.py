@@ -54,7 +54,7 @@ def trials_table(search: Search) -> Table:
 
 
 def trials_picture(search: Search) -> Picture | None:
-    """Draw the value of each run with its interval, best trial first; None if no trial has a value."""
+    """Return a picture of each run's value with its interval, best trial first; None if no trial has a value."""
     ranked_trials = [trial for trial in search.trials if any(run.value is not None for run in trial.runs)]
     if search.best is None:
         return None

@@ -108,7 +108,7 @@ class Search:
 
     @property
     def best(self) -> Trial | None:
-        """The trial with the best mean over its seeds, the earlier one if equal; None if no trial has a value."""
+        """The trial with the best mean over its seeds, the earlier trial if equal; None if no trial has a value."""
         return self.trials[0] if self.trials[0].value is not None else None
 
     @cached_property

@@ -58,7 +58,7 @@ class Journal:
                 while num_written < len(data):
                     num_written += os.write(self._file, data[num_written:])
             except OSError:
-                # Records after an incomplete one could not be read.
+                # Records after an incomplete record could not be read.
                 with contextlib.suppress(OSError):
                     os.ftruncate(self._file, self._num_bytes)
                 raise

@@ -57,7 +57,7 @@ class RunningEpisode:
 
         Args:
             record: record of the episode's end. None truncates the episode; its last observation is then repeated in
-                place of the unknown next one.
+                place of the unknown next observation.
         """
         steps = self._steps
         leaves = [name for name in steps[0] if root(name) == Columns.OBS]

@@ -73,7 +73,7 @@ class StepSchema:
         ):
             column_leaves = self._flatten(nested_value, column, where)
             if space is not None:
-                self._cast_leaves(column_leaves, column, where)  # only to raise if they do not fit the space
+                self._cast_leaves(column_leaves, column, where)  # only to raise if the values do not fit
             values |= column_leaves
         values |= _flatten_outputs(outputs, where)
         leaves = {name: self._make_leaf(name, value, where) for name, value in values.items()}

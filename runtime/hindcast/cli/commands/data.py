@@ -1,4 +1,4 @@
-"""`hindcast convert` and `hindcast data …`: create datasets from existing ones."""
+"""`hindcast convert` and `hindcast data …`: create datasets from existing datasets."""
 
 from typing import Annotated, Literal
 

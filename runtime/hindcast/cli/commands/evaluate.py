@@ -83,7 +83,8 @@ def evaluate(
 ) -> None:
     """Play episodes with a checkpoint's policy and report their returns.
 
-    With --data, evaluate it on recorded episodes instead, and compare it with the policy that recorded them.
+    With --data or --set-aside, evaluate the policy on recorded episodes instead, and compare it with the policy that
+    recorded them.
     """
     if recorded.data is None and not recorded.set_aside:
         _refuse_recorded_flags(recorded)
