@@ -36,7 +36,7 @@ class _Toy(Algorithm):
 
 
 class LambdaReturnsOptions(ToyOptions):
-    """Advantage-weighted imitation with lambda-returns over complete episodes, as in MARWIL."""
+    """Options of advantage-weighted imitation with lambda-returns over complete episodes, as in MARWIL."""
 
     lambda_: float = 0.8
     targets_every: Positive | None = None
@@ -67,7 +67,7 @@ class LambdaReturns(_Toy):
 
 
 class ShortTargets(LambdaReturns):
-    """Returns one target too few."""
+    """Returns targets for one step too few."""
 
     def targets(self, nets: nn.ModuleDict, window: WindowData) -> Tensors:
         return {name: column[1:] for name, column in super().targets(nets, window).items()}
@@ -81,7 +81,7 @@ class RaisingTargets(LambdaReturns):
 
 
 class NStepQOptions(ToyOptions):
-    """Q-learning with n-step returns and a target network, as in DQN."""
+    """Options of Q-learning with n-step returns and a target network, as in DQN."""
 
     n_step: Positive = 3
 
@@ -143,7 +143,7 @@ class WithRequiredOption(NStepQ):
 
 
 class CausalMeanOptions(ToyOptions):
-    """Imitation from the mean of all observations of a sequence so far."""
+    """Options of imitation from the mean of all observations of a sequence so far."""
 
     max_seq_len: Positive = 5
     burn_in: int = 2

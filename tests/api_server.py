@@ -122,11 +122,11 @@ class ApiServer:
             definition = self.apply(definition, "tests")
             self._wait_until_served(definition)
             if 0 < generation_before < definition["metadata"]["generation"]:
-                time.sleep(
-                    2
-                )  # the server uses the old schema for another moment, and does not report its end
+                # The server uses the old schema for another moment, and does not report when it stops to.
+                time.sleep(2)
 
     def _generation(self, definition: Object) -> int:
+        """Return the generation of a CRD on the server; 0 if the server does not have it."""
         try:
             document = self.request("GET", f"{self.path_of(definition)}/{definition['metadata']['name']}")
         except RefusalError:

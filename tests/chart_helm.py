@@ -75,6 +75,7 @@ class RenderedChart:
 
     @property
     def container(self) -> Object:
+        """Spec of the only container of the operator's pods."""
         (container,) = self.pod["containers"]
         spec: Object = container
         return spec

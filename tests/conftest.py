@@ -7,9 +7,8 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-os.environ.setdefault(
-    "OMP_NUM_THREADS", "1"
-)  # test processes share the machine; set before torch is imported
+# Test processes share the machine. Set before torch is imported, which reads the variable.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import fsspec
 import pytest

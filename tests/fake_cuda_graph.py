@@ -15,6 +15,7 @@ class FakeCudaGraph(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
+        # Function, arguments, keyword arguments and resulting tensors of each operation.
         self._calls: list[tuple[Any, Any, Any, list[Tensor]]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -5,10 +5,10 @@ It runs in a separate process, since some clients hold Python's global lock whil
     python faulty_proxy.py UPSTREAM_PORT [ADDRESS]     prints its port; ADDRESS is 127.0.0.1 by default
 
 It speaks HTTP/1.1 without TLS, and reads a request or answer completely before it passes it on. `Host` is not changed,
-since signatures cover it. Requests of Google's clients are translated to S3's: it translates the condition that an
-object does not exist, and drops bearer tokens.
+since signatures cover it. Requests of Google's clients are translated to S3's: the condition that an object does
+not exist gets another header, and bearer tokens are dropped.
 
-A test sends `PUT /faults` with a list of faults; `GET /faults` returns the requests since then.
+A test sends `PUT /faults` with a list of faults; `GET /faults` returns the requests since the last such `PUT`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Fault:
         every: n, if only every n-th matching request fails.
         times: maximum number of requests that fail; None for no limit.
         status: HTTP status of the answer; 0 to pass requests on.
-        code: error code of the store in this answer.
+        code: error code of the store in the answer with this status.
         cut: number of bytes of the answer after which the connection is reset; -1 resets it before the request is
             passed on; None does not reset it.
         delay: seconds before requests are passed on.
@@ -68,19 +68,22 @@ class Proxy(ThreadingHTTPServer):
         self._lock = threading.Lock()
 
     def begin(self, faults: list[dict[str, object]]) -> None:
+        """Set the faults from now on, and forget earlier requests."""
         with self._lock:
             self._faults = [Fault(**fault) for fault in faults]
             self._num_matches = [0] * len(faults)
             self.requests = []
 
-    def fault_for(self, request: str) -> Fault | None:
+    def record_request(self, request: str) -> Fault | None:
+        """Add a request to `requests`; return the first fault with which it must fail, or None."""
         with self._lock:
             self.requests.append(request)
             return next(
-                (fault for i, fault in enumerate(self._faults) if self._applies(i, fault, request)), None
+                (fault for i, fault in enumerate(self._faults) if self._count_match(i, fault, request)), None
             )
 
-    def _applies(self, i: int, fault: Fault, request: str) -> bool:
+    def _count_match(self, i: int, fault: Fault, request: str) -> bool:
+        """Count the request if it matches fault number `i`; return True if it must fail."""
         if not re.search(fault.matching, request):
             return False
         self._num_matches[i] += 1
@@ -100,7 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == CONTROL:
             self._control(body)
             return
-        fault = self.server.fault_for(f"{self.command} {unquote(self.path)}") or Fault()
+        fault = self.server.record_request(f"{self.command} {unquote(self.path)}") or Fault()
         time.sleep(fault.delay)
         if fault.status:
             self._refuse(fault)

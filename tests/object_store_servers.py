@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[1]
 AZURITE_FOLDER = ROOT / ".cache" / "azurite"
 AZURITE = AZURITE_FOLDER / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
 AZURE_KEY = (
-    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # the default
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # Azurite's
 )
 _START_TIMEOUT_SECONDS = 60.0
 _PORT_LOCKS: list[TextIO] = []
@@ -198,7 +198,7 @@ def proxy(upstream: int, address: str = "127.0.0.1") -> Iterator[Faults]:
 def free_ports(count: int) -> list[int]:
     """Reserve free ports for as long as this process runs; no other pytest process gets them.
 
-    They are below the ports that the system assigns to connections, so that a killed server can use its port again.
+    The ports are below those that the system assigns to connections, so that a killed server can use its port again.
     """
     folder = Path(tempfile.gettempdir()) / "hindcast-test-ports"
     folder.mkdir(exist_ok=True)
@@ -216,7 +216,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def _try_lock(file: TextIO) -> bool:
-    """Lock a file for this process; return whether it succeeded."""
+    """Lock a file for this process; return False if another process has locked it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

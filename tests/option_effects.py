@@ -43,16 +43,15 @@ def _remove_field(spec: dict[str, Any], field: str) -> None:
         del spec[section]
 
 
-def option_effect(config: AlgorithmConfig, method: str, options: Mapping[str, Any]) -> str:
-    """Set options; return "has an effect", "is warned of", "is refused" or "does nothing"."""
+def option_effect(config: AlgorithmConfig, method: str, name: str, value: Any) -> str:
+    """Set one option by a config's method; return "has an effect", "is warned of", "is refused" or "does nothing"."""
     previous_options = effective_options(config)
     try:
-        getattr(config, method)(**options)
+        getattr(config, method)(**{name: value})
         if effective_options(config) != previous_options:
             return "has an effect"
     except UserError:
         return "is refused"
-    (name,) = options
     return (
         "is warned of"
         if any(line.startswith(f"{name}: ") for line in config.replaced_options)

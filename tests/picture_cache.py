@@ -10,7 +10,10 @@ from hindcast.report.canvas import Picture, Theme, render
 
 
 def render_once(folder: Path) -> Callable[[Picture, Theme], bytes]:
-    """Return a `render` that stores in a folder the first picture of each drawing function and returns it again."""
+    """Return a stand-in for `render`, which stores the first picture of each drawing function in a folder.
+
+    For further pictures of the same function and theme, it returns the stored picture.
+    """
     folder.mkdir(exist_ok=True)
 
     def render_cached(picture: Picture, theme: Theme) -> bytes:
@@ -19,7 +22,7 @@ def render_once(folder: Path) -> Callable[[Picture, Theme], bytes]:
         if not file.exists():
             temporary_file = file.with_suffix(f".{os.getpid()}")
             temporary_file.write_bytes(render(picture, theme))
-            temporary_file.replace(file)  # another process may draw it at the same time
+            temporary_file.replace(file)  # another process may draw the same picture at this time
         return file.read_bytes()
 
     return render_cached

@@ -40,7 +40,13 @@ CARTPOLE = {"id": "CartPole-v1"}
 
 
 class MemoryReporter:
-    """A reporter that stores everything in memory."""
+    """A reporter that stores everything in memory.
+
+    Attributes:
+        stages: all progress reports, in order.
+        notes: all notes, without the names of resources.
+        outcomes: all outcomes.
+    """
 
     def __init__(self) -> None:
         self.stages: list[Progress] = []
@@ -58,7 +64,7 @@ class MemoryReporter:
 
 
 class StopAfter(Interruption):
-    """Requests a stop after a number of checks."""
+    """Raises Interrupted at the check after this number of checks."""
 
     def __init__(self, num_checks: int) -> None:
         super().__init__()
@@ -202,7 +208,7 @@ def leftovers(path: object) -> list[str]:
 
 
 def descendants(process: int) -> list[int]:
-    """Return the ids of all child processes, recursively."""
+    """Return the ids of the children of a process, of their children, and so on."""
     parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -223,7 +229,7 @@ def command_line(process: int) -> str:
 
 
 def race_for_lease(state: Location) -> list[bool]:
-    """Let two writers request a folder at the same time; return, sorted, whether each of them got it."""
+    """Let two writers request a folder's lease at the same time; return, sorted, which of them got it, as flags."""
     ready, finish = (threading.Barrier(2, timeout=60) for _ in range(2))
 
     def write() -> bool:

@@ -12,12 +12,14 @@ import numpy as np
 
 
 class Walk(gym.Env):
-    """Episodes of a seeded length. Every observation shows its episode, a random number, and its timestep.
+    """Episodes of a seeded length; the reward is the action.
+
+    Observations are [random number of the episode, timestep, length of the episode, last action, at first -1].
 
     Args:
         shortest: minimum number of steps of an episode.
         longest: maximum number of steps.
-        truncates: whether episodes end by truncation instead of termination.
+        truncates: True if episodes end by truncation, False if by termination.
     """
 
     observation_space = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
@@ -217,7 +219,8 @@ class Continuous(gym.Env):
 class Recall(gym.Env):
     """Only the first observation shows a cue, +1 or -1; the reward is 1 if the last action matches it.
 
-    Observations are [cue or 0, whether the next action is the last]. Action 2 matches the cue +1, action 1 the cue -1.
+    Observations are [cue or 0, 1 if the next action is the last, else 0]. Action 2 matches the cue +1, and action 1
+    the cue -1.
 
     Args:
         shortest: minimum number of steps of an episode.

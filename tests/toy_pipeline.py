@@ -19,7 +19,7 @@ from hindcast.pipeline.window import Batch
 
 
 class ObservationLog(OfflineData):
-    """Records the first value of every observation that is delivered."""
+    """Adds to `seen`, for each batch, the first values `[B]` of its observations; `seen` is shared by all objects."""
 
     seen: ClassVar[list[torch.Tensor]] = []
 

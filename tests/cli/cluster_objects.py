@@ -70,8 +70,8 @@ def make_condition(
     }
 
 
-def make_run(attempt: int = 1, revision: int = 1, letter: str = "t", **fields: Any) -> Raw:
-    """Return an entry of status.runs; `letter` is the kind's letter in the name of its RayJob."""
+def make_attempt(attempt: int = 1, revision: int = 1, letter: str = "t", **fields: Any) -> Raw:
+    """Return an attempt, an entry of status.runs; `letter` is t for a training and r for a recording."""
     return {
         "revision": revision,
         "attempt": attempt,
@@ -122,9 +122,11 @@ def make_recording(status: Raw | None = None, **spec: Any) -> Raw:
 
 def running_status(**status: Any) -> Raw:
     """Return the status of a training whose second attempt is running, after the first was lost."""
-    lost_run = make_run(1, outcome="Lost", reason="OutOfMemory", message="A learner ran out of memory")
-    lost_run |= {"endTime": "2026-11-21T06:01:05Z"}
-    second_run = make_run(
+    lost_attempt = make_attempt(
+        1, outcome="Lost", reason="OutOfMemory", message="A learner ran out of memory"
+    )
+    lost_attempt |= {"endTime": "2026-11-21T06:01:05Z"}
+    second_attempt = make_attempt(
         2, retries=1, startTime="2026-11-21T06:01:30Z", firstReportTime="2026-11-21T06:02:00Z"
     )
     return {
@@ -138,7 +140,7 @@ def running_status(**status: Any) -> Raw:
         "progress": PROGRESS,
         "checkpoint": CHECKPOINT,
         "resolved": SIZES,
-        "runs": [second_run, lost_run],
+        "runs": [second_attempt, lost_attempt],
         **status,
     }
 

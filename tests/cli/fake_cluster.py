@@ -83,7 +83,7 @@ class FakeCluster:
 
 def _matches_selector(pod: Raw, selector: str) -> bool:
     labels = pod["metadata"]["labels"]
-    return all(labels.get(key) == value for key, value in (part.split("=") for part in selector.split(",")))
+    return all(labels.get(key) == value for key, value in (term.split("=") for term in selector.split(",")))
 
 
 @contextmanager

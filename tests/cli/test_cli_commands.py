@@ -188,7 +188,9 @@ def test_evaluate_accepts_module_folder_and_environment(hindcast, finished_folde
     assert json.loads(result.out)["environment"] == CARTPOLE_CLASS
 
 
-def test_evaluate_with_reference_returns_adds_normalised_score(hindcast, finished_folder) -> None:
+def test_evaluate_with_reference_returns_adds_score_and_refuses_equal_returns(
+    hindcast, finished_folder
+) -> None:
     result = hindcast("evaluate", RUN_FOLDER, "--episodes", "3", "--reference-returns", "0", "50", "--json")
     summary = json.loads(result.out)
     assert summary["normalised_score"] == pytest.approx(2 * summary["episode_return_mean"])
@@ -212,11 +214,16 @@ def test_evaluate_with_data_estimates_from_recorded_episodes(hindcast, finished_
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--gamma", "0.9"], "--gamma applies to evaluation on recorded episodes only: add --data DATASET"),
+        (
+            ["--gamma", "0.9"],
+            "--gamma applies to evaluation on recorded episodes only: add --data DATASET or --set-aside",
+        ),
         (["--data", "data", "--env", "CartPole-v1"], "--env and --data cannot be combined"),
     ],
 )
-def test_evaluate_refuses_options_of_the_other_mode(hindcast, finished_folder, arguments, message):
+def test_evaluate_with_options_for_played_and_recorded_episodes_is_refused(
+    hindcast, finished_folder, arguments, message
+):
     result = hindcast("evaluate", RUN_FOLDER, *arguments)
     assert result.code == 2
     assert message in result.err

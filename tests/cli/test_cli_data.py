@@ -161,7 +161,7 @@ def test_convert_after_ctrl_c_resumes(hindcast, recording_path):
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "writing\n"
-        time.sleep(0.2)
+        time.sleep(0.2)  # the program now sleeps before its first write
         os.kill(process.pid, signal.SIGINT)
         _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err

@@ -37,7 +37,7 @@ def test_export_of_cluster_training_uses_best_checkpoint(
     assert Policy.load(tmp_path / "out").digest == policy.digest
 
 
-def test_export_from_cluster_volume_says_how_to_read_it(hindcast: Hindcast, cluster: FakeCluster) -> None:
+def test_export_from_cluster_volume_says_how_to_copy_files(hindcast: Hindcast, cluster: FakeCluster) -> None:
     claim = {"name": "data", "mountPath": "/data", "persistentVolumeClaim": {"claimName": "runs"}}
     resource = make_training(
         running_status(checkpoint={"path": "/data/rl/clone/r1/checkpoints/c"}), cluster={"volumes": [claim]}
@@ -49,7 +49,7 @@ def test_export_from_cluster_volume_says_how_to_read_it(hindcast: Hindcast, clus
         "the policy of OfflineTraining/clone is at /data/rl/clone/r1/checkpoints/c on the claim runs"
         in result.err
     )
-    assert "copy it from a pod that mounts this claim, then export the copy" in result.err
+    assert "copy the files from a pod that mounts this claim, then export the copy" in result.err
 
 
 def test_export_without_checkpoint_is_refused(hindcast: Hindcast, cluster: FakeCluster) -> None:

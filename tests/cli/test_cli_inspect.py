@@ -48,6 +48,7 @@ def write_data(stem="s", block=None):
         writer.write(block)
 
 
+# Rewards of the 40 steps of `make_block`.
 NAN = np.full(40, np.nan)
 ZERO = np.zeros(40)
 
@@ -121,6 +122,8 @@ def test_inspect_of_only_damaged_files_lists_all_and_fails(hindcast, folder):
 
 
 class ImageParser(HTMLParser):
+    """Collects all links of a page, and the alternative texts of its images."""
+
     def __init__(self, html):
         super().__init__()
         self.links, self.alts = [], []
@@ -170,7 +173,7 @@ def test_table_is_prepared_with_notes(hindcast, folder):
     rows = ["episode,step,x,y,act,rewards,done"]
     for episode in range(3):
         rows += [f"{episode},{t},{t / 7},{-t},{t % 2},1.0,{str(t == 4).lower()}" for t in range(5)]
-    rows[1:] = rows[:0:-1]
+    rows[1:] = rows[:0:-1]  # in reverse order, below the header
     (folder / "table.csv").write_text("\n".join(rows) + "\n")
     schema_options = ["--schema", "eps_id=episode", "--schema", "t=step", "--schema", "actions=act"]
     schema_options += ["--schema", "obs=x", "--schema", "obs=y"]

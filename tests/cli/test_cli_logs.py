@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_objects import make_pod, make_recording, make_run, make_training, running_status
+from cluster_objects import make_attempt, make_pod, make_recording, make_training, running_status
 from command_result import Hindcast
 from fake_cluster import FakeCluster, serve_cluster
 
@@ -17,7 +17,7 @@ from hindcast.cli.cluster import live_log
 from hindcast.cli.cluster.run_storage import log_path
 from hindcast.run.claim import log_file
 
-LOST_RUN = make_run(1, outcome="Lost", reason="LostDriver", endTime="2026-11-21T06:01:00Z")
+LOST_ATTEMPT = make_attempt(1, outcome="Lost", reason="LostDriver", endTime="2026-11-21T06:01:00Z")
 
 
 @pytest.fixture
@@ -32,11 +32,11 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeClu
         yield fake
 
 
-def make_stored_training(folder: Path, *runs: dict, **spec: object) -> dict:
-    """Return a training with these attempts, whose storage root is a folder of this machine."""
-    for entry in runs:
-        entry["inputs"] = {"defaults": {"storageRoot": str(folder)}}
-    return make_training(running_status(runs=list(runs)), **spec)
+def make_stored_training(folder: Path, *attempts: dict, **spec: object) -> dict:
+    """Return a training with these attempts; sets their storage root, in place, to a folder of this machine."""
+    for attempt in attempts:
+        attempt["inputs"] = {"defaults": {"storageRoot": str(folder)}}
+    return make_training(running_status(runs=list(attempts)), **spec)
 
 
 def write_log(folder: Path, job_name: str, text: str, log_folder: str = "rl/runs/clone/r1/logs") -> Path:
@@ -87,10 +87,10 @@ def test_follow_of_attempt_that_never_started_ends(
 ) -> None:
     def change(reads: int) -> None:
         if reads == 2:
-            failed_run = make_run(2, outcome="Failed", reason="StartDeadlineExceeded")
-            cluster.add(make_stored_training(tmp_path, failed_run))
+            failed_attempt = make_attempt(2, outcome="Failed", reason="StartDeadlineExceeded")
+            cluster.add(make_stored_training(tmp_path, failed_attempt))
 
-    cluster.add(make_stored_training(tmp_path, make_run(2)))
+    cluster.add(make_stored_training(tmp_path, make_attempt(2)))
     cluster.before_read = change
     result = hindcast("logs", "training/clone", "--follow")
     assert result.code == 1
@@ -118,7 +118,7 @@ def test_resource_without_attempts_gives_reason(hindcast: Hindcast, cluster: Fak
 def test_finished_attempt_log_comes_from_run_folder(
     hindcast: Hindcast, cluster: FakeCluster, tmp_path: Path
 ) -> None:
-    cluster.add(make_stored_training(tmp_path, make_run(2), dict(LOST_RUN)))
+    cluster.add(make_stored_training(tmp_path, make_attempt(2), dict(LOST_ATTEMPT)))
     cluster.pods = [make_pod("submitter", "second")]
     cluster.logs = {("second", "submitter"): "second\n"}
     write_log(tmp_path, "clone-t1-1", "first\n")
@@ -129,7 +129,7 @@ def test_finished_attempt_log_comes_from_run_folder(
 def test_log_is_read_from_folder_of_its_revision(
     hindcast: Hindcast, cluster: FakeCluster, tmp_path: Path
 ) -> None:
-    cluster.add(make_stored_training(tmp_path, dict(LOST_RUN), revision=3))
+    cluster.add(make_stored_training(tmp_path, dict(LOST_ATTEMPT), revision=3))
     write_log(tmp_path, "clone-t1-1", "first\n")
     assert hindcast("logs", "otr/clone").out == "first\n"
 
@@ -137,7 +137,7 @@ def test_log_is_read_from_folder_of_its_revision(
 def test_log_of_pod_deleted_meanwhile_comes_from_storage(
     hindcast: Hindcast, cluster: FakeCluster, tmp_path: Path
 ) -> None:
-    cluster.add(make_stored_training(tmp_path, dict(LOST_RUN)))
+    cluster.add(make_stored_training(tmp_path, dict(LOST_ATTEMPT)))
     cluster.pods = [make_pod("submitter", "gone", attempt=1)]
     write_log(tmp_path, "clone-t1-1", "first\n")
     assert hindcast("logs", "otr/clone").out == "first\n"
@@ -149,21 +149,21 @@ def test_unknown_attempt_is_refused(hindcast: Hindcast, cluster: FakeCluster) ->
     assert result.err == "error: revision 1 of OfflineTraining/clone has no attempt 7; its attempts: 1, 2\n"
 
 
-def test_log_on_cluster_volume_says_how_to_read_it(hindcast: Hindcast, cluster: FakeCluster) -> None:
+def test_log_on_cluster_volume_says_how_to_copy_files(hindcast: Hindcast, cluster: FakeCluster) -> None:
     volume = {"name": "data", "mountPath": "/mnt/data", "persistentVolumeClaim": {"claimName": "shared"}}
     spec = {"checkpoint": {"path": "/mnt/data/runs"}, "cluster": {"volumes": [volume]}}
-    cluster.add(make_training(running_status(runs=[dict(LOST_RUN)]), **spec))
+    cluster.add(make_training(running_status(runs=[dict(LOST_ATTEMPT)]), **spec))
     result = hindcast("logs", "otr/clone")
     assert result.code == 1
     assert result.err == (
         "error: the pods are gone; the log is at /mnt/data/runs/clone/r1/logs/clone-t1-1.log on the claim shared "
-        "(mounted at /mnt/data): copy it from a pod that mounts this claim\n"
+        "(mounted at /mnt/data): copy the files from a pod that mounts this claim\n"
     )
 
 
 def test_unreadable_storage_is_named(hindcast: Hindcast, cluster: FakeCluster) -> None:
     cluster.add(
-        make_training(running_status(runs=[dict(LOST_RUN)]), checkpoint={"path": "nosuch://bucket/runs"})
+        make_training(running_status(runs=[dict(LOST_ATTEMPT)]), checkpoint={"path": "nosuch://bucket/runs"})
     )
     result = hindcast("logs", "otr/clone")
     assert result.code == 5
@@ -175,7 +175,7 @@ def test_unreadable_storage_is_named(hindcast: Hindcast, cluster: FakeCluster) -
 def test_without_runtime_extra_names_log_path(
     hindcast: Hindcast, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster.add(make_training(running_status(runs=[dict(LOST_RUN)])))
+    cluster.add(make_training(running_status(runs=[dict(LOST_ATTEMPT)])))
     monkeypatch.setitem(sys.modules, "hindcast.storage.location", None)
     result = hindcast("logs", "otr/clone")
     assert result.code == 1
@@ -209,7 +209,7 @@ def test_log_path_keeps_uri_options_at_the_end() -> None:
     assert log_path(resource, "c") == "hdfs://host/x/clone/r1/logs/c.log?user=me"
 
 
-def test_folder_log_is_the_latest(hindcast: Hindcast, tmp_path: Path) -> None:
+def test_log_of_folder_is_that_of_latest_or_given_attempt(hindcast: Hindcast, tmp_path: Path) -> None:
     for child in ("clone-t1-9", "clone-t1-10", "clone-t1-2"):
         write_log(tmp_path, child, f"{child}\n", "logs")
     result = hindcast("logs", tmp_path)
@@ -220,7 +220,7 @@ def test_folder_log_is_the_latest(hindcast: Hindcast, tmp_path: Path) -> None:
     assert "has no log of attempt 3; attempts of revision 1 with a log: 2, 9, 10" in result.err
 
 
-def test_dataset_log_is_found(hindcast: Hindcast, tmp_path: Path) -> None:
+def test_log_of_dataset_is_read_from_its_state_folder(hindcast: Hindcast, tmp_path: Path) -> None:
     write_log(tmp_path, "expert-r1-1", "recorded\n", "_hindcast/logs")
     assert hindcast("logs", tmp_path).out == "recorded\n"
 

@@ -99,7 +99,7 @@ def test_forbidden_pods_are_omitted_with_note(hindcast: Hindcast, cluster: FakeC
         (
             ["otr/clone", "-n", "other"],
             2,
-            "in namespace other; the namespace has no OfflineTraining (choose another one with -n",
+            "in namespace other; the namespace has no OfflineTraining (choose another namespace with -n",
         ),
         (["clone"], 2, "clone does not name a resource: expected recording/NAME or training/NAME"),
         (["trainin/clone"], 2, "did you mean 'training'?"),

@@ -69,6 +69,7 @@ def test_every_operator_status_is_explained(name: str) -> None:
     assert all(
         command.startswith(prefix) for command, prefix in zip(commands, COMMANDS[name], strict=True)
     ), commands
+    # `<=` is implication: a resource that is stalled or has failed has a next step with a text.
     assert (explanation.state in ("Stalled", "Failed")) <= any(step.text for step in steps)
 
 

@@ -12,10 +12,10 @@ from cluster_objects import (
     PROGRESS,
     SIZES,
     UNSCHEDULABLE,
+    make_attempt,
     make_condition,
     make_pod,
     make_recording,
-    make_run,
     make_training,
     running_status,
 )
@@ -69,7 +69,7 @@ def finished_status(state: str, reason: str, message: str, **status: Any) -> dic
             make_condition("Complete" if is_success else "Failed", True, reason, message, end_time),
             make_condition("Finished", True, reason, message, end_time),
         ],
-        runs=[make_run(1, outcome=state, reason=reason, message=message, endTime=end_time)],
+        runs=[make_attempt(1, outcome=state, reason=reason, message=message, endTime=end_time)],
         **status,
     )
 
@@ -101,7 +101,7 @@ STATES: dict[str, tuple[dict[str, Any], str, str]] = {
     "Queued": (
         make_training(
             waiting_status(
-                "Queued", "Queued", "RayJob is queued by Kueue", runs=[make_run(1, admissionTime=None)]
+                "Queued", "Queued", "RayJob is queued by Kueue", runs=[make_attempt(1, admissionTime=None)]
             )
         ),
         "since 2026-11-21 06:00:05 UTC, 9 min 55 s",
@@ -110,7 +110,7 @@ STATES: dict[str, tuple[dict[str, Any], str, str]] = {
     "Starting": (
         make_training(
             waiting_status(
-                "Starting", "ClusterStarting", "The pods start", runs=[make_run(1)], resolved=SIZES
+                "Starting", "ClusterStarting", "The pods start", runs=[make_attempt(1)], resolved=SIZES
             )
         ),
         "(ClusterStarting) since 2026-11-21 06:00:05 UTC, 9 min 55 s",
@@ -128,7 +128,7 @@ STATES: dict[str, tuple[dict[str, Any], str, str]] = {
                 "Retrying",
                 "Retrying",
                 "Attempt 1 was lost (LostDriver)",
-                runs=[make_run(1, outcome="Lost", reason="LostDriver", endTime="2026-11-21T06:09:30Z")],
+                runs=[make_attempt(1, outcome="Lost", reason="LostDriver", endTime="2026-11-21T06:09:30Z")],
             )
         ),
         "since 2026-11-21 06:09:30 UTC, 30 s",
@@ -143,7 +143,7 @@ STATES: dict[str, tuple[dict[str, Any], str, str]] = {
                     make_condition("Ready", True, "Suspended"),
                     make_condition("Suspended", True, "Suspended", transition_time="2026-11-21T03:10:00Z"),
                 ],
-                runs=[make_run(1, outcome="Suspended")],
+                runs=[make_attempt(1, outcome="Suspended")],
             ),
             suspend=True,
         ),
@@ -178,7 +178,7 @@ STATES["Suspending"] = (
         running_status(
             state="Suspending",
             message="The attempt was asked to save a checkpoint and stop",
-            runs=[make_run(1, stopRequestedTime="2026-11-21T06:09:55Z")],
+            runs=[make_attempt(1, stopRequestedTime="2026-11-21T06:09:55Z")],
         ),
         suspend=True,
     ),
@@ -228,7 +228,7 @@ def test_retries_without_own_limit_use_platform_default() -> None:
 def test_blocked_pod_shows_problem_and_remedy() -> None:
     pending_pod = make_pod("learner", phase="Pending", is_ready=False, node=None, conditions=(UNSCHEDULABLE,))
     status = waiting_status(
-        "Starting", "Unschedulable", "no node can run the pod", runs=[make_run(2)], resolved=SIZES
+        "Starting", "Unschedulable", "no node can run the pod", runs=[make_attempt(2)], resolved=SIZES
     )
     text = render_text(make_training(status), [make_pod("head"), pending_pod])
     assert "learner  0 of 1 ready" in text
@@ -271,7 +271,7 @@ def test_notes_show_deletion_and_pending_change() -> None:
     resource = make_training(running_status())
     resource["metadata"] |= {"generation": 2, "deletionTimestamp": "2026-11-21T06:09:00Z"}
     text = render_text(resource)
-    assert "It is being deleted." in text
+    assert "The resource is being deleted." in text
     assert "The operator has not processed the latest change of the spec yet." in text
 
 
@@ -315,7 +315,9 @@ def test_unknown_state_and_reason_are_shown_as_they_are() -> None:
 
 
 def test_only_the_latest_attempts_are_listed() -> None:
-    runs = [make_run(number, outcome="Lost", endTime="2026-11-21T06:01:00Z") for number in range(20, 0, -1)]
+    runs = [
+        make_attempt(number, outcome="Lost", endTime="2026-11-21T06:01:00Z") for number in range(20, 0, -1)
+    ]
     text = render_text(make_training(running_status(runs=runs)))
     assert "r1-16" in text
     assert "r1-15" not in text
@@ -353,6 +355,6 @@ def test_json_document_has_content_of_screen() -> None:
         (90000, "1 d 1 h"),
     ],
 )
-def test_age_has_two_units(seconds: int, text: str) -> None:
+def test_span_has_its_two_largest_units(seconds: int, text: str) -> None:
     start = datetime(2026, 11, 1, tzinfo=UTC)
     assert format_span(start, datetime.fromtimestamp(start.timestamp() + seconds, UTC)) == text

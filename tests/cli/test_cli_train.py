@@ -50,7 +50,7 @@ def test_train_writes_and_runs_yaml(hindcast, finished_folder, tmp_path):
     assert "has already finished" in second_result.out
 
 
-def test_input_weights_and_exploration_of_2019_are_translated(hindcast, resources):
+def test_input_weights_and_exploration_options_of_rllib_2019_are_translated(hindcast, resources):
     config = """{
         "input": {"/tmp/cartpole-out": 0.4, "hdfs://host/archive/cartpole": 0.3, "sampler": 0.3,},
         "exploration_final_eps": 0,

@@ -29,7 +29,7 @@ def training_folder(walks, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_tune_prints_table_and_winner(hindcast, training_folder):
+def test_tune_prints_trials_and_winner_and_takes_or_retrains_winner(hindcast, training_folder):
     arguments = ["tune", "tuned.yaml", "--over", "config.lr=1e-4,1e-3", "--confirm", "0.3"]
     result = hindcast(*arguments, "--take", "best")
     assert result.code == 0, result.err

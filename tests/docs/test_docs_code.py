@@ -37,13 +37,14 @@ SHORTENINGS = {
     r"(stop: {episodeReturnMean: )450\b": r"\g<1>200",
     r"(seed=tune.grid_search\()\[0, 1\]": r"\g<1>[0]",
 }
-"""Pattern on a page -> replacement with fewer updates of fitted models, episodes, returns or seeds."""
+"""Pattern on a page -> replacement with fewer updates of fitted models or episodes, a lower return, or one seed."""
 DEMO = ROOT / "runtime" / "hindcast" / "cli" / "demo.yaml"
 FILE_COMMENT = re.compile(r"#\s*(\S+\.yaml)")
 LANGUAGES = ("bash", "python", "yaml")
 
 
 def read_blocks(page: Path) -> list[tuple[str, str]]:
+    """Return language and code of the blocks of a page, with repetitions shortened."""
     return [
         (language, code)
         for language, code in BLOCK.findall(shorten(page.read_text()))
@@ -64,7 +65,7 @@ def find_pages_with_code() -> list[Path]:
 
 
 def mark_page(page: Path) -> object:
-    """Mark a page that searches with Ray Tune, and therefore starts Ray."""
+    """Return the page as a test parameter, marked if it searches with Ray Tune, and therefore starts Ray."""
     marks = [pytest.mark.ray] if "tune.Tuner(" in page.read_text() else []
     return pytest.param(page, id=page.name, marks=marks)
 
@@ -105,14 +106,14 @@ def test_code_of_page_runs(
         save_demo(tmp_path / "demo")
     script, program = ["set -euo pipefail"], ""
     blocks = [block for block in read_blocks(page) if not save_yaml(block, tmp_path)]
-    for index, ((language, code), next_block) in enumerate(
+    for index, ((language, code), (next_language, _)) in enumerate(
         zip_longest(blocks, blocks[1:], fillvalue=("", ""))
     ):
         if language == "bash":
             script.append(code)
             continue
         program += code
-        if next_block[0] != "python":
+        if next_language != "python":
             (tmp_path / f"block{index}.py").write_text(program)
             script.append(f"python block{index}.py")
     process = subprocess.run(

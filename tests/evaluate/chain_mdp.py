@@ -19,7 +19,7 @@ class Chain:
         transition_probs: `[state, action, next state]`.
         reward: `[state, action]` mean reward.
         behaviour, target: `[state]` probability of action 1.
-        q, v: values of the target, `[step, state, action]` and `[step, state]`.
+        q, v: values of the target, `[step, state, action]` and `[step, state]`; 0 after the last step.
     """
 
     num_states, num_steps, gamma = 4, 8, 0.95
@@ -82,11 +82,16 @@ class Chain:
             (self.v[t, states] + bias).ravel(),
             np.zeros(num_episodes),
         )
-        ratios = np.log(target) - np.log(behaviour)
+        log_ratios = np.log(target) - np.log(behaviour)
         return Evidence(
-            np.full(num_episodes, self.num_steps), rewards.ravel(), self.gamma, ratios.ravel(), values
+            length=np.full(num_episodes, self.num_steps),
+            rewards=rewards.ravel(),
+            gamma=self.gamma,
+            log_ratio=log_ratios.ravel(),
+            values=values,
         )
 
 
 def _draw_indices(rng: np.random.Generator, probs: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Draw an index `[N]` from each of the distributions `[N, number of indices]`."""
     return (probs.cumsum(-1) < rng.random(len(probs))[:, None]).sum(-1)

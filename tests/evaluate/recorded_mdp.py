@@ -70,7 +70,7 @@ def make_linear_policy(spaces: tuple[gym.Space, gym.Space], weights: Array) -> P
 
 
 def one_hot(indices: Array, size: int) -> Array:
-    """Return one-hot observations `[N, T + 1, size]` (float32) of indices `[N, T]`; the final ones are zero."""
+    """Return one-hot observations `[N, T + 1, size]` (float32) of indices `[N, T]`; final observations are zero."""
     observations = np.eye(size, dtype=np.float32)[indices]
     return np.concatenate([observations, np.zeros_like(observations[:, :1])], 1)
 
@@ -111,7 +111,11 @@ class TabularMdp:
 
 
 class ContinuousMdp:
-    """An MDP of six steps with three states and a real-valued action; the reward falls with its distance to a goal."""
+    """An MDP of six steps with three states and a real-valued action.
+
+    The reward is 3 minus the squared distance of the action from the goal of the state. Both policies are normal
+    distributions with the same deviation; `behaviour` and `target` are their means `[state]`.
+    """
 
     num_states, num_steps, gamma, deviation = 3, 6, 0.9, 0.5
     spaces = (gym.spaces.Box(0, 1, (18,)), gym.spaces.Box(-np.inf, np.inf, (1,)))

@@ -78,7 +78,7 @@ class TestReport:
             assert reports[0] == reports[1]
             assert reports[0] != reports[2]
 
-    def test_greedy_and_exploring_differ(self, policy: Policy) -> None:
+    def test_greedy_and_exploring_policies_have_different_returns(self, policy: Policy) -> None:
         greedy, exploring = (
             evaluate_policy(policy, ENVIRONMENT, duration=50, explore=explore) for explore in (False, True)
         )
@@ -103,8 +103,8 @@ class TestReport:
     def test_duration_in_timesteps_is_not_biased_to_short_episodes(self) -> None:
         policy = add_position_dependence(make_policy(WALK))
         by_steps = evaluate_policy(policy, ENVIRONMENT, duration=300, unit="timesteps", num_envs=4)
-        count = len(by_steps.lengths)
-        by_episodes = evaluate_policy(policy, ENVIRONMENT, duration=count, num_envs=4)
+        num_episodes = len(by_steps.lengths)
+        by_episodes = evaluate_policy(policy, ENVIRONMENT, duration=num_episodes, num_envs=4)
         assert by_steps == by_episodes
 
 
@@ -141,7 +141,7 @@ class TestWorkers:
         assert evaluator(policy, seed=0) != expected
 
     def test_report_is_equal_when_kernels_round_by_position(self) -> None:
-        """Play each range by itself, as a worker process does."""
+        """Play each range of episodes separately, as a worker process does."""
         policy = add_position_dependence(make_policy(WALK))
         evaluator = EnvEvaluator(ENVIRONMENT, 21, num_envs=4, explore=True)
         expected = evaluator(policy, seed=5)
@@ -164,8 +164,8 @@ class TestWorkers:
         report = workers[-1].gather(workers[-1].submit(policy, 5))
         assert len(report.returns) % 4 == 0
         assert len(report.returns) >= 4
-        count = len(report.returns)
-        assert report == EnvEvaluator(ENVIRONMENT, count, num_envs=4)(policy, 5)
+        num_episodes = len(report.returns)
+        assert report == EnvEvaluator(ENVIRONMENT, num_episodes, num_envs=4)(policy, 5)
 
     def test_workers_that_keep_dying_raise_worker_lost(
         self, workers: list[EvaluationWorkers], monkeypatch: pytest.MonkeyPatch

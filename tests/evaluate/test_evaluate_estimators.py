@@ -31,9 +31,9 @@ def make_evidence(
     length = rng.integers(1, 10, num_episodes)
     num_steps = int(length.sum())
     values = Values(rng.normal(size=num_steps), rng.normal(size=num_steps), rng.normal(size=num_episodes))
-    ratio = np.zeros(num_steps) if is_on_policy else rng.normal(scale=0.5, size=num_steps)
+    log_ratio = np.zeros(num_steps) if is_on_policy else rng.normal(scale=0.5, size=num_steps)
     defaults = {"length": length, "rewards": rng.normal(size=num_steps), "gamma": 0.9}
-    return Evidence(**defaults | {"log_ratio": ratio, "values": values} | changes)
+    return Evidence(**defaults | {"log_ratio": log_ratio, "values": values} | changes)
 
 
 def estimate_once(episodes_evidence: Evidence, clip: float | None = None) -> dict[str, float]:
@@ -49,17 +49,14 @@ def estimate_slowly(data: Evidence, episodes: list[int], clip: float = math.inf)
     num_episodes, max_length = len(episodes), int(data.length.max())
     assert data.log_ratio is not None
     assert data.values is not None
-    padded_rows, weights, returns, per_decision_returns, initial_values, corrections = [], [], [], [], [], []
+    final_weights, returns, per_decision_returns, initial_values, doubly_robust_returns = [], [], [], [], []
+    # A list for each episode, continued after the episode's end up to `max_length`.
+    padded_weights, padded_rewards, padded_errors = [], [], []
     for episode in episodes:
         first_step, length = int(data.first_step[episode]), int(data.length[episode])
-        weight, step_weights, episode_return, per_decision_return, correction = (
-            1.0,
-            [],
-            0.0,
-            0.0,
-            data.values.v[first_step],
-        )
-        terms = []
+        weight, episode_return, per_decision_return = 1.0, 0.0, 0.0
+        doubly_robust_return = data.values.v[first_step]
+        weights, rewards, errors = [], [], []
         for t in range(length):
             step = first_step + t
             weight *= min(math.exp(data.log_ratio[step]), clip)
@@ -67,36 +64,40 @@ def estimate_slowly(data: Evidence, episodes: list[int], clip: float = math.inf)
             is_last = t == length - 1
             next_v = data.values.final_v[episode] if is_last else data.values.v[step + 1]
             error = data.rewards[step] + data.gamma * next_v - data.values.q[step]
-            step_weights.append(weight)
+            weights.append(weight)
             episode_return += reward
             per_decision_return += weight * reward
-            correction += weight * data.gamma**t * error
-            terms.append((reward, data.gamma**t * error))
-        padded_rows.append(
-            (step_weights + [weight] * (max_length - length), terms + [(0.0, 0.0)] * (max_length - length))
-        )
-        weights.append(weight)
+            doubly_robust_return += weight * data.gamma**t * error
+            rewards.append(reward)
+            errors.append(data.gamma**t * error)
+        num_missing = max_length - length
+        padded_weights.append(weights + [weight] * num_missing)
+        padded_rewards.append(rewards + [0.0] * num_missing)
+        padded_errors.append(errors + [0.0] * num_missing)
+        final_weights.append(weight)
         returns.append(episode_return)
         per_decision_returns.append(per_decision_return)
         initial_values.append(data.values.v[first_step])
-        corrections.append(correction)
-    weighted_sums = [0.0, 0.0]
+        doubly_robust_returns.append(doubly_robust_return)
+    pdwis = weighted_errors = 0.0
     for t in range(max_length):
-        sum_of_weights = sum(row[0][t] for row in padded_rows)
-        for term_index in (0, 1):
-            weighted_sums[term_index] += (
-                sum(row[0][t] * row[1][t][term_index] for row in padded_rows) / sum_of_weights
-            )
-    products = [weight * episode_return for weight, episode_return in zip(weights, returns, strict=True)]
+        sum_of_weights = sum(weights[t] for weights in padded_weights)
+        rewards_at_t = zip(padded_weights, padded_rewards, strict=True)
+        pdwis += sum(weights[t] * rewards[t] for weights, rewards in rewards_at_t) / sum_of_weights
+        errors_at_t = zip(padded_weights, padded_errors, strict=True)
+        weighted_errors += sum(weights[t] * errors[t] for weights, errors in errors_at_t) / sum_of_weights
+    products = [
+        weight * episode_return for weight, episode_return in zip(final_weights, returns, strict=True)
+    ]
     return {
         "behaviour": sum(returns) / num_episodes,
         "is": sum(products) / num_episodes,
-        "wis": sum(products) / sum(weights),
+        "wis": sum(products) / sum(final_weights),
         "pdis": sum(per_decision_returns) / num_episodes,
-        "pdwis": weighted_sums[0],
+        "pdwis": pdwis,
         "dm": sum(initial_values) / num_episodes,
-        "dr": sum(corrections) / num_episodes,
-        "wdr": sum(initial_values) / num_episodes + weighted_sums[1],
+        "dr": sum(doubly_robust_returns) / num_episodes,
+        "wdr": sum(initial_values) / num_episodes + weighted_errors,
     }
 
 
@@ -113,7 +114,7 @@ def test_estimates_of_resamples_equal_slow_reference() -> None:
     data = make_evidence(3)
     counts = resample_counts(7, 4, seed=1)
     values = compute_estimates(data, counts)
-    for row in range(5):
+    for row in range(len(counts)):  # the original, then 4 resamples
         episodes = [episode for episode in range(7) for _ in range(int(counts[row, episode]))]
         expected = estimate_slowly(data, episodes)
         assert {name: value[row] for name, value in values.items()} == pytest.approx(expected, rel=1e-10)
@@ -128,16 +129,17 @@ def test_weights_are_one_when_target_is_behaviour() -> None:
 
 
 def test_action_that_target_never_takes_sets_later_weights_to_zero() -> None:
-    ratios = np.array([0.0, -np.inf, 0.0, math.log(2.0), 0.0])
-    data = Evidence(np.array([3, 2]), np.array([1.0, 2.0, 4.0, 8.0, 16.0]), 1.0, ratios)
+    log_ratio = np.array([0.0, -np.inf, 0.0, math.log(2.0), 0.0])
+    data = Evidence(np.array([3, 2]), np.array([1.0, 2.0, 4.0, 8.0, 16.0]), 1.0, log_ratio=log_ratio)
     assert data.weights.tolist() == [1.0, 0.0, 0.0, 2.0, 2.0]
+    # `pdwis`: the weights of the two episodes are 1 and 2 at t = 0, and 0 and 2 later.
     assert estimate_once(data) == pytest.approx(
         {"behaviour": 15.5, "is": 24.0, "wis": 24.0, "pdis": 24.5, "pdwis": (1 + 16) / 3 + 16 + 0}
     )
 
 
-def test_estimate_without_any_weight_is_nan() -> None:
-    data = Evidence(np.array([1]), np.array([1.0]), 1.0, np.array([-np.inf]))
+def test_without_any_weight_estimate_is_nan_and_effective_episodes_are_zero() -> None:
+    data = Evidence(np.array([1]), np.array([1.0]), 1.0, log_ratio=np.array([-np.inf]))
     assert math.isnan(estimate_once(data)["wis"])
     assert effective_episodes(data.weights) == 0.0
 
@@ -150,9 +152,9 @@ def test_effective_episodes_of_equal_and_missing_weights() -> None:
 
 
 def test_long_products_of_ratios_neither_overflow_nor_vanish() -> None:
-    ratios = np.concatenate([np.full(500, 10.0), np.full(500, -10.0)])
-    data = Evidence(np.array([1000]), np.ones(1000), 1.0, ratios)
-    with np.errstate(over="ignore"):
+    log_ratio = np.concatenate([np.full(500, 10.0), np.full(500, -10.0)])
+    data = Evidence(np.array([1000]), np.ones(1000), 1.0, log_ratio=log_ratio)
+    with np.errstate(over="ignore"):  # the weights in the middle are infinite, the last one is not
         assert data.weights[-1] == pytest.approx(1.0)
 
 
@@ -164,7 +166,7 @@ def test_student_quantiles_match_tables(probability: float, degrees_of_freedom: 
     assert t_quantile(probability, degrees_of_freedom) == pytest.approx(expected, rel=1e-3)
 
 
-def test_student_interval_without_degrees_of_freedom_is_none() -> None:
+def test_student_interval_matches_table_and_is_none_without_degrees_of_freedom() -> None:
     assert student_interval(1.0, 0.0, 0.9, degrees_of_freedom=0) is None
     assert student_interval(2.0, 1.0, 0.9, degrees_of_freedom=1) == pytest.approx(
         (2 - 6.3138, 2 + 6.3138), rel=1e-3
@@ -182,8 +184,11 @@ def test_contributions_equal_difference_without_the_episode() -> None:
 
 
 def test_missing_weights_widen_intervals() -> None:
-    """The weights have the mean 0.75 instead of 1; without a model, `dr` and `wdr` have no margin."""
-    data = Evidence(np.array([1, 1]), np.array([1.0, 5.0]), 1.0, np.log([0.5, 1.0]))
+    """A margin is |mean weight - 1| times the standard deviation of the episodes' returns (2.0) or TD errors (1.5).
+
+    The weights have the mean 0.75, clipped 0.5. Without a model, `dr` and `wdr` have no margin.
+    """
+    data = Evidence(np.array([1, 1]), np.array([1.0, 5.0]), 1.0, log_ratio=np.log([0.5, 1.0]))
     assert missing_weight_margins(data) == pytest.approx({"wis": 0.25 * 2.0, "pdwis": 0.25 * 2.0})
     assert missing_weight_margins(replace(data, clip=0.5)) == pytest.approx(
         {"wis": 0.5 * 2.0, "pdwis": 0.5 * 2.0}
@@ -197,7 +202,7 @@ def test_missing_weights_widen_intervals() -> None:
     assert jackknife_interval(1.0, np.zeros(5), 0.9, 0.25) == (0.75, 1.25)
 
 
-def test_interval_of_few_heavy_episodes_is_wide() -> None:
+def test_interval_of_few_heavy_episodes_is_wide_or_none_if_one_has_all_weight() -> None:
     even = jackknife_interval(0.0, np.full(50, 1.0), 0.9)
     # The same variance, caused by a single episode.
     heavy = jackknife_interval(0.0, np.array([np.sqrt(50.0)] + [0.0] * 49), 0.9)

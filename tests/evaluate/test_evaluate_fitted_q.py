@@ -38,6 +38,7 @@ def test_weights_and_batches_have_separate_seeds(tmp_path: Path, monkeypatch: py
     """With a single seed, the content of a batch would correlate with the initial weights."""
     weight_seeds: list[int] = []
     seed_all = torch.manual_seed
+    # `append` returns None, so the function returns what `manual_seed` returns.
     monkeypatch.setattr(torch, "manual_seed", lambda seed: weight_seeds.append(seed) or seed_all(seed))
     mdp = TabularMdp(3)
     policy = mdp.make_policy()
@@ -48,7 +49,7 @@ def test_weights_and_batches_have_separate_seeds(tmp_path: Path, monkeypatch: py
     )
     clone = Clone(policy, window, CloneOptions(updates=1), seed=0)
     batch_seeds = {model._generator.initial_seed(), clone._generator.initial_seed()}
-    assert len(weight_seeds) == 3
+    assert len(weight_seeds) == 3  # one for the model, two for the fits of the clone
     assert not batch_seeds & {*weight_seeds}
 
 
@@ -69,4 +70,4 @@ def test_values_stay_within_bounds_of_rewards(tmp_path: Path) -> None:
     window = load_window(data, policy, 0.99, "data")
     options = FittedQOptions(updates=300, members=2, hiddens=(64,), lr=1e-2, tau=1.0)
     q = cross_fit(TargetPolicy(policy, explore=False), window, options, 0, lambda _: None).values.q
-    assert q.max() == pytest.approx(100, rel=0.05)
+    assert q.max() == pytest.approx(100, rel=0.05)  # the bound: rewards of 1 without end, discounted by 0.99

@@ -100,7 +100,7 @@ def test_estimates_are_near_truth_and_verdict_is_right(tmp_path: Path) -> None:
     assert report.estimates["pdwis"].value > report.behaviour.value
     assert report.verdict.answer == "better"
     agreement = report.signals["action_agreement"]
-    assert agreement == pytest.approx(BEHAVIOUR_PROB, abs=0.03)  # its likeliest action names the cue
+    assert agreement == pytest.approx(BEHAVIOUR_PROB, abs=0.03)  # the likeliest action names the cue
     named_loss, other_loss = -math.log(TARGET_PROB), -math.log(1 - TARGET_PROB)
     assert report.signals["imitation_loss"] == pytest.approx(
         agreement * named_loss + (1 - agreement) * other_loss, rel=1e-4
@@ -148,6 +148,8 @@ def test_behaviour_of_recurrent_policy_is_not_cloned(tmp_path: Path) -> None:
 def test_greedy_recurrent_policy_counts_episodes_of_its_own_actions(tmp_path: Path) -> None:
     data = record_cues(tmp_path, 300)
     report = evaluate_offline(make_cue_policy(), data, "cues", make_options(explore=False))
+    # Only episodes whose every action names the cue count. Long ones are rarer and have larger weights: the mean over
+    # all lengths is the same.
     assert report.estimates["wis"].value == pytest.approx(
         np.average([sum(GAMMA**t for t in range(steps)) for steps in range(1, 6)]), abs=0.25
     )

@@ -1,4 +1,4 @@
-"""Verdicts: at most as often wrong as they state; with a reason if there is none."""
+"""Verdicts: wrong no more often than they state; unknown verdicts have a reason."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_verdict_without_difference_has_probability_one_half() -> None:
     assert verdict_from_resamples(np.full(100, 1e-6), returns, "wdr", 100).probability == 0.5
 
 
-def test_verdict_from_model_alone() -> None:
+def test_verdict_from_model_names_reason_and_is_unknown_without_spread() -> None:
     verdict = verdict_from_model(2.0, 1.0, "dm", "the policy's actions have no density")
     assert (verdict.answer, verdict.probability) == ("better", pytest.approx(0.977, abs=1e-3))
     assert "by the model alone: the policy's actions have no density" in verdict.sentence

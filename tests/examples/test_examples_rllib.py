@@ -36,7 +36,7 @@ SHARED_MARKS = [pytest.mark.docs, pytest.mark.ray, pytest.mark.soak, pytest.mark
 
 
 class BlockRunner:
-    """A process that runs the blocks in the order of the pages, each when its outcome is first requested.
+    """A process that runs the blocks in the order of the pages, as far as tests request.
 
     Attributes:
         folder: working directory of the blocks; `ray_results` in it has the experiments of the expert and the clone.
@@ -47,8 +47,8 @@ class BlockRunner:
         self._process = process
         self._outcomes_file = folder / "outcomes.jsonl"
 
-    def outcome(self, file: Path) -> str | None:
-        """Return the traceback of a block, or None if it succeeded."""
+    def run_through(self, file: Path) -> str | None:
+        """Run all blocks through this one that have not run yet; return its traceback, or None if it succeeded."""
         index = FILES.index(file)
         while len(outcomes := self._outcomes()) <= index:
             print(FILES[len(outcomes)], file=self._process.stdin, flush=True)
@@ -69,6 +69,7 @@ class BlockRunner:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory, warm: WarmPython) -> Iterator[BlockRunner]:
+    """Start the process that runs the blocks, in a new folder."""
     folder = tmp_path_factory.mktemp("reference")
     search_path = os.pathsep.join([str(warm.folder), str(Path(sys.executable).parent), os.environ["PATH"]])
     with (folder / "log.txt").open("w") as log:
@@ -93,13 +94,13 @@ def pages(tmp_path_factory: pytest.TempPathFactory, warm: WarmPython) -> Iterato
 @pytest.fixture(scope="module")
 def folder(pages: BlockRunner) -> Path:
     """Return the working directory of the blocks after all of them have run."""
-    pages.outcome(FILES[-1])
+    pages.run_through(FILES[-1])
     return pages.folder
 
 
 @pytest.mark.parametrize("file", [pytest.param(file, id=file.stem, marks=SHARED_MARKS) for file in FILES])
 def test_block_runs(pages: BlockRunner, file: Path) -> None:
-    assert pages.outcome(file) is None, pages.outcome(file)
+    assert pages.run_through(file) is None, pages.run_through(file)
 
 
 def test_shortened_code_occurs_in_examples() -> None:

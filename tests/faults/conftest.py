@@ -12,7 +12,7 @@ from warm_python import WarmPython
 
 @pytest.fixture(scope="session", autouse=True)
 def _start_from_warm_python(warm: WarmPython) -> None:
-    """Start scripts from a process that has imported the slow packages."""
+    """Let `Script` start its processes from a process that has imported the slow packages."""
     Script.warm = warm
 
 

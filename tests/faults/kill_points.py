@@ -19,7 +19,10 @@ _LINE_PREFIX = "file operations:"
 
 
 def arrange_kill_at_point(point: str | None, folder: str) -> None:
-    """Make this process kill itself at a point; if None, print the number of operations of each kind at its end."""
+    """Make this process kill itself at a point; if None, print at its end how often each kind of operation occurred.
+
+    A point is `<event> .<path in the folder, with # for numbers> <number of the occurrence>`.
+    """
     counts = Counter[str]()
 
     def count_operation(event: str, arguments: tuple[Any, ...]) -> None:

@@ -24,7 +24,7 @@ def main() -> int:
     rows, executor, *kill_at = sys.argv[1:]
     job.PARTITION_BYTES = PARTITION_BYTES
     if executor == "ray":
-        preparer._MAX_LOCAL_BYTES = 0
+        preparer._MAX_LOCAL_BYTES = 0  # data of any size are prepared on Ray
     arrange_kill_at_point(kill_at[0] if kill_at else None, os.environ["HINDCAST_CACHE"])
     print("begun", flush=True)
     hooks = Hooks(lambda _, *done: print("progress", *done, flush=True))

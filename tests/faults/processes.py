@@ -22,7 +22,12 @@ class Script:
 
     Args:
         name: file name of the script.
-        arguments: its command-line arguments.
+        arguments: command-line arguments of the script.
+
+    Attributes:
+        warm: starts the processes; set by a fixture.
+        lines: the lines that were read so far.
+        process: the process.
     """
 
     warm: ClassVar[WarmPython]
@@ -43,9 +48,9 @@ class Script:
         return False
 
     def finish(self) -> str:
-        """Wait for the end, and return the output."""
+        """Wait until the process ends, and return its whole output."""
         if not self.process.stdout.closed:
-            self.listen("\0")
+            self.listen("\0")  # no line starts so, and all lines are read
             self.process.wait()
             self.process.stdout.close()
         return "\n".join(self.lines)
@@ -61,7 +66,7 @@ class Script:
         self.process.send_signal(signal.SIGINT)
 
     def descendants(self) -> list[int]:
-        """Return the ids of the processes that it has started, directly or not."""
+        """Return the ids of the processes that the script has started, directly or not."""
         return descendants(self.process.pid)
 
 
@@ -70,9 +75,9 @@ class Driver(Script):
 
     Args:
         resource: the resource.
-        folder: folder for its YAML file.
-        kill_at: when it kills itself: a point in the output folder (kill_points.py), or a moment and the number of its
-            occurrence (moments.py).
+        folder: folder for the resource's YAML file.
+        kill_at: when the process kills itself: a point in the output folder (kill_points.py), or a moment and the
+            number of the moment's occurrence (moments.py). None and nothing stand for never.
     """
 
     def __init__(self, resource: OfflineRecording | OfflineTraining, folder: Path, *kill_at: object) -> None:
@@ -81,13 +86,13 @@ class Driver(Script):
 
 
 class Learner(Script):
-    """A process that is one of two learners of a training; it may kill itself at a moment.
+    """A process that is one of two learners of a training, and may kill itself at a moment.
 
     Args:
         resource: the training.
-        folder: folder for its YAML file and for the file through which the learners find each other.
+        folder: folder for the training's YAML file and for the file through which the learners find each other.
         rank: 0 or 1.
-        kill_at: a moment and the number of its occurrence (moments.py).
+        kill_at: a moment and the number of the moment's occurrence (moments.py); nothing for never.
     """
 
     def __init__(self, resource: OfflineTraining, folder: Path, rank: int, *kill_at: object) -> None:

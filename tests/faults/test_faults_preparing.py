@@ -38,10 +38,10 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = np.random.default_rng(0)
     folder = tmp_path_factory.mktemp("rows")
     obs = rng.normal(size=(EPISODES, LENGTH + 1, 4)).astype(np.float32)
-    for part in range(4):
-        episodes = range(part * EPISODES // 4, (part + 1) * EPISODES // 4)
+    for file_index in range(4):
+        episodes = range(file_index * EPISODES // 4, (file_index + 1) * EPISODES // 4)
         num_rows = len(episodes) * LENGTH
-        rewards = rng.integers(0, 9, num_rows) if part % 2 else rng.random(num_rows)
+        rewards = rng.integers(0, 9, num_rows) if file_index % 2 else rng.random(num_rows)
         table = pa.table(
             {
                 "eps_id": np.repeat([f"e{i}" for i in episodes], LENGTH),
@@ -53,7 +53,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 "terminateds": np.tile(np.arange(LENGTH) == LENGTH - 1, len(episodes)),
             }
         )
-        pq.write_table(table.take(rng.permutation(num_rows)), folder / f"{part}.parquet")
+        pq.write_table(table.take(rng.permutation(num_rows)), folder / f"{file_index}.parquet")
     return folder
 
 
@@ -88,6 +88,7 @@ def read_contents(cache: Path) -> dict[str, Any]:
 
 
 def is_complete(cache: Path) -> bool:
+    """Return True if a preparation has written its notes, which it does last."""
     return any(read_notes(resolve(folder)) is not None for folder in (cache / "prepared").glob("*"))
 
 
@@ -112,7 +113,7 @@ def _prepare(rows: Path, cache: Path, kill_at: str | None) -> None:
 def test_preparation_killed_at_every_kind_of_file_operation_resumes_exactly(
     rows: Path, tmp_path: Path, reference: Any
 ) -> None:
-    """Kill it once, then again while it resumes."""
+    """Kill each preparation once, and a second time while it resumes."""
     expected, output = reference
     assert len(expected["episodes"]) == EPISODES
     rng = np.random.default_rng(5)

@@ -80,7 +80,7 @@ def read_contents(folder: Path) -> dict[str, Any]:
 def test_recording_killed_at_every_kind_of_file_operation_resumes_exactly(
     tmp_path: Path, reference: dict[str, Any]
 ) -> None:
-    """Kill one recording repeatedly; if it ends before a kill point, kill a new one there."""
+    """Kill one recording repeatedly; if it ends before a kill point, kill a new recording there."""
     assert reference["order"] == list(range(EPISODES))
     folder = tmp_path / "0"
     for point in choose_reachable_points(reference["output"], np.random.default_rng(3), num_repeats=KILLS):

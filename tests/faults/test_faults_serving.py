@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import threading
 import time
 from collections import defaultdict
@@ -36,12 +37,13 @@ class Application(Script):
 
     def __init__(self, name: str, *arguments: object) -> None:
         super().__init__(name, *arguments)
+        # No line starts so: the thread reads until the process ends.
         self._reader = threading.Thread(target=self.listen, args=("\0",))
         self._reader.start()
 
     def end(self) -> list[str]:
         """Kill the process and return the complete lines that it printed."""
-        self.process.send_signal(9)
+        self.process.send_signal(signal.SIGKILL)
         self.process.wait()
         self._reader.join()
         self.process.stdout.close()
@@ -135,6 +137,7 @@ def test_answered_episodes_are_logged_exactly_once(tmp_path: Path) -> None:
     for episode, steps in num_answered.items():
         # The last action may have been logged although its answer was lost.
         assert steps <= lengths[episode] <= steps + 1, episode
+    # An application sends the second action of an episode after the answer to the first.
     assert all(lengths[episode] == 1 for episode in lengths.keys() - num_answered.keys())
 
     logp = policy.module.distribution(torch.from_numpy(block.columns["action_dist_inputs"])).logp(

@@ -119,7 +119,7 @@ def test_hundred_updates_equal_fifty_and_fifty_in_a_new_process(
 def test_training_killed_at_every_kind_of_file_operation_resumes_exactly(
     tmp_path: Path, walks: Path, reference: dict[str, Any]
 ) -> None:
-    """Kill one run repeatedly; if it ends before a kill point, kill a new one there."""
+    """Kill one training repeatedly; if it ends before a kill point, kill a new training there."""
     run = tmp_path / "0"
     for point in choose_reachable_points(reference["output"], np.random.default_rng(7), num_repeats=KILLS):
         if execute(run, walks, kill_at=point) == 0:
@@ -200,7 +200,7 @@ def playing_training(folder: Path, data: Path, algorithm: str) -> OfflineTrainin
 def test_training_killed_at_named_moments_resumes_exactly(
     tmp_path: Path, walks: Path, algorithm: str, make_training: Callable[[Path, Path, str], OfflineTraining]
 ) -> None:
-    """Cover targets, several optimisers, n steps, sequences and sampling."""
+    """The algorithms cover targets, several optimisers, n steps, sequences and sampling."""
     data = walks
     if make_training is playing_training:
         data = tmp_path / "steered"
@@ -252,7 +252,7 @@ def assert_complete(runs: Path, expected: dict[str, Any]) -> None:
 
 
 def test_training_resumes_after_ctrl_c(tmp_path: Path, walks: Path, reference: dict[str, Any]) -> None:
-    """Interrupt at random moments."""
+    """Interrupt the training twice, after its second progress report."""
     resource = evaluated_training(tmp_path / "interrupted", walks, parallel=False)
     for _ in range(2):
         driver = Driver(resource, tmp_path)

@@ -84,11 +84,11 @@ def test_every_changed_option_has_an_effect_or_a_note(
             default = defaults["attributes"].get(name)
             values = [FIXED_VALUES[name]] if name in FIXED_VALUES else other_values(default)
             effects = {
-                str(value): option_effect(make_valid_config(algorithm), method, {name: value})
+                str(value): option_effect(make_valid_config(algorithm), method, name, value)
                 for value in values
             }
             # The default may be refused, but must raise no other error than a UserError.
-            option_effect(make_valid_config(algorithm), method, {name: default})
+            option_effect(make_valid_config(algorithm), method, name, default)
             if "does nothing" in effects.values() and name != "framework":
                 options_without_effect.append((method, name, default, effects))
     assert options_without_effect == []

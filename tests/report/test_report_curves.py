@@ -54,7 +54,7 @@ def test_last_line_with_only_an_evaluation_counts():
     assert curves.losses["total_loss"].x.tolist() == [1, 2]
 
 
-def test_missing_and_infinite_numbers_are_left_out():
+def test_nan_and_missing_numbers_are_left_out():
     curves = Curves([make_result(1, loss=float("nan")), make_result(2, loss=None), make_result(3, loss=0.25)])
     assert curves.losses["total_loss"].y.tolist() == [0.25]
     assert lookup({"a": {"b": True}}, "a", "b") is None
@@ -69,8 +69,8 @@ def test_loss_term_equal_to_the_total_is_shown_once():
 
 
 def test_seconds_by_activity_add_up_to_total():
-    shares = Curves([make_result(1), make_result(2)]).seconds_by_activity
-    assert shares == {"updates": 2.0, "waiting for data": 1.0, UNTIMED_LABEL: 1.0}
+    seconds = Curves([make_result(1), make_result(2)]).seconds_by_activity
+    assert seconds == {"updates": 2.0, "waiting for data": 1.0, UNTIMED_LABEL: 1.0}
 
 
 def test_time_beyond_the_total_counts():

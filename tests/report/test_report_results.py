@@ -51,7 +51,7 @@ class TestOnAnObjectStore:
         assert [json.loads(line) for line in lines] == results == read_results(folder)
         assert not folder.child("results").exists()
 
-    def test_log_resumes_from_parts_of_killed_process(self, memory_path: str) -> None:
+    def test_log_resumes_from_objects_of_killed_process(self, memory_path: str) -> None:
         folder, results = resolve(memory_path), [make_result(iteration) for iteration in range(1, 601)]
         log = ResultsLog(folder, resume_at=0)
         for line in results:
@@ -77,6 +77,7 @@ class TestOnAnObjectStore:
         for iteration in range(1, 1025):
             log.append(make_result(iteration))
             totals.append(written_bytes[0])
+        # The second half of the lines costs about as much as the first.
         assert totals[1023] - totals[511] <= 1.1 * totals[511]
 
     def test_tensorboard_reads_all_scalars(self, memory_path: str, tmp_path: Path) -> None:

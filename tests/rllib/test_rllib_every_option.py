@@ -57,7 +57,7 @@ def test_option_without_effect_is_noted(config_name: str, method: str) -> None:
     if method == "evaluation":
         values["evaluation_config"] = {"explore": "recording" not in config_name}
     effects_by_option = {
-        name: option_effect(CONFIGS[config_name](), method, {name: value}) for name, value in values.items()
+        name: option_effect(CONFIGS[config_name](), method, name, value) for name, value in values.items()
     }
     assert [name for name, effect in effects_by_option.items() if effect == "does nothing"] == []
 
@@ -72,7 +72,7 @@ def test_algorithm_option_without_effect_is_noted(algorithm: str) -> None:
         )
         expected = "is warned of" if lacks_requirement else "has an effect"
         assert (
-            option_effect(make_valid_config(algorithm), "training", {name: other_value(option)}) == expected
+            option_effect(make_valid_config(algorithm), "training", name, other_value(option)) == expected
         ), name
 
 

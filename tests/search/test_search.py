@@ -56,7 +56,7 @@ def test_search_chooses_best_estimate_without_environment(
     walks: Path, folder: Path, reporter: MemoryReporter, no_environment: Mock
 ) -> None:
     evaluation = {"heldOut": 0.6, "estimates": ["wis"], "explore": True}
-    resource = make_training(walks, evaluation, environment={"id": "Lost-v7"})
+    resource = make_training(walks, evaluation, environment={"id": "Lost-v7"})  # does not exist
     result = search(resource, LEARNING_RATES, output=folder, seeds=2, confirm=0.25, reporter=reporter)
     assert no_environment.call_count == 0
     assert [len(trial.runs) for trial in result.trials] == [2, 2]

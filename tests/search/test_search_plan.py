@@ -179,6 +179,7 @@ SAMPLER = {"algorithm": "DQN", "environment": {"id": "CartPole-v1"}, "input": [{
     ],
 )
 def test_invalid_search_is_refused(over: SearchSpace, fields: dict[str, Any], message: str) -> None:
+    # Without an input of its own, an evaluation would need held-out episodes of the recorded inputs; SAMPLER has none.
     evaluation = {"offline": {"input": ["o"]}} if fields is SAMPLER else {"offline": EVALUATION}
     assert message in refusal_message(over, make_training(**{"evaluation": evaluation, **fields}))
 

@@ -58,7 +58,7 @@ def test_logged_episode_has_its_steps(tmp_path: Path) -> None:
         writer.log_returns(episode, 0.5, {"paid": True})
         writer.log_action(episode, [0.25, 0.5], 0, action_logp=-1.5)
         writer.end_episode(episode, [0.0, 1.0], truncated=True)
-        assert writer.start_episode() != writer.start_episode()  # without an action, both are not recorded
+        assert writer.start_episode() != writer.start_episode()  # neither is recorded, as it has no action
     data, block = open_dataset(str(tmp_path / "log")), read_log(tmp_path / "log")
     assert (data.spec.observation_space, data.spec.action_space) == tuple(SPACES.values())
     assert not data.spec.normalized_actions
@@ -134,12 +134,14 @@ def test_next_writer_recovers_log_of_killed_writer(tmp_path: Path) -> None:
     assert block.truncated.tolist() == [False, False, True]
     running_episode = block.take([2])
     assert running_episode.columns["rewards"].tolist() == [0.0, 1.0, 0.0]
-    assert running_episode.columns["obs"][-2:].tolist() == [[0.5, 0.5]] * 2  # the unknown last one is a copy
+    assert (
+        running_episode.columns["obs"][-2:].tolist() == [[0.5, 0.5]] * 2
+    )  # the unknown last observation is a copy
 
 
-@pytest.mark.parametrize("step", ["Journal", "_write_range", "delete", "done"])
+@pytest.mark.parametrize("moment", ["Journal", "_write_range", "delete", "done"])
 def test_interrupted_commit_counts_each_episode_once(
-    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class KillSignal(BaseException):
         pass
@@ -154,11 +156,11 @@ def test_interrupted_commit_counts_each_episode_once(
         "Journal": ("hindcast.serve.episode_writer.Journal", kill),
         "_write_range": ("hindcast.serve.episode_writer.EpisodeWriter._write_range", kill),
         "delete": ("hindcast.serve.journal.Journal.delete", kill),
-        "done": ("hindcast.serve.episode_writer._logger.warning", kill),
+        "done": ("hindcast.serve.episode_writer._logger.warning", kill),  # never called: the commit succeeds
     }
     with monkeypatch.context() as patch:
-        patch.setattr(*patches[step])
-        if step == "done":
+        patch.setattr(*patches[moment])
+        if moment == "done":
             writer.commit()
         else:
             with pytest.raises(KillSignal):
@@ -171,9 +173,9 @@ def test_interrupted_commit_counts_each_episode_once(
     assert not list((tmp_path / "log/_hindcast/journal").iterdir())
 
 
-@pytest.mark.parametrize("step", ["write_commit", "Journal"])
+@pytest.mark.parametrize("function", ["write_commit", "Journal"])
 def test_failed_commit_is_retried(
-    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise StorageError("the disk is full")
@@ -181,7 +183,7 @@ def test_failed_commit_is_retried(
     with EpisodeWriter(tmp_path / "log", **SPACES) as writer:
         log_episode(writer, "a", 3)
         with monkeypatch.context() as patch:
-            patch.setattr(f"hindcast.serve.episode_writer.{step}", fail)
+            patch.setattr(f"hindcast.serve.episode_writer.{function}", fail)
             with pytest.raises(StorageError, match="the disk is full"):
                 writer.commit()
             writer._file_bytes = 1
@@ -351,7 +353,7 @@ def test_first_step_defines_schema_without_spaces(tmp_path: Path) -> None:
     assert spec.action_space is None  # one action does not reveal the number of actions
 
 
-def test_folder_with_other_content_is_refused(tmp_path: Path) -> None:
+def test_folder_with_other_content_or_spaces_or_damage_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes/a.txt").write_text("mine")
     with pytest.raises(OutputConflict, match="contains other files: use a new folder"):
@@ -391,7 +393,7 @@ def test_second_writer_or_fork_is_refused(tmp_path: Path) -> None:
 
 
 def test_journal_on_object_store_is_written_when_created(memory: str) -> None:
-    """Its first object contains the initial records; it exists even if there are none."""
+    """The first object has the initial records, and exists even without any."""
     folder = resolve(memory).child("journal")
     Journal(folder, 3)
     assert [entry.relative_path for entry in folder.files()] == ["000003-000000.log"]

@@ -64,16 +64,16 @@ def read_log(path: Path) -> Block:
     return Block.concat([data.read(unit) for unit in data.units])
 
 
-def play(actor: Any, environment: gym.Env, seed: int) -> list[Any]:
-    """Play one episode as an application does; return the served actions."""
+def play(policy_server: Any, environment: gym.Env, seed: int) -> list[Any]:
+    """Play one episode as an application of a server or client does; return the served actions."""
     observation, _ = environment.reset(seed=seed)
-    episode, actions, is_done = actor.start_episode(), [], False
+    episode, actions, is_done = policy_server.start_episode(), [], False
     while not is_done:
-        actions.append(actor.get_action(episode, observation))
+        actions.append(policy_server.get_action(episode, observation))
         observation, reward, terminated, truncated, _ = environment.step(actions[-1])
-        actor.log_returns(episode, reward)
+        policy_server.log_returns(episode, reward)
         is_done = terminated or truncated
-    actor.end_episode(episode, observation, terminated=terminated, truncated=truncated)
+    policy_server.end_episode(episode, observation, terminated=terminated, truncated=truncated)
     return actions
 
 

@@ -94,7 +94,7 @@ def test_failures_of_every_third_request_lose_nothing(store_folder, fault):
 
 
 @pytest.mark.timeout(60)
-def test_failing_store_is_reported_and_a_recovering_one_is_retried(store_folder, monkeypatch):
+def test_failing_store_is_reported_and_recovering_store_is_retried(store_folder, monkeypatch):
     store_folder.at("x").write_bytes(b"x")
     store_folder.fail(status=503, times=3)
     assert store_folder.at("x").read_bytes() == b"x"

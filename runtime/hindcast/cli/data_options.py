@@ -191,8 +191,8 @@ def show_progress(screen: Screen, name: str) -> "Iterator[Hooks]":
     """Provide hooks that show progress; Ctrl-C requests a stop at the next safe point.
 
     Args:
-        screen: the screen to show it on.
-        name: name of the command, which precedes each stage.
+        screen: the screen that shows the progress.
+        name: name of the command, printed with its stages.
     """
     from hindcast.cli.progress import open_reporter
     from hindcast.datasets.hooks import Hooks
@@ -209,7 +209,10 @@ def show_progress(screen: Screen, name: str) -> "Iterator[Hooks]":
 
 
 def show_written(screen: Screen, sources: Sequence[str], *results: "WriteResult") -> None:
-    """Print a line per dataset that was written: its folder, size and checksum; with --json, one document."""
+    """Print one line per destination: folder, size and checksum; with --json, one document for all of them.
+
+    A destination that already existed has a line too.
+    """
     from hindcast import formatting
 
     document: dict[str, Any] = {"sources": list(sources), "written": [asdict(result) for result in results]}
@@ -243,7 +246,7 @@ def _parse_schema(texts: Sequence[str]) -> dict[str, str | list[str]]:
 def _split_pair(option: str, text: str, expected_form: str) -> tuple[str, str]:
     from hindcast.errors import SpecError
 
-    name, equals, value = (part.strip(" ") for part in text.partition("="))
+    name, equals, value = (token.strip(" ") for token in text.partition("="))
     if not (name and equals and value):
         raise SpecError(f"{option} {text!r} does not have the form {expected_form}")
     return name, value

@@ -87,10 +87,11 @@ def _observation_views(leaf: ObservationLeaf) -> Iterator[RenderableType]:
 def _dimension_table(
     name: str, count: int, columns: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> Iterator[RenderableType]:
-    """Show a table of at most `MAX_ROWS` dimensions, a row each.
+    """Show a table with a row for each of at most `MAX_ROWS` dimensions of a leaf.
 
-    These are the first dimensions. If the summary has rows for some dimensions only, as for images, they are spread
-    evenly over its rows.
+    If the summary has a row for every dimension, the table shows the first `MAX_ROWS` of them. A leaf of many
+    dimensions, such as an image, has rows for 64 of them only; the table then shows `MAX_ROWS` of these 64 rows, evenly
+    spread.
 
     Args:
         name: name of the leaf.
@@ -116,7 +117,7 @@ def _format_optional(value: float | None) -> str:
 
 
 def _problem_lines(problems: Sequence[DataProblem]) -> Iterator[RenderableType]:
-    """Show one line per problem; of each kind only the first ten, then the number of the remaining ones."""
+    """Yield a line for each of the first ten problems of a severity and kind, then the numbers of further problems."""
     num_seen: Counter[tuple[str, str]] = Counter()
     for problem in problems:
         num_seen[problem.severity, problem.kind] += 1
@@ -159,6 +160,7 @@ def value_bars(name: str, counts: Mapping[int, int]) -> Iterator[RenderableType]
 def draw_bar(share: float) -> str:
     """Return a bar of up to `BAR_WIDTH` blocks, in eighths; any share above zero has at least one eighth."""
     eighths = max(round(share * BAR_WIDTH * 8), 1 if share > 0 else 0)
+    # The slice is empty if no eighth remains after the whole blocks.
     return "█" * (eighths // 8) + "▏▎▍▌▋▊▉"[eighths % 8 - 1 : eighths % 8]
 
 
@@ -170,10 +172,13 @@ def _bin_label(low: float, high: float) -> str:
 
 
 def _merge_bins(distribution: ValueDistribution) -> tuple[Sequence[float], Sequence[int]]:
-    """Merge neighbouring bins so that they fit on a screen."""
-    step = -(-len(distribution.counts) // MAX_ROWS)
-    counts = [sum(distribution.counts[i : i + step]) for i in range(0, len(distribution.counts), step)]
-    return [*distribution.edges[:-1:step], distribution.edges[-1]], counts
+    """Return edges and counts of the bins, after merging neighbours so that there are at most `MAX_ROWS` bins."""
+    bins_per_row = -(-len(distribution.counts) // MAX_ROWS)  # rounded up
+    counts = [
+        sum(distribution.counts[i : i + bins_per_row])
+        for i in range(0, len(distribution.counts), bins_per_row)
+    ]
+    return [*distribution.edges[:-1:bins_per_row], distribution.edges[-1]], counts
 
 
 def _bar_table(labels: Sequence[str], counts: Sequence[int]) -> RenderableType:

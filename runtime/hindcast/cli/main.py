@@ -80,11 +80,12 @@ def main() -> None:
         sys.exit(1)
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(EXIT_INTERRUPTED)
+    # Outside standalone mode, click returns the code of a typer.Exit, or the result of the command: None.
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def _usage_message(error: BaseException) -> str:
-    """Describe a mistake in the command line in one sentence, and name the command's help."""
+    """Describe a mistake in the command line, and name the command's help."""
     if isinstance(error, typer.BadParameter) and isinstance(error.__cause__, ValueError):
         error.message = _describe_value_error(error.__cause__)
     message = error.format_message() if hasattr(error, "format_message") else str(error)

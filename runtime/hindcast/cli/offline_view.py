@@ -18,7 +18,7 @@ def render_report(report: OfflineReport, data_name: str, gamma: float) -> Iterat
     Args:
         report: result of the evaluation.
         data_name: name of the evaluated data, for the title.
-        gamma: discount of the returns.
+        gamma: discount factor of the returns.
     """
     yield (
         f"{data_name}: {formatting.plural(report.episodes, 'episode')}, "
@@ -26,7 +26,7 @@ def render_report(report: OfflineReport, data_name: str, gamma: float) -> Iterat
     )
     yield _table(report)
     for reason in dict.fromkeys(report.not_estimated.values()):
-        names = ", ".join(name for name, other in report.not_estimated.items() if other == reason)
+        names = ", ".join(name for name, name_reason in report.not_estimated.items() if name_reason == reason)
         yield f"{names} not estimated: {reason}"
     if report.calibration is not None:
         calibration_error = report.calibration.error

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_reporter(screen: Screen) -> Iterator[Reporter]:
-    """Provide the reporter for a screen: bars on a terminal; lines elsewhere and with --quiet or --json."""
+    """Provide the reporter for a screen: bars on a terminal, lines elsewhere or with --json.
+
+    With --quiet it prints only outcomes.
+    """
     if screen.err.is_terminal and not screen.flags.quiet and not screen.flags.json:
         bars = BarReporter(screen)
         try:
@@ -33,7 +36,7 @@ def open_reporter(screen: Screen) -> Iterator[Reporter]:
 def progress_bar(screen: Screen, description: str) -> "Iterator[Hooks]":
     """Provide hooks that draw a transient bar for one long operation.
 
-    Without a terminal, or with --quiet or --json, the hooks only print notes.
+    Without a terminal or with --json, the hooks only print notes; with --quiet they print nothing.
     """
     from hindcast.datasets.hooks import Hooks
 
@@ -59,7 +62,10 @@ def show_outcome(outcome: Outcome, screen: Screen) -> None:
 
 
 class LogReporter(Reporter):
-    """Writes a line when a stage starts, when it ends, and every ten seconds in between."""
+    """Writes a line when a stage starts, when it reaches its total, and every ten seconds in between.
+
+    With --quiet it writes only outcomes.
+    """
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
@@ -78,7 +84,7 @@ class LogReporter(Reporter):
 
 
 class BarReporter(Reporter):
-    """Draws one bar for each stage, with its metrics and the remaining time."""
+    """Draws one bar for each stage, with its metrics, the elapsed and the remaining time."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
@@ -116,7 +122,10 @@ class BarReporter(Reporter):
         self._bars, self._tasks = None, {}
 
     def _bars_for(self, resource: str) -> "Bars":
-        """Return the running bars, after printing the resource's name if it differs from the last one."""
+        """Return the bars, which are started if necessary, under the heading of a resource.
+
+        The resource's name is printed if the previous call was for another resource.
+        """
         if self._bars is None:
             self._bars = _new_bars(self._screen)
             self._bars.start()

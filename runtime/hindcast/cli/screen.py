@@ -25,13 +25,13 @@ class Flags:
     quiet: bool = False
 
     def __or__(self, other: "Flags") -> "Flags":
-        """Combine flags given before the command with flags given after it."""
+        """Combine flags before the command's name with flags after it: a flag is set if either has it."""
         return Flags(self.json or other.json, self.debug or other.debug, self.quiet or other.quiet)
 
 
 @dataclass(frozen=True)
 class Screen:
-    """Both output streams and the flags of this call."""
+    """The two output streams of a command, and the flags with which it was called."""
 
     flags: Flags = Flags()
 

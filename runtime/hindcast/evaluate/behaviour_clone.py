@@ -1,8 +1,9 @@
 """A clone of the behaviour policy, which provides propensities if none were recorded.
 
-The clone is fitted to the episodes that it is used on. This makes estimates better than true propensities do (Hanna,
-Niekum, Stone 2019, arXiv 1806.01347); on other episodes its errors would multiply along each episode. It is fitted
-twice: first without a tenth of the episodes, which shows how long to fit and how well it fits, then to all of them.
+The clone is fitted to the episodes whose propensities it provides. Estimates are then better than with the true
+propensities (Hanna, Niekum, Stone 2019, arXiv 1806.01347); on episodes that it was not fitted to, the clone's errors
+would multiply along each episode. It is fitted twice: first without a tenth of the episodes, which then show how long
+to fit and how well the clone fits, and then to all episodes.
 """
 
 from __future__ import annotations
@@ -65,11 +66,11 @@ class Clone:
         window: episodes to imitate.
         options: options of the fit.
         seed: seed of weights and batches.
-        check: called before each update with the number of updates of both fits so far; an exception from it ends
-            the fit.
+        check: called before each update with the number of updates so far; an exception from it ends the fit. The
+            first fit counts as `options.updates` updates, also if it ended earlier.
 
     Attributes:
-        calibration: calibration of the first fit on the tenth of the episodes that it did not see.
+        calibration: calibration of the first fit, on the tenth of the episodes that this fit did not see.
     """
 
     def __init__(
@@ -97,7 +98,11 @@ class Clone:
         return self._distribution(batch).logp(actions_of(batch)).double()
 
     def _fit_until_best(self, fit_steps: Tensor, held_out_steps: Tensor, options: CloneOptions) -> int:
-        """Fit until the held-out loss stops falling; load the best weights and return their number of updates."""
+        """Fit until the held-out loss stops falling; load the weights with the lowest loss.
+
+        Returns:
+            The number of updates after which the weights had the lowest loss.
+        """
         lowest_loss, best_weights, best_update = float("inf"), copy.deepcopy(self._module.state_dict()), 0
         for update in self._run_fit(fit_steps, options, offset=0):
             if update % _CHECK_INTERVAL_UPDATES == 0:
@@ -130,6 +135,7 @@ class Clone:
             pass
 
     def _run_fit(self, steps: Tensor, options: CloneOptions, offset: int) -> Iterator[int]:
+        """Run `fit` on the module; `offset` is added to the number of updates that `check` receives."""
         return fit(
             self._module,
             steps,
@@ -143,6 +149,7 @@ class Clone:
     def _compute_calibration(self, held_out_steps: Tensor) -> Calibration:
         batch = self._window.gather(held_out_steps)
         logp = self._distribution(batch).logp(actions_of(batch))
+        # The ranks of a perfect clone are uniform, so the maximum distance from uniform ranks is the error.
         ranks = self._action_ranks(batch).sort().values
         uniform = (torch.arange(len(ranks)) + 0.5) / len(ranks)
         return Calibration(-float(logp.mean()), float((ranks - uniform).abs().max()))
@@ -155,7 +162,10 @@ class Clone:
         return self._module.distribution(self._module.forward_train(batch)["action_dist_inputs"])
 
     def _action_ranks(self, batch: Batch) -> Tensor:
-        """Return the share `[B]` of the clone's samples that are likelier than the recorded action."""
+        """Return the share `[B]` of the clone's samples in each state that are likelier than the recorded action.
+
+        A random share of the samples that are as likely as the recorded action counts too.
+        """
         distribution, num_rows = self._distribution(batch), len(batch["rewards"])
         action_logp = distribution.logp(actions_of(batch))
         num_likelier, num_equal = torch.zeros(num_rows), torch.zeros(num_rows)
@@ -171,15 +181,16 @@ class Clone:
 
 
 def _new_module(policy: Policy, options: CloneOptions, seed: int) -> RLModule:
+    """Build a module for the policy's spaces, whose initial weights follow from the seed."""
     module = policy.module
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = ModelSpec(fcnet_hiddens=list(options.hiddens), fcnet_activation="relu")
-        return build_module(module.observation_space, module.action_space, model, False)
+        return build_module(module.observation_space, module.action_space, model, value=False)
 
 
 def _split_steps(window: WindowData, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Split the episodes at random: return the steps of nine tenths of them, and the steps of the other tenth."""
+    """Split the episodes at random; return the steps of nine tenths of the episodes, then the remaining steps."""
     num_episodes = len(window.length)
     permutation = torch.randperm(num_episodes, generator=generator)
     is_held_out = torch.zeros(num_episodes, dtype=torch.bool)

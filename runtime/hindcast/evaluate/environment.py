@@ -18,6 +18,7 @@ from hindcast.record.seeding import reset_seed
 from hindcast.threads import torch_threads
 
 _MAX_ROUNDS = 100
+"""Maximum number of rounds of an evaluation with the duration "auto"."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,10 @@ class EnvEvaluator:
 
     Args:
         environment: environment to play in.
-        duration: length of an evaluation, in `unit`; every episode that starts is finished. "auto" plays rounds of
-            episodes for as long as the caller lets new ones start.
-        unit: "episodes", or "timesteps" for the shortest prefix of episodes with that many timesteps.
+        duration: length of an evaluation, in `unit`; every episode that starts is finished. "auto" is up to 100 rounds
+            of `num_envs` episodes each; the caller stops to start rounds (see `episode_ranges`) when time is up.
+        unit: "episodes", or "timesteps" for the shortest prefix of episodes with that many timesteps. Ignored if the
+            duration is "auto".
         num_envs: number of environments to step side by side.
         explore: sample actions; False takes the policy's mode.
         callbacks: "package.module:Class" of the user's callbacks.
@@ -98,18 +100,22 @@ class EnvEvaluator:
         self._callbacks = callbacks
 
     def episode_ranges(self, num_workers: int) -> list[range | None]:
-        """Split the episodes into consecutive ranges: one per worker, or one per round of "auto".
+        """Split the episodes into consecutive ranges of indices: one per worker, or one per round of "auto".
 
-        A duration in timesteps is not split: its only range is None.
+        A duration in timesteps is not split: the only entry is None, which stands for all episodes.
         """
         if self._unit == "timesteps":
             return [None]
-        num_workers = _MAX_ROUNDS if self.is_open_ended else num_workers
-        bounds = [self._duration * worker // num_workers for worker in range(num_workers + 1)]
+        num_ranges = _MAX_ROUNDS if self.is_open_ended else num_workers
+        bounds = [self._duration * index // num_ranges for index in range(num_ranges + 1)]
         return [range(low, high) for low, high in itertools.pairwise(bounds) if low < high]
 
     def __call__(self, policy: Actor, seed: int, episodes: range | None = None) -> EnvReport:
-        """Play all episodes, or only the indices in `episodes`; the same seed gives the same episodes."""
+        """Play all episodes, or only those with the indices in `episodes`.
+
+        With one policy, an episode depends only on the seed and the episode's index. With a duration in timesteps,
+        `episodes` is ignored.
+        """
         runner = EnvRunner(
             self._environment,
             policy,
@@ -120,7 +126,7 @@ class EnvEvaluator:
         )
         report = EnvReport()
         try:
-            with torch_threads(1):
+            with torch_threads(1):  # as in recordings, so that the numbers are the same on any machine
                 for episode in self._play(runner, episodes):
                     report.returns.append(episode.episode_return)
                     report.lengths.append(episode.length)
@@ -133,6 +139,7 @@ class EnvEvaluator:
         if self._unit == "episodes":
             yield from runner.play(episodes or range(self._duration))
             return
+        # Whole rounds are played; the episodes of the last round beyond the duration are dropped.
         steps, first_index = 0, 0
         while steps < self._duration:
             for episode in runner.play(range(first_index, first_index + self._num_slots)):
@@ -152,5 +159,8 @@ def evaluate_policy(
     seed: int = 0,
     explore: bool = False,
 ) -> EnvReport:
-    """Play episodes and report their returns and lengths; the arguments are those of `EnvEvaluator`."""
+    """Play episodes and report their returns and lengths.
+
+    The arguments are those of `EnvEvaluator` and of its call.
+    """
     return EnvEvaluator(environment, duration, unit, num_envs, explore)(policy, seed)

@@ -18,7 +18,7 @@ In sums over timesteps after an episode's end, the episode keeps its last W_t an
 termination. Of an episode that was cut off, `is` to `pdwis` count only the recorded rewards; `dm`, `dr` and `wdr` add
 the model's value of the final observation.
 
-Shape suffixes: N = episodes, S = their steps end to end, R = resamples.
+Shapes: N = episodes, S = their steps end to end, R = resamples.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ class Evidence:
 
     @cached_property
     def first_step(self) -> I64:
-        """First step `[N]` of each episode."""
+        """Index in `[S]` of the first step of each episode, `[N]`."""
         return np.cumsum(self.length) - self.length
 
     @cached_property
     def last_step(self) -> I64:
-        """Last step `[N]` of each episode."""
+        """Index in `[S]` of the last step of each episode, `[N]`."""
         return np.cumsum(self.length) - 1
 
     @cached_property
@@ -89,12 +89,12 @@ class Evidence:
 
     @cached_property
     def episodes_by_length(self) -> I64:
-        """Episodes `[N]`, longest first."""
+        """Indices `[N]` of the episodes, longest first."""
         return np.argsort(-self.length, kind="stable")
 
     @cached_property
     def steps_by_t(self) -> list[I64]:
-        """Steps of each timestep t, in the order of `episodes_by_length`."""
+        """For each t, the indices in `[S]` of the steps at timestep t, in the order of `episodes_by_length`."""
         # In this order, the episodes that still run at t are a prefix of those at t - 1, so a sum over time is a loop
         # over shrinking arrays.
         rank = np.empty_like(self.episodes_by_length)
@@ -124,6 +124,7 @@ class Evidence:
     def td_error(self) -> F64:
         """Temporal-difference errors of the model `[S]`: r_t + gamma·V(s_{t+1}) - Q(s_t, a_t)."""
         assert self.values is not None
+        # The next step's V; after an episode's last step, the V of its final observation.
         next_v = np.append(self.values.v[1:], 0.0)
         next_v[self.last_step] = self.values.final_v
         return np.asarray(self.rewards + self.gamma * next_v - self.values.q)
@@ -136,6 +137,8 @@ class Evidence:
 def effective_episodes(weights: F64) -> float:
     """Return the equivalent number of equally weighted episodes, (ΣW)² / ΣW² (Kish 1965).
 
+    If the mean weight is below its expectation of 1, the number is multiplied by the mean weight.
+
     Args:
         weights: `[N]`, W_T of each episode.
     """
@@ -143,8 +146,7 @@ def effective_episodes(weights: F64) -> float:
     if max_weight == 0.0:
         return 0.0
     scaled_weights = weights / max_weight
-    # W_T has the expectation 1. A smaller mean shows that episodes of large weight were not recorded, so the number is
-    # reduced in that proportion.
+    # A mean weight below 1 shows that episodes of large weight were not recorded.
     return float(
         scaled_weights.sum() ** 2
         / np.square(scaled_weights).sum()
@@ -179,7 +181,7 @@ def jackknife_contributions(evidence: Evidence) -> dict[str, F64]:
         evidence: at least two episodes.
 
     Returns:
-        name -> `[N]`, for the names of `estimates`. Not finite if no other episode has a weight.
+        name -> `[N]`, with the names of `compute_estimates`. Not finite if no other episode has a weight.
     """
     return _combine_means(
         evidence,
@@ -197,12 +199,14 @@ def missing_weight_margins(evidence: Evidence) -> dict[str, float]:
     deviation away from the recorded ones.
 
     Returns:
-        name -> |mean of the W_T - 1| times the standard deviation of the weighted values; empty without ratios.
+        name -> |mean of the W_T - 1| times the standard deviation over the recorded episodes of their discounted
+        returns (`wis`, `pdwis`) or of their discounted sums of TD errors (`dr`, `wdr`); empty without ratios.
     """
     if evidence.log_ratio is None:
         return {}
     weight_gap = abs(float(evidence.weights[evidence.last_step].mean()) - 1.0)
-    # `is` and `pdis` need no margin: they are not normalised by the weights, so they already vary with their mean.
+    # `is` and `pdis` need no margin: they are not normalised by the weights, so they already vary with the mean of
+    # the weights.
     weighted_values = dict.fromkeys(
         ("wis", "pdwis"), evidence.sum_by_episode(evidence.discounts * evidence.rewards)
     )
@@ -229,6 +233,9 @@ def _combine_means(
         mean: mean of `[N]` values.
         weighted_mean: mean of `[N]` values weighted by `[N]` weights.
         weighted_sum: sum over time of the weighted means of `[S]` terms, see `_weighted_sum`.
+
+    Returns:
+        name -> result of the caller's functions, including `behaviour`.
     """
     rewards = evidence.discounts * evidence.rewards
     returns = evidence.sum_by_episode(rewards)
@@ -254,7 +261,7 @@ def _combine_means(
 
 
 def mean_contributions(values: F64) -> F64:
-    """Return, for each of `[N]` values, the mean of all minus the mean of the others: `[N]`."""
+    """Return, for each of `[N]` values, the mean of all values minus the mean of all other values: `[N]`."""
     return np.asarray((values - values.mean()) / (len(values) - 1))
 
 
@@ -266,7 +273,7 @@ def continuation_values(evidence: Evidence) -> F64:
 
 
 def _weighted_sum(evidence: Evidence, terms: F64, counts: F64) -> F64:
-    """Return Σ_t (Σ_i c_i·W_t·x_t / Σ_i c_i·W_t) `[R]`, with the counts c_i of episode i and its terms x_t.
+    """Return Σ_t (Σ_i c_i·W_it·x_it / Σ_i c_i·W_it) `[R]`, with count c_i, weights W_it and terms x_it of episode i.
 
     Ended episodes keep their last weights and have terms of 0.
     """
@@ -275,6 +282,7 @@ def _weighted_sum(evidence: Evidence, terms: F64, counts: F64) -> F64:
     weights = np.zeros(0)
     for steps in evidence.steps_by_t:
         num_running = len(steps)
+        # Adds the last weights of the episodes whose last step was at t - 1.
         ended_weight += counts[:, num_running : max(num_running, len(weights))] @ weights[num_running:]
         weights = evidence.weights[steps]
         sums = counts[:, :num_running] @ np.stack([weights * terms[steps], weights], 1)

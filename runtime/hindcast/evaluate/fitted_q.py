@@ -1,6 +1,7 @@
 """Fitted Q evaluation: a model of a policy's value in each state (Le, Voloshin, Yue 2019, arXiv 1903.08738).
 
-Shape suffixes: B = batch, E = members of the ensemble, N = episodes, S = steps of a window.
+Shapes: B = batch, E = members of the ensemble, K = actions in a state, N = episodes, S = steps of a
+window.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class FittedQ:
         self._target_policy, self._options = target, options
         self._generator = torch.Generator().manual_seed(derive_seed(seed, "batches"))
         rewards = window.columns["rewards"].float()
-        self._reward_scale = float(rewards.abs().mean()) or 1.0
+        self._reward_scale = float(rewards.abs().mean()) or 1.0  # 1 if all rewards are 0
         self._min_value, self._max_value = _value_bounds(
             rewards / self._reward_scale, window.recipe.needs.gamma
         )
@@ -111,11 +112,14 @@ class FittedQ:
     def _expected_q(self, critics: Critics, batch: Batch) -> Tensor:
         """Return E[Q(s, π(s))] `[E, B]`, divided by the scale of the rewards."""
         actions, weights = self._target_policy.weighted_actions(batch, self._options.samples, self._generator)
-        values: Tensor = critics(batch, actions)
+        values: Tensor = critics(batch, actions)  # [E, K, B]
         return (values * weights).sum(1)
 
     def _draw_weights(self, window: WindowData) -> Tensor:
-        """Draw the weight `[E, S]` of each step's episode in each member: Poisson(1) (Oza, Russell 2001)."""
+        """Draw the weights `[E, S]` of the steps for each member.
+
+        All steps of an episode have one weight, which is drawn from Poisson(1) (Oza, Russell 2001).
+        """
         ones = torch.ones(self._options.members, len(window.length))
         # A single member is fitted to the original episodes. Its counts are still drawn, because the batches come from
         # the same generator.
@@ -126,7 +130,10 @@ class FittedQ:
 
 
 def _value_bounds(rewards: Tensor, gamma: float | None) -> tuple[float, float]:
-    """Return the minimum and maximum discounted sum of rewards that lie within the recorded range."""
+    """Return the minimum and maximum return if all rewards are in the recorded range, or 0 after a termination.
+
+    They are infinite if gamma is 1, or if there is no discount (None).
+    """
     # Without bounds, a model fitted to few data diverged to values of millions.
     if gamma is None or gamma >= 1:
         return -math.inf, math.inf
@@ -179,11 +186,14 @@ def cross_fit(
             seed=derive_seed(seed, "half", half_index),
             check=partial(_check_with_offset, check, half_index * options.updates),
         )
-        member_values = window.map_observations(model.v)
+        member_values = window.map_observations(
+            model.v
+        )  # [S + N, E], as each episode has a final observation
         v = torch.where(evaluation_half.repeat_interleave(window.length + 1), member_values.mean(1), v)
         mean_q = map_steps(window, model.q).mean(1)
         q = torch.where(evaluation_half.repeat_interleave(window.length), mean_q, q)
         start_values = member_values[window.obs_start][evaluation_half].mean(0)
+        # The mean over all episodes weights the mean over a half with the half's share of the episodes.
         variance += start_values.var() * evaluation_half.double().mean() ** 2
     final_v = v[window.obs_start + window.length].masked_fill(window.terminated, 0.0)
     start_v = v[window.obs_start]

@@ -38,11 +38,11 @@ def fit(
     generator: torch.Generator,
     check: Callable[[int], None],
 ) -> Iterator[int]:
-    """Minimise a loss with Adam.
+    """Minimise a loss with Adam. The network is updated while the caller iterates; without iteration nothing happens.
 
     Args:
         network: network to fit.
-        steps: `[S]` int64, the steps that batches are drawn from.
+        steps: `[S]` int64 indices of the steps from which batches are drawn, with replacement.
         options: options of the fit.
         compute_loss: returns the loss of a batch, given its steps `[batch_size]`.
         generator: draws batches.

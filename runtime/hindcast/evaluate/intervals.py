@@ -14,7 +14,7 @@ Interval = tuple[float, float]
 def resample_counts(num_episodes: int, num_resamples: int, seed: int) -> F64:
     """Return how often each resample contains each episode, `[1 + num_resamples, num_episodes]`.
 
-    The first row is the original, all ones; the others draw episodes with replacement.
+    The first row is the original, all ones; in all other rows, episodes are drawn with replacement.
     """
     generator = np.random.default_rng(seed)
     counts = generator.multinomial(
@@ -66,8 +66,8 @@ def jackknife_interval(
         return None
     if total == 0.0:
         return value - margin, value + margin
-    # A few squares may make up most of the variance: it is as uncertain as that of (Σd²)² / Σd⁴ equal squares. That
-    # number is halved, because episodes of still larger weight may not have been recorded.
+    # A few squares may make up most of the variance, which is then as uncertain as a sum of (Σd²)² / Σd⁴ equal squares.
+    # This number is halved, because episodes of still larger weight may not have been recorded.
     degrees_of_freedom = total**2 / float(np.square(squares).sum()) / 2
     error = np.sqrt(total * (1 - 1 / len(squares)))
     return student_interval(value, float(error), level, max(1, int(degrees_of_freedom)), margin)
@@ -80,7 +80,7 @@ def student_interval(
 
     Args:
         value: the mean.
-        error: its standard error.
+        error: standard error of the mean.
         level: confidence level.
         degrees_of_freedom: degrees of freedom of the standard error.
         margin: width to add on each side.

@@ -46,8 +46,8 @@ from hindcast.models.policy import Policy
 from hindcast.pipeline.window import WindowData
 
 Check = Callable[[str, int, int], None]
-"""Called with the name of the model that is being fitted ("behaviour" or "model"), the number of its updates so far and
-in total; an exception from it ends the evaluation."""
+"""Called with the name of the model that is being fitted ("behaviour" or "model"), the number of its updates so far
+and its maximum number of updates; an exception from it ends the evaluation."""
 
 MAX_CALIBRATION_ERROR: Final = 0.1
 """Calibration error of a clone above which its ratios are unreliable."""
@@ -64,7 +64,7 @@ MIN_EFFECTIVE_EPISODES: Final = 10.0
 """Effective episodes below which estimates by ratios are refused."""
 
 _NUM_ACTION_SAMPLES: Final = 8
-"""Samples of the policy's actions in an initial state, if they cannot be listed."""
+"""Number of actions to sample from the policy in an initial state, if its actions cannot be listed."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class OfflineOptions:
     """Options of an offline evaluation.
 
     Attributes:
-        gamma: discount of all estimates and of the behaviour's return that they are compared with.
+        gamma: discount factor of all estimates, and of the behaviour's return with which they are compared.
         explore: True if the policy samples its actions, False if it takes their mode.
         clip: upper bound of one step's ratio; None for no bound. Clipped ratios vary less and are biased.
         level: confidence level of intervals.
@@ -96,15 +96,15 @@ class OfflineOptions:
 
 @dataclass(frozen=True)
 class Estimate:
-    """One estimate of the policy's discounted return.
+    """One estimate of the policy's discounted return, or the behaviour's discounted return as recorded.
 
     Attributes:
         value: the estimate.
         interval: `intervals.jackknife_interval`, widened by `estimators.missing_weight_margins`. For `dm`, Student's
             interval over the model's members, widened by the model's maximum error. None if one episode has all the
-            weight.
+            weight or, for `dm`, if the model has a single member.
         bootstrap: percentiles of the estimate over resamples of the episodes; None for `dm`, and if the estimate is
-            undefined for some resamples. It is too narrow if a few episodes have most of the weight.
+            undefined for some resamples. The bootstrap is too narrow if a few episodes have most of the weight.
     """
 
     value: float
@@ -124,8 +124,8 @@ class OfflineReport:
         calibration: calibration of the behaviour's clone; None without a clone.
         effective_episodes: see `estimators.effective_episodes`; None without ratios.
         signals: cheap metrics by name: `action_agreement` (discrete actions), `imitation_loss` (not for policies that
-            sample without a density, such as FQL's), `td_error` (root mean square), `mean_q`, `max_q`; with a critic,
-            also `critic_initial_value`, `critic_mean_q`, `critic_max_q`.
+            sample without a density, such as FQL's); with a model, `td_error` (root mean square), `mean_q`, `max_q`;
+            with a critic, `critic_initial_value`, `critic_mean_q`, `critic_max_q`.
         verdict: comparison of the policy with the behaviour.
     """
 
@@ -154,7 +154,7 @@ def evaluate_offline(
     """Evaluate a policy on episodes that another policy played.
 
     Args:
-        policy: policy to evaluate. A recurrent one gets estimates by ratios only, from recorded log-probabilities.
+        policy: policy to evaluate. A recurrent policy gets estimates by ratios only, from recorded log-probabilities.
         dataset: recorded episodes; they are loaded into memory as a whole.
         name: name of the data in messages.
         options: None for the defaults.
@@ -194,6 +194,8 @@ class OfflineEvaluator:
         self, policy: Policy, check: Check = lambda *_: None, critic: Critic | None = None
     ) -> OfflineReport:
         """Evaluate a policy; the same policy gives the same report.
+
+        The first call that needs a clone of the behaviour fits it; later calls use the same clone.
 
         Args:
             policy: policy to evaluate.
@@ -241,6 +243,7 @@ def ratio_problem(target: TargetPolicy, options: OfflineOptions, is_logp_recorde
 
 
 def _explore_hint(target: TargetPolicy) -> str:
+    """Return the advice to sample actions, if the policy could sample but is evaluated greedily; else empty."""
     samples = target.module.action_head.is_stochastic and not target.explore
     return "; evaluate it with sampled actions (explore)" if samples else ""
 
@@ -292,12 +295,13 @@ class _Evaluation:
             rewards=np.asarray(window.columns[Columns.REWARDS].numpy(), dtype=np.float64),
             gamma=self.options.gamma,
             log_ratio=log_ratio,
-            values=self._model and self._model.values,
+            values=None if self._model is None else self._model.values,
             clip=self.options.clip,
         )
 
     @cached_property
     def _model(self) -> CrossFitResult | None:
+        """The fitted models' values of the episodes; None without a model."""
         fit = self.options.fit
         if fit is None or self.target.is_stateful:
             return None
@@ -321,6 +325,7 @@ class _Evaluation:
 
     @cached_property
     def _refusals(self) -> dict[str, str]:
+        """Name of each estimate that is refused -> reason; the model's reason if both ratios and model are missing."""
         ratio_reasons: dict[str, str] = dict.fromkeys(
             (*RATIO_ESTIMATES, *DOUBLY_ROBUST_ESTIMATES), self._ratio_refusal
         )
@@ -399,6 +404,7 @@ class _Evaluation:
     def _max_model_error(self) -> float:
         """Largest absolute error within the interval of the model's error."""
         error, contributions = self._model_error
+        # There is no interval if one episode has all the weight.
         return max(map(abs, jackknife_interval(error, contributions, self.options.level) or (error,)))
 
     def _verdict(self) -> Verdict:
@@ -407,8 +413,8 @@ class _Evaluation:
         name = next((name for name in ("wdr", "pdwis", "dm") if name in samples), None)
         if name is None:
             return no_verdict(self._ratio_refusal)
-        # After a cut-off the estimate includes the model's value, but the behaviour's recorded return includes
-        # nothing. It is subtracted: both policies are assumed to continue in the same way.
+        # Of an episode that was cut off, `wdr` and `dm` include the model's value of the continuation, but the
+        # behaviour's recorded return does not. The value is subtracted: both policies are assumed to continue equally.
         continuation = (
             0.0 if name == "pdwis" else counts @ continuation_values(self._evidence) / counts.sum(1)
         )
@@ -417,15 +423,15 @@ class _Evaluation:
             assert self._model is not None
             spread = math.hypot(self._model.spread, samples["behaviour"][1:].std(), self._model_error[0])
             return verdict_from_model(float(gains[0]), spread, name, self._ratio_refusal)
-        return verdict_from_resamples(
-            gains[1:], samples["behaviour"][1:], name, self._effective_episodes or 0.0
-        )
+        assert self._effective_episodes is not None
+        return verdict_from_resamples(gains[1:], samples["behaviour"][1:], name, self._effective_episodes)
 
     def _signals(self) -> dict[str, float]:
         signals: dict[str, float] = {}
         head = self.target.module.action_head
         if head.is_discrete:
             signals["action_agreement"] = self._mean_over_steps(self._action_agreement)
+        # A head that samples without a density has no loss of imitation.
         if head.is_stochastic or not head.noise_size:
             signals["imitation_loss"] = self._mean_over_steps(self._imitation_loss)
         if self._evidence.values is not None:

@@ -13,7 +13,7 @@ from hindcast.worker_processes import Workers
 _MAX_DEATHS = 3
 
 ReportOrError = EnvReport | UserError
-"""The report of a range of episodes, or the error that the user's code raised in it."""
+"""The report of a range of episodes, or the error that the user's code raised while it was played."""
 
 
 class RunningEvaluation(NamedTuple):
@@ -27,7 +27,7 @@ class RunningEvaluation(NamedTuple):
 class EvaluationWorkers:
     """Evaluates policies in other processes.
 
-    The episodes of one evaluation are assigned to workers by index. An episode is the same in every worker, so the
+    The episodes of one evaluation are assigned to workers by index. An episode is the same in each worker, so the
     report does not depend on the number of workers.
 
     Args:
@@ -46,16 +46,17 @@ class EvaluationWorkers:
     def gather(self, evaluation: RunningEvaluation, timeout: float | None = None) -> EnvReport:
         """Wait for an evaluation; return its report, with the episodes in order of their index.
 
-        Of an open-ended evaluation, ranges that have not started are cancelled, except the first. If a worker dies, it
-        is replaced and the evaluation is repeated.
+        Of an open-ended evaluation, ranges that have not started are cancelled, except the first. If a worker dies,
+        `workers` replaces it, and the evaluation is repeated, at most twice.
 
         Args:
             evaluation: the result of `submit`.
-            timeout: seconds to wait; None waits indefinitely.
+            timeout: seconds to wait for each range of episodes in turn; None waits indefinitely.
 
         Raises:
-            UserError: the environment raised, or keeps killing the workers.
-            TimeoutError: the evaluation did not finish in time.
+            UserError: the environment raised.
+            WorkerLost: workers died in three attempts.
+            TimeoutError: a range did not finish in time.
         """
         for _ in range(_MAX_DEATHS):
             try:

@@ -48,16 +48,17 @@ def load_window(dataset: Dataset, policy: Policy, gamma: float, name: str) -> Wi
         connectors=(),
         extra_columns=frozenset(),
     )
+    # The budget does not matter: `load_all` loads all data also if a training would stream them.
     window = SourceFeed(name, dataset, settings, budget=0).load_all()
     _refuse_invalid_logp(window, dataset)
     return window
 
 
 def _refuse_invalid_logp(window: WindowData, dataset: Dataset) -> None:
-    """Refuse log-probabilities that are not finite numbers.
+    """Check that all log-probabilities are finite numbers, if the data have log-probabilities.
 
     Raises:
-        DataError: with the file and row of the first episode that has one.
+        DataError: a log-probability is not finite; the message names the file and row of the first such episode.
     """
     # A single NaN would make every sum of ratios NaN.
     if Columns.ACTION_LOGP not in window.columns:
@@ -87,7 +88,7 @@ def _locate_episode(dataset: Dataset, episode: int) -> EpisodeLocation:
 
 
 def has_logp(dataset: Dataset) -> bool:
-    """Return True if the log-probabilities of the recorded actions are in the data."""
+    """Return True if the data contain the log-probabilities of the recorded actions."""
     return Columns.ACTION_LOGP in {root(leaf) for leaf in dataset.spec.leaves}
 
 
@@ -97,12 +98,12 @@ def map_steps(window: WindowData, compute: Callable[[Batch], Tensor], steps: Ten
     Args:
         window: the window.
         compute: returns `[B, ...]` for a batch of B steps.
-        steps: steps to apply it to; None for all.
+        steps: indices of the steps to apply `compute` to; None for all steps.
     """
     steps = torch.arange(window.num_steps) if steps is None else steps
     return torch.cat([compute(window.gather(batch_steps)) for batch_steps in steps.split(_BATCH_ROWS)])
 
 
 def steps_of_episodes(window: WindowData, episodes: Tensor) -> Tensor:
-    """Return the steps of the episodes that the mask `episodes` `[N]` selects, in order."""
+    """Return the indices of the steps of the episodes that the mask `episodes` `[N]` selects, in order."""
     return torch.nonzero(episodes.repeat_interleave(window.length)).squeeze(1)

@@ -1,6 +1,6 @@
 """`TargetPolicy`: the policy to evaluate, as it acts in recorded states.
 
-Shape suffixes: S = steps of a window, P = parameters of an action's distribution.
+Shapes: B = batch, K = actions in a state, S = steps of a window, P = parameters of an action's distribution.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class TargetPolicy:
     """A policy to evaluate, which either samples its actions or takes their mode.
 
     Args:
-        policy: the policy. For a recurrent one, batches must come from `with_recurrent_outputs(window)`.
+        policy: the policy; its module is set to evaluation mode. For a recurrent policy, batches must come from
+            `with_recurrent_outputs(window)`.
         explore: True to sample actions, False to take the mode.
     """
 
@@ -49,11 +50,11 @@ class TargetPolicy:
 
     @torch.no_grad()
     def with_recurrent_outputs(self, window: WindowData) -> WindowData:
-        """Return the window with `action_dist_inputs` `[S, P]`, carrying the state through each episode.
+        """Return a window with the column `action_dist_inputs` `[S, P]` added, computed with the state of each step.
 
         The policy sees the recorded observations and, if it reads them, rewards and actions.
         """
-        # All episodes advance together, longest first, so that the unfinished ones are a prefix of the batch.
+        # All episodes advance together, longest first, so that the unfinished episodes are a prefix of the batch.
         longest_first = window.length.argsort(descending=True, stable=True)
         length = window.length[longest_first]
         first_step = (window.length.cumsum(0) - window.length)[longest_first]
@@ -64,7 +65,7 @@ class TargetPolicy:
             batch = window.gather(steps)
             state = {name: rows[: len(steps)] for name, rows in state.items()}
             inputs = {**batch, **as_leaves(Columns.STATE_IN, state)}
-            if self.module.sees_rewards and t:
+            if self.module.sees_rewards and t:  # no reward precedes the first step
                 inputs[Columns.PREV_REWARDS] = window.columns[Columns.REWARDS][steps - 1].float()
             outputs = self._forward(inputs)
             dist_inputs[steps] = outputs[Columns.ACTION_DIST_INPUTS]
@@ -82,7 +83,7 @@ class TargetPolicy:
 
     @torch.no_grad()
     def logp(self, batch: Batch) -> Tensor:
-        """Return the log-probability `[B]` (float64) of the recorded actions; 0 or -inf for a greedy policy."""
+        """Return the log-probability `[B]` (float64) of the recorded actions: 0 or -inf if the policy is greedy."""
         distribution, actions = self.distribution(batch), actions_of(batch)
         if self.explore:
             return distribution.logp(actions).double()
@@ -91,18 +92,18 @@ class TargetPolicy:
 
     @torch.no_grad()
     def weighted_actions(
-        self, batch: Batch, count: int, generator: torch.Generator
+        self, batch: Batch, num_samples: int, generator: torch.Generator
     ) -> tuple[Actions, Tensor]:
         """Return actions and weights that represent the policy's distribution.
 
         Args:
             batch: states.
-            count: number of samples, if the actions cannot be enumerated.
+            num_samples: number of samples, if the actions cannot be enumerated.
             generator: generator of the samples.
 
         Returns:
-            Actions `[K, B, *shape]` and weights `[K, B]`, which sum to 1 over K: the mode of a greedy policy, all
-            actions of a Discrete space with their probabilities, otherwise samples.
+            Actions `[K, B, *shape]` and weights `[K, B]`, which sum to 1 over K: the mode if the policy takes it
+            or draws no noise, all actions of a Discrete space with their probabilities, otherwise samples.
         """
         distribution, space = self.distribution(batch), self.module.action_space
         num_rows = num_timesteps(batch)
@@ -113,7 +114,7 @@ class TargetPolicy:
             actions = indices.unsqueeze(1).expand(-1, num_rows)
             return actions, torch.stack([distribution.logp(choice).exp() for choice in actions])
         else:
-            noises = (sample_noise(self.module, batch, generator) for _ in range(count))
+            noises = (sample_noise(self.module, batch, generator) for _ in range(num_samples))
             candidates = [distribution.sample(noise) for noise in noises]
         actions_by_candidate: Actions = tree_map(lambda *samples: torch.stack(samples), *candidates)
         return actions_by_candidate, torch.full((len(candidates), num_rows), 1.0 / len(candidates))

@@ -13,7 +13,7 @@ from hindcast import formatting
 
 _CONFIDENCE = 0.95
 _NEGLIGIBLE_GAIN = 1e-3
-"""In standard deviations of the return."""
+"""Gain up to which two policies count as equal, in standard deviations of the return."""
 
 Answer = Literal["better", "worse", "unknown"]
 
@@ -36,7 +36,7 @@ class Verdict:
 
 
 def no_verdict(reason: str) -> Verdict:
-    """Return an unknown verdict for a reason."""
+    """Return the verdict "unknown" with a reason."""
     return Verdict("unknown", None, None, f"no verdict: {reason}")
 
 
@@ -47,9 +47,9 @@ def verdict_from_resamples(
 
     Args:
         gains: `[R]` estimate minus the behaviour's return in the same resample.
-        returns: `[R]` the behaviour's return.
+        returns: `[R]` the behaviour's return in each resample.
         estimate: name of the estimate.
-        num_effective_episodes: `estimators.effective_episodes` of its weights.
+        num_effective_episodes: `estimators.effective_episodes` of the estimate's weights.
     """
     if not np.isfinite(gains).all():
         return no_verdict("in some resamples all episodes have weight 0")
@@ -66,7 +66,7 @@ def verdict_from_model(gain: float, spread: float, estimate: str, reason: str) -
 
     Args:
         gain: estimate minus the behaviour's return.
-        spread: standard deviation of the gain.
+        spread: standard deviation of the gain; there is no verdict if it is 0 or NaN.
         estimate: name of the estimate.
         reason: why no estimate by ratios is available.
     """

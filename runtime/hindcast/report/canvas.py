@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-WIDTH = 6.0
+WIDTH = 6.0  # inches
 DPI = 200
-TITLE_CHARACTERS = 60
+TITLE_CHARACTERS = 60  # maximum per line, as for captions
 CAPTION_CHARACTERS = 70
 
 
@@ -75,7 +75,7 @@ class Picture:
     Attributes:
         title: the finding, as a sentence.
         caption: description of what the picture shows.
-        draw: draws into an empty figure.
+        draw: draws into a figure that has only the title and the caption.
         height: height of the figure below title and caption, in inches.
     """
 
@@ -101,7 +101,7 @@ def render(picture: Picture, theme: Theme) -> bytes:
     figure = _blank_figure(picture, theme)
     picture.draw(figure, theme)
     buffer = io.BytesIO()
-    # `savefig` would draw it twice. Compression level 4 is as small as the default of 6, and faster.
+    # `savefig` would draw the figure twice. Compression level 4 is as small as the default of 6, and faster.
     FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": None}, pil_kwargs={"compress_level": 4})
     return buffer.getvalue()
 
@@ -112,6 +112,7 @@ def _blank_figure(picture: Picture, theme: Theme) -> Figure:
 
     title = textwrap.wrap(picture.title, TITLE_CHARACTERS)
     caption = textwrap.wrap(picture.caption, CAPTION_CHARACTERS)
+    # The heights of a line of the title and of the caption, and of the margins.
     head_inches = 0.21 + 0.21 * len(title) + 0.17 * len(caption)
     total_inches = picture.height + head_inches
     figure = Figure(figsize=(WIDTH, total_inches), dpi=DPI, facecolor=theme.paper)
@@ -169,7 +170,7 @@ def _tick_label(axis: Axis, value: float, _: object) -> str:
 
 
 def draw_end_labels(axes: Axes, labels: Sequence[Label], font_size: float = 9.5) -> None:
-    """Write labels right of the axes, moved apart if they overlap; the axes' limits must be final."""
+    """Write labels right of the axes, moved apart if they overlap. Call it after the axes' limits are set."""
     low, high = axes.get_ylim()
     gap = 1.35 * font_size / 72 * DPI / axes.bbox.height
     sorted_labels = sorted(labels, key=lambda label: label.y)
@@ -183,8 +184,8 @@ def draw_end_labels(axes: Axes, labels: Sequence[Label], font_size: float = 9.5)
 
 def spread_apart(heights: Sequence[float], gap: float) -> list[float]:
     """Move ascending heights as little as possible so that they are at least `gap` apart and at most 1."""
-    # After subtracting `gap` for each label below, the heights only have to ascend. This is isotonic regression, which
-    # replaces each descending run by its mean.
+    # After subtracting `gap` from a height for each label below it, the heights only have to ascend. This is isotonic
+    # regression, which replaces each descending run of heights by the run's mean.
     runs: list[list[float]] = []
     for num_below, height in enumerate(heights):
         runs.append([height - gap * num_below])

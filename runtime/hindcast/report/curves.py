@@ -41,7 +41,7 @@ def lookup(result: Result, *names: str) -> float | None:
 
 @dataclass(frozen=True)
 class Line:
-    """One metric over the run: `x` and `y`, both `[n]`."""
+    """One metric over the run: `y` `[n]` at the training iterations or timesteps `x` `[n]`; empty without values."""
 
     x: F64
     y: F64
@@ -75,7 +75,7 @@ class ReturnCurve:
 class EstimateCurve(ReturnCurve):
     """An estimate of the policy's return on held-out episodes, over the run.
 
-    `low` and `high` are the bounds of its interval; without one they equal `mean`.
+    `low` and `high` are the bounds of the estimate's interval; without an interval they equal `mean`.
 
     Attributes:
         name: name of the estimate.
@@ -96,7 +96,9 @@ class Curves:
 
     @cached_property
     def evaluation(self) -> ReturnCurve | None:
-        """Evaluation returns over training iterations."""
+        """Evaluation returns over training iterations; None without evaluations."""
+        # An evaluation parallel to training is in the result of a later iteration than that of its weights. A user's
+        # evaluation function may not name the iteration.
         return _make_return_curve(
             (
                 lookup(evaluation, "training_iteration") or lookup(result, "training_iteration") or 0.0,
@@ -108,7 +110,7 @@ class Curves:
 
     @cached_property
     def evaluation_by_timesteps(self) -> ReturnCurve | None:
-        """Evaluation returns over the timesteps that an online algorithm had sampled by then."""
+        """Evaluation returns over the timesteps that an online algorithm had sampled; None without evaluations."""
         return _make_return_curve(
             (timesteps, evaluation)
             for result in self.results
@@ -132,6 +134,7 @@ class Curves:
         if not evaluations:
             return None
         last = evaluations[-1]
+        # By iteration, because several results may contain the same evaluation.
         name = next(iter(last["estimates"]))
         rows = {
             evaluation["training_iteration"]: (
@@ -177,7 +180,7 @@ class Curves:
 
     @cached_property
     def gradient_norm(self) -> Line | None:
-        """Norm of the gradients before clipping."""
+        """Norm of the gradients before clipping; None if it was not recorded."""
         return next((line for name, line in self.learner_metrics.items() if name.startswith("grad")), None)
 
     @property
@@ -198,7 +201,7 @@ class Curves:
         return _make_line(self.results, "timesteps_per_s")
 
     def last(self, *names: str) -> float | None:
-        """Return the latest value of a metric, or None if it has none."""
+        """Return the latest value of the metric at a nested key, or None if no result has one."""
         values = (lookup(result, *names) for result in reversed(self.results))
         return next((value for value in values if value is not None), None)
 
@@ -209,7 +212,7 @@ class Curves:
 
     @property
     def timesteps(self) -> float | None:
-        """Timesteps that an online algorithm sampled in the whole run, or on which an offline one was trained."""
+        """Timesteps that an online algorithm sampled in the whole run, or on which an offline algorithm was trained."""
         return self.last(SAMPLED_STEPS_KEY) or self.last(TRAINED_STEPS_KEY)
 
     @property
@@ -220,7 +223,7 @@ class Curves:
 
     @cached_property
     def seconds_by_activity(self) -> dict[str, float]:
-        """Seconds by activity, in the order of `TIMERS`; last, the seconds that no timer measured."""
+        """Seconds by activity in the order of `TIMERS`; then, as `UNTIMED_LABEL`, those that no timer measured."""
         seconds_by_activity = dict(self._timed_seconds)
         untimed_seconds = (self.seconds or 0.0) - sum(seconds_by_activity.values())
         if seconds_by_activity and untimed_seconds > 0:
@@ -246,8 +249,8 @@ def _offline_evaluation(result: Result) -> Result:
 
 
 def _learner_metrics(result: Result) -> Mapping[str, Any]:
-    policy = result.get("learners", {}).get("default_policy", {})
-    return policy if isinstance(policy, Mapping) else {}
+    metrics = result.get("learners", {}).get("default_policy", {})
+    return metrics if isinstance(metrics, Mapping) else {}
 
 
 def _make_line(results: Sequence[Result], *names: str, x_key: str = "training_iteration") -> Line:
@@ -261,18 +264,19 @@ def _make_line(results: Sequence[Result], *names: str, x_key: str = "training_it
 
 
 def _make_return_curve(points: Iterable[tuple[float, Result]]) -> ReturnCurve | None:
+    """Return the curve of (x, evaluation) pairs; the last evaluation counts for each x. None without a mean return."""
     rows = {}
-    episodes = set()
-    for x, result in points:
-        mean = lookup(result, "env_runners", "episode_return_mean")
+    episode_counts = set()
+    for x, evaluation in points:
+        mean = lookup(evaluation, "env_runners", "episode_return_mean")
         if mean is None:
             continue
-        low = lookup(result, "env_runners", "episode_return_min")
-        high = lookup(result, "env_runners", "episode_return_max")
+        low = lookup(evaluation, "env_runners", "episode_return_min")
+        high = lookup(evaluation, "env_runners", "episode_return_max")
         rows[x] = (x, mean, mean if low is None else low, mean if high is None else high)
-        episodes.add(lookup(result, "env_runners", "num_episodes"))
+        episode_counts.add(lookup(evaluation, "env_runners", "num_episodes"))
     if not rows:
         return None
     x, mean, low, high = np.array([rows[key] for key in sorted(rows)], np.float64).T
-    count = episodes.pop() if len(episodes) == 1 else None
-    return ReturnCurve(x, mean, low, high, int(count or 0))
+    num_episodes = episode_counts.pop() if len(episode_counts) == 1 else None
+    return ReturnCurve(x, mean, low, high, int(num_episodes or 0))

@@ -27,7 +27,10 @@ MAX_EVEN_RATIO = 1.25
 
 
 def data_plots(summary: Summary) -> dict[str, Picture | None]:
-    """Draw the pictures of a dataset: `returns`, `lengths`, and one for each of the first four action leaves."""
+    """Return the pictures of a dataset: `returns`, `lengths`, and one for each of the first four action leaves.
+
+    A picture is None if the data have no values for it.
+    """
     pictures: dict[str, Picture | None] = {
         "returns": _histogram(summary.returns, "return", "", "more", "return of an episode"),
         "lengths": _histogram(
@@ -42,7 +45,7 @@ def data_plots(summary: Summary) -> dict[str, Picture | None]:
 def _histogram(
     distribution: ValueDistribution | None, verb: str, unit: str, comparative: str, axis_label: str
 ) -> Picture | None:
-    """Draw a histogram of returns or lengths.
+    """Return a picture with a histogram of returns or lengths.
 
     Args:
         distribution: the returns or lengths; None if they are unknown.
@@ -116,7 +119,10 @@ def _mark_median(axes: Axes, theme: Theme, distribution: ValueDistribution) -> N
 
 
 def action_plot(summary: Summary, leaf: ActionLeaf) -> Picture | None:
-    """Draw the frequency of each discrete action, or the distribution of each dimension of continuous ones."""
+    """Return a picture of the frequency of each discrete action, or of each dimension's distribution.
+
+    None if the leaf has neither.
+    """
     if leaf.values is not None:
         return _discrete_plot(summary, leaf.name, _count_values(summary, leaf))
     if leaf.dimensions:
@@ -137,7 +143,7 @@ def _count_values(summary: Summary, leaf: ActionLeaf) -> dict[int, int]:
 def _discrete_plot(summary: Summary, name: str, counts: dict[int, int]) -> Picture:
     total = sum(counts.values())
     plotted_values = sorted(sorted(counts, key=lambda value: counts[value], reverse=True)[:MAX_DISCRETE_BARS])
-    shares = np.array([100 * counts[value] / total for value in plotted_values])
+    percentages = np.array([100 * counts[value] / total for value in plotted_values])
     caption = f"Share of {formatting.count(summary.sampled_timesteps)} timesteps"
     if len(plotted_values) < len(counts):
         caption += f"; the {len(plotted_values)} most frequent of {len(counts)} values"
@@ -145,22 +151,23 @@ def _discrete_plot(summary: Summary, name: str, counts: dict[int, int]) -> Pictu
     def draw(figure: Figure, theme: Theme) -> None:
         axes = figure.subplots()
         style_axes(axes, theme, "action" if name == "actions" else name, "% of timesteps")
-        _draw_share_bars(axes, theme, shares)
+        _draw_percentage_bars(axes, theme, percentages)
         axes.set_xticks(range(len(plotted_values)), [str(value) for value in plotted_values])
-        axes.set_ylim(0, 1.12 * shares.max())
+        axes.set_ylim(0, 1.12 * percentages.max())
         if len(plotted_values) <= MAX_LABELLED_BARS:
-            for position, share in enumerate(shares):
+            for position, percentage in enumerate(percentages):
                 axes.annotate(
-                    formatting.as_percentage(share / 100), (position, share), xytext=(0, 3), textcoords="offset points",
+                    formatting.as_percentage(percentage / 100), (position, percentage),
+                    xytext=(0, 3), textcoords="offset points",
                     ha="center", fontsize=9.5, fontweight="bold", color=theme.ink,
                 )  # fmt: skip
 
     return Picture(_discrete_title(name, counts), caption, draw)
 
 
-def _draw_share_bars(axes: Axes, theme: Theme, shares: NDArray[np.float64]) -> None:
-    axes.bar(np.arange(len(shares)), shares, 0.7, color=theme.main)
-    axes.set_xlim(-0.8, len(shares) - 0.2)
+def _draw_percentage_bars(axes: Axes, theme: Theme, percentages: NDArray[np.float64]) -> None:
+    axes.bar(np.arange(len(percentages)), percentages, 0.7, color=theme.main)
+    axes.set_xlim(-0.8, len(percentages) - 0.2)
 
 
 def _discrete_title(name: str, counts: dict[int, int]) -> str:
@@ -212,12 +219,16 @@ def _draw_panel(axes: Axes, theme: Theme, name: str, distribution: ValueDistribu
     axes.set_yticks([])
     _draw_histogram_bars(axes, theme, distribution)
     axes.axvline(distribution.mean, color=theme.reference, linewidth=1.2, dashes=(5, 3))
-    title = f"dimension {name}, mean {formatting.significant(round(distribution.mean, 2) + 0.0)}"
+    mean = round(distribution.mean, 2) + 0.0  # adding 0.0 turns -0.0 into 0.0
+    title = f"dimension {name}, mean {formatting.significant(mean)}"
     axes.set_title(title, loc="left", fontsize=8.5, color=theme.muted_ink, pad=3)
 
 
 def coverage_plots(summary: Summary) -> dict[str, Picture | None]:
-    """Draw `coverage`, and the ranges of each of the first four observation leaves, if it has bounds."""
+    """Return `coverage`, and `range-<leaf>` for each of the first four observation leaves.
+
+    A picture is None if the summary has no coverage in two dimensions, or if the leaf has no bounds.
+    """
     pictures: dict[str, Picture | None] = {
         "coverage": _coverage_picture(summary.coverage) if summary.coverage else None
     }
@@ -228,7 +239,7 @@ def coverage_plots(summary: Summary) -> dict[str, Picture | None]:
 
 def _coverage_picture(coverage: Coverage) -> Picture | None:
     counts = np.array(coverage.counts, dtype=np.float64)
-    if counts.shape[1] == 1:
+    if counts.shape[1] == 1:  # the grid has one dimension
         return None
     title = f"Observations visit {formatting.as_percentage(coverage.occupied_share)} of the grid's cells"
     caption = (
@@ -267,7 +278,7 @@ def _coverage_picture(coverage: Coverage) -> Picture | None:
 
 
 def _range_picture(leaf: ObservationLeaf) -> Picture | None:
-    """Draw a bar for each dimension: the share of its bounds that the data cover."""
+    """Return a picture with a bar for each bounded dimension: the share of its bounds that the data cover."""
     shares_by_dimension = [
         (index, share)
         for index, share in zip(leaf.shown_dimensions, leaf.share_of_space, strict=True)
@@ -280,11 +291,11 @@ def _range_picture(leaf: ObservationLeaf) -> Picture | None:
             shares_by_dimension[i]
             for i in np.linspace(0, len(shares_by_dimension) - 1, MAX_RANGES).round().astype(int)
         ]
-    shares = np.array([100 * share for _, share in shares_by_dimension])
+    percentages = np.array([100 * share for _, share in shares_by_dimension])
     noun = "observations" if leaf.name == "obs" else leaf.name
     min_share, max_share = (
-        formatting.as_percentage(shares.min() / 100),
-        formatting.as_percentage(shares.max() / 100),
+        formatting.as_percentage(percentages.min() / 100),
+        formatting.as_percentage(percentages.max() / 100),
     )
     title = f"Dimensions of {noun} cover {min_share} to {max_share} of their bounds"
     if min_share == max_share:
@@ -297,10 +308,11 @@ def _range_picture(leaf: ObservationLeaf) -> Picture | None:
     def draw(figure: Figure, theme: Theme) -> None:
         axes = figure.subplots()
         style_axes(axes, theme, "dimension", "% of the bounds")
-        _draw_share_bars(axes, theme, shares)
-        step = -(-len(shares_by_dimension) // 16)
-        names = [str(index) for index, _ in shares_by_dimension[::step]]
-        axes.set_xticks(range(0, len(shares_by_dimension), step), names, fontsize=9.5 if step == 1 else 7)
-        axes.set_ylim(0, max(100.0, 1.08 * shares.max()))
+        _draw_percentage_bars(axes, theme, percentages)
+        bars_per_tick = -(-len(shares_by_dimension) // 16)  # rounded up, so that there are at most 16 ticks
+        names = [str(index) for index, _ in shares_by_dimension[::bars_per_tick]]
+        font_size = 9.5 if bars_per_tick == 1 else 7
+        axes.set_xticks(range(0, len(shares_by_dimension), bars_per_tick), names, fontsize=font_size)
+        axes.set_ylim(0, max(100.0, 1.08 * percentages.max()))
 
     return Picture(title, caption, draw, height=2.8)

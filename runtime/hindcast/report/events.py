@@ -16,11 +16,11 @@ class Progress:
 
     Attributes:
         resource: `Kind/name`.
-        stage: "Training the expert" | "Recording" | "Training".
+        stage: name of the stage, such as "Training the expert", "Recording", "Preparing the data" or "Training".
         done: amount done, in `unit`.
         total: amount at which the stage ends; None if only a stop criterion on a metric ends it.
-        unit: "episodes" | "timesteps" | "iterations" | "updates".
-        metrics: numbers to show next to the bar: `return`, `loss`, `timesteps_per_s`, `timesteps`, `episodes`…
+        unit: unit of the amounts, such as "episodes", "timesteps", "iterations" or "updates".
+        metrics: numbers to show with the progress: `return`, `loss`, `timesteps_per_s`, `timesteps`, `episodes`…
         verdict: verdict of the latest offline evaluation, in one sentence.
     """
 
@@ -71,7 +71,7 @@ class DistinctNotes(Reporter):
     """A reporter that forwards each note only once, because several trainings on the same data have equal notes.
 
     Args:
-        reporter: receives the events; None drops all.
+        reporter: receives the events; None drops all events.
     """
 
     def __init__(self, reporter: Reporter | None) -> None:

@@ -52,7 +52,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Command:
-    """A command to type, and its purpose."""
+    """A text to copy, which is a command, code or YAML, and the purpose of the text."""
 
     purpose: str
     text: str
@@ -74,7 +74,7 @@ class Page:
         kind: line above the name: what the page describes.
         name: name of the resource or the dataset, the page's title.
         outcome: the result in one sentence.
-        tiles, sections, tables, commands, problems: content, in the template's order.
+        tiles, sections, tables, commands, problems: content; the template puts the problems before the tables.
         spec: the resource as YAML; empty to leave it out.
     """
 
@@ -91,7 +91,7 @@ class Page:
 
 @dataclass(frozen=True)
 class _RenderedPicture:
-    """A picture as data URIs in both themes, and the PNG of the light theme.
+    """A picture as a PNG in the light theme, and as data URIs in both themes.
 
     Attributes:
         name: file name without its ending.
@@ -143,7 +143,7 @@ def _render_pictures(section: Section) -> list[_RenderedPicture]:
         if picture is None:
             continue
         light, dark = render(picture, LIGHT), render(picture, DARK)
-        width, height = struct.unpack(">II", light[16:24])  # of the PNG's first chunk, IHDR
+        width, height = struct.unpack(">II", light[16:24])  # in the first chunk of a PNG, IHDR
         alt = f"{picture.title}. {picture.caption}."
         rendered_pictures.append(
             _RenderedPicture(name, light, alt, _data_uri(light), _data_uri(dark), width, height)

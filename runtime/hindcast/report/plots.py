@@ -1,6 +1,6 @@
 """Pictures of a run: returns during training, losses, and the use of time.
 
-Each of these functions returns a `Picture`, or None if the run has no data for it.
+Each public function `…_plot` returns a `Picture`, or None if the run has no data for it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class RecordedReturns:
 def return_plot(
     curves: Curves, *, stop: float | None = None, recorded: RecordedReturns | None = None
 ) -> Picture | None:
-    """Draw the evaluation return over training iterations, with its min-max band.
+    """Return a picture of the evaluation return over training iterations, with its min-max band.
 
     Args:
         curves: curves of the run.
@@ -59,7 +59,7 @@ def return_plot(
 
 
 def estimate_plot(curves: Curves, *, stop: float | None = None) -> Picture | None:
-    """Draw the return estimated from held-out episodes, with its interval and the recorded policy's return.
+    """Return a picture of the return estimated from held-out episodes, and of the recorded policy's return.
 
     Args:
         curves: curves of the run.
@@ -87,12 +87,12 @@ def estimate_plot(curves: Curves, *, stop: float | None = None) -> Picture | Non
 
 
 def expert_plot(curves: Curves, *, stop: float | None = None, algorithm: str | None = None) -> Picture | None:
-    """Draw the expert's return over timesteps: in evaluation, and in the episodes that it learned from.
+    """Return a picture of the expert's return over timesteps: in evaluation, and in the episodes that it learned from.
 
     Args:
         curves: curves of the expert's training.
-        stop: return at which its training stops, drawn as a line.
-        algorithm: its algorithm, for the title; None if unknown.
+        stop: return at which the expert's training stops, drawn as a line.
+        algorithm: the expert's algorithm, for the title; None if unknown.
     """
     curve, sampling = curves.evaluation_by_timesteps, curves.sampling_return
     if curve is None:
@@ -111,12 +111,12 @@ def expert_plot(curves: Curves, *, stop: float | None = None, algorithm: str | N
             labels.append(_make_end_label("learning", sampling.y, theme.muted_ink))
         _add_end_labels(axes, theme, labels, stop, None)
 
-    caption = f"{_return_caption(curve)}; grey: the episodes it learned from"
+    caption = f"{_return_caption(curve)}; grey: the episodes that the expert learned from"
     return Picture(title, caption if len(sampling.y) else _return_caption(curve), draw)
 
 
 def loss_plot(curves: Curves) -> Picture | None:
-    """Draw the first four loss terms and the norm of the gradients, one panel each, over training iterations."""
+    """Return a picture of the first four loss terms and the norm of the gradients, one panel each, over iterations."""
     panels: dict[str, Line] = dict(list(curves.losses.items())[: MAX_PANELS - 1])
     if curves.gradient_norm is not None:
         panels["gradient_norm"] = curves.gradient_norm
@@ -130,6 +130,7 @@ def loss_plot(curves: Curves) -> Picture | None:
             style_axes(axes, theme)
             format_ticks(axes, is_x_integer=True)
             axes.locator_params(axis="y", nbins=4)
+            # The last colour is grey, as the norm of the gradients.
             colour = (
                 theme.muted_ink if name == "gradient_norm" else theme.series[index % (len(theme.series) - 1)]
             )
@@ -149,7 +150,7 @@ def loss_plot(curves: Curves) -> Picture | None:
 
 
 def value_plot(curves: Curves) -> Picture | None:
-    """Draw the critics' mean value of the recorded actions over training iterations."""
+    """Return a picture of the critics' mean value of the recorded actions over training iterations."""
     line, initial = curves.mean_q, curves.initial_value
     if line is None:
         return None
@@ -170,24 +171,24 @@ def value_plot(curves: Curves) -> Picture | None:
 
 
 def time_plot(curves: Curves) -> Picture | None:
-    """Draw a stacked bar of the run's time by activity and, below it, the timesteps per second."""
-    shares = curves.seconds_by_activity
-    if not shares:
+    """Return a picture of a stacked bar of the run's time by activity and, below it, the timesteps per second."""
+    seconds = curves.seconds_by_activity
+    if not seconds:
         return None
-    total = sum(shares.values())
+    total = sum(seconds.values())
     speed = curves.speed
-    largest = max(shares, key=lambda label: shares[label])
-    title = f"{formatting.as_percentage(shares[largest] / total)} of the time went into {largest}"
+    longest = max(seconds, key=lambda label: seconds[label])
+    title = f"{formatting.as_percentage(seconds[longest] / total)} of the time went into {longest}"
     caption = f"Wall time of the run: {formatting.duration(total)}"
     if len(speed.y):
         caption += f"; median {formatting.count(float(np.median(speed.y)))} timesteps a second"
 
     def draw(figure: Figure, theme: Theme) -> None:
         if len(speed.y) < 2:
-            _draw_time_bar(figure.subplots(), theme, shares)
+            _draw_time_bar(figure.subplots(), theme, seconds)
             return
         bar_axes, speed_axes = figure.subplots(2, 1, height_ratios=[1, 1.5])
-        _draw_time_bar(bar_axes, theme, shares)
+        _draw_time_bar(bar_axes, theme, seconds)
         style_axes(speed_axes, theme, _iteration_axis_label(curves), "timesteps / s")
         format_ticks(speed_axes, is_x_integer=True)
         _draw_series(speed_axes, speed, theme.main)
@@ -314,15 +315,17 @@ def running_mean(values: F64, window: int) -> F64:
     return (sums[positions + reach + 1] - sums[positions - reach]) / (2 * reach + 1)
 
 
-def _draw_time_bar(axes: Axes, theme: Theme, shares: Mapping[str, float]) -> None:
-    total = sum(shares.values())
-    colours = _share_colours(theme, list(shares))
+def _draw_time_bar(axes: Axes, theme: Theme, seconds_by_activity: Mapping[str, float]) -> None:
+    """Draw a bar that is divided among the activities, and below it a legend in two columns."""
+    total = sum(seconds_by_activity.values())
+    colours = _activity_colours(theme, list(seconds_by_activity))
     start = 0.0
-    for (_, seconds), colour in zip(shares.items(), colours, strict=True):
+    for seconds, colour in zip(seconds_by_activity.values(), colours, strict=True):
         axes.barh(0, seconds, left=start, color=colour, height=0.5, edgecolor=theme.paper, linewidth=1.5)
         start += seconds
-    rows = math.ceil(len(shares) / 2)
-    for index, ((label, seconds), colour) in enumerate(zip(shares.items(), colours, strict=True)):
+    rows = math.ceil(len(seconds_by_activity) / 2)
+    activities = zip(seconds_by_activity.items(), colours, strict=True)
+    for index, ((label, seconds), colour) in enumerate(activities):
         x, y = 0.52 * (index % 2), -0.62 - 0.42 * (index // 2)
         text = f"{label}: {formatting.duration(seconds)} ({formatting.as_percentage(seconds / total)})"
         axes.scatter([total * (x + 0.008)], [y], s=42, color=colour, marker="s", clip_on=False)
@@ -332,7 +335,7 @@ def _draw_time_bar(axes: Axes, theme: Theme, shares: Mapping[str, float]) -> Non
     axes.axis("off")
 
 
-def _share_colours(theme: Theme, labels: Sequence[str]) -> list[str]:
+def _activity_colours(theme: Theme, labels: Sequence[str]) -> list[str]:
     """Return the activities' colours: an activity has the same colour in every report; untimed seconds are grey."""
     timer_labels = list(TIMERS.values())
     return [

@@ -14,7 +14,7 @@ import orjson
 from hindcast.storage.location import Location
 
 RESULTS_FILE = "results.jsonl"
-_PARTS_FOLDER = "results"
+_OBJECTS_FOLDER = "results"
 _TENSORBOARD_FOLDER = "tensorboard"
 _MAX_CHUNKS: Final = 256
 ITERATION = "training_iteration"
@@ -29,34 +29,39 @@ def read_results(folder: Location) -> list[Result]:
     """
     file = folder.child(RESULTS_FILE)
     lines: list[bytes] = []
+    # On an object store, the next object is named by the number of lines before it.
     while file.exists():
         lines += file.read_bytes().split(b"\n")[:-1]
-        file = _part_file(folder, len(lines))
+        file = _results_object(folder, len(lines))
     return [orjson.loads(line) for line in lines if line]
 
 
 class ResultsLog:
     """A log that appends results to a run folder.
 
-    On an object store it consists of parts, `results/<lines before it>.jsonl`, which are joined when the log is closed
-    or opened again.
+    On an object store, the log consists of several objects, `results/<number of lines before it>.jsonl`, which are
+    joined when the log is closed or opened again.
 
     Args:
         folder: the run folder.
-        resume_at: iteration after which the run continues; later results are dropped, since they will be repeated.
+        resume_at: iteration after which the run continues; later results are removed from the folder when the log is
+            opened, since the run will repeat them.
+
+    Attributes:
+        results: all results of the run, oldest first.
     """
 
     def __init__(self, folder: Location, resume_at: int) -> None:
         self._folder = folder
         self._file = folder.child(RESULTS_FILE)
         earlier_results = [result for result in read_results(folder) if result[ITERATION] <= resume_at]
-        # An evaluation after the last iteration has its own line, without learners. It is dropped, because it will be
-        # repeated.
+        # An evaluation after the last iteration has its own line, without `learners`. It is dropped, because the run
+        # will repeat it.
         self.results = [result for result in earlier_results if "learners" in result]
         self._join()
         num_kept = len(self.results)
         self._line_file = AppendedFile(
-            lambda chunk: self._file if self._file.is_local else _part_file(folder, num_kept + chunk)
+            lambda chunk: self._file if self._file.is_local else _results_object(folder, num_kept + chunk)
         )
         self._tensorboard = TensorBoardWriter(folder, purge_from=resume_at + 1)
 
@@ -71,17 +76,18 @@ class ResultsLog:
         self._tensorboard.write(result[ITERATION], dict(flatten(result)))
 
     def close(self) -> None:
-        """Join the parts into one file, if the folder is on an object store."""
+        """Join the objects into one, if the folder is on an object store."""
         if not self._file.is_local:
             self._join()
 
     def _join(self) -> None:
         self._file.write_bytes(b"".join(map(_encode_line, self.results)))
-        self._folder.child(_PARTS_FOLDER).delete()
+        self._folder.child(_OBJECTS_FOLDER).delete()
 
 
-def _part_file(folder: Location, lines_before: int) -> Location:
-    return folder.child(_PARTS_FOLDER, f"{lines_before:09d}.jsonl")
+def _results_object(folder: Location, lines_before: int) -> Location:
+    """Return the location of the object of a log that begins after this number of lines."""
+    return folder.child(_OBJECTS_FOLDER, f"{lines_before:09d}.jsonl")
 
 
 def flatten(result: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
@@ -104,8 +110,8 @@ class TensorBoardWriter:
 
     Args:
         folder: the run folder.
-        purge_from: first iteration to be written; TensorBoard hides values of it and later ones from an earlier
-            process.
+        purge_from: first iteration to be written; TensorBoard hides the values of this and later iterations that an
+            earlier process wrote.
     """
 
     def __init__(self, folder: Location, purge_from: int) -> None:
@@ -144,6 +150,7 @@ class TensorBoardWriter:
 
 
 def _encode_event(event: Any) -> bytes:
+    """Return the record of an event, after setting the event's time to now."""
     from tensorboard.summary.writer.record_writer import RecordWriter
 
     event.wall_time = time.time()
@@ -159,9 +166,9 @@ class AppendedFile:
     of chunks.
 
     Args:
-        object_of_chunk: returns the location of the object that begins with a chunk, given the chunk's index. For 0 it
-            is also the location of a local file.
-        head: bytes at the beginning of the file, or of each object.
+        object_of_chunk: returns the location of the object that begins with a chunk, given the chunk's index. With
+            0 it also returns the location of a local file.
+        head: bytes before the first chunk of this process and, on an object store, at the beginning of each object.
     """
 
     def __init__(self, object_of_chunk: Callable[[int], Location], head: bytes = b"") -> None:

@@ -29,18 +29,20 @@ class RecordedData:
 
 
 def combine_returns(inputs: Sequence[RecordedData]) -> RecordedReturns | None:
-    """Combine the returns of all datasets; None if one has no returns."""
+    """Combine the returns of all datasets; None if a dataset has no returns, or without datasets."""
     distributions = [dataset.summary.returns for dataset in inputs if dataset.summary.returns is not None]
     if not distributions or len(distributions) < len(inputs):
         return None
     num_episodes = sum(dataset.summary.episodes for dataset in inputs)
     weights = [dataset.summary.episodes / num_episodes for dataset in inputs]
     pairs = list(zip(weights, distributions, strict=True))
-    mean = sum(weight * spread.mean for weight, spread in pairs)
-    variance = sum(weight * (spread.std**2 + (spread.mean - mean) ** 2) for weight, spread in pairs)
-    return RecordedReturns(
-        mean, variance**0.5, min(s.min for s in distributions), max(s.max for s in distributions)
+    mean = sum(weight * distribution.mean for weight, distribution in pairs)
+    variance = sum(
+        weight * (distribution.std**2 + (distribution.mean - mean) ** 2) for weight, distribution in pairs
     )
+    minimum = min(distribution.min for distribution in distributions)
+    maximum = max(distribution.max for distribution in distributions)
+    return RecordedReturns(mean, variance**0.5, minimum, maximum)
 
 
 def training_tiles(curves: Curves, stop: float | None, inputs: Sequence[RecordedData]) -> list[Tile]:
@@ -49,7 +51,7 @@ def training_tiles(curves: Curves, stop: float | None, inputs: Sequence[Recorded
     Args:
         curves: curves of the run.
         stop: return at which the training stops; None if it does not stop by return.
-        inputs: the datasets that it is trained on.
+        inputs: the datasets that the policy is trained on.
     """
     tiles = []
     if (curve := curves.evaluation) is not None:
@@ -132,7 +134,7 @@ def _mean_text(distribution: ValueDistribution | None) -> str:
 
 
 def checkpoint_table(folder: Location, metrics: Mapping[str, Any]) -> Table:
-    """Return a table of the run's files."""
+    """Return a table of the run's files, given the run folder and the metrics of the training's outcome."""
     best, last = checkpoint_paths(metrics)
     rows = [
         ("best checkpoint", best or "none evaluated"),
@@ -157,8 +159,8 @@ def training_commands(
     Args:
         folder: the run folder.
         resource: the training.
-        checkpoint: path of its best checkpoint; None if it has none.
-        inputs: paths of its datasets.
+        checkpoint: path of the best checkpoint, or of the latest if none was evaluated; None without a checkpoint.
+        inputs: paths of the training's datasets.
     """
     commands = []
     if checkpoint is not None:
@@ -168,17 +170,20 @@ def training_commands(
                 "Evaluate the policy", f"hindcast evaluate {checkpoint}{environment_option} --episodes 100"
             ),
             Command(
-                "Use it in Python",
+                "Use the policy in Python",
                 f'import hindcast\n\npolicy = hindcast.Policy.load("{checkpoint}")\naction = policy(obs)',
             ),
             Command(
-                "Continue training from it: add this to the spec of a new resource, or of a higher spec.revision",
+                "Continue training from the checkpoint: add this to the spec of a new resource, or of a higher "
+                "spec.revision",
                 f"initialCheckpoint: {checkpoint}",
             ),
         ]
     commands += [
-        Command("Train longer: raise spec.stop in its YAML file, then", "hindcast run FILE"),
-        Command("Run it again: change its YAML file, raise spec.revision, then", "hindcast run FILE"),
+        Command("Train longer: raise spec.stop in the resource's YAML file, then", "hindcast run FILE"),
+        Command(
+            "Train again: change the resource's YAML file, raise spec.revision, then", "hindcast run FILE"
+        ),
         Command("Watch the curves", f"tensorboard --logdir {folder.child('tensorboard')}"),
     ]
     return commands + [Command("Look at the data", f"hindcast inspect {path}") for path in inputs]
@@ -188,8 +193,12 @@ def recording_commands(folder: Location, *, has_trained_expert: bool) -> list[Co
     """Return the commands that a user may type after a recording, whose dataset is in `folder`."""
     commands = [
         Command("Look at the data", f"hindcast inspect {folder}"),
-        Command("Train on it: add this to the spec of an OfflineTraining", f"input:\n  - path: {folder}"),
-        Command("Record again: change its YAML file, including output.path, then", "hindcast run FILE"),
+        Command(
+            "Train on the data: add this to the spec of an OfflineTraining", f"input:\n  - path: {folder}"
+        ),
+        Command(
+            "Record again: change the resource's YAML file, including output.path, then", "hindcast run FILE"
+        ),
     ]
     if has_trained_expert:
         commands.append(Command("Evaluate the expert", f"hindcast evaluate {folder} --episodes 100"))

@@ -184,7 +184,7 @@ def _summarise_folder(folder: Location) -> Summary:
     """Summarise a dataset, or a recording in an exported layout.
 
     Raises:
-        DataError: it cannot be opened.
+        DataError: the folder cannot be opened.
         StorageError: the storage fails or denies access.
     """
     exported_manifest = read_exported_manifest(folder)
@@ -196,7 +196,7 @@ def _summarise_folder(folder: Location) -> Summary:
 
 
 def _summarise_exported(folder: Location, manifest: Manifest) -> Summary:
-    """Summarise an exported recording: sizes from all its files, other statistics from a sample of them."""
+    """Summarise an exported recording: sizes from all files, other statistics from a sample of the files."""
     files = manifest.files
     episodes, timesteps = sum(file.episodes for file in files), sum(file.timesteps for file in files)
     sample = files[:: max(1, timesteps // SAMPLE_STEPS)]
@@ -283,6 +283,7 @@ def _range_tables(summary: Summary) -> list[Table]:
 
 
 def _range_rows(*columns: Sequence[float | None]) -> list[tuple[str, str, str, str]]:
+    """Return the rows of four columns: dimension, minimum, maximum and share of the space."""
     return [
         (
             str(index),
@@ -303,5 +304,5 @@ def _dataset_commands(data: Sequence[str]) -> list[Command]:
     inputs = "\n".join(f"  - path: {path}" for path in data)
     return [
         Command("Check every value, for CI", f"hindcast inspect {paths} --full --strict"),
-        Command("Train on it: add this to the spec of an OfflineTraining", f"input:\n{inputs}"),
+        Command("Train on the data: add this to the spec of an OfflineTraining", f"input:\n{inputs}"),
     ]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PAGE_FILE: Final = "search.html"
 _MAX_LABELLED_TRIALS: Final = 30
-"""Number of trials up to which the picture labels each on its axis."""
+"""Number of trials up to which the picture's axis has a label for each trial."""
 
 
 def write_search_page(search: Search, base: OfflineTraining) -> None:
@@ -54,7 +54,7 @@ def trials_table(search: Search) -> Table:
 
 
 def trials_picture(search: Search) -> Picture | None:
-    """Draw the value of each run with its interval, best trial first; None if no trial has a value."""
+    """Return a picture of each run's value with its interval, best trial first; None if no trial has a value."""
     ranked_trials = [trial for trial in search.trials if any(run.value is not None for run in trial.runs)]
     if search.best is None:
         return None
@@ -70,6 +70,7 @@ def trials_picture(search: Search) -> Picture | None:
             axes.axhline(behaviour, color=theme.series[2], linewidth=1.2)
             labels.append(Label(behaviour, "recorded policy", theme.series[2]))
         if search.confirmation is not None and search.confirmation.value is not None:
+            # The winner is at position 0.
             axes.plot([0], [search.confirmation.value], color=theme.reference, marker="D", markersize=6)
             if search.confirmation.behaviour is not None:
                 axes.plot(
@@ -99,7 +100,7 @@ def _draw_trial(axes: Axes, position: int, trial: Trial, colour: str) -> None:
 
 
 def _headline(search: Search, best: Trial) -> str:
-    text = f"Trial {best.number} is best: {search.metric} {formatting.significant(best.value or 0.0)}"
+    text = f"Trial {best.number} is best: {search.metric} {format_with_interval(best.value, None)}"
     if search.confirmation is None or search.confirmation.value is None:
         return text
     return (
@@ -144,7 +145,7 @@ def _tiles(search: Search) -> Iterator[Tile]:
         yield Tile("Best trial", str(best.number), f"of {len(search.trials)}")
         yield Tile(
             _metric_label(search.metric).capitalize(),
-            formatting.significant(best.value or 0.0),
+            format_with_interval(best.value, None),
             "held-out episodes",
         )
     if confirmation is not None:
@@ -163,9 +164,15 @@ def _commands(search: Search) -> list[Command]:
         return [curves]
     path = search.run.checkpoint
     return [
-        Command("Copy the winner's checkpoint: the same command with", "--take FOLDER"),
-        Command("Train the winner's settings on all episodes: the same command with", "--retrain FOLDER"),
-        Command("Use it in Python", f'from hindcast import Policy\n\npolicy = Policy.load("{path}")'),
-        Command("Export it", f"hindcast export {path} FOLDER"),
+        Command("Copy the winner's checkpoint: repeat the command of the search with", "--take FOLDER"),
+        Command(
+            "Train the winner's settings on all episodes: repeat the command of the search with",
+            "--retrain FOLDER",
+        ),
+        Command(
+            "Use the winner's policy in Python",
+            f'from hindcast import Policy\n\npolicy = Policy.load("{path}")',
+        ),
+        Command("Export the winner's policy", f"hindcast export {path} FOLDER"),
         curves,
     ]

@@ -20,12 +20,12 @@ class Run:
     Attributes:
         seed: seed of the training.
         folder: run folder of the training.
-        value: the metric's value at the run's best checkpoint; None if the run failed or the metric is undefined.
+        value: the metric's value at `checkpoint`; None if the run failed or the metric is undefined.
         interval: 90 % interval of the value; None for a loss.
-        verdict: verdict on the best checkpoint in one sentence; None without estimates.
+        verdict: verdict on the checkpoint in one sentence; None without estimates.
         behaviour: the recorded policy's return on the same episodes; None without estimates.
-        checkpoint: path of the best checkpoint.
-        updates: number of updates at the best checkpoint.
+        checkpoint: path of the checkpoint that has the value: the best by an estimate, the last by a loss.
+        updates: number of updates at this checkpoint.
         seconds: duration of the training.
         error: reason why there is no value; None if there is one.
     """
@@ -108,7 +108,7 @@ class Search:
 
     @property
     def best(self) -> Trial | None:
-        """The trial with the best mean over its seeds, the earlier one if equal; None if no trial has a value."""
+        """The trial with the best mean over its seeds, the earlier trial if equal; None if no trial has a value."""
         return self.trials[0] if self.trials[0].value is not None else None
 
     @cached_property
@@ -162,17 +162,17 @@ def trial_json(trial: Trial) -> dict[str, Any]:
 
 
 def rank_trials(trials: list[Trial], metric: str) -> list[Trial]:
-    """Sort trials by their value: best first, trials without a value last, equal values in their given order."""
+    """Sort trials by their value: best first, trials without a value last, equal values in the order of `trials`."""
     return sorted(trials, key=lambda trial: (trial.value is None, _cost(trial.value, metric)))
 
 
 def choose_best_run(trial: Trial, metric: str) -> Run:
-    """Return the run with the best value; every run must have one."""
+    """Return the run with the best value; every run must have a value."""
     return min(trial.runs, key=lambda run: _cost(run.value, metric))
 
 
 def _cost(value: float | None, metric: str) -> float:
-    """Return the value to minimise: a loss, or the negative of an estimate."""
+    """Return the value to minimise: a loss, or the negative of an estimate; 0 without a value."""
     return (1 if metric == LOSS_METRIC else -1) * (value or 0.0)
 
 

@@ -40,6 +40,7 @@ from hindcast.storage.location import Location, resolve
 SEARCH_FILE: Final = "search.json"
 _SET_ASIDE_FIELD: Final = "spec.evaluation.offline.setAside"
 _NO_RECORDINGS: Final = FileReferences({})
+"""`_load_training` has replaced the references to recordings in the same file by paths."""
 
 
 class ResourceBuilder(Protocol):
@@ -166,7 +167,7 @@ class _SearchRunner:
         """Raise, before anything is trained, the error of a trial that would fail at its start."""
         first_seed = self._plan.seeds[0]
         for (trial, seed), training in trainings.items():
-            # It is enough to check one run of each trial, because its runs differ only in the seed.
+            # It is enough to check one run of each trial, because the runs of a trial differ only in the seed.
             if seed == first_seed and not run_folder(training).child(SUCCESS_FILE).exists():
                 self._check_trial(trial, training)
 
@@ -174,6 +175,7 @@ class _SearchRunner:
         try:
             inputs = check_early(training, _NO_RECORDINGS)
             sources = make_sources(prepare_inputs(training, inputs, self._reporter, self._interruption))
+            # Both check that the data suit the algorithm and the evaluation.
             if self._plan.final_evaluation.set_aside is None:
                 make_offline_trainer(training, sources).close()
             else:
@@ -190,10 +192,10 @@ class _SearchRunner:
         self._interruption.check()
         try:
             inputs = resolve_inputs(training, _NO_RECORDINGS)
-            outcome, _ = train_locally(training, inputs, self._reporter, self._interruption)
+            outcome, _inputs = train_locally(training, inputs, self._reporter, self._interruption)
             run = score_run(outcome, seed, self._plan.metric)
         except (Interrupted, OutputConflict, StorageError):
-            raise  # these end the search; any other error becomes the result of this run
+            raise  # these errors end the search; any other error becomes the result of this run
         except UserError as error:
             run = Run(seed, str(run_folder(training)), error=str(error))
         score = run.error or f"{self._plan.metric} {format_with_interval(run.value, run.interval)}"
@@ -202,7 +204,7 @@ class _SearchRunner:
         return run
 
     def _trials(self, runs: Mapping[int, tuple[Run, ...]]) -> list[Trial]:
-        """Return the trials that have finished runs, with these runs."""
+        """Return the trials that have finished runs, in the order of their numbers, with these runs only."""
         return [
             Trial(number, self._plan.settings[number - 1], trial_runs) for number, trial_runs in runs.items()
         ]

@@ -20,7 +20,7 @@ def score_run(outcome: Outcome, seed: int, metric: str) -> Run:
 
     Args:
         outcome: the training's outcome.
-        seed: its seed.
+        seed: the training's seed.
         metric: name of an estimate, or `LOSS_METRIC`.
     """
     results = read_results(resolve(outcome.folder))
@@ -47,7 +47,10 @@ def make_confirmation(evaluation: Result, metric: str) -> Confirmation:
 
 
 def _find_evaluation(results: list[Result], iteration: int | None) -> dict[str, Any]:
-    """Return the last offline evaluation, or with `iteration` that of the weights after this iteration."""
+    """Return the last offline evaluation; with `iteration`, the last one of the weights after this iteration.
+
+    Empty if there is none.
+    """
     for result in reversed(results):
         evaluation: dict[str, Any] = result.get("evaluation", {}).get("offline", {})
         if evaluation and iteration in (None, evaluation[ITERATION]):

@@ -41,8 +41,8 @@ class SearchPlan:
         is_random: True if the settings are random draws, False if they are all combinations.
         settings: setting of each trial, from trial 1 on.
         seeds: seeds of each trial's runs.
-        final_evaluation: evaluation of the winner on the episodes that are set aside; its `set_aside` is None if there
-            are none.
+        final_evaluation: evaluation of the winner on the episodes that are set aside; its `set_aside` is None if no
+            episodes are.
     """
 
     base: OfflineTraining
@@ -54,7 +54,7 @@ class SearchPlan:
     final_evaluation: OfflineEvaluationSpec
 
     def trainings(self, folder: str) -> dict[tuple[int, int], OfflineTraining]:
-        """Return all trainings by (trial, seed); their run folders are in `folder`.
+        """Return all trainings by (number of the trial, seed); their run folders are in `folder`.
 
         Raises:
             SpecError: a trial is invalid (one line per problem), or two trials are the same training.
@@ -136,7 +136,7 @@ def trial_title(trial: int, setting: Setting) -> str:
 
 
 def with_evaluation(resource: OfflineTraining, offline: OfflineEvaluationSpec | None) -> OfflineTraining:
-    """Return the training without an environment, evaluated only on recorded episodes; not evaluated if None."""
+    """Return the training without an environment and status, evaluated as `offline` says; not at all for None."""
     evaluation = None if offline is None else EvaluationSpec(offline=offline)
     spec = resource.spec.model_copy(update={"environment": None, "evaluation": evaluation})
     return resource.model_copy(update={"spec": spec, "status": None})
@@ -233,16 +233,16 @@ def _set_field(spec: dict[str, Any], path: str, value: Any) -> None:
     """
     parent: Any = spec
     *parents, name = path.replace("[", ".").replace("]", "").split(".")
-    for step in parents:
-        parent = parent.setdefault(step, {}) if isinstance(parent, dict) else _list_entry(parent, step, path)
+    for key in parents:
+        parent = parent.setdefault(key, {}) if isinstance(parent, dict) else _list_entry(parent, key, path)
     if isinstance(parent, dict):
         parent[name] = copy.deepcopy(value)
         return
-    _list_entry(parent, name, path)
+    _list_entry(parent, name, path)  # raises if the list has no such entry
     parent[int(name)] = copy.deepcopy(value)
 
 
-def _list_entry(parent: Any, step: str, path: str) -> Any:
-    if isinstance(parent, list) and step.isdigit() and int(step) < len(parent):
-        return parent[int(step)]
-    raise SpecError(f"spec.{path}: the resource has no field {step!r} there.")
+def _list_entry(parent: Any, key: str, path: str) -> Any:
+    if isinstance(parent, list) and key.isdigit() and int(key) < len(parent):
+        return parent[int(key)]
+    raise SpecError(f"spec.{path}: the resource has no field {key!r} there.")

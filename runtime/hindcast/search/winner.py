@@ -36,7 +36,7 @@ def take(search: Search, folder: str | Path) -> str:
     record = checkpoint.location.child(RECORD_FILE).read_bytes()
     record_file = target.child(RECORD_FILE)
     if record_file.exists() and record_file.read_bytes() == record:
-        return str(target)  # an earlier run of the same command has copied it
+        return str(target)  # an earlier call has copied the checkpoint
     if target.list():
         raise OutputConflict(
             f"{target} is not empty: choose another folder for the winner's checkpoint (--take)."
@@ -44,7 +44,7 @@ def take(search: Search, folder: str | Path) -> str:
     for entry in checkpoint.location.files(recursive=True):
         if entry.relative_path != RECORD_FILE:
             target.child(entry.relative_path).write_bytes(entry.location.read_bytes())
-    record_file.write_bytes(record)  # last, because a folder without it is not a checkpoint
+    record_file.write_bytes(record)  # last, because a folder without this file is not a checkpoint
     return str(target)
 
 
@@ -81,5 +81,6 @@ def retrain(
 
 def _best_run(search: Search) -> Run:
     if search.run is None:
+        # The sentence may end with the full stop of an error.
         raise SpecError(f"{search.sentence}.".replace("..", "."))
     return search.run

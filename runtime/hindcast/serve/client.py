@@ -15,11 +15,12 @@ from hindcast.errors import DataError, SpecError, UserError
 from hindcast.serve.messages import UnknownEpisode, from_json_values
 
 _RETRY_PAUSES_SECONDS: Final = (0.0, 0.1, 0.5)
+"""Pause before each of the three tries of a request."""
 _CONNECTION_ERRORS: Final = (http.client.HTTPException, OSError)
 
 
 class Unreachable(UserError):
-    """The server does not answer. The last request may or may not be in its log."""
+    """The server does not answer, or has failed. The last request may or may not be in the server's log."""
 
 
 class PolicyClient:
@@ -53,13 +54,13 @@ class PolicyClient:
 
         Raises:
             DataError: an episode with this id is already running.
-            Unreachable: the server does not answer.
+            UserError: see `get_action`.
         """
         id_ = episode_id or uuid.uuid4().hex
         return str(self._request("start_episode", episode_id=id_)["episode_id"])
 
     def get_action(self, episode_id: str, observation: Any) -> Any:
-        """Return the policy's action for an observation. It is in the server's log before it is returned.
+        """Return the policy's action for an observation, after the server has logged the action.
 
         Args:
             episode_id: a running episode.
@@ -71,7 +72,8 @@ class PolicyClient:
         Raises:
             UnknownEpisode: the episode is not running; a restart of the server ends all running episodes.
             DataError: the observation does not fit its space.
-            Unreachable: the server does not answer.
+            SpecError: the server refuses the token.
+            Unreachable: the server does not answer, or cannot write its log.
         """
         return from_json_values(
             self._request("get_action", episode_id=episode_id, observation=observation)["action"]
@@ -118,7 +120,7 @@ class PolicyClient:
         )
 
     def close(self) -> None:
-        """Close this thread's connection."""
+        """Close the calling thread's connection; other threads keep theirs."""
         connection = getattr(self._thread_local, "connection", None)
         if connection is not None:
             connection.close()
@@ -135,7 +137,7 @@ class PolicyClient:
         headers = {
             "Authorization": f"Bearer {self._token}",
             "Content-Type": "application/json",
-            # The same key for all tries: if only the answer was lost, the server repeats it and does not act again.
+            # The same key for all tries: if only the answer was lost, the server repeats it without acting again.
             "Idempotency-Key": uuid.uuid4().hex,
         }
         last_error: Exception | None = None
@@ -144,7 +146,7 @@ class PolicyClient:
             try:
                 return self._send(method, body, headers)
             except _CONNECTION_ERRORS as error:
-                # The open connection may have broken since the last request; the next try opens another one.
+                # The open connection may have broken since the last request; the next try opens another connection.
                 self.close()
                 last_error = error
         raise Unreachable(

@@ -43,13 +43,13 @@ _logger = logging.getLogger("hindcast")
 class EpisodeWriter:
     """Logs the episodes of an application into a dataset, from any number of threads.
 
-    An episode is started, gets actions and their rewards, and is ended, by its id. On a local file system, everything
-    is in the dataset exactly once when `start_episode`, `log_action`, `log_returns` or `end_episode` has returned, even
-    if the process is killed at any moment; after `flush()`, even if the machine loses power. On an object store this
-    holds for everything up to the last `flush()`, which runs by itself every second. Steps that are not in a data file
-    yet are in a journal in the dataset's folder; the next writer of the same folder reads it and continues the same
-    dataset. Episodes that were running when the writer was closed or killed are recorded as far as they were logged,
-    as truncated episodes.
+    An episode is named by its id: it is started, gets actions and their rewards, and is ended. On a local file system,
+    what `start_episode`, `log_action`, `log_returns` or `end_episode` logs is in the dataset exactly once when the
+    method has returned, even if the process is killed at any moment; after `flush()`, even if the machine loses power.
+    On an object store this holds for everything up to the last `flush()`, which runs by itself every second. Steps that
+    are not in a data file yet are in a journal in the dataset's folder; the next writer of the same folder reads it and
+    continues the same dataset. Episodes that were running when the writer was closed or killed are recorded as far as
+    they were logged, as truncated episodes.
 
     Trainings read episodes that have ended and are committed. A commit happens when ended episodes take `file_bytes`,
     every `commit_every_s` seconds, and at the end of a `with` block.
@@ -85,11 +85,12 @@ class EpisodeWriter:
         self._commit_every_s, self._file_bytes = commit_every_s, file_bytes
         self._lock, self._commit_lock = threading.RLock(), threading.Lock()
         self._episodes = Episodes()
+        # Ranges that are not committed yet: each range's journal, and the blocks of the episodes that ended in it.
         self._pending_ranges: list[tuple[Journal, list[Block]]] = []
         self._pid, self._is_closed = os.getpid(), False
         self._open_stack = contextlib.ExitStack()
         requested_spec = DataSpec({}, observation_space, action_space, None, normalized_actions)
-        # If opening fails, the inner stack releases the lease.
+        # `_open_stack` holds the folder's lease; if opening fails, the inner stack releases the lease.
         with contextlib.ExitStack() as stack:
             self._open(requested_spec, stack)
             self._open_stack = stack.pop_all()
@@ -123,8 +124,8 @@ class EpisodeWriter:
 
         Args:
             episode_id: a running episode.
-            observation: before the action; nested like its space.
-            action: nested like its space.
+            observation: the observation before the action, nested like its space.
+            action: the action, nested like its space.
             outputs: additional columns, such as `action_logp`, the log-probability with which the action was chosen.
                 All actions of a log have the same columns.
 
@@ -137,8 +138,8 @@ class EpisodeWriter:
             if not self._schema.is_defined:
                 self._set_schema(self._schema.define(observation, action, outputs, where))
             values = {
-                **self._schema.check_observation(observation, where),
-                **self._schema.check_action(action, outputs, where),
+                **self._schema.cast_observation(observation, where),
+                **self._schema.cast_action(action, outputs, where),
             }
             self._apply(Record("action", episode_id, values))
 
@@ -150,7 +151,7 @@ class EpisodeWriter:
             DataError: the observation does not fit its space.
         """
         with self._lock_open_log():
-            self._schema.check_observation(observation, self._describe_step(episode_id))
+            self._schema.cast_observation(observation, self._describe_step(episode_id))
 
     def log_returns(
         self, episode_id: str, reward: SupportsFloat, info: Mapping[str, Any] | None = None
@@ -198,7 +199,7 @@ class EpisodeWriter:
         with self._lock_open_log():
             where = self._describe_step(episode_id)
             has_steps = bool(len(self._episodes[episode_id]))
-            values = self._schema.check_observation(observation, where) if has_steps else {}
+            values = self._schema.cast_observation(observation, where) if has_steps else {}
             self._apply(
                 Record("end", episode_id, values, terminated=not truncated, truncated=bool(truncated))
             )
@@ -210,7 +211,7 @@ class EpisodeWriter:
         """Make all logged steps durable.
 
         Raises:
-            StorageError: they could not be written.
+            StorageError: the steps could not be written.
         """
         with self._lock_open_log():
             self._journal.flush()
@@ -266,7 +267,7 @@ class EpisodeWriter:
         self._journal = Journal(self._journal_folder, last_number + 1)
 
     def _recover(self, commits: Mapping[int, Commit]) -> int:
-        """Commit the episodes in the journals of killed writers. Return the number of the last range."""
+        """Commit the episodes in the journals of killed writers. Return the last range's number; -1 without ranges."""
         journals = read_journals(self._journal_folder)
         last_number = max([-1, *commits, *journals])
         for number in sorted(journals):
@@ -285,7 +286,7 @@ class EpisodeWriter:
 
     @contextlib.contextmanager
     def _lock_open_log(self) -> Iterator[None]:
-        """Hold the lock.
+        """Hold the lock, after checking that this process may use the log.
 
         Raises:
             OutputConflict: the log is closed, or was opened before this process was forked.
@@ -301,9 +302,16 @@ class EpisodeWriter:
             yield
 
     def _describe_step(self, episode_id: str) -> str:
+        """Return the name of an episode's next step for errors.
+
+        Raises:
+            UnknownEpisode: the episode is not running.
+        """
         return f"episode {episode_id!r}, step {len(self._episodes[episode_id])}"
 
     def _set_schema(self, schema: StepSchema) -> None:
+        """Set the schema, and store it as the spec of the log, which owns the folder."""
+        # A log has no resource to hash; its folder belongs to any EpisodeWriter.
         document = {"resource": LOG_RESOURCE, "specHash": LOG_RESOURCE, "spec": schema.spec.to_json()}
         write_owner(self._folder.child(FOLDER), document)
         self._schema = schema
@@ -325,6 +333,7 @@ class EpisodeWriter:
         self._journal = new_journal
 
     def _write_pending(self) -> None:
+        """Commit the pending ranges in order; a range stays pending until its journal is deleted."""
         while self._pending_ranges:
             journal, blocks = self._pending_ranges[0]
             self._write_range(journal.number, blocks)
@@ -348,8 +357,8 @@ class EpisodeWriter:
     def _run_timer(self) -> None:
         """Flush every second if storage requires it, and commit when it is due."""
         waited_s = 0.0
-        while not self._stop_event.wait(step_s := min(_TICK_SECONDS, self._commit_every_s)):
-            waited_s += step_s
+        while not self._stop_event.wait(tick_s := min(_TICK_SECONDS, self._commit_every_s)):
+            waited_s += tick_s
             # A local journal passes each record to the kernel; on an object store, records wait for a flush.
             if not self._folder.is_local:
                 self._try_write(self.flush)
@@ -358,7 +367,7 @@ class EpisodeWriter:
                 self._try_write(self.commit)
 
     def _try_write(self, write: Callable[[], None]) -> None:
-        """Run a write. If it fails, log a warning: its data stay in the journal, and the next write includes them."""
+        """Call `write`; if it fails, log a warning: the data stay in the journal, and the next write includes them."""
         try:
             write()
         except UserError as error:

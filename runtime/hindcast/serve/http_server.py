@@ -41,6 +41,7 @@ _FIELDS_BY_METHOD: Final[Mapping[str, tuple[set[str], set[str]]]] = {
 _logger = logging.getLogger("hindcast")
 
 Answer = tuple[int, bytes]
+"""HTTP status and JSON document."""
 
 
 class HttpServer:
@@ -54,10 +55,10 @@ class HttpServer:
         max_body_bytes: maximum length of a request; longer ones are refused.
 
     Attributes:
-        host, port: the address at which it listens.
+        host, port: the address at which the server listens.
 
     Raises:
-        StorageError: it cannot listen at the address.
+        StorageError: the server cannot listen at the address.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class _Handler(BaseHTTPRequestHandler):
     headers: dict[str, str]  # type: ignore[assignment]  # name in lower case -> value
 
     def parse_request(self) -> bool:
-        """Parse the request line and the headers."""
+        """Parse the request line and the headers; return False if the request is refused."""
         # The base class's parser, which is made for e-mail, took a fifth of the time of a request.
         self.requestline = str(self.raw_requestline, "iso-8859-1").rstrip()
         self.command, self.path, self.request_version = "", "", self.protocol_version
@@ -176,6 +177,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _RequestError(Exception):
+    """A request that is refused, with the HTTP status of the answer."""
+
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
         self.status = status
@@ -223,7 +226,7 @@ class _Dispatcher:
             return _make_refusal(error.status, str(error))
 
     def _call_once(self, key: str | None, call: Callable[[], Answer]) -> Answer:
-        """Return the answer to a request. Requests with the same key are executed once."""
+        """Return the answer to a request. Requests with the same key are executed once; None stands for no key."""
         if key is None:
             return call()
         with self._lock:
@@ -232,7 +235,7 @@ class _Dispatcher:
                 if key in self._answers:
                     return self._answers[key]
                 self._completion_events[key] = threading.Event()
-        # The client has sent the request again after its connection broke, and the first one is still running.
+        # The client has sent the request again after its connection broke, and the first request is still running.
         if completion_event is not None:
             completion_event.wait()
             return self._answers.get(key) or _make_refusal(503, "the request failed: send it again")
@@ -248,6 +251,7 @@ class _Dispatcher:
                 self._completion_events.pop(key).set()
 
     def _call(self, method: str, data: bytes) -> Answer:
+        """Execute a request and return the answer, which describes an error of the method."""
         arguments = self._parse_arguments(method, data)
         try:
             result = getattr(self._policy, method)(**arguments)

@@ -2,7 +2,7 @@
 
 On a local file system, `append` passes a record to the kernel before it returns, so a killed process loses nothing;
 after `flush` the record also survives a loss of power. Objects of an object store cannot grow: there, records stay in
-memory until `flush` writes them as another object.
+memory until `flush` writes them as a further object.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ class Journal:
 
     Args:
         folder: the folder of all journals.
-        number: number of the range, which is also that of its commit.
+        number: number of the range, which its commit has too.
         initial_records: the first records; the journal is created with all of them or not at all.
     """
 
     def __init__(self, folder: Location, number: int, initial_records: Iterable[Record] = ()) -> None:
         self.number = number
         self._folder = folder
-        self._num_parts = 0
+        self._num_files = 0
         self._buffer = bytearray().join(encode_record(record) for record in initial_records)
-        self._write_part()
+        self._write_file()
         self._file: int | None = None
         if folder.is_local:
-            path = folder.child(_part_name(number, 0))
+            path = folder.child(_file_name(number, 0))
             with storage_errors("write", path):
                 self._file = os.open(path.path, os.O_WRONLY | os.O_APPEND)
             self._num_bytes = os.fstat(self._file).st_size
@@ -58,7 +58,7 @@ class Journal:
                 while num_written < len(data):
                     num_written += os.write(self._file, data[num_written:])
             except OSError:
-                # Records after an incomplete one could not be read.
+                # Records after an incomplete record could not be read.
                 with contextlib.suppress(OSError):
                     os.ftruncate(self._file, self._num_bytes)
                 raise
@@ -68,13 +68,13 @@ class Journal:
         """Make all appended records durable.
 
         Raises:
-            StorageError: they could not be written.
+            StorageError: the records could not be written.
         """
         if self._file is not None:
             with storage_errors("write", self._folder):
                 os.fdatasync(self._file)
         elif self._buffer:
-            self._write_part()
+            self._write_file()
 
     def close(self) -> None:
         """Close the journal's file."""
@@ -87,9 +87,10 @@ class Journal:
         self.close()
         delete_journal(self._folder, self.number)
 
-    def _write_part(self) -> None:
-        self._folder.child(_part_name(self.number, self._num_parts)).write_bytes(bytes(self._buffer))
-        self._num_parts += 1
+    def _write_file(self) -> None:
+        """Write the buffer as the journal's next file, and empty the buffer."""
+        self._folder.child(_file_name(self.number, self._num_files)).write_bytes(bytes(self._buffer))
+        self._num_files += 1
         self._buffer = bytearray()
 
 
@@ -109,12 +110,13 @@ def read_journals(folder: Location) -> dict[int, list[Record]]:
 
 def delete_journal(folder: Location, number: int) -> None:
     """Remove the files of a journal."""
-    # In reverse order: if this is interrupted, the remaining files have no gap.
+    # In reverse order: if the deletion is interrupted, the remaining files have no gap.
     for entry in reversed(list(folder.files())):
         match = _NAME_PATTERN.match(entry.relative_path)
         if match and int(match[1]) == number:
             entry.location.delete()
 
 
-def _part_name(number: int, part: int) -> str:
-    return f"{number:06d}-{part:06d}.log"
+def _file_name(number: int, index: int) -> str:
+    """Return the name of a journal's file; on an object store a journal consists of several, numbered by `index`."""
+    return f"{number:06d}-{index:06d}.log"

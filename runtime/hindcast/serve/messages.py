@@ -13,7 +13,7 @@ _TUPLE_KEY: Final = "tuple"
 
 
 def to_json_values(value: Any) -> Any:
-    """Convert a nested value to JSON's types: an array to a list, a tuple to `{"tuple": [...]}`."""
+    """Convert a nested value to JSON's types: an array to nested lists, a tuple to `{"tuple": [...]}`."""
     if isinstance(value, Mapping):
         return {str(key): to_json_values(item) for key, item in value.items()}
     if isinstance(value, tuple):
@@ -24,7 +24,10 @@ def to_json_values(value: Any) -> Any:
 
 
 def from_json_values(value: Any) -> Any:
-    """Invert `to_json_values`: `{"tuple": [...]}` becomes a tuple, any other list an array of int64 or float32."""
+    """Invert `to_json_values`: `{"tuple": [...]}` becomes a tuple, any other list an array.
+
+    Floats become float32, and whole numbers int64.
+    """
     if isinstance(value, Mapping):
         if value.keys() == {_TUPLE_KEY}:
             return tuple(from_json_values(item) for item in value[_TUPLE_KEY])
@@ -36,7 +39,7 @@ def from_json_values(value: Any) -> Any:
 
 
 class UnknownEpisode(DataError):
-    """The episode is not running: it was never started, has ended, or was truncated when its writer ended."""
+    """The episode is not running: it was not started, has ended, or was truncated when its writer ended."""
 
 
 def unknown_episode_error(id_: str) -> UnknownEpisode:

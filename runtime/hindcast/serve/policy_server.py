@@ -33,8 +33,8 @@ class PolicyServer:
     Args:
         policy: the policy, or the path of its checkpoint.
         log: folder of the dataset, as for `EpisodeWriter`.
-        explore: True to sample actions, False to take the most likely ones.
-        seed: seed of the sampling; None draws a new one for each server.
+        explore: True to sample actions, False to take the most likely actions.
+        seed: seed of the sampling; None draws a new seed for each server.
         writer_options: options of `EpisodeWriter`.
     """
 
@@ -51,8 +51,9 @@ class PolicyServer:
         self._explore = explore
         self._seed_generator = np.random.default_rng(seed)
         self._acting_states: dict[str, ActingState] = {}
-        self._rewards: dict[str, float | None] = {}  # sum since the last action; None before the first
+        self._rewards: dict[str, float | None] = {}  # sum since the last action; None before the first action
         self._decision_lock = threading.Lock()
+        # For actions in the application's units; the log has the module's actions.
         self._application_schema = StepSchema(DataSpec({}, None, self.policy.action_space, None, False))
         self.log = EpisodeWriter(
             log,
@@ -71,7 +72,7 @@ class PolicyServer:
         return id_
 
     def get_action(self, episode_id: str, observation: Any) -> Any:
-        """Return the action for an observation, in the application's units. It is in the log before it is returned.
+        """Return the action for an observation, in the application's units, after logging it.
 
         Raises:
             UnknownEpisode: the episode is not running.
@@ -88,10 +89,10 @@ class PolicyServer:
 
         Args:
             episode_id: a running episode.
-            observation: before the action.
-            action: in the application's units.
-            action_logp: the log-probability with which it was chosen, 0.0 if it was certain; required if the policy's
-                own actions have one.
+            observation: the observation before the action.
+            action: the action in the application's units.
+            action_logp: the log-probability with which the action was chosen, 0.0 if it was certain; required if the
+                policy's own actions have a log-probability.
 
         Raises:
             UnknownEpisode: the episode is not running.
@@ -105,7 +106,7 @@ class PolicyServer:
             )
         module_action = {
             leaf: self.policy.preprocessing.to_module(leaf, value[None])
-            for leaf, value in self._application_schema.check_action(action, {}, where).items()
+            for leaf, value in self._application_schema.cast_action(action, {}, where).items()
         }
         decision = self._decide(episode_id, observation)
         logp = None if action_logp is None else np.array([action_logp], dtype=np.float32)
@@ -139,10 +140,14 @@ class PolicyServer:
         self.close()
 
     def _decide(self, episode_id: str, observation: Any) -> Actions:
-        """Return the policy's decision. Its frame stack and recurrent state advance even if it is not used."""
+        """Return the policy's decision.
+
+        The episode's frame stack and recurrent state advance, and its reward since the last action is used up, even if
+        the caller does not use the decision.
+        """
         self.log.check_observation(episode_id, observation)
         with self._decision_lock, torch_threads(1):
-            if episode_id not in self._acting_states:
+            if episode_id not in self._acting_states:  # ended by another thread since the check
                 raise unknown_episode_error(episode_id)
             reward, self._rewards[episode_id] = self._rewards[episode_id], 0.0
             return self.policy.decide(self._acting_states[episode_id], observation, self._explore, reward)

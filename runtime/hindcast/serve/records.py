@@ -56,7 +56,7 @@ def decode_records(data: bytes, file_name: str) -> Iterator[Record]:
         file_name: name of the file, for errors.
 
     Raises:
-        DataError: another record is damaged.
+        DataError: any other record is damaged.
     """
     offset = 0
     while offset + _HEADER.size <= len(data):

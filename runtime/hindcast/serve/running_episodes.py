@@ -27,13 +27,13 @@ class RunningEpisode:
         self.id_ = id_
         self._steps: list[Values] = []
         self._rewards: list[float] = []
-        self._infos: dict[int, str] = {}
+        self._infos: dict[int, str] = {}  # index of the observation after the action -> JSON
 
     def __len__(self) -> int:
         return len(self._steps)
 
     def apply(self, record: Record) -> None:
-        """Apply the record of an action, or of the returns of the last action."""
+        """Apply the record of an action, or of returns, which belong to the last action."""
         if record.kind == "action":
             self._steps.append(record.values)
             self._rewards.append(0.0)
@@ -57,7 +57,7 @@ class RunningEpisode:
 
         Args:
             record: record of the episode's end. None truncates the episode; its last observation is then repeated in
-                place of the unknown next one.
+                place of the unknown next observation.
         """
         steps = self._steps
         leaves = [name for name in steps[0] if root(name) == Columns.OBS]

@@ -1,4 +1,4 @@
-"""`StepSchema`: leaves and dtypes of a log's steps. Values are checked against it when they are logged."""
+"""`StepSchema`: leaves and dtypes of a log's steps. When values are logged, they are checked and cast."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ _RESERVED_COLUMNS: Final = (
 
 
 class StepSchema:
-    """Checks values and casts them to the dtypes of the log. Its methods name the step as `where` in errors.
+    """Checks values and casts them to the dtypes of the log.
+
+    The argument `where` of all methods names the step in errors.
 
     Args:
         spec: the log's spec; before the first step its leaves may be empty and its spaces None.
@@ -71,7 +73,7 @@ class StepSchema:
         ):
             column_leaves = self._flatten(nested_value, column, where)
             if space is not None:
-                self._check_leaves(column_leaves, column, where)
+                self._cast_leaves(column_leaves, column, where)  # only to raise if the values do not fit
             values |= column_leaves
         values |= _flatten_outputs(outputs, where)
         leaves = {name: self._make_leaf(name, value, where) for name, value in values.items()}
@@ -84,21 +86,21 @@ class StepSchema:
         )
         return StepSchema(new_spec)
 
-    def check_observation(self, observation: Any, where: str) -> Values:
-        """Check an observation and return its leaves.
+    def cast_observation(self, observation: Any, where: str) -> Values:
+        """Check an observation and return its leaves in the dtypes of the log.
 
         Raises:
             DataError: the observation has another structure, shape or kind of number, or is outside its space.
         """
-        return self._check_leaves(self._flatten(observation, Columns.OBS, where), Columns.OBS, where)
+        return self._cast_leaves(self._flatten(observation, Columns.OBS, where), Columns.OBS, where)
 
-    def check_action(self, action: Any, outputs: Mapping[str, Any], where: str) -> Values:
-        """Check an action and its outputs and return their leaves.
+    def cast_action(self, action: Any, outputs: Mapping[str, Any], where: str) -> Values:
+        """Check an action and its outputs and return their leaves in the dtypes of the log.
 
         Raises:
-            DataError: as for `check_observation`, or the outputs have other names than in the first step.
+            DataError: as for `cast_observation`, or the outputs have other names than in the first step.
         """
-        action_leaves = self._check_leaves(
+        action_leaves = self._cast_leaves(
             self._flatten(action, Columns.ACTIONS, where), Columns.ACTIONS, where
         )
         output_leaves = _flatten_outputs(outputs, where)
@@ -110,7 +112,7 @@ class StepSchema:
             )
         return {
             **action_leaves,
-            **{name: self._check_value(name, output_leaves[name], where) for name in output_names},
+            **{name: self._cast_value(name, output_leaves[name], where) for name in output_names},
         }
 
     def _flatten(self, value: Any, column: str, where: str) -> dict[str, Any]:
@@ -119,14 +121,14 @@ class StepSchema:
         except ValueError as error:
             raise DataError(f"{where}: {error}") from error
 
-    def _check_leaves(self, leaves: Mapping[str, Any], column: str, where: str) -> Values:
+    def _cast_leaves(self, leaves: Mapping[str, Any], column: str, where: str) -> Values:
         expected_names = leaves_of(column, self.spec.leaves or self._spaces)
         if leaves.keys() != set(expected_names):
             raise DataError(
                 f"{where}: {_column_title(column)} has the parts {_join_names(leaves)}, "
                 f"expected {_join_names(expected_names)}"
             )
-        return {name: self._check_value(name, leaves[name], where) for name in expected_names}
+        return {name: self._cast_value(name, leaves[name], where) for name in expected_names}
 
     def _make_leaf(self, name: str, value: Any, where: str) -> Leaf:
         space = self._spaces.get(name)
@@ -153,7 +155,7 @@ class StepSchema:
         }
         return space_from_struct(unflatten(boxes, column))
 
-    def _check_value(self, name: str, value: Any, where: str) -> Any:
+    def _cast_value(self, name: str, value: Any, where: str) -> Any:
         leaf, space = (
             self.spec.leaves.get(name) or self._make_leaf(name, value, where),
             self._spaces.get(name),

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from kubernetes import client
 
 Raw = dict[str, Any]
-
 """A Kubernetes object as parsed JSON."""
 
 TIMEOUT_SECONDS: Final = 10
@@ -65,7 +64,11 @@ class Cluster:
         try:
             with self._translate_errors(str(target)):
                 document: Raw = self._custom.get_namespaced_custom_object(
-                    *(GROUP, VERSION, self.namespace, target.plural, target.name),
+                    GROUP,
+                    VERSION,
+                    self.namespace,
+                    target.plural,
+                    target.name,
                     _request_timeout=TIMEOUT_SECONDS,
                 )
                 return document
@@ -93,7 +96,7 @@ class Cluster:
         """Yield a container's output in chunks; with `follow`, until the container ends.
 
         Raises:
-            Gone: the pod does not exist.
+            NotFound: the pod does not exist.
             ClusterError: the log cannot be read, for example because the container has not started.
         """
         with self._translate_errors(f"the log of pod {pod}"):
@@ -111,13 +114,13 @@ class Cluster:
                 response.release_conn()  # otherwise the connection stays busy if the reader stops early
 
     def _unknown_resource_error(self, target: ClusterResource) -> UserError:
-        """Return the error for a missing resource; it says whether the CRDs are missing too."""
+        """Return the error for a missing resource: a ClusterError if the CRDs are missing too, else a SpecError."""
         from kubernetes.client import ApiException
 
         with self._translate_errors(target.plural):
             try:
                 listing = self._custom.list_namespaced_custom_object(
-                    *(GROUP, VERSION, self.namespace, target.plural), _request_timeout=TIMEOUT_SECONDS
+                    GROUP, VERSION, self.namespace, target.plural, _request_timeout=TIMEOUT_SECONDS
                 )
             except ApiException as error:
                 if error.status == 404:
@@ -129,12 +132,17 @@ class Cluster:
         names = [entry["metadata"]["name"] for entry in listing["items"]]
         suggestion = nearest(target.name, names) or f"; the namespace has no {target.kind}"
         return SpecError(
-            f"{target} does not exist in namespace {self.namespace}{suggestion} (choose another one with -n NAMESPACE)"
+            f"{target} does not exist in namespace {self.namespace}{suggestion} (choose another namespace with "
+            "-n NAMESPACE)"
         )
 
     @contextmanager
     def _translate_errors(self, object_name: str) -> Iterator[None]:
-        """Raise the client's exceptions as ClusterErrors whose messages name the object that is read."""
+        """Raise the client's exceptions as ClusterErrors.
+
+        Args:
+            object_name: name of the object that is read, for the messages.
+        """
         from kubernetes.client import ApiException
         from urllib3.exceptions import HTTPError
 
@@ -165,7 +173,7 @@ def _api_error(error: Any, object_name: str, namespace: str, host: str) -> Clust
 
 
 def _unreachable_error(host: str, reason: str) -> ClusterError:
-    # The client's error is a chain of exception names; the last one says what happened.
+    # The client's error is a chain of exception names and messages; only the last of them says what happened.
     text = " ".join(reason.split()).rpartition(": ")[2].rstrip(".")
     return ClusterError(
         f"the API server at {host} cannot be reached: {text}; check the cluster and KUBECONFIG, "
@@ -199,7 +207,10 @@ def connect(namespace: str | None, context: str | None) -> Cluster:
 
 
 def _load_kubeconfig(settings: client.Configuration, context: str | None) -> str | None:
-    """Load the connection settings from the kubeconfig; return the context's namespace."""
+    """Load the connection settings into `settings`, and return the context's namespace; None if it has none.
+
+    In a pod without a kubeconfig, the settings are those of the pod's service account, and the result is None.
+    """
     import yaml
     from kubernetes import config
 
@@ -221,7 +232,7 @@ def _load_kubeconfig(settings: client.Configuration, context: str | None) -> str
 
 
 def _load_pod_credentials(settings: client.Configuration) -> bool:
-    """Load the service account of the pod in which this process runs; return False outside a pod."""
+    """Load the service account of this process's pod into `settings`; return False outside a pod."""
     from kubernetes import config
 
     try:

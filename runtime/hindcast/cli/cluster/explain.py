@@ -14,8 +14,7 @@ from hindcast_operator.planning.diagnosis import diagnose
 from hindcast_operator.times import parse_optional_time
 
 Raw = Mapping[str, Any]
-
-"""A Kubernetes object, or a part of one, as parsed JSON."""
+"""A Kubernetes object, or a section of it, as parsed JSON."""
 
 UNSEEN: Final = "Unseen"
 """State of a resource that no operator has processed."""
@@ -31,10 +30,10 @@ class PodRow:
     Attributes:
         name: name of the pod.
         phase: phase in Kubernetes; `Terminating` while the pod is being deleted.
-        ready: True if all its containers are ready and it is not being deleted.
-        node: node that it runs on; None before it is scheduled.
-        restarts: restarts of all its containers.
-        problem: what prevents it from running, with a remedy; None if nothing does.
+        ready: True if all containers are ready and the pod is not being deleted.
+        node: node that the pod runs on; None before it is scheduled.
+        restarts: number of restarts of all containers together, without init containers.
+        problem: what prevents the pod from running, with a remedy; None if nothing does.
     """
 
     name: str
@@ -47,12 +46,12 @@ class PodRow:
 
 @dataclass(frozen=True)
 class PoolRow:
-    """A pool: desired and actual pods.
+    """The desired and the actual pods of a pool.
 
     Attributes:
         pool: name of the pool.
         desired: desired number of pods: `2`, or `2 to 8` for an autoscaled pool; None if unknown.
-        size: size of a pod: `cpu`, `gpus`, `memory`, as far as known.
+        size: size of one pod: `cpu`, `gpus` and `memory` -> value, as far as known.
         reasons: `pods`, `cpu`, `gpus` or `memory` -> why the operator chose that value.
         pods: actual pods.
     """
@@ -70,8 +69,8 @@ class PoolRow:
 
     @property
     def is_complete(self) -> bool:
-        """True if the pool's minimum number of pods is ready; all its pods, if that number is unknown."""
-        min_pods = len(self.pods) if self.desired is None else int(self.desired.split()[0])
+        """True if the minimum desired number of pods is ready or, if that number is unknown, all existing pods."""
+        min_pods = len(self.pods) if self.desired is None else int(self.desired.split()[0])  # 2 of `2 to 8`
         return self.num_ready >= min_pods
 
 
@@ -82,19 +81,19 @@ class Explanation:
     Attributes:
         kind, name, namespace: identity of the resource.
         state: state that the operator reports, or `Unseen`.
-        since: time at which it entered that state; None if unknown.
-        reason: reason in one word; None before the operator has processed the resource.
-        message: reason in a sentence.
+        since: time at which the resource entered the state; None if unknown.
+        reason: reason of the state in one word; None before the operator has processed the resource.
+        message: reason of the state in a sentence; None if the operator reports none.
         notes: further remarks for the reader.
         should_suspend: spec.suspend.
         revision: spec.revision.
         progress, checkpoint, output: sections of the status; empty if missing.
         pools: pools of the latest attempt.
-        retries: number of lost attempts of this revision.
+        retries: number of lost attempts of this revision that count against the limit.
         retries_allowed: spec.runPolicy.backoffLimit; None if the platform's default applies.
-        runs: attempts of the status, newest first.
+        attempts: the entries of status.runs, one for each attempt, newest first.
         references: `Kind/name` of the resources that the spec refers to.
-        now: time of the explanation; two explanations that differ only in it are equal.
+        now: time of the explanation; explanations that differ only in `now` are equal.
     """
 
     kind: str
@@ -113,7 +112,7 @@ class Explanation:
     pools: tuple[PoolRow, ...]
     retries: int
     retries_allowed: int | None
-    runs: tuple[Raw, ...]
+    attempts: tuple[Raw, ...]
     references: tuple[str, ...] = ()
     now: datetime = field(compare=False, kw_only=True)
 
@@ -135,7 +134,7 @@ def explain(resource: Raw, pods: Sequence[Raw], now: datetime) -> Explanation:
         now: current time, with a time zone.
     """
     metadata, spec, status = resource["metadata"], resource["spec"], resource.get("status") or {}
-    runs = tuple(status.get("runs") or ())
+    attempts = tuple(status.get("runs") or ())
     revision = int(spec.get("revision", 1))
     ready = find_condition(status, "Ready")
     state = str(status.get("state") or UNSEEN)
@@ -153,20 +152,20 @@ def explain(resource: Raw, pods: Sequence[Raw], now: datetime) -> Explanation:
         progress=status.get("progress") or {},
         checkpoint=status.get("checkpoint") or {},
         output=status.get("output") or {},
-        pools=_pool_rows(status, _current_pods(pods, runs), now),
-        retries=_count_lost_attempts(runs, revision),
+        pools=_pool_rows(status, _current_pods(pods, attempts), now),
+        retries=_count_lost_attempts(attempts, revision),
         retries_allowed=(spec.get("runPolicy") or {}).get("backoffLimit"),
-        runs=runs,
+        attempts=attempts,
         references=tuple(f"{kind}/{name}" for kind, name in find_references(resource["kind"], spec)),
         now=now,
     )
 
 
-def label_selector(kind: str, name: str, run: Raw | None = None) -> str:
-    """Return the label selector of a resource's pods, or with `run` of that attempt's pods."""
+def label_selector(kind: str, name: str, attempt: Raw | None = None) -> str:
+    """Return the label selector of the pods of a resource; with `attempt` (see `Explanation`), only of that attempt."""
     labels = {KIND_LABEL: kind, NAME_LABEL: name}
-    if run is not None:
-        labels |= {REVISION_LABEL: run["revision"], ATTEMPT_LABEL: run["attempt"]}
+    if attempt is not None:
+        labels |= {REVISION_LABEL: attempt["revision"], ATTEMPT_LABEL: attempt["attempt"]}
     return ",".join(f"{key}={value}" for key, value in labels.items())
 
 
@@ -178,14 +177,14 @@ def _state_entry_time(state: str, resource: Raw) -> datetime | None:
     """Return the time at which the resource entered its state."""
     # The condition Ready is not enough: its lastTransitionTime stays the same if only its reason changes.
     status = resource.get("status") or {}
-    run = (status.get("runs") or [{}])[0]
+    latest_attempt = (status.get("runs") or [{}])[0]
     time = {
         UNSEEN: resource["metadata"].get("creationTimestamp"),
-        "Starting": run.get("admissionTime") or run.get("startTime"),
-        "Queued": run.get("startTime"),
-        "Running": run.get("firstReportTime"),
-        "Suspending": run.get("stopRequestedTime"),
-        "Retrying": run.get("endTime"),
+        "Starting": latest_attempt.get("admissionTime") or latest_attempt.get("startTime"),
+        "Queued": latest_attempt.get("startTime"),
+        "Running": latest_attempt.get("firstReportTime"),
+        "Suspending": latest_attempt.get("stopRequestedTime"),
+        "Retrying": latest_attempt.get("endTime"),
         "Suspended": find_condition(status, "Suspended").get("lastTransitionTime"),
         "Stalled": find_condition(status, "Stalled").get("lastTransitionTime"),
         "Succeeded": find_condition(status, "Finished").get("lastTransitionTime"),
@@ -197,18 +196,19 @@ def _state_entry_time(state: str, resource: Raw) -> datetime | None:
 def _notes(resource: Raw) -> list[str]:
     metadata, status = resource["metadata"], resource.get("status") or {}
     notes = []
+    # observedGeneration is -1 until an operator has processed the resource.
     observed_generation, generation = status.get("observedGeneration", -1), metadata.get("generation", 0)
     if metadata.get("deletionTimestamp"):
-        notes.append("It is being deleted.")
+        notes.append("The resource is being deleted.")
     if 0 <= observed_generation < generation:
         notes.append("The operator has not processed the latest change of the spec yet.")
     return notes
 
 
-def _count_lost_attempts(runs: Sequence[Raw], revision: int) -> int:
+def _count_lost_attempts(attempts: Sequence[Raw], revision: int) -> int:
     """Count the lost attempts of a revision, as backoffLimit does."""
-    # The status lists only the newest attempts, but each one has the number of losses before it.
-    latest = next((run for run in runs if run.get("revision") == revision), None)
+    # The status lists only the newest attempts, but each of them has the number of losses before it.
+    latest = next((attempt for attempt in attempts if attempt.get("revision") == revision), None)
     if latest is None:
         return 0
     is_counted_loss = latest.get("outcome") == "Lost" and latest.get("reason") != UNCOUNTED_REASON
@@ -218,16 +218,16 @@ def _count_lost_attempts(runs: Sequence[Raw], revision: int) -> int:
 # -- pools and pods -------------------------------------------------------------------------------------------
 
 
-def _current_pods(pods: Sequence[Raw], runs: Sequence[Raw]) -> list[Raw]:
+def _current_pods(pods: Sequence[Raw], attempts: Sequence[Raw]) -> list[Raw]:
     """Return the pods of the latest attempt."""
-    if not runs:
+    if not attempts:
         return []
-    attempt = (str(runs[0]["revision"]), str(runs[0]["attempt"]))
-    labels = [(pod, pod["metadata"].get("labels") or {}) for pod in pods]
+    latest = (str(attempts[0]["revision"]), str(attempts[0]["attempt"]))
+    labelled_pods = [(pod, pod["metadata"].get("labels") or {}) for pod in pods]
     return [
         pod
-        for pod, pod_labels in labels
-        if (pod_labels.get(REVISION_LABEL), pod_labels.get(ATTEMPT_LABEL)) == attempt
+        for pod, labels in labelled_pods
+        if (labels.get(REVISION_LABEL), labels.get(ATTEMPT_LABEL)) == latest
     ]
 
 
@@ -247,6 +247,7 @@ def _pool_rows(status: Raw, pods: Sequence[Raw], now: datetime) -> tuple[PoolRow
 
 
 def _pool_row(pool: str, pool_sizes: Raw, pods: Sequence[PodRow]) -> PoolRow:
+    """Return the row of a pool; `pool_sizes` are its entries of status.resolved: name -> `value` and `reason`."""
     num_pods = (pool_sizes.get("pods") or {}).get("value")
     return PoolRow(
         pool=pool,
@@ -258,6 +259,7 @@ def _pool_row(pool: str, pool_sizes: Raw, pods: Sequence[PodRow]) -> PoolRow:
 
 
 def _pod_row(pod: Raw, facts: PodFacts, image: str, resolved: Raw, now: datetime) -> PodRow:
+    # An attempt with no name and one pod: `diagnose` then describes the problem of this pod, if it has one.
     problem = diagnose(AttemptFacts("", pods=(facts,)), image, resolved, now)
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     return PodRow(

@@ -18,54 +18,57 @@ SUBMITTER: Final = "submitter"
 _POLL_SECONDS: Final = 2.0
 
 
-def find_submitter(cluster: Cluster, target: ClusterResource, run: Raw) -> Raw | None:
-    """Return the latest submitter pod of an attempt; None if it is not created yet or already deleted."""
-    pods = cluster.list_pods(f"{label_selector(target.kind, target.name, run)},{POOL_LABEL}={SUBMITTER}")
+def find_submitter(cluster: Cluster, target: ClusterResource, attempt: Raw) -> Raw | None:
+    """Return the latest submitter pod of an attempt; None if it does not exist yet or any more."""
+    pods = cluster.list_pods(f"{label_selector(target.kind, target.name, attempt)},{POOL_LABEL}={SUBMITTER}")
     return max(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]), default=None)
 
 
 def has_started(pod: Raw | None) -> bool:
-    """Return True if the pod's container has started, so that it has a log."""
+    """Return True if the pod exists and its container has started, so that the container has a log."""
     return ((pod or {}).get("status") or {}).get("phase") in ("Running", "Succeeded", "Failed")
 
 
 def open_live_log(
-    cluster: Cluster, target: ClusterResource, run: Raw, follow: bool, note: Callable[[str], None]
+    cluster: Cluster, target: ClusterResource, attempt: Raw, follow: bool, note: Callable[[str], None]
 ) -> Iterator[bytes] | None:
-    """Open the driver's log, in chunks; None if no pod has the log.
+    """Return the chunks of the log of an attempt's driver; None if no pod has the log.
 
     Args:
         cluster: the cluster.
         target: the resource.
-        run: the attempt.
-        follow: wait for the driver to start, and follow it until it ends.
+        attempt: the attempt, an entry of status.runs.
+        follow: wait in this call until the driver has started; the chunks then continue until the driver ends.
         note: called with a message if the driver has not started yet.
 
     Raises:
         ClusterError: the pods cannot be read.
     """
-    pod = find_submitter(cluster, target, run)
+    pod = find_submitter(cluster, target, attempt)
     # An attempt may end before its driver starts, so the wait also ends once the attempt has an outcome.
-    if follow and not run.get("outcome") and not has_started(pod):
-        note(f"waiting for the driver of attempt {run['attempt']} to start")
-    while follow and not run.get("outcome") and not has_started(pod):
+    if follow and not attempt.get("outcome") and not has_started(pod):
+        note(f"waiting for the driver of attempt {attempt['attempt']} to start")
+    while follow and not attempt.get("outcome") and not has_started(pod):
         sleep(_POLL_SECONDS)
-        run = next(
+        attempt = next(
             (
                 candidate
-                for candidate in runs_of(cluster.read_resource(target))
-                if candidate["rayJobName"] == run["rayJobName"]
+                for candidate in attempts_of(cluster.read_resource(target))
+                if candidate["rayJobName"] == attempt["rayJobName"]
             ),
-            {**run, "outcome": "gone"},
+            {
+                **attempt,
+                "outcome": "gone",
+            },  # the status no longer lists the attempt; any outcome ends the wait
         )
-        pod = find_submitter(cluster, target, run)
+        pod = find_submitter(cluster, target, attempt)
     if pod is None or not has_started(pod):
         return None
     return _open_log(cluster, str(pod["metadata"]["name"]), follow)
 
 
 def _open_log(cluster: Cluster, pod: str, follow: bool) -> Iterator[bytes] | None:
-    """Open a pod's log; None if the pod has been deleted."""
+    """Return the chunks of a pod's log; None if the pod has been deleted."""
     chunks = cluster.stream_log(pod, SUBMITTER, follow)
     # Reading the first chunk sends the request, which fails if the pod has been deleted in the meantime.
     try:
@@ -75,6 +78,6 @@ def _open_log(cluster: Cluster, pod: str, follow: bool) -> Iterator[bytes] | Non
     return chain([first_chunk], chunks)
 
 
-def runs_of(resource: Raw) -> list[Raw]:
-    """Return a resource's attempts, newest first."""
+def attempts_of(resource: Raw) -> list[Raw]:
+    """Return a resource's attempts, which are the entries of status.runs, newest first."""
     return list((resource.get("status") or {}).get("runs") or ())

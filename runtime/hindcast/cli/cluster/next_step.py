@@ -34,15 +34,19 @@ class _Steps:
         self._context = context
 
     def steps(self) -> Iterator[NextStep]:
+        # The advice becomes the text of the first command, unless that command has a text of its own.
         advice, commands = self._advice(), list(self._command_steps())
         if advice and not (commands and commands[0].text):
             yield NextStep(advice, commands.pop(0).command if commands else "")
         yield from commands
 
     def _advice(self) -> str:
-        """Return the table's remedy for the resource's reason or, while retrying, for that of the lost attempt."""
-        is_retrying = self._explanation.state == "Retrying" and self._explanation.runs
-        reason = self._explanation.runs[0].get("reason") if is_retrying else self._explanation.reason
+        """Return the action that `Reason` recommends for the resource's reason; empty if it recommends none.
+
+        While the resource is retrying, the reason is that of the lost attempt.
+        """
+        is_retrying = self._explanation.state == "Retrying" and self._explanation.attempts
+        reason = self._explanation.attempts[0].get("reason") if is_retrying else self._explanation.reason
         try:
             action = Reason.from_word(reason or "").action
         except ValueError:  # a newer operator may report reasons that this version does not know
@@ -53,7 +57,7 @@ class _Steps:
         explanation = self._explanation
         if explanation.state == UNSEEN:
             yield NextStep(
-                "No operator has seen it yet: check that one is running",
+                "No operator has seen the resource yet: check that an operator is running",
                 self._kubectl_command(
                     "get", "pods", "--all-namespaces", "-l", "app.kubernetes.io/name=hindcast"
                 ),
@@ -92,8 +96,8 @@ class _Steps:
                         "", self._kubectl_command("describe", "pod", pod.name, "-n", explanation.namespace)
                     )
                     return
-        if explanation.runs:
-            pod_selector = label_selector(explanation.kind, explanation.name, explanation.runs[0])
+        if explanation.attempts:
+            pod_selector = label_selector(explanation.kind, explanation.name, explanation.attempts[0])
             yield NextStep(
                 "See its pods",
                 self._kubectl_command("get", "pods", "-n", explanation.namespace, "-l", pod_selector),

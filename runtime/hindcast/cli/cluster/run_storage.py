@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hindcast.storage.location import Location
 
 _LOG_FOLDER: Final = "logs"
-_ATTEMPT_PATTERN: Final = re.compile(r"-[rt](\d+)-(\d+)\.log$")
+_ATTEMPT_PATTERN: Final = re.compile(r"-[rt](\d+)-(\d+)\.log$")  # revision and attempt, see `child_name`
 
 
 def log_path(resource: Resource, job_name: str) -> str:
@@ -54,7 +54,7 @@ def read_stored_log(resource: Resource, job_name: str) -> bytes:
             f"the pods are gone; the log is at {path}: copy it from there, or install the extra that reads it: "
             "pip install 'hindcast-rl[runtime]'"
         ) from error
-    with _locate_errors(f"the pods are gone; the log is at {path}"):
+    with _add_location_to_errors(f"the pods are gone; the log is at {path}"):
         location = resolve(path)
         if location.exists():
             return location.read_bytes()
@@ -64,8 +64,8 @@ def read_stored_log(resource: Resource, job_name: str) -> bytes:
 
 
 @contextmanager
-def _locate_errors(subject: str) -> Iterator[None]:
-    """Begin the message of a StorageError with `subject`, which says what is read and where it is."""
+def _add_location_to_errors(subject: str) -> Iterator[None]:
+    """Begin the message of a StorageError with `subject`, a clause that says where the data are."""
     try:
         yield
     except StorageError as error:
@@ -73,7 +73,7 @@ def _locate_errors(subject: str) -> Iterator[None]:
 
 
 def describe_volume(resource: Resource, path: str) -> str:
-    """Describe the volume of the cluster that a path belongs to, and how to read it."""
+    """Describe the volume of the cluster that a path belongs to, and how to get a copy of the files at the path."""
     local = path.removeprefix("file://")
     volumes = [
         volume
@@ -84,8 +84,11 @@ def describe_volume(resource: Resource, path: str) -> str:
     volume = max(volumes, key=lambda entry: len(entry.mount_path), default=None)
     claim = volume.persistent_volume_claim if volume is not None else None
     if volume is None or claim is None:
-        return "a volume of the cluster: copy it from a pod that mounts this volume at the same path"
-    return f"the claim {claim.claim_name} (mounted at {volume.mount_path}): copy it from a pod that mounts this claim"
+        return "a volume of the cluster: copy the files from a pod that mounts this volume at the same path"
+    return (
+        f"the claim {claim.claim_name} (mounted at {volume.mount_path}): copy the files from a pod that mounts this "
+        "claim"
+    )
 
 
 def read_folder_log(folder: str, attempt: int | None) -> tuple[str, bytes]:
@@ -144,7 +147,7 @@ def policy_path(document: Raw, target: ClusterResource) -> str:
             f"{target} has no policy yet: its state is {status.get('state') or 'Unseen'}. "
             f"Run `hindcast status {target}` for the reason."
         )
-    with _locate_errors(f"the policy of {target} is at {path}"):
+    with _add_location_to_errors(f"the policy of {target} is at {path}"):
         location = resolve(path)
         if location.exists():
             return str(path)

@@ -22,7 +22,8 @@ from hindcast.cli.cluster.next_step import NextStep
 from hindcast_operator.times import parse_optional_time
 
 BAR_WIDTH: Final = 30
-MAX_RUNS: Final = 5
+MAX_ATTEMPTS: Final = 5
+"""Attempts to list."""
 MAX_READY_PODS: Final = 4
 """Ready pods to list per pool."""
 SILENT_SECONDS: Final = 90
@@ -56,7 +57,7 @@ def render_explanation(explanation: Explanation, steps: list[NextStep]) -> Itera
     yield _facts_table(explanation)
     if any(pool.pods for pool in explanation.pools) or explanation.state in _STATES_WITH_PODS:
         yield _pool_table(explanation.pools)
-    if explanation.runs:
+    if explanation.attempts:
         yield _attempt_table(explanation)
     yield from _next_step_lines(steps)
 
@@ -112,14 +113,14 @@ def _progress_view(explanation: Explanation) -> RenderableType | None:
     progress = explanation.progress
     if not progress:
         return None
-    parts = []
+    texts = []
     if "percentage" in progress and not explanation.is_finished:
-        parts.append(formatting.as_percentage(progress["percentage"] / 100))
+        texts.append(formatting.as_percentage(progress["percentage"] / 100))
     if progress.get("summary"):
-        parts.append(progress["summary"])
+        texts.append(progress["summary"])
     if "estimatedRemainingSeconds" in progress and not explanation.is_finished:
-        parts.append(f"about {formatting.duration(progress['estimatedRemainingSeconds'])} left")
-    text = Text("  ".join(parts))
+        texts.append(f"about {formatting.duration(progress['estimatedRemainingSeconds'])} left")
+    text = Text("  ".join(texts))
     update_time = parse_optional_time(progress.get("lastReportTime"))
     if update_time is not None and explanation.state in ("Running", "Suspending"):
         is_silent = (explanation.now - update_time).total_seconds() > SILENT_SECONDS
@@ -175,7 +176,7 @@ def _output_text(output: Mapping[str, Any]) -> Text | None:
 
 
 def _retries_text(explanation: Explanation) -> Text | None:
-    if not explanation.runs:
+    if not explanation.attempts:
         return None
     max_retries = explanation.retries_allowed
     limit = (
@@ -199,25 +200,25 @@ def _pool_table(pools: tuple[PoolRow, ...]) -> RenderableType:
         count_text = Text(f"{pool.num_ready}{desired_text} ready", style=colour)
         table.add_row(pool.pool, count_text, _size_text(pool.size), pool.reasons.get("memory", ""))
         lines += _pod_lines(pool)
-    parts: list[RenderableType] = [table]
+    views: list[RenderableType] = [table]
     if lines:
-        parts += [Text(""), *lines]
-    return Padding(Group(*parts), (0, 0, 1, 2))
+        views += [Text(""), *lines]
+    return Padding(Group(*views), (0, 0, 1, 2))
 
 
 def _size_text(size: Mapping[str, Any]) -> str:
-    parts = []
+    texts = []
     if "cpu" in size:
-        parts.append(f"{size['cpu']:g} CPU")
+        texts.append(f"{size['cpu']:g} CPU")
     if size.get("gpus"):
-        parts.append(f"{size['gpus']:g} GPU")
+        texts.append(f"{size['gpus']:g} GPU")
     if "memory" in size:
-        parts.append(str(size["memory"]))
-    return ", ".join(parts)
+        texts.append(str(size["memory"]))
+    return ", ".join(texts)
 
 
 def _pod_lines(pool: PoolRow) -> Iterator[RenderableType]:
-    """Show every pod that is not ready or has a problem, and the first few ready ones."""
+    """Yield a line for each pod that is not ready or has a problem, and for the first `MAX_READY_PODS` other pods."""
     ready_pods = [pod for pod in pool.pods if pod.ready and pod.problem is None]
     # A single pod is not hidden: the line "and 1 more" would take as much space.
     hidden_pods = ready_pods[MAX_READY_PODS:] if len(ready_pods) > MAX_READY_PODS + 1 else []
@@ -247,32 +248,33 @@ def _attempt_table(explanation: Explanation) -> RenderableType:
     for title in ("attempt", "outcome", "began", "took"):
         table.add_column(title, no_wrap=True)
     table.add_column("why", overflow="fold")
-    for run in explanation.runs[:MAX_RUNS]:
-        start, end = parse_optional_time(run.get("startTime")), parse_optional_time(run.get("endTime"))
-        outcome = run.get("outcome")
+    for attempt in explanation.attempts[:MAX_ATTEMPTS]:
+        start = parse_optional_time(attempt.get("startTime"))
+        end = parse_optional_time(attempt.get("endTime"))
+        outcome = attempt.get("outcome")
         table.add_row(
-            f"r{run['revision']}-{run['attempt']}",
+            f"r{attempt['revision']}-{attempt['attempt']}",
             Text(outcome or "in progress", style=_COLOURS.get(str(outcome), "cyan")),
             "" if start is None else f"{format_span(start, explanation.now)} ago",
             "" if start is None else format_span(start, end or explanation.now),
-            _outcome_reason(run),
+            _outcome_reason(attempt),
         )
-    parts: list[RenderableType] = [table]
-    num_older = len(explanation.runs) - MAX_RUNS
+    views: list[RenderableType] = [table]
+    num_older = len(explanation.attempts) - MAX_ATTEMPTS
     if num_older > 0:
-        parts.append(Text(f"and {num_older} earlier", style="dim"))
-    return Padding(Group(*parts), (0, 0, 1, 2))
+        views.append(Text(f"and {num_older} earlier", style="dim"))
+    return Padding(Group(*views), (0, 0, 1, 2))
 
 
-def _outcome_reason(run: Mapping[str, Any]) -> str:
-    reason, message = run.get("reason"), run.get("message")
-    if reason in (None, run.get("outcome")):
+def _outcome_reason(attempt: Mapping[str, Any]) -> str:
+    reason, message = attempt.get("reason"), attempt.get("message")
+    if reason in (None, attempt.get("outcome")):
         return str(message or "")
     return f"{reason}: {message}" if message else str(reason)
 
 
 def _next_step_lines(steps: list[NextStep]) -> Iterator[RenderableType]:
-    """Show next steps; each command is on its own line, unwrapped, so that it can be copied."""
+    """Yield the next steps; each command is a line of its own, not wrapped, so that a user can copy it."""
     for index, step in enumerate(steps):
         label = "  next  " if index == 0 else " " * 8
         if step.text:

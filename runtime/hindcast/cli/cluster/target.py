@@ -28,7 +28,7 @@ class ClusterResource:
 
 
 def _kinds_by_alias() -> dict[str, tuple[str, str]]:
-    """Return (kind, plural) for each name of a kind, in lower case: singular, plural, short, with the API group."""
+    """Return each name of a kind, in lower case (singular, plural, short, with the API group) -> (kind, plural)."""
     kinds_by_alias = {}
     for model, (plural, short) in KINDS.items():
         kind = model.__name__
@@ -59,7 +59,7 @@ def parse_target(text: str) -> ClusterResource:
     """Parse `KIND/NAME`.
 
     Raises:
-        SpecError: the text has no known kind, or no name.
+        SpecError: the text has no known kind, no name, or a second slash.
     """
     kind, _, name = text.partition("/")
     if not is_target(text):

@@ -1,4 +1,4 @@
-"""`hindcast convert` and `hindcast data …`: create datasets from existing ones."""
+"""`hindcast convert` and `hindcast data …`: create datasets from existing datasets."""
 
 from typing import Annotated, Literal
 
@@ -47,7 +47,7 @@ def merge(
     on_conflict: Annotated[
         Literal["Refuse", "Rename"],
         typer.Option(
-            help="What to do when different episodes share an id: Rename calls the later one <id>-2."
+            help="What to do when different episodes share an id: Rename gives the later episode the id <id>-2."
         ),
     ] = "Refuse",
 ) -> None:
@@ -65,7 +65,10 @@ def merge(
 def split(
     source: Source,
     training_folder: Annotated[
-        str, typer.Argument(metavar="DST_A", help="Folder for the other episodes: the training data.")
+        str,
+        typer.Argument(
+            metavar="DST_A", help="Folder for the training data: all episodes that do not go to DST_B."
+        ),
     ],
     validation_folder: Annotated[
         str, typer.Argument(metavar="DST_B", help="Folder for the validation data.")

@@ -83,7 +83,8 @@ def evaluate(
 ) -> None:
     """Play episodes with a checkpoint's policy and report their returns.
 
-    With --data, evaluate it on recorded episodes instead, and compare it with the policy that recorded them.
+    With --data or --set-aside, evaluate the policy on recorded episodes instead, and compare it with the policy that
+    recorded them.
     """
     if recorded.data is None and not recorded.set_aside:
         _refuse_recorded_flags(recorded)
@@ -91,20 +92,24 @@ def evaluate(
         _evaluate_in_environment(screen, checkpoint, env, module_class, settings)
         return
     if reference_returns is not None:
-        raise SpecError("--reference-returns applies to played episodes only: remove it, or remove --data.")
+        raise SpecError(
+            "--reference-returns applies to played episodes only: remove this option, or remove --data and --set-aside."
+        )
     if env is not None:
         raise SpecError(
-            "--env and --data cannot be combined, because --data plays no episodes: remove one of them."
+            "--env and --data cannot be combined, because with --data or --set-aside no episodes are played: remove "
+            "--env, or remove --data and --set-aside."
         )
     _evaluate_offline(screen, checkpoint, module_class, recorded, (episodes, seed, explore))
 
 
 def _refuse_recorded_flags(recorded: RecordedFlags) -> None:
-    """Raise SpecError if any option for recorded episodes is set, because the episodes are played."""
+    """Raise SpecError if an option for recorded episodes is set; for commands that play episodes."""
     options = [name for name, value in asdict(recorded).items() if value not in (None, False)]
     if options:
         raise SpecError(
-            f"--{options[0].replace('_', '-')} applies to evaluation on recorded episodes only: add --data DATASET."
+            f"--{options[0].replace('_', '-')} applies to evaluation on recorded episodes only: add --data DATASET "
+            "or --set-aside."
         )
 
 
@@ -115,6 +120,7 @@ def _evaluate_in_environment(
     module_class: str | None,
     settings: tuple[int, int, bool, tuple[float, float] | None],
 ) -> None:
+    """Play episodes and print the result; `settings` are episodes, seed, explore and reference returns."""
     from hindcast import formatting
     from hindcast.api.evaluation import ReferenceReturns
     from hindcast.run.checkpoint_evaluation import evaluate_checkpoint
@@ -172,6 +178,7 @@ def _evaluate_offline(
     recorded: RecordedFlags,
     settings: tuple[int | None, int, bool],
 ) -> None:
+    """Evaluate on recorded episodes and print the result; `settings` are episodes, seed and explore."""
     from hindcast.cli.offline_view import render_report
     from hindcast.cli.progress import progress_bar
     from hindcast.evaluate.fitted_q import FittedQOptions

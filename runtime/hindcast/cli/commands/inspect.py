@@ -67,12 +67,12 @@ def inspect(
 def _problem_failure(
     name: str, summary: "Summary", *, is_strict: bool, include_warnings: bool
 ) -> "DataError | None":
-    """Return the error if the data's problems make the command fail, else None.
+    """Return the error with which the command must fail because of the data's problems; None if it succeeds.
 
     Args:
         name: name of the data.
         summary: summary of the data. Data without episodes always fail.
-        is_strict: fail also if there are episodes.
+        is_strict: fail if there are problems, even if there are episodes.
         include_warnings: count warnings as well as errors.
     """
     from hindcast import formatting

@@ -52,60 +52,72 @@ def logs(
 
 
 def _read_resource_log(
-    cluster: "Cluster", target: "ClusterResource", attempt: int | None, follow: bool, screen: Screen
+    cluster: "Cluster", target: "ClusterResource", number: int | None, follow: bool, screen: Screen
 ) -> Iterable[bytes]:
-    from hindcast.cli.cluster.live_log import open_live_log, runs_of
+    """Return the log of the attempt with this number, in chunks; of the latest attempt for None."""
+    from hindcast.cli.cluster.live_log import attempts_of, open_live_log
     from hindcast.cli.cluster.run_storage import read_stored_log
     from hindcast.errors import UserError
 
     document = cluster.read_resource(target)
-    run = _choose_attempt(target, document, runs_of(document), attempt)
-    chunks = open_live_log(cluster, target, run, follow, screen.note)
+    attempt = _choose_attempt(target, document, attempts_of(document), number)
+    chunks = open_live_log(cluster, target, attempt, follow, screen.note)
     if chunks is not None:
         return chunks
-    if run.get("outcome") is None and not follow:
+    if attempt.get("outcome") is None and not follow:
         message = document["status"].get("message") or "its pods do not exist yet"
-        raise UserError(f"attempt {run['attempt']} of {target} has no log yet: {message}")
-    return [read_stored_log(_resource_at_attempt(document, run), str(run["rayJobName"]))]
+        raise UserError(f"attempt {attempt['attempt']} of {target} has no log yet: {message}")
+    return [read_stored_log(_resource_at_attempt(document, attempt), str(attempt["rayJobName"]))]
 
 
 def _choose_attempt(
     target: "ClusterResource",
     document: Mapping[str, Any],
-    runs: Sequence[Mapping[str, Any]],
-    attempt: int | None,
+    attempts: Sequence[Mapping[str, Any]],
+    number: int | None,
 ) -> Mapping[str, Any]:
-    """Return an attempt of the latest revision that has attempts: the one with this number; the latest for None."""
+    """Return an attempt of the latest revision that has attempts.
+
+    Args:
+        target: name of the resource, for messages.
+        document: the resource with its status.
+        attempts: all attempts, newest first.
+        number: number of the attempt; None for the latest attempt.
+
+    Raises:
+        UserError: there are no attempts, or none with this number.
+    """
     from hindcast.errors import UserError
 
-    if not runs:
+    if not attempts:
         status = document.get("status") or {}
         reason = status.get("message") or "the operator has not seen it yet"
         raise UserError(f"{target} has no attempts yet: {reason}")
-    revision_runs = [run for run in runs if run["revision"] == runs[0]["revision"]]
-    attempt_run = next((run for run in revision_runs if attempt in (None, run["attempt"])), None)
-    if attempt_run is None:
-        numbers = ", ".join(str(run["attempt"]) for run in reversed(revision_runs))
+    latest_revision = attempts[0]["revision"]
+    candidates = [attempt for attempt in attempts if attempt["revision"] == latest_revision]
+    match = next((attempt for attempt in candidates if number in (None, attempt["attempt"])), None)
+    if match is None:
+        numbers = ", ".join(str(attempt["attempt"]) for attempt in reversed(candidates))
         raise UserError(
-            f"revision {runs[0]['revision']} of {target} has no attempt {attempt}; its attempts: {numbers}"
+            f"revision {latest_revision} of {target} has no attempt {number}; its attempts: {numbers}"
         )
-    return attempt_run
+    return match
 
 
-def _resource_at_attempt(document: Mapping[str, Any], run: Mapping[str, Any]) -> "Resource":
+def _resource_at_attempt(document: Mapping[str, Any], attempt: Mapping[str, Any]) -> "Resource":
     """Return the resource with the revision and the absolute paths of an attempt."""
     from hindcast.api import validate_resource
     from hindcast_operator.manifests.storage import with_absolute_paths
 
     resource = validate_resource({key: value for key, value in document.items() if key != "status"})
-    defaults = (run.get("inputs") or {}).get("defaults") or {}
+    defaults = (attempt.get("inputs") or {}).get("defaults") or {}
     absolute_resource = with_absolute_paths(resource, defaults.get("storageRoot"))
-    spec = absolute_resource.spec.model_copy(update={"revision": run["revision"]})
+    spec = absolute_resource.spec.model_copy(update={"revision": attempt["revision"]})
     return absolute_resource.model_copy(update={"spec": spec})
 
 
 def _check_folder(text: str) -> None:
-    """Raise SpecError, with the nearest kind, if a text is neither a URI nor an existing path."""
+    """Raise SpecError, which suggests the most similar kind, if a text is neither a URI nor an existing path."""
     from pathlib import Path
 
     from hindcast.cli.cluster.target import parse_target

@@ -28,14 +28,15 @@ def plan(
     from rich.tree import Tree
 
     from hindcast.errors import SpecError
-    from hindcast.run.planning import plan as plan_of
+    from hindcast.run.planning import plan as plan_training
 
     trainings = [resource for resource in resources if resource.kind == "OfflineTraining"]
     if not trainings:
         names = ", ".join(map(str, files))
         raise SpecError(f"{names} contains no OfflineTraining to plan.")
     plans = {
-        f"{training.kind}/{training.metadata.name}": plan_of(training, resources) for training in trainings
+        f"{training.kind}/{training.metadata.name}": plan_training(training, resources)
+        for training in trainings
     }
     trees = []
     for name, content in plans.items():

@@ -37,11 +37,11 @@ def render(
     entries = load_resources(files)
 
     from hindcast_operator.defaults import Defaults, load_defaults
-    from hindcast_operator.manifests.build import render as manifests_of
+    from hindcast_operator.manifests.build import render as render_attempts
 
     platform = Defaults() if defaults is None else load_defaults(defaults)
     _refuse_unsupported(entries, platform)
-    attempts = manifests_of([entry.resource for entry in entries], platform, namespace)
+    attempts = render_attempts([entry.resource for entry in entries], platform, namespace)
     for attempt in attempts:
         for reference in attempt.unknown_references:
             screen.note(
@@ -62,7 +62,7 @@ def _refuse_unsupported(entries: "Iterable[LoadedResource]", defaults: "Defaults
     from hindcast_operator.manifests import effective_resource, find_refusals
 
     problems = [
-        f"{entry.at(*_field_steps(sentence))}: {sentence}"
+        f"{entry.at(*_parse_field_path(sentence))}: {sentence}"
         for entry in entries
         for sentence in find_refusals(effective_resource(entry.resource, defaults), defaults)
     ]
@@ -70,10 +70,10 @@ def _refuse_unsupported(entries: "Iterable[LoadedResource]", defaults: "Defaults
         raise SpecError("\n".join(problems))
 
 
-def _field_steps(sentence: str) -> list[str | int]:
-    """Return the field at the start of a sentence: `spec.input[0].path` gives spec, input, 0, path."""
-    steps = re.findall(r"[^.\[\]]+", sentence.split(" ", 1)[0])
-    return [int(step) if step.isdigit() else step for step in steps]
+def _parse_field_path(sentence: str) -> list[str | int]:
+    """Return the path of the field that a sentence begins with: `spec.input[0].path` gives spec, input, 0, path."""
+    names = re.findall(r"[^.\[\]]+", sentence.split(" ", 1)[0])
+    return [int(name) if name.isdigit() else name for name in names]
 
 
 def _yaml_text(attempt: "RenderedAttempt", comments: bool) -> str:

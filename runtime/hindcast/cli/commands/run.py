@@ -22,11 +22,15 @@ def run(
 
     With --json, each resource prints one line of JSON when it ends.
     """
-    finish_run(files, screen)
+    run_files(files, screen)
 
 
-def finish_run(files: list[Path], screen: Screen) -> None:
-    """Run all resources in the files and report to the screen; exit with 130 if interrupted."""
+def run_files(files: list[Path], screen: Screen) -> None:
+    """Run all resources in the files and report to the screen.
+
+    Raises:
+        typer.Exit: with code 130, if the run was interrupted.
+    """
     from hindcast.api import load_resources
 
     # Read before the imports below, so that a mistake in a file shows without waiting for torch.
@@ -68,4 +72,4 @@ def demo(
         text = DEMO_FILE.read_text(encoding="utf-8").replace("FOLDER", folder.as_posix())
         write_yaml(file, text, "--folder")
     screen.note(f"running {file}")
-    finish_run([file], screen)
+    run_files([file], screen)

@@ -11,7 +11,7 @@ from hindcast.cli.screen import Screen
 from hindcast.errors import SpecError
 
 _SWITCH_INTERVAL_SECONDS: Final = 0.0002
-"""Time for which a thread runs before Python lets another one run."""
+"""Time for which a thread runs before Python lets another thread run."""
 
 
 @command
@@ -30,7 +30,7 @@ def serve(
         int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free port.")
     ] = 9900,
     explore: Annotated[
-        bool, typer.Option("--explore/--greedy", help="Sample actions, or take the most likely ones.")
+        bool, typer.Option("--explore/--greedy", help="Sample actions, or take the most likely actions.")
     ] = True,
     module_class: ModuleClass = None,
 ) -> None:
@@ -45,7 +45,7 @@ def serve(
     token = _read_token(token_file)
     # Python switches threads every 5 ms by default; answers on other connections would wait that long.
     sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
-    policy, _ = load_policy(checkpoint, module_class)
+    policy, _folder = load_policy(checkpoint, module_class)
     with PolicyServer(policy, log, explore=explore) as server, HttpServer(server, token, host, port) as http:
         address = f"http://{http.host}:{http.port}"
         screen.show_result({"address": address, "log": log}, f"serving at {address}, logging to {log}")
@@ -64,7 +64,7 @@ def _read_token(file: Path) -> str:
 
 
 def _wait_for_signal() -> None:
-    """Wait until the process is asked to stop."""
+    """Wait until the process receives SIGINT or SIGTERM."""
     import signal
     import threading
 

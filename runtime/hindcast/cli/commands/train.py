@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hindcast.cli.command import command
-from hindcast.cli.commands.run import finish_run, write_yaml
+from hindcast.cli.commands.run import run_files, write_yaml
 from hindcast.cli.screen import Screen
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def train(
     file = local_dir / f"{resource.metadata.name}.yaml"
     write_yaml(file, text, "--local-dir")
     screen.note(f"running {file}")
-    finish_run([file], screen)
+    run_files([file], screen)
 
 
 def _parse_mapping(option: str, text: str) -> Mapping[str, Any]:
@@ -67,6 +67,7 @@ def _parse_mapping(option: str, text: str) -> Mapping[str, Any]:
     from hindcast.errors import SpecError
 
     documents = list(documents_of(text))
+    # Only the first problem is reported. A problem within the value begins with the path of its field.
     for problem in (problem for document in documents for problem in document.problems):
         raise SpecError(sentence(problem, f"{option}: " if problem.steps else option))
     values = [document.value for document in documents]
@@ -78,7 +79,11 @@ def _parse_mapping(option: str, text: str) -> Mapping[str, Any]:
 def _with_checkpoints(
     resource: "OfflineTraining | OfflineRecording", checkpoint_fields: Mapping[str, Any]
 ) -> "OfflineTraining | OfflineRecording":
-    """Set the checkpoint fields of a training; a recording has no such fields, so only the path is accepted."""
+    """Return the training with these checkpoint fields, or the recording unchanged.
+
+    Raises:
+        SpecError: fields other than the path are set for a recording, which has no checkpoint fields.
+    """
     from hindcast.api import OfflineTraining
     from hindcast.api.training import CheckpointSpec
     from hindcast.errors import SpecError

@@ -44,8 +44,8 @@ def tune(
         float | None,
         typer.Option(
             min=0,
-            help="Share of the episodes that no trial sees, on which the winner is evaluated again; 0 for none. "
-            "Default: evaluation.offline.setAside, or 0.1.",
+            help="Share of the episodes that no trial sees, on which the winner is evaluated once more; 0 omits this "
+            "evaluation. Default: evaluation.offline.setAside, or 0.1.",
         ),
     ] = None,
     output: Annotated[
@@ -127,5 +127,5 @@ def _row(trial: "Trial") -> list[str]:
         *map(yaml_value, trial.setting.values()),
         format_with_interval(trial.value, None),
         spread,
-        *(errors or [verdict or ""])[:1],
+        errors[0] if errors else verdict or "",
     ]
