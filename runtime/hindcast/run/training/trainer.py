@@ -26,9 +26,9 @@ from hindcast.models.preprocessing import Preprocessing
 from hindcast.models.rl_module import RLModule, module_class_of
 from hindcast.pipeline.feeds import State
 from hindcast.pipeline.window import Batch, select_prefix
+from hindcast.record.environments import Spaces
 from hindcast.report.results import ITERATION, Result
 from hindcast.run.evaluation.held_out_evaluation import HeldOutEvaluator
-from hindcast.run.spaces import Spaces
 from hindcast.threads import choose_num_threads, torch_threads
 
 _TARGETS = "targets/"
