@@ -119,8 +119,8 @@ class MultiCategorical(Distribution):
         self._shape = shape
 
     def logp(self, actions: Actions) -> Tensor:
-        cells = _as_tensor(actions).long().reshape(*self._leading_shape, -1) - self._starts
-        return self._categoricals.logp(cells).sum(-1)
+        indices = _as_tensor(actions).long().reshape(*self._leading_shape, -1) - self._starts
+        return self._categoricals.logp(indices).sum(-1)
 
     def entropy(self) -> Tensor:
         return self._categoricals.entropy().sum(-1)
@@ -173,7 +173,7 @@ class DiagGaussian(Distribution):
     Args:
         inputs: `[B, 2 D]` means, then logarithms of the standard deviations.
         shape: shape of an action.
-        log_std_range: the logarithms are clamped to it.
+        log_std_range: range to which the logarithms are clamped.
     """
 
     def __init__(
@@ -215,14 +215,14 @@ class DiagGaussian(Distribution):
 class BoundedGaussian(DiagGaussian):
     """A normal distribution whose mean is `low + (high - low) (tanh(u) + 1) / 2`.
 
-    The policy of IQL (arXiv 2110.06169). Its density extends beyond the bounds; sampled actions are clipped to them.
+    The policy of IQL (arXiv 2110.06169). Density and samples extend beyond the bounds; `ActionToEnv` clips samples.
 
     Args:
         inputs: `[B, 2 D]` u, then logarithms of the standard deviations, in the actions' own units.
         shape: shape of an action.
         low: `[D]` lower bounds.
         high: `[D]` upper bounds.
-        log_std_range: the logarithms are clamped to it.
+        log_std_range: range to which the logarithms are clamped.
     """
 
     def __init__(
@@ -249,7 +249,7 @@ class SquashedGaussian(DiagGaussian):
         shape: shape of an action.
         low: `[D]` lower bounds.
         high: `[D]` upper bounds.
-        log_std_range: the logarithms are clamped to it.
+        log_std_range: range to which the logarithms are clamped.
     """
 
     def __init__(
@@ -425,6 +425,7 @@ class Product(Distribution):
         columns = noise_BK[..., self._noise_columns[leaf]]
         if leaf not in self._normal_leaves:
             return columns
+        # The inverse normal CDF is infinite at 0 and 1.
         return torch.special.ndtri(columns.clamp(1.0 - BELOW_ONE, BELOW_ONE))
 
 

@@ -92,6 +92,11 @@ class ReturnPolicy(RLModule):
         )
 
     def get_initial_state(self) -> dict[str, Tensor]:
+        """Return the state before the first step.
+
+        For each of the K steps, `seen` has the features of the observation, `taken` those of the action, and `returns`
+        the return to go; `steps` is the number of steps so far. `actions` (or `actions/…`) is the last action.
+        """
         context = self._context
         leaves = flatten_space(self.action_space, Columns.ACTIONS)
         return {
@@ -217,6 +222,8 @@ class CausalTransformer(nn.Module):
 
 
 class _Layer(nn.Module):
+    """Attention and then dense layers; the outputs of both are added to their inputs."""
+
     def __init__(self, size: int, heads: int, dropout: float) -> None:
         super().__init__()
         self._heads, self._dropout = heads, dropout
