@@ -21,7 +21,7 @@ from hindcast.run.interruption import Interruption
 _PROGRESS_INTERVAL_SECONDS = 0.5
 _POLL_INTERVAL_SECONDS = 1.0
 _MAX_NOTES = 100
-"""Maximum number of notes between two polls; earlier ones are dropped."""
+"""Maximum number of notes between two polls of the driver; earlier notes are dropped."""
 
 
 @dataclass

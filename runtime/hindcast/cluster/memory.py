@@ -34,7 +34,7 @@ class ContainerMemory(NamedTuple):
     """Memory of a container.
 
     Attributes:
-        num_kills: number of its processes that the kernel killed for lack of memory.
+        num_kills: number of its processes that the kernel killed because memory ran out.
         limit_bytes: memory limit of the container; None without a limit.
     """
 

@@ -26,7 +26,8 @@ Shape: TypeAlias = tuple[int, ...]
 
 # The largest float32 below 1. Noise is uniform on [0, 1); a float64 number may round up to 1 when it is converted.
 BELOW_ONE = 1.0 - 2.0**-24
-# tanh reaches ±1 in float32 at about 9. An action closer to a bound than this counts as this far away from it.
+# tanh reaches ±1 in float32 at about 9. An action closer to a bound, in the range ±1, counts as this far away from the
+# bound.
 _TANH_MARGIN = 1e-6
 _HERMITE_NODES = 16  # exact to 1e-5 for standard deviations up to 1, to 3e-3 up to 2
 

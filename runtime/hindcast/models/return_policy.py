@@ -116,7 +116,7 @@ class ReturnPolicy(RLModule):
         return dict(actions)
 
     def raise_target_return(self, episode_return: Tensor) -> None:
-        """Set the target return to this return if it is higher."""
+        """Set the target return to `episode_return` if that is higher, or if there is no target return yet."""
         # fmax ignores the NaN from before the first window.
         self.target_return.copy_(torch.fmax(self.target_return, episode_return))
 

@@ -47,8 +47,8 @@ def claim(state: Location, resource: OfflineRecording | OfflineTraining, has_pro
     Args:
         state: folder of the run's own files (`_hindcast` of a dataset, the run folder of a training).
         resource: resource that will fill the folder.
-        has_progress: an earlier run left results there. A run that failed because of its spec has left none, so the
-            corrected spec may take its place.
+        has_progress: an earlier run left results in the folder. A run that failed because of its spec has left no
+            results, so the corrected spec may take its place.
 
     Returns:
         True if an earlier run of this resource started there.

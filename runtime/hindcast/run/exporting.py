@@ -76,9 +76,9 @@ def export_policy(
         path: a checkpoint, its `module`, a folder of checkpoints, a run folder, or a dataset.
         folder: path or URI of the target: new, empty, or with an earlier export (of any form).
         form: "onnx" (`policy.onnx`, for any runtime, and `policy.py`, which acts with numpy and onnxruntime alone),
-            "torch" (`policy.pt2`, of `torch.export`) or "safetensors" (weights and JSON, for `Policy.load`). The first
-            two map raw observations to the environment's actions; `policy.json` describes both, and how recurrent
-            states are passed from step to step.
+            "torch" (`policy.pt2`, of `torch.export`) or "safetensors" (weights and JSON, for `Policy.load`). "onnx" and
+            "torch" map raw observations to the environment's actions; `policy.json` describes observations and actions,
+            and how recurrent states are passed from step to step.
         module_class: the policy's `model.moduleClass`, if it has one.
 
     Raises:

@@ -119,7 +119,7 @@ def select_set_aside(sources: Sequence[Source], offline: OfflineEvaluationSpec) 
 
 
 def merge_datasets(datasets: Sequence[Dataset], on_conflict: OnConflict = "Refuse") -> Dataset:
-    """Merge datasets (see `merge`), without the leaves that only some have; return a single one unchanged."""
+    """Merge datasets (see `merge`) without the leaves that only some of them have; return a single one unchanged."""
     if len(datasets) == 1:
         return datasets[0]
     differing = find_differing_leaves(datasets)

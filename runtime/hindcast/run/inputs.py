@@ -112,7 +112,7 @@ def open_inputs(
         resource: the training.
         inputs: inputs of the training from `resolve_inputs`.
         reporter: receives progress and notes.
-        check: called regularly; an exception from it ends the preparation, which resumes from there the next time.
+        check: called regularly; an exception from it ends the preparation, which a later call continues.
         ray_options: options of the Ray tasks that prepare large data.
 
     Raises:

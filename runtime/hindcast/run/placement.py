@@ -98,7 +98,7 @@ class Placement(Protocol):
 
 
 class LocalPlacement:
-    """A placement on this machine, with at most as many processes as it has processors."""
+    """A placement on this machine, with at most as many processes of a kind as the machine has processors."""
 
     is_one_machine = True
 

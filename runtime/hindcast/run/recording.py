@@ -186,9 +186,7 @@ class RecordingRun:
         self, task: RecordingTask, policy: str, progress: _RecordingProgress
     ) -> Iterator[RecordedRange]:
         """Record the ranges that have no commit, and yield each after its commit."""
-        num_left = progress.extent.num_ranges_left(
-            progress.commits
-        )  # None while it depends on episodes' lengths
+        num_left = progress.extent.num_ranges_left(progress.commits)  # None for a duration in timesteps
         if num_left == 0:
             return
         num_runners, note = self._placement.replicas(self._spec.runners.replicas, "runners")

@@ -28,7 +28,7 @@ _FIELDS_WITHOUT_ESTIMATE_EFFECT: Final = ("interval", "estimates")
 
 
 def selection_metric(spec: OfflineTrainingSpec) -> str:
-    """Return the metric that selects the best checkpoint, which has its highest value.
+    """Return the metric that selects the best checkpoint: the one with the highest value.
 
     The metric is the return in the environment if it is measured at an interval, else the first requested estimate,
     else the return at the end; an empty string if neither is evaluated.

@@ -92,7 +92,7 @@ class Trainer:
         algorithm: name of the algorithm, for checkpoints.
         experience: experience to learn from; None for a policy that is only loaded, played and saved.
         spec_hash: hash of the resource, for checkpoints.
-        prepare: initialises a new policy, in addition to its fresh weights.
+        prepare: called by `begin`; initialises a new policy beyond its random weights.
         max_updates: number of updates after which the training ends, even within an iteration.
         notes: notes for the user, such as clamps and uneven shards.
         held_out_evaluator: evaluates the policy on held-out episodes, if there are any; only on the first learner.

@@ -287,7 +287,7 @@ class TrainingRun:
         return env_result, self._evaluate_held_out(held_out, iteration)
 
     def _save_if_due(self, trainer: Trainer, evaluations: Evaluations, result: Result, interval: int) -> None:
-        """Launch the parallel evaluation if it is due; write a checkpoint if due, if the best, or if under evaluation."""
+        """Launch the parallel evaluation if it is due; write a checkpoint if due, the best, or evaluated."""
         should_launch = (
             evaluations.runs_in_parallel
             and evaluations.is_due(trainer.iteration)
@@ -488,5 +488,5 @@ def follow_first_learner(
 
 
 def _total_loss(result: Result) -> float | None:
-    """Return the total loss of an iteration, or None if it has no updates with a loss."""
+    """Return the total loss of an iteration, or None if no update of the iteration had a loss."""
     return cast("float | None", result["learners"]["default_policy"].get("total_loss"))
