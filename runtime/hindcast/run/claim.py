@@ -132,7 +132,8 @@ def initial_num_learners(state: Location, resource: OfflineTraining) -> int:
 
 
 def _belongs_to_other_run(owner: dict[str, Any], resource: OfflineRecording | OfflineTraining) -> bool:
-    # The course hash omits what may change without a new revision: `stop`, and most of `evaluation`.
+    # The course hash omits what may change without a new revision: `stop`, and `evaluation` but for the held-out
+    # episodes.
     return owner["specHash"] != spec_hash(resource) and _owner_course_hash(owner) != course_hash(resource)
 
 

@@ -30,7 +30,7 @@ from hindcast.report.events import Progress, Reporter
 from hindcast.run.claim import title
 from hindcast.run.held_out_evaluation import merge_datasets
 from hindcast.run.offline_trainer import make_algorithm
-from hindcast.run.spaces import check_spaces_known, environment_spaces, has_float_actions
+from hindcast.run.spaces import check_spaces_are_known, environment_spaces, has_float_actions
 from hindcast.user_code import is_user_code
 
 _READ_METHODS_BY_SUFFIX: Final = {
@@ -132,7 +132,9 @@ def open_inputs(
         hooks = Hooks(progress, note, check)
         # Without an environment, the spaces come from the first input; they are checked before it is prepared.
         if index == 0 and reading.options.mapper is None:
-            hooks = replace(hooks, accept=partial(check_spaces_known, resource, name=str(reading.paths[0])))
+            hooks = replace(
+                hooks, accept=partial(check_spaces_are_known, resource, name=str(reading.paths[0]))
+            )
         opened_data = open_reading(reading, hooks=hooks, ray_options=ray_options)
         for finding in (*opened_data.unfinished_notes, *opened_data.notes):
             # The units of actions matter only if these are floats, which can be normalised.

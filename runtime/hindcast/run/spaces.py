@@ -52,7 +52,7 @@ def declared_spaces(resource: OfflineTraining) -> Spaces | None:
     return None if observation is None or action is None else Spaces(observation, action)
 
 
-def check_spaces_known(resource: OfflineTraining, data_spec: DataSpec, name: str) -> None:
+def check_spaces_are_known(resource: OfflineTraining, data_spec: DataSpec, name: str) -> None:
     """Check that `determine_spaces` will find spaces, before the data are prepared.
 
     Args:
