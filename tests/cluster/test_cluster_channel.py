@@ -91,7 +91,7 @@ def test_status_403_or_404_means_superseded(api: FakeApiServer, status: int) -> 
 
 
 @pytest.mark.parametrize("status", [401, 409, 422, 429, 500, 503])
-def test_temporary_status_raises_report_error(api: FakeApiServer, status: int) -> None:
+def test_other_status_raises_report_error_without_retry(api: FakeApiServer, status: int) -> None:
     api.status = status
     with pytest.raises(ReportError, match=str(status)):
         api.channel().send(REPORT)
@@ -107,7 +107,7 @@ def test_unreachable_server_raises_report_error() -> None:
         ConfigMapChannel(client.ApiClient(configuration), CONFIG_MAP).send(REPORT)
 
 
-def test_missing_environment_variable_suggests_hindcast_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_map_name_requires_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HINDCAST_NAMESPACE", raising=False)
     with pytest.raises(SpecError, match=r"HINDCAST_NAMESPACE is not set: .* use hindcast run FILE"):
         ConfigMapName.from_environment()

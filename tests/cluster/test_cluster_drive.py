@@ -166,7 +166,7 @@ class TestMailbox:
         assert mailbox.take(timeout_seconds=30).notes == [("a/b", "resuming at update 7")]
 
 
-def test_inspect_pods_reports_kills() -> None:
+def test_inspect_pods_returns_pool_and_memory_of_each_node() -> None:
     (pod,) = inspect_pods()
     assert pod.pool == "learner"
     assert pod.identifiers[0] == ray.nodes()[0]["NodeID"]
@@ -197,7 +197,7 @@ def make_evaluation_workers(evaluator: EnvEvaluator, count: int) -> EvaluationWo
 
 
 class TestRecording:
-    def test_recording_equals_local_one_and_reports_progress(
+    def test_recording_equals_local_one_reports_progress_and_is_not_repeated(
         self, tmp_path: Path, channel: RecordingChannel
     ) -> None:
         resource = recording(tmp_path / "data", runners={"replicas": 2, "envsPerRunner": 4})
@@ -271,7 +271,7 @@ class TestRecording:
         outcome = reported_outcome(channel)
         assert (outcome.state, outcome.reason) == ("Suspended", "Suspended")
         first_commits = {file.name: file.read_bytes() for file in commits.glob("*.json")}
-        assert 0 < len(first_commits) < 16
+        assert 0 < len(first_commits) < 16  # ranges of 16 episodes
         slow_file.unlink()
         second_channel = RecordingChannel()
         assert run_attempt(resource, tmp_path, second_channel, number=2) == 0
@@ -295,9 +295,7 @@ class TestRecording:
         assert "UserCodeFailed" in (tmp_path / "data/_hindcast/logs/test-r1-1.log").read_text()
 
     @pytest.mark.faults
-    def test_attempt_is_lost_when_pods_keep_dying(
-        self, tmp_path: Path, channel: RecordingChannel, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_attempt_is_lost_when_runners_keep_dying(self, tmp_path: Path, channel: RecordingChannel) -> None:
         resource = recording(tmp_path / "data", environment={"id": "test_cluster_drive:CrashingWalk"})
         assert run_attempt(resource, tmp_path, channel) == 1
         outcome = reported_outcome(channel)
@@ -443,7 +441,7 @@ def find_process(name: str) -> int:
     return find_processes(name)[0]
 
 
-def test_interruption_without_request_does_not_stop() -> None:
+def test_interruption_without_request_does_not_raise_and_ends_its_thread() -> None:
     mailbox = Mailbox.open({"num_cpus": 0})
     mailbox.take(timeout_seconds=60)  # the actor is running now, so no later call takes long
     with mailbox.interruption() as interruption:

@@ -110,7 +110,7 @@ def assert_same_training(folder: Path, expected: Path) -> None:
 
 @pytest.fixture(scope="module")
 def reference_run(tmp_path_factory: pytest.TempPathFactory, walks: Path) -> Path:
-    """Folder of a training by one learner in this process, on the batches of two."""
+    """Folder of a training by one learner in this process, on the batches that two learners would share."""
     folder = tmp_path_factory.mktemp("reference_run")
     train(make_training(folder, walks, 2))
     return folder
@@ -132,7 +132,7 @@ def test_stopped_group_resumes_with_other_number_of_learners(
     assert_same_training(tmp_path, reference_run)
 
 
-def test_two_learners_resume_with_batches_of_one(
+def test_two_learners_resume_with_batch_size_of_one_learner(
     tmp_path: Path, walks: Path, group: LearnerGroupRunner
 ) -> None:
     train(make_training(tmp_path / "uninterrupted", walks, 1))
@@ -163,7 +163,9 @@ def test_two_learners_equal_one_after_loss_of_learner(
     assert_same_training(tmp_path, reference_run)
 
 
-def test_two_learners_play_same_episodes(tmp_path: Path, walks: Path, group: LearnerGroupRunner) -> None:
+def test_two_learners_play_same_episodes_as_one(
+    tmp_path: Path, walks: Path, group: LearnerGroupRunner
+) -> None:
     """The training also uses recorded data; the first learner holds episodes out and evaluates on them."""
     sampler = {"warmupTimesteps": 20, "timestepsPerUpdate": 2}
     spec: dict[str, Any] = {
@@ -181,7 +183,7 @@ def test_two_learners_play_same_episodes(tmp_path: Path, walks: Path, group: Lea
     assert losses_of_two == pytest.approx(losses_of_one, rel=1e-2)
 
 
-def test_user_error_is_raised_once(tmp_path: Path, walks: Path, group: LearnerGroupRunner) -> None:
+def test_user_error_is_raised_without_restart(tmp_path: Path, walks: Path, group: LearnerGroupRunner) -> None:
     with pytest.raises(UserCodeError, match=r"^pre-learner Broken raised KeyError at .*user_steps\.py:\d+"):
         group.train(make_training(tmp_path, walks, 2, pipeline={"preLearner": "user_steps:Broken"}))
     assert not any("lost" in note for note in group.notes)

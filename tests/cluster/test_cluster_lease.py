@@ -118,6 +118,7 @@ class TestRuns:
         with pytest.raises(OutputConflict, match="taken over by the attempt test-r1-2"):
             run.execute()
         files_after = read_files(tmp_path / "data")
+        # A data file without a commit does not count, so only the other files must not change.
         other_files = {
             name: content for name, content in files_after.items() if not name.endswith(".parquet")
         }

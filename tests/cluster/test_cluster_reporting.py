@@ -63,8 +63,8 @@ def test_first_report_is_sent_immediately(channel: RecordingChannel, clock: Fake
 
 
 def test_changes_are_sent_at_most_every_ten_seconds(channel: RecordingChannel, clock: FakeClock) -> None:
-    for step in range(100):
-        clock.sender.set_progress(make_progress(step))
+    for num_episodes in range(100):
+        clock.sender.set_progress(make_progress(num_episodes))
         clock.advance(0.5)
     report_times = [seconds_since_start(report) for report in channel.reports]
     gaps = [later - earlier for earlier, later in itertools.pairwise(report_times)]
@@ -163,7 +163,9 @@ def test_refusal_after_first_report_supersedes_immediately(
     assert len(channel.reports) == 1
 
 
-def test_refusals_of_first_report_are_tolerated(channel: RecordingChannel, clock: FakeClock) -> None:
+def test_refusals_of_first_report_are_tolerated_for_a_while(
+    channel: RecordingChannel, clock: FakeClock
+) -> None:
     def refuse(report: Report) -> None:
         if clock.now < 10:
             raise SupersededError("403")

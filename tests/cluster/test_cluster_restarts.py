@@ -52,10 +52,10 @@ def mailbox() -> Any:
 def test_learners_that_make_progress_restart_without_limit(
     tmp_path: Path, walks: Path, dying_groups: Any, mailbox: Any
 ) -> None:
-    groups = dying_groups(2)
+    is_restart_of_groups = dying_groups(2)
     outcome = learners.train(training(tmp_path, walks, stop={"updates": 15}), [], mailbox, None)  # type: ignore[arg-type]
     assert outcome.metrics["updates"] == 15
-    assert groups == [False] + 7 * [True]
+    assert is_restart_of_groups == [False] + 7 * [True]
 
 
 @pytest.mark.parametrize("error", [DEATH_ERROR, RENDEZVOUS_ERROR])
@@ -65,16 +65,18 @@ def test_learners_without_new_checkpoint_are_abandoned(
     resource = training(tmp_path, walks, stop={"updates": 15})
     with pytest.raises(Interrupted):
         train(resource, StopAfter(5))
-    groups = dying_groups(0, error)
+    is_restart_of_groups = dying_groups(0, error)
     with pytest.raises(
         WorkerLost, match="learners died 4 times without a new checkpoint; the last error was"
     ):
         learners.train(resource, [], mailbox, None)  # type: ignore[arg-type]
-    assert len(groups) == 4
+    assert len(is_restart_of_groups) == 4
 
 
 def test_bug_is_not_retried(tmp_path: Path, walks: Path, dying_groups: Any, mailbox: Any) -> None:
-    groups = dying_groups(0, ray.exceptions.RayTaskError("run", "Traceback …", KeyError("lost")))
+    is_restart_of_groups = dying_groups(
+        0, ray.exceptions.RayTaskError("run", "Traceback …", KeyError("lost"))
+    )
     with pytest.raises(ray.exceptions.RayTaskError):
         learners.train(training(tmp_path, walks), [], mailbox, None)  # type: ignore[arg-type]
-    assert len(groups) == 1
+    assert len(is_restart_of_groups) == 1

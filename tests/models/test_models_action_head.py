@@ -30,6 +30,7 @@ SPACES = [
 @pytest.mark.parametrize("space", SPACES, ids=str)
 def test_sampled_and_greedy_actions_lie_in_the_space(space: Space) -> None:
     torch.manual_seed(0)
+    # Samples of an unsquashed Gaussian may lie outside the bounds.
     model = ModelSpec(distribution="squashedGaussian") if "Box(-1" in str(space) else AUTO
     head = build_action_head(space, model)
     distribution = head.from_inputs(torch.randn(16, head.inputs_size))

@@ -70,9 +70,9 @@ def test_critics_accept_every_space(observations, actions):
 def test_next_observations_are_named_like_observations(observations):
     model_inputs = make_inputs(observations)
     batch = make_batch(model_inputs)
-    value = model_inputs.state_value()
-    assert value(batch).shape == (NUM_ROWS,)
-    assert torch.equal(value(next_observations(batch)), value(batch))
+    state_value = model_inputs.state_value()
+    assert state_value(batch).shape == (NUM_ROWS,)
+    assert torch.equal(state_value(next_observations(batch)), state_value(batch))
     assert next_observations(batch).keys() == {name for name in batch if name.startswith("obs")}
 
 
@@ -140,11 +140,11 @@ def test_action_values_of_continuous_actions_are_refused():
         make_inputs("vector", "box").action_values()
 
 
-def test_auto_distribution_is_chosen_by_the_algorithm():
+def test_auto_distribution_is_chosen_by_the_algorithm_and_other_distributions_stay():
     batch = make_batch(make_inputs())
-    deterministic = make_inputs().policy(value=False, auto="deterministic")
-    assert deterministic.model_config.distribution == "deterministic"
-    assert deterministic.forward_train(batch)["action_dist_inputs"].shape == (NUM_ROWS, 2)
+    deterministic_policy = make_inputs().policy(value=False, auto="deterministic")
+    assert deterministic_policy.model_config.distribution == "deterministic"
+    assert deterministic_policy.forward_train(batch)["action_dist_inputs"].shape == (NUM_ROWS, 2)
     policy = make_inputs(distribution="squashedGaussian").policy(value=False, auto="deterministic")
     assert policy.model_config.distribution == "squashedGaussian"
 

@@ -71,8 +71,8 @@ class TestDropout:
         build_policy_module(dropout=0.5).set_state(build_policy_module().get_state())
 
     def test_option_applies_to_heads(self) -> None:
-        heads = build_policy_module(dropout=0.5, fcnet_hiddens=[]).pi
-        assert sum(isinstance(layer, nn.Dropout) for layer in heads.modules()) == 1
+        head = build_policy_module(dropout=0.5, fcnet_hiddens=[]).pi
+        assert sum(isinstance(layer, nn.Dropout) for layer in head.modules()) == 1
 
 
 class TestLayerNorm:
@@ -90,8 +90,8 @@ class TestLayerNorm:
             assert (features.var(-1, correction=0) > 0.9).all()
 
     def test_option_applies_to_heads(self) -> None:
-        heads = build_policy_module(layer_norm=True, fcnet_hiddens=[]).pi
-        assert sum(isinstance(layer, nn.LayerNorm) for layer in heads.modules()) == 1
+        head = build_policy_module(layer_norm=True, fcnet_hiddens=[]).pi
+        assert sum(isinstance(layer, nn.LayerNorm) for layer in head.modules()) == 1
 
 
 WEIGHT_PREFIXES = {
@@ -123,7 +123,7 @@ class TestInitialisers:
     @pytest.mark.parametrize(
         "name", ["xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal", "orthogonal"]
     )
-    def test_every_torch_initialiser_is_accepted(self, name: str) -> None:
+    def test_initialiser_by_name_equals_torchs(self, name: str) -> None:
         torch.manual_seed(3)
         weights = (
             Encoder(VECTOR, ModelSpec(fcnet_hiddens=[40], fcnet_kernel_initializer=name))._stack[0].weight
@@ -133,7 +133,7 @@ class TestInitialisers:
         getattr(nn.init, f"{name}_")(expected)
         assert torch.equal(weights, expected)
 
-    def test_default_gain_is_sqrt_2(self) -> None:
+    def test_gain_of_initialiser_replaces_default_gain(self) -> None:
         initialiser = {"name": "orthogonal", "kwargs": {"gain": 3.0}}
         model = ModelSpec.model_validate({"fcnetHiddens": [6], "fcnetKernelInitializer": initialiser})
         weights = Encoder(VECTOR, model)._stack[0].weight
@@ -184,7 +184,8 @@ class TestConvPadding:
             Encoder(IMAGE, ModelSpec(conv_filters=[[4, 10, 1]]))
 
 
-def test_leaf_of_an_observation_may_be_an_image() -> None:
+def test_sees_images_if_any_leaf_is_an_image() -> None:
+    """A small Box of rank 3 is an image only if filters are set."""
     assert not sees_images(VECTOR, ModelSpec())
     assert sees_images(gym.spaces.Dict(a=VECTOR, b=IMAGE), ModelSpec())
     assert not sees_images(gym.spaces.Box(-1, 1, (3, 3, 3)), ModelSpec())

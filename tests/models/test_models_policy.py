@@ -180,14 +180,14 @@ class TestFiles:
         policy = _make_policy(action_space=Box(-2.0, 6.0, (2,)), observation_filter="meanStd", frame_stack=2)
         policy.preprocessing.update({"obs": _make_rows(100) * 3})
         policy.save(tmp_path / subfolder)
-        restored = Policy.load(tmp_path)
-        assert restored.observation_space == OBS
-        assert restored.action_space == policy.action_space
+        restored_policy = Policy.load(tmp_path)
+        assert restored_policy.observation_space == OBS
+        assert restored_policy.action_space == policy.action_space
         noise = _draw_noise(policy)
         for step in range(3):
             expected, actual = (
                 policy.act(_make_rows(seed=step), noise),
-                restored.act(_make_rows(seed=step), noise),
+                restored_policy.act(_make_rows(seed=step), noise),
             )
             assert np.array_equal(expected.env_actions, actual.env_actions)
             assert np.array_equal(expected.dist_inputs, actual.dist_inputs)
@@ -195,10 +195,10 @@ class TestFiles:
     def test_load_restores_composite_spaces_and_options(self, tmp_path: Path) -> None:
         policy = _make_policy(COMPOSITE_OBS, COMPOSITE_ACTION, free_log_std=True, vf_share_layers=True)
         policy.save(tmp_path)
-        restored = Policy.load(tmp_path)
-        assert restored.module.model_config == policy.module.model_config
-        assert restored.module.value
-        assert restored.digest == policy.digest
+        restored_policy = Policy.load(tmp_path)
+        assert restored_policy.module.model_config == policy.module.model_config
+        assert restored_policy.module.value
+        assert restored_policy.digest == policy.digest
 
     def test_digest_depends_on_weights_and_filters(self) -> None:
         policy, equal_policy = (
@@ -221,7 +221,7 @@ class TestFiles:
         assert torch.equal(torch.rand(3), expected)
 
     @pytest.mark.parametrize("space", [Discrete(3), Box(-2.0, 3.0, (2,)), COMPOSITE_ACTION], ids=str)
-    def test_from_files_copies_the_policy(self, space: Space) -> None:
+    def test_copies_of_policy_have_its_digest(self, space: Space) -> None:
         policy = _make_policy(COMPOSITE_OBS, space, observation_filter="meanStd", frame_stack=2)
         assert copy.deepcopy(policy).digest == policy.digest
         assert pickle.loads(pickle.dumps(policy)).digest == policy.digest
@@ -349,10 +349,10 @@ class TestClasses:
     def test_allowed_class_is_used(self, tmp_path: Path) -> None:
         policy = _make_policy(module_class=_CustomModule)
         policy.save(tmp_path)
-        restored = Policy.load(tmp_path, allow_classes=[_CustomModule])
-        assert isinstance(restored.module, _CustomModule)
+        restored_policy = Policy.load(tmp_path, allow_classes=[_CustomModule])
+        assert isinstance(restored_policy.module, _CustomModule)
         np.testing.assert_array_equal(
-            restored.act(_make_rows()).dist_inputs, policy.act(_make_rows()).dist_inputs
+            restored_policy.act(_make_rows()).dist_inputs, policy.act(_make_rows()).dist_inputs
         )
 
     def test_class_named_only_by_a_file_is_not_imported(
@@ -368,9 +368,9 @@ class TestClasses:
         ):
             Policy.load(tmp_path)
         assert "never_imported" not in sys.modules
-        restored = Policy.load(tmp_path, allow_classes=["never_imported:Other"])
+        restored_policy = Policy.load(tmp_path, allow_classes=["never_imported:Other"])
         np.testing.assert_array_equal(
-            restored.act(_make_rows()).dist_inputs, policy.act(_make_rows()).dist_inputs
+            restored_policy.act(_make_rows()).dist_inputs, policy.act(_make_rows()).dist_inputs
         )
 
     def test_imported_class_need_not_be_allowed(self, tmp_path: Path) -> None:

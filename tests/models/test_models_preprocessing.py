@@ -27,9 +27,9 @@ class TestMeanStd:
         rows = np.random.default_rng(seed).normal(offset, 3.0, (sum(sizes), 2))
         filters, start = [], 0
         for size in sizes:
-            part_filter = MeanStdFilter((2,))
-            part_filter.update(rows[start : start + size])
-            filters.append(part_filter)
+            slice_filter = MeanStdFilter((2,))
+            slice_filter.update(rows[start : start + size])
+            filters.append(slice_filter)
             start += size
         merged_filter = MeanStdFilter((2,))
         merged_filter.merge(filters)
@@ -227,9 +227,14 @@ class TestPreprocessing:
     def test_loaded_preprocessing_observes_the_same(self) -> None:
         preprocessing = self._make_preprocessing()
         preprocessing.update(self._make_obs(20))
-        restored = Preprocessing.from_json(self.OBS, Box(0.0, 1.0, (2,)), preprocessing.to_json())
-        restored.load(preprocessing.state())
-        expected, actual = preprocessing.observe(self._make_obs()), restored.observe(self._make_obs())
+        restored_preprocessing = Preprocessing.from_json(
+            self.OBS, Box(0.0, 1.0, (2,)), preprocessing.to_json()
+        )
+        restored_preprocessing.load(preprocessing.state())
+        expected, actual = (
+            preprocessing.observe(self._make_obs()),
+            restored_preprocessing.observe(self._make_obs()),
+        )
         assert all(np.array_equal(expected[leaf], actual[leaf]) for leaf in expected)
 
     def test_merge_adds_the_statistics_of_others(self) -> None:

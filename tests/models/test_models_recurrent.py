@@ -86,7 +86,10 @@ class TestLayer:
 
 
 def run_stepwise(module: RLModule, obs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return `[B, T, P]` outputs and the last state of a module that gets `[B, T, …]` one step at a time."""
+    """Return `[B, T, P]` outputs of a module that gets `[B, T, …]` one step at a time, and the state after the last.
+
+    The state is leaf (`state_in/…`) -> `[B, H]`, as for a next step.
+    """
     state: dict[str, Tensor] = {}
     outputs_by_step = []
     for t in range(obs.shape[1]):
@@ -106,7 +109,7 @@ class TestModule:
         torch.testing.assert_close(outputs["action_dist_inputs"], expected, atol=1e-5, rtol=1e-5)
         for name, expected_state in state.items():
             torch.testing.assert_close(
-                outputs[name.replace("in", "out", 1)], expected_state, atol=1e-5, rtol=1e-5
+                outputs[name.replace("state_in", "state_out")], expected_state, atol=1e-5, rtol=1e-5
             )
 
     def test_sequence_continues_from_the_given_state(self, kind: str) -> None:
@@ -144,7 +147,7 @@ class TestPolicy:
                 expected, _ = run_stepwise(policy.module, episode_obs)
                 np.testing.assert_allclose(dist_inputs[slot, start:end], expected[0].detach(), atol=1e-5)
 
-    def test_other_number_of_slots_starts_new_episodes(self, kind: str) -> None:
+    def test_other_number_of_slots_is_refused_unless_all_begin_an_episode(self, kind: str) -> None:
         policy, obs = make_recurrent_policy(kind), make_observations()[:, 0]
         policy.act(obs)
         with pytest.raises(ValueError, match="have 3 slots, but the recurrent state has 5"):
@@ -172,18 +175,20 @@ class TestPolicy:
 
     def test_loaded_recurrent_policy_acts_the_same(self, kind: str) -> None:
         policy, obs = make_recurrent_policy(kind), make_observations()
-        restored = Policy.from_files(policy.to_files())
-        assert restored.digest == policy.digest
+        restored_policy = Policy.from_files(policy.to_files())
+        assert restored_policy.digest == policy.digest
         for t in range(STEPS):
-            expected, actual = policy.act(obs[:, t]), restored.act(obs[:, t])
+            expected, actual = policy.act(obs[:, t]), restored_policy.act(obs[:, t])
             np.testing.assert_array_equal(expected.dist_inputs, actual.dist_inputs)
         assert json.loads(policy.to_files()["module.json"])["model"]["recurrent"] == kind
 
     def test_copy_in_mid_episode_continues_alike(self, kind: str) -> None:
         policy, obs = make_recurrent_policy(kind), make_observations()
         policy.act(obs[:, 0])
-        copied = copy.deepcopy(policy)
-        np.testing.assert_array_equal(policy.act(obs[:, 1]).dist_inputs, copied.act(obs[:, 1]).dist_inputs)
+        copied_policy = copy.deepcopy(policy)
+        np.testing.assert_array_equal(
+            policy.act(obs[:, 1]).dist_inputs, copied_policy.act(obs[:, 1]).dist_inputs
+        )
 
 
 def test_compute_actions_with_frame_stack_is_refused() -> None:

@@ -28,6 +28,7 @@ def recall_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def expert_episode(seed: int) -> Block:
+    """Play one episode, with a return of 1, and return it as a block."""
     env, actions, rewards = Recall(), [], []
     observations = [env.reset(seed=seed)[0]]
     is_done = False

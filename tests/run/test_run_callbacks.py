@@ -117,6 +117,7 @@ def test_training_calls_callbacks(walks: Path, tmp_path: Path, events: list[str]
     with pytest.raises(Interrupted):
         train(resource, StopAfter(20))
     train(resource)
+    # The resumed run calls on_algorithm_init right before on_checkpoint_loaded.
     first_events, resumed_events = (
         events[: events.index("loaded 2") - 1],
         events[events.index("loaded 2") - 1 :],
@@ -203,7 +204,7 @@ def test_evaluation_calls_episode_callbacks(walks: Path, tmp_path: Path, is_para
     assert result["returns"]["sum"] == pytest.approx(5 * result["episode_return_mean"])
 
 
-def test_recording_calls_episode_callbacks_and_stays_equal(tmp_path: Path) -> None:
+def test_recording_calls_episode_callbacks_stays_equal_and_reports_their_errors(tmp_path: Path) -> None:
     record(recording(tmp_path / "with_callbacks", environment=WALK, **make_spec("EpisodeCallLog")))
     record(recording(tmp_path / "without_callbacks", environment=WALK))
     with_callbacks, without_callbacks = (
@@ -230,7 +231,7 @@ def test_rollout_calls_episode_callbacks() -> None:
     assert result["env_runners"]["sampled"] == 64
 
 
-def test_functions_are_accepted_as_callbacks(walks: Path) -> None:
+def test_callbacks_may_be_functions_but_resource_requires_importable_ones(walks: Path) -> None:
     def local_function(*, algorithm: Any, **kwargs: Any) -> None:
         iterations.append(algorithm.iteration)
 

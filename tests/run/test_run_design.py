@@ -26,7 +26,7 @@ INTERFACES = {"formats/arrow/layout.py": "formats/layouts.py", "algorithms/bc.py
 
 
 def read_walk(walk: str) -> tuple[int, list[str]]:
-    """Return the number of files that a walk states, and the files that it names outside its last brackets."""
+    """Return the number of files that a walk states, and the files that it names before the brackets at its end."""
     text = re.search(rf"\*\*{re.escape(walk)}\*\*(.*?)\n\n", DESIGN, re.DOTALL)[1].partition(". (")[0]
     return int(re.search(r"passes (\d+) files", text)[1]), re.findall(r"`([\w/]+\.py)`", text)
 

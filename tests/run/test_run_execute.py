@@ -135,10 +135,10 @@ class TestOrder:
     @pytest.mark.slow
     def test_second_run_reports_all_as_already_finished(self, load: Load, reporter: MemoryReporter) -> None:
         execute(load(*CHAIN), reporter)
-        stages = len(reporter.stages)
+        num_stages = len(reporter.stages)
         outcomes = execute(load(*CHAIN), reporter)
         assert [outcome.state for outcome in outcomes] == ["AlreadyFinished"] * 3
-        assert len(reporter.stages) == stages
+        assert len(reporter.stages) == num_stages
 
     def test_circular_references_are_refused(self, load: Load, reporter: MemoryReporter) -> None:
         resources = load(

@@ -35,15 +35,15 @@ def test_resumed_expert_equals_uninterrupted_expert(tmp_path: Path) -> None:
     def evaluate_iterations(trainer: Trainer, iterations: int) -> list[Any]:
         return [iterate_and_evaluate(trainer, evaluator, seed=0)["evaluation"] for _ in range(iterations)]
 
-    reference_trainer, first_trainer, second_trainer = make_trainer(), make_trainer(), make_trainer()
-    returns = evaluate_iterations(reference_trainer, 4)
+    reference_trainer, first_trainer, resumed_trainer = make_trainer(), make_trainer(), make_trainer()
+    evaluations = evaluate_iterations(reference_trainer, 4)
     evaluate_iterations(first_trainer, 2)
     checkpoint = first_trainer.save(CheckpointStore(resolve(tmp_path / "checkpoints"), keep=1))
-    second_trainer.load(checkpoint)
-    assert evaluate_iterations(second_trainer, 2) == returns[2:]
-    assert second_trainer.policy.digest == reference_trainer.policy.digest
-    assert second_trainer.experience and reference_trainer.experience
-    assert second_trainer.experience.counters == reference_trainer.experience.counters == {"sampled": 4 * 64}
+    resumed_trainer.load(checkpoint)
+    assert evaluate_iterations(resumed_trainer, 2) == evaluations[2:]
+    assert resumed_trainer.policy.digest == reference_trainer.policy.digest
+    assert resumed_trainer.experience and reference_trainer.experience
+    assert resumed_trainer.experience.counters == reference_trainer.experience.counters == {"sampled": 4 * 64}
 
 
 def test_corrected_spec_runs_in_same_folder(walks: Path, tmp_path: Path) -> None:

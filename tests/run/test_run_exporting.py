@@ -296,8 +296,10 @@ def test_onnx_export_runs_in_fresh_environment_of_60_mb(
     python = tmp_path / "venv" / "bin" / "python"
     pip_install(python, "numpy")
     bytes_before = folder_bytes(tmp_path / "venv")
-    (command,) = re.findall(r"^pip install --no-compile numpy '(.+)'$", EXPORT_PAGE.read_text(), re.MULTILINE)
-    pip_install(python, "--no-compile", "numpy", command)
+    (requirement,) = re.findall(
+        r"^pip install --no-compile numpy '(.+)'$", EXPORT_PAGE.read_text(), re.MULTILINE
+    )
+    pip_install(python, "--no-compile", "numpy", requirement)
     assert folder_bytes(tmp_path / "venv") - bytes_before < 60e6
     action = run_composite(python, folder)
     assert action["grip"] == expected["grip"]

@@ -53,7 +53,7 @@ def test_held_out_episode_is_removed_from_all_sources(
     remaining_sources, holdouts = split_episodes(sources, offline, field)
     assert [holdout.num_episodes for holdout in holdouts] == [5, 10]
     assert episode_ids(holdouts[0]) != episode_ids(holdouts[1]) & episode_ids(sources[0].dataset), (
-        "no source trains on an episode that the other one holds out"
+        "the seed must be one with which the sources hold out different episodes"
     )
     holdout_ids = episode_ids(holdouts[0]) | episode_ids(holdouts[1])
     assert [episode_ids(source.dataset) for source in remaining_sources] == [

@@ -80,7 +80,7 @@ class RowMappingPreLearner(OfflinePreLearner):
         raise NotImplementedError
 
 
-def test_offline_data_class_receives_options_of_pre_learner(tmp_path: Path) -> None:
+def test_offline_data_class_and_pre_learner_receive_options_of_training(tmp_path: Path) -> None:
     configs = {}
     for field, component_class in (("offlineData", CustomOfflineData), ("preLearner", RowMappingPreLearner)):
         pipeline = {field: f"{__name__}:{component_class.__name__}", "datasetNumItersPerLearner": 3}

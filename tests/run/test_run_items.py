@@ -56,11 +56,10 @@ def fit(
         pipeline={"windowSteps": 60, "datasetNumItersPerLearner": 9, **pipeline},
     )
     train(resource, interruption)
-    (run,) = (folder / "test").iterdir()
-    results = [orjson.loads(line) for line in (run / "results.jsonl").read_text().splitlines()]
-    weights = (
-        CheckpointStore(resolve(run / "checkpoints")).latest().record.files["module/weights.safetensors"]
-    )
+    (run_folder,) = (folder / "test").iterdir()
+    results = [orjson.loads(line) for line in (run_folder / "results.jsonl").read_text().splitlines()]
+    store = CheckpointStore(resolve(run_folder / "checkpoints"))
+    weights = store.latest().record.files["module/weights.safetensors"]
     return [[result["learners"]["default_policy"] for result in results], weights.sha256]
 
 
@@ -109,6 +108,7 @@ def test_age_of_targets_is_reported(walks: Path, tmp_path: Path) -> None:
 
 
 def test_timesteps_of_sequences_include_padding(walks: Path, tmp_path: Path) -> None:
+    """A batch of 16 timesteps has three sequences of 5."""
     fit("CausalMean", tmp_path, walks)
     last_result = orjson.loads((tmp_path / "test" / "r1" / "results.jsonl").read_text().splitlines()[-1])
     assert (

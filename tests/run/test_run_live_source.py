@@ -44,6 +44,7 @@ def test_sampler_alone_trains_in_environment(tmp_path: Path) -> None:
     assert outcome.metrics["updates"] == 16
     lines = (tmp_path / "test" / "r1" / "results.jsonl").read_text().splitlines()
     first_result, second_result = (orjson.loads(line) for line in lines[:2])
+    # After the warm-up of 30 timesteps, 3 are played between one update and the next.
     assert (
         30 + 7 * 3
         <= first_result["num_env_steps_sampled_lifetime"]
@@ -62,9 +63,11 @@ def test_iteration_cut_short_counts_episodes_once(tmp_path: Path) -> None:
     reference_lines, resumed_lines = (
         [
             (line["env_runners"], line["learners"], line["num_env_steps_sampled_lifetime"])
-            for line in map(orjson.loads, (tmp_path / run / "test/r1/results.jsonl").read_text().splitlines())
+            for line in map(
+                orjson.loads, (tmp_path / folder / "test/r1/results.jsonl").read_text().splitlines()
+            )
         ]
-        for run in ("uninterrupted", "interrupted")
+        for folder in ("uninterrupted", "interrupted")
     )
     assert resumed_lines == reference_lines
 

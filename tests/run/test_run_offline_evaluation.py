@@ -43,7 +43,7 @@ SHORT_PIPELINE = {"datasetNumItersPerLearner": 5}
 
 @pytest.fixture(scope="module")
 def unknown_environment_data(walks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Episodes of an environment that does not exist."""
+    """The episodes of `walks` with other ids, as of an environment that does not exist."""
     folder = tmp_path_factory.mktemp("unknown_environment_data") / "data"
     spec = open_dataset(walks).spec
     spaces = spec.observation_space, spec.action_space
@@ -109,7 +109,7 @@ def test_training_without_environment_succeeds(
     assert f"estimated return {evaluation['estimated_return']:.1f} (wis) after 5 updates" in outcome.message
     assert reporter.stages[-1].verdict == evaluation["verdict"]["sentence"] == outcome.metrics["verdict"]
     page = (tmp_path / "test/r1/report.html").read_text()
-    assert evaluation["verdict"]["sentence"][1:] in page
+    assert evaluation["verdict"]["sentence"][1:] in page  # the page capitalises the first letter
     assert (tmp_path / "test/r1/plots/estimate.png").exists()
     export_policy(outcome.folder, str(tmp_path / "out"), "safetensors", None)
     assert Policy.load(str(tmp_path / "out")).digest == Policy.load(outcome.metrics["best"]["path"]).digest
@@ -309,10 +309,10 @@ def test_resume_with_other_estimates_selects_best_by_new_estimates(tmp_path: Pat
     ]
     assert [evaluation["training_iteration"] for evaluation in later_evaluations] == [4, 5]
     store = CheckpointStore(resolve(tmp_path / "test/r1/checkpoints"))
-    assert store.best().updates in (20, 25)
+    assert store.best().updates in (20, 25)  # iterations 4 and 5, of five updates each
 
 
-def test_other_held_out_seed_changes_course_hash(tmp_path: Path, walks: Path) -> None:
+def test_held_out_seed_changes_course_hash_but_estimates_do_not(tmp_path: Path, walks: Path) -> None:
     from hindcast.api import course_hash
 
     reference, other_seed, with_estimates = (
@@ -322,7 +322,7 @@ def test_other_held_out_seed_changes_course_hash(tmp_path: Path, walks: Path) ->
     assert course_hash(reference) == course_hash(with_estimates) != course_hash(other_seed)
 
 
-def test_evaluation_input_is_used_in_place_of_held_out(
+def test_evaluation_input_replaces_held_out_and_must_not_be_training_data(
     tmp_path: Path, walks: Path, unknown_environment_data: Path
 ) -> None:
     train(

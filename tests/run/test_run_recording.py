@@ -179,9 +179,9 @@ class TestTimesteps:
         lengths = read_all(tmp_path).length.tolist()
         assert sum(lengths) >= min_steps > sum(lengths[:-1])
 
-    @pytest.mark.parametrize("step", ["_shorten", "write_range", "keep_prefix", "remove_orphans"])
+    @pytest.mark.parametrize("function", ["_shorten", "write_range", "keep_prefix", "remove_orphans"])
     def test_kill_while_trimming_is_recovered(
-        self, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, function: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.record_lengths(tmp_path / "uninterrupted")
 
@@ -192,7 +192,7 @@ class TestTimesteps:
             raise KilledError
 
         resource = recording(tmp_path / "data", duration={"timesteps": self.MIN_STEPS})
-        module = recording_module if hasattr(recording_module, step) else recording_prefix
+        module = recording_module if hasattr(recording_module, function) else recording_prefix
 
         def kill_before_commit(*args: Any) -> None:
             with monkeypatch.context() as commit_patch:
@@ -206,7 +206,7 @@ class TestTimesteps:
 
         with monkeypatch.context() as patch:
             replacements = {"remove_orphans": kill_in_second_call, "write_range": kill_before_commit}
-            patch.setattr(module, step, replacements.get(step, kill))
+            patch.setattr(module, function, replacements.get(function, kill))
             with pytest.raises(KilledError):
                 record(resource)
         assert read_manifest(resolve(tmp_path / "data")) is None
@@ -256,7 +256,7 @@ class TestResuming:
         record(resource, reporter=reporter)
         amounts = [stage.done for stage in reporter.stages]
         assert amounts == sorted(amounts)
-        assert amounts[0] == 17
+        assert amounts[0] == 17  # the first episode after the committed range of 16
         assert (amounts[-1], reporter.stages[-1].total, reporter.stages[-1].unit) == (40, 40, "episodes")
 
     def test_other_spec_is_refused(self, tmp_path: Path) -> None:

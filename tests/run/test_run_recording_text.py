@@ -112,12 +112,14 @@ def test_frames_in_csv_are_refused_before_expert_is_trained(tmp_path: Path) -> N
 def test_max_rows_count_episodes_or_timesteps(tmp_path: Path) -> None:
     for form in FORMATS:
         record(recording(tmp_path / form, environment=WALK, output={"format": form, "maxRowsPerFile": 8}))
-    batches = [len(path.read_text().splitlines()) for path in (tmp_path / "SampleBatch").glob("0*.json")]
-    assert set(batches) == {8}
+    num_lines = {len(path.read_text().splitlines()) for path in (tmp_path / "SampleBatch").glob("0*.json")}
+    assert num_lines == {8}  # a line is an episode; in the other formats a row is a timestep
     for path in (tmp_path / "JSON").glob("0*.json"):
         rows = [json.loads(line) for line in path.read_text().splitlines()]
         assert len(rows) <= 8 or len({row["eps_id"] for row in rows}) == 1
-    steps = [np.loadtxt(path, str, skiprows=1, ndmin=1).size for path in (tmp_path / "CSV").glob("0*.csv")]
-    assert sum(steps) == sum(
+    num_csv_rows = [
+        np.loadtxt(path, str, skiprows=1, ndmin=1).size for path in (tmp_path / "CSV").glob("0*.csv")
+    ]
+    assert sum(num_csv_rows) == sum(
         len(path.read_text().splitlines()) for path in (tmp_path / "JSON").glob("0*.json")
     )

@@ -74,15 +74,15 @@ def test_interrupted_training_equals_uninterrupted_training(
         with pytest.raises(Interrupted):
             fit(tmp_path / "interrupted", recall_data, StopAfter(updates), **model)
     assert fit(tmp_path / "interrupted", recall_data, **model).digest == reference.digest
-    counters = [
-        last_result(tmp_path / run)["num_env_steps_trained_lifetime"]
-        for run in ("uninterrupted", "interrupted")
-    ]
-    assert counters[0] == counters[1] == 75 * (280 // 5) * 5
+    timesteps, resumed_timesteps = (
+        last_result(tmp_path / name)["num_env_steps_trained_lifetime"]
+        for name in ("uninterrupted", "interrupted")
+    )
+    assert timesteps == resumed_timesteps == 75 * (280 // 5) * 5  # 75 updates from sequences of 5
 
 
 @pytest.fixture(scope="module")
-def checkpoint(recall_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run_folder(recall_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Run folder of a policy that recalls the cue."""
     folder = tmp_path_factory.mktemp("trained")
     fit(folder, recall_data, recurrent="LSTM")
@@ -90,12 +90,12 @@ def checkpoint(recall_data: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 def record_block(
-    folder: Path, checkpoint: Path, interruption: Interruption | None = None, **output: Any
+    folder: Path, run_folder: Path, interruption: Interruption | None = None, **output: Any
 ) -> Block:
     resource = recording(
         folder,
         environment=RECALL,
-        policy={"checkpoint": {"path": str(checkpoint)}},
+        policy={"checkpoint": {"path": str(run_folder)}},
         runners={"envsPerRunner": 3},
         duration={"episodes": 40},
         output={"recurrentStates": True, **output},
@@ -107,20 +107,20 @@ def record_block(
 
 @pytest.mark.parametrize("encoding", ["Arrow", "MessagePack"])
 def test_interrupted_recording_equals_uninterrupted_recording(
-    encoding: str, checkpoint: Path, tmp_path: Path
+    encoding: str, run_folder: Path, tmp_path: Path
 ) -> None:
-    reference = record_block(tmp_path / "uninterrupted", checkpoint, encoding=encoding)
+    reference = record_block(tmp_path / "uninterrupted", run_folder, encoding=encoding)
     for episodes in (5, 15, 3):
         with pytest.raises(Interrupted):
-            record_block(tmp_path / "interrupted", checkpoint, StopAfter(episodes), encoding=encoding)
+            record_block(tmp_path / "interrupted", run_folder, StopAfter(episodes), encoding=encoding)
     assert episode_hashes(
-        record_block(tmp_path / "interrupted", checkpoint, encoding=encoding)
+        record_block(tmp_path / "interrupted", run_folder, encoding=encoding)
     ) == episode_hashes(reference)
 
 
-def test_recorded_state_is_state_after_step(checkpoint: Path, tmp_path: Path) -> None:
-    block = record_block(tmp_path, checkpoint)
-    policy = Policy.load(checkpoint)
+def test_recorded_state_is_state_after_step(run_folder: Path, tmp_path: Path) -> None:
+    block = record_block(tmp_path, run_folder)
+    policy = Policy.load(run_folder)
     assert block.columns["state_out/h"].shape == block.columns["state_out/c"].shape == (block.num_steps, 16)
     for episode in range(block.num_episodes):
         observations = block.columns["obs"][block.rows_of("obs", episode)][:-1]
@@ -132,14 +132,14 @@ def test_recorded_state_is_state_after_step(checkpoint: Path, tmp_path: Path) ->
             np.testing.assert_allclose(state["h"][0], h, atol=1e-5)
 
 
-def test_recording_has_no_states_by_default(checkpoint: Path, tmp_path: Path) -> None:
-    columns = record_block(tmp_path, checkpoint, recurrentStates=False).columns
+def test_recording_has_no_states_by_default(run_folder: Path, tmp_path: Path) -> None:
+    columns = record_block(tmp_path, run_folder, recurrentStates=False).columns
     assert not [name for name in columns if name.startswith("state")]
 
 
-def test_sequences_start_from_recorded_states(checkpoint: Path, tmp_path: Path) -> None:
+def test_sequences_start_from_recorded_states(run_folder: Path, tmp_path: Path) -> None:
     """Sequences are too short to contain the cue, so a policy can only learn it from recorded states."""
-    record_block(tmp_path / "data", checkpoint)
+    record_block(tmp_path / "data", run_folder)
     model = {"recurrent": "LSTM", "maxSeqLen": 3}
     zero_state_policy = fit(tmp_path / "zero", tmp_path / "data", **model)
     recorded_state_policy = fit(tmp_path / "recorded", tmp_path / "data", initialState="Recorded", **model)
@@ -165,8 +165,8 @@ def test_invalid_model_options_are_reported(mistake: str, recall_data: Path, tmp
         fit(tmp_path, recall_data, recurrent="GRU", **model)
 
 
-def test_recorded_states_of_other_model_are_refused(checkpoint: Path, tmp_path: Path) -> None:
-    record_block(tmp_path / "data", checkpoint)
+def test_recorded_states_of_other_model_are_refused(run_folder: Path, tmp_path: Path) -> None:
+    record_block(tmp_path / "data", run_folder)
     with pytest.raises(
         UserError, match=r"state 'h' has shape \[40, 16\], but the policy needs shape \[40, 8\]"
     ):

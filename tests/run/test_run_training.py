@@ -467,7 +467,7 @@ class TestContinuation:
         evaluation = {"interval": interval, "duration": 5, "parallelToTraining": True}
         self.assert_equals_longer_trainings(tmp_path, walks, (6, 8, 11), evaluation, keep)
 
-    @pytest.mark.parametrize("raised", [6, 14])
+    @pytest.mark.parametrize("raised_end", [6, 14])
     @pytest.mark.parametrize(
         "evaluation",
         [{"duration": 5}, {"interval": 1, "duration": 5}],
@@ -479,9 +479,12 @@ class TestContinuation:
         walks: Path,
         monkeypatch: pytest.MonkeyPatch,
         evaluation: dict[str, Any],
-        raised: int,
+        raised_end: int,
     ) -> None:
-        """The training is killed before and after its last weights are marked as best."""
+        """The first run is killed before it marks its last weights as best, the resumed run after it has marked them.
+
+        Before its last weights, a run with an interval also marks the weights of iteration 1.
+        """
         mark_best, calls, last_call = (
             CheckpointStore.mark_best,
             iter(range(99)),
@@ -499,7 +502,7 @@ class TestContinuation:
             with monkeypatch.context() as kill, pytest.raises(KeyboardInterrupt):
                 kill.setattr(CheckpointStore, "mark_best", kill_at_last_mark)
                 train(self.make_evaluated_training(tmp_path / "interrupted", walks, 6, evaluation))
-        self.assert_equals_longer_trainings(tmp_path, walks, (raised,), evaluation)
+        self.assert_equals_longer_trainings(tmp_path, walks, (raised_end,), evaluation)
 
     def make_evaluated_training(
         self, folder: Path, data: Path, updates: int, evaluation: dict[str, Any], keep: int = 3
@@ -527,7 +530,9 @@ class TestContinuation:
                 for run_folder in (folder / "interrupted", reference)
             ]
             best = [
-                run["best"] and {**run["best"], "path": Path(run["best"]["path"]).name} for run in metrics
+                run_metrics["best"]
+                and {**run_metrics["best"], "path": Path(run_metrics["best"]["path"]).name}
+                for run_metrics in metrics
             ]
             assert best[0] == best[1]
             assert without_times(read_results(folder / "interrupted")) == without_times(
@@ -683,13 +688,14 @@ class TestFolder:
     def test_temporary_files_are_removed(self, tmp_path: Path, numbered_data: Path) -> None:
         with pytest.raises(Interrupted):
             train(training(tmp_path, numbered_data), StopAfter(40))
-        run = tmp_path / "test/r1"
-        (run / ".results.jsonl.01234567.tmp").write_text("half")
-        (run / "checkpoints/checkpoint-000000035/module").mkdir(parents=True)
-        (run / "checkpoints/checkpoint-000000035/module/.weights.safetensors.01234567.tmp").write_text("half")
+        run_folder = tmp_path / "test/r1"
+        (run_folder / ".results.jsonl.01234567.tmp").write_text("half")
+        module_folder = run_folder / "checkpoints/checkpoint-000000035/module"
+        module_folder.mkdir(parents=True)
+        (module_folder / ".weights.safetensors.01234567.tmp").write_text("half")
         train(training(tmp_path, numbered_data))
         assert list_checkpoints(tmp_path) == [40, 96]
-        assert [path for path in run.rglob("*") if path.suffix == ".tmp" or path.name == "lock"] == []
+        assert [path for path in run_folder.rglob("*") if path.suffix == ".tmp" or path.name == "lock"] == []
 
     def test_changed_data_are_refused(self, tmp_path: Path, numbered_data: Path) -> None:
         data = tmp_path / "data"
@@ -897,8 +903,8 @@ class TestInitialCheckpoint:
         """Otherwise DQN would learn towards values of random weights."""
         train(training(tmp_path / "offline", walks, algorithm="DQN", config={}, stop={"updates": 3}))
         module = str(tmp_path / "offline/test/r1/module")
-        plays = {"algorithm": "DQN", "config": {}, "environment": WALK, "input": [{"sampler": {}}]}
-        trainer = make_offline_trainer(training(tmp_path, "", initialCheckpoint=module, **plays), [])
+        online_spec = {"algorithm": "DQN", "config": {}, "environment": WALK, "input": [{"sampler": {}}]}
+        trainer = make_offline_trainer(training(tmp_path, "", initialCheckpoint=module, **online_spec), [])
         trainer.begin()
         policy, target = (trainer.learner.nets[name] for name in ("policy", "target"))
         for name, tensor in target.state_dict().items():
@@ -935,7 +941,7 @@ class TestInitialCheckpoint:
     ],
     ids=["return", "estimate"],
 )
-def test_measurement_hash_does_not_depend_on_time_or_place(
+def test_measurement_hash_depends_on_what_is_measured_but_not_on_time_or_place(
     tmp_path: Path,
     evaluation: dict[str, Any],
     equal_evaluation: dict[str, Any],

@@ -35,10 +35,11 @@ class Channel(Protocol):
     """A connection to the operator."""
 
     def send(self, report: Report) -> str:
-        """Send the report; return the operator's intent: an empty string or `CHECKPOINT`.
+        """Send the report; return the operator's intent: `CHECKPOINT`, or an empty string to continue.
 
         Raises:
-            SupersededError: another attempt has started, or the resource was deleted.
+            SupersededError: another attempt has started, or the resource was deleted. Before the first accepted report
+                the operator may also not have granted the permission yet.
             ReportError: the report was not accepted and should be sent again.
         """
 

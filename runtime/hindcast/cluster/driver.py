@@ -87,7 +87,7 @@ def drive(folder: Path, channel: Channel, connect: Connect, has_pool_labels: boo
 
 
 def read_attempt(folder: Path) -> tuple[OfflineRecording | OfflineTraining, Attempt]:
-    """Read the resource and the attempt that the operator wrote.
+    """Read the resource and the attempt, which the operator wrote to `resource.yaml` and `attempt.json`.
 
     Raises:
         SpecError: a file is missing or invalid for this version.
@@ -114,7 +114,8 @@ def connect_to_ray() -> None:
     try:
         join_cluster(logging_level=logging.ERROR)
     except RuntimeError as error:
-        if "ersion mismatch" not in str(error):  # with V or v: Ray's spelling is no API
+        # Without the first letter, which may be upper or lower case: Ray does not promise its wording.
+        if "ersion mismatch" not in str(error):
             raise
         raise SpecError(
             f"spec.cluster.image: the driver and the cluster run different versions of Ray or Python: {error}; use "
@@ -175,12 +176,14 @@ class Driver:
                 return self._determine_outcome(ray.get(task_ref) if finished_refs else None)
 
     def _start(self, mailbox: Mailbox) -> Any:
+        """Start the task in its pool and return the reference of its result."""
         pool: Pool = "runner" if isinstance(self.resource, OfflineRecording) else "learner"
         options = self.pools.options(pool)
         task = ray.remote(_execute).options(max_retries=_MAX_RETRIES, name=title(self.resource), **options)
         return task.remote(self.resource, mailbox, self.pools)
 
     def _handle_mail(self, mailbox: Mailbox) -> None:
+        """Report and print the task's messages since the last call; do nothing if the mailbox does not answer."""
         try:
             mail = mailbox.take(_MAIL_TIMEOUT_SECONDS)
         except ray.exceptions.GetTimeoutError:
@@ -197,7 +200,10 @@ class Driver:
                 print(line)
 
     def _determine_outcome(self, result: FinishedRun | AttemptOutcome | None) -> AttemptOutcome:
-        """Return the outcome of the attempt from the task's result, which is None if the task has not ended."""
+        """Return the outcome of the attempt from the task's result, which is None if the task has not ended.
+
+        A task that stopped because the driver, not the operator, received the request (SIGTERM) counts as lost.
+        """
         if isinstance(result, FinishedRun):
             if result.output is not None:
                 self.sender.set_output(result.output)

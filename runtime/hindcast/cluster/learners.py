@@ -28,7 +28,7 @@ from hindcast.run.placement import choose_learner_device
 from hindcast.run.training.training_run import TrainingRun, follow_first_learner
 
 _MAX_RESTARTS: Final = 3
-"""Maximum number of restarts in a row without a new checkpoint."""
+"""Maximum number of times in a row that a group restarts without having written a checkpoint."""
 _CPUS_PER_GPU: Final = 4
 """CPUs of a learner for each of its GPUs, unless spec.learners.cpus is set."""
 _DEATH_NOTICE_SECONDS: Final = 10.0
@@ -57,7 +57,7 @@ class Assignment(NamedTuple):
 def train(resource: OfflineTraining, sources: Sequence[Source], mailbox: Mailbox, pools: Pools) -> Outcome:
     """Train with the number of learners in the resource.
 
-    A group that loses a learner restarts from the last checkpoint, at most three times without a new checkpoint.
+    A group that loses a learner restarts from the latest checkpoint, at most three times without a new checkpoint.
 
     Raises:
         Interrupted: a stop was requested; a checkpoint was written.
@@ -66,6 +66,7 @@ def train(resource: OfflineTraining, sources: Sequence[Source], mailbox: Mailbox
         RayTaskError: a bug in Hindcast.
     """
     checkpoints = CheckpointStore(run_folder(resource).child(CHECKPOINTS_FOLDER))
+    # num_deaths: groups that lost a learner since the latest checkpoint was written.
     num_deaths, saved_updates = 0, _updates_of_latest_checkpoint(checkpoints)
     while True:
         try:
@@ -97,14 +98,14 @@ def _run_group(assignment: Assignment) -> Outcome | UserError:
 
     Raises:
         RayError: a learner died, or has a bug.
-        PeerLost: a learner lost the connection to another, whose death Ray has not noticed.
+        PeerLost: a learner lost the connection to another learner, whose death Ray has not noticed.
     """
     # Ray Train would start a controller and up to six helper processes for a group. Three short trainings of two
     # learners took 102 s of processor time with Ray Train, and take 50 s without it.
     spec = assignment.resource.spec.learners
     options = assignment.pools.options("learner", _cpus_per_learner(spec), spec.gpus)
-    actor = ray.remote(LearnerProcess).options(**options)
-    learners = [actor.remote() for _ in range(spec.replicas)]
+    actor_class = ray.remote(LearnerProcess).options(**options)
+    learners = [actor_class.remote() for _ in range(spec.replicas)]
     rendezvous = learners[0].open_rendezvous.remote(spec.replicas) if spec.replicas > 1 else None
     assignment_ref = ray.put(assignment)
     run_refs = [learner.run.remote(assignment_ref, rank, rendezvous) for rank, learner in enumerate(learners)]
@@ -118,7 +119,11 @@ def _run_group(assignment: Assignment) -> Outcome | UserError:
 
 
 def _wait_for_outcome(run_refs: Sequence[Any]) -> Outcome | UserError:
-    """Wait for the outcome of the first learner, or for the first error of any learner, and return it."""
+    """Return the first learner's outcome, or the user's error of any learner, whichever comes first.
+
+    Raises:
+        RayError, PeerLost: see `_run_group`.
+    """
     peer_lost: PeerLost | None = None
     while run_refs:
         finished_refs, run_refs = ray.wait(run_refs, timeout=_DEATH_NOTICE_SECONDS if peer_lost else None)
@@ -126,7 +131,7 @@ def _wait_for_outcome(run_refs: Sequence[Any]) -> Outcome | UserError:
             break
         try:
             result: Outcome | UserError | None = ray.get(finished_refs[0])
-        except PeerLost as error:  # the lost learner's own error explains more; wait for it
+        except PeerLost as error:  # the lost learner's own error, which may follow, explains more
             peer_lost = error
             continue
         if result is not None:
@@ -184,6 +189,7 @@ class LearnerProcess:
         with mailbox.reporter() as reporter, mailbox.interruption() as interruption:
             run = TrainingRun(resource, sources, reporter, interruption, pools, group=group)
             outcome = run.execute()
+        # After an error this is not sent: `_run_group` kills the other learners.
         group.broadcast(["end"])
         return outcome
 

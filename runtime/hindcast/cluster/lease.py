@@ -25,8 +25,9 @@ def acquire_lease(state: Location, attempt: Attempt) -> Lease:
         attempt: the attempt that will write.
 
     Raises:
-        OutputConflict: a later attempt of the same resource has started here.
+        OutputConflict: a later attempt of the same resource has started in this folder.
     """
+    # The token differs between two executions of one attempt, so that Ray's retry of a task supersedes the lost task.
     mark = {
         "uid": attempt.uid,
         "revision": attempt.revision,
@@ -46,7 +47,7 @@ def acquire_lease(state: Location, attempt: Attempt) -> Lease:
 
 
 def read_lease_holder(state: Location) -> dict[str, Any] | None:
-    """Return the mark of the latest attempt in a run's folder, or None if there is no attempt."""
+    """Return the mark of the latest attempt in a run's folder, or None if no attempt has started there."""
     return newest_mark(state.child(ATTEMPTS))[1]
 
 

@@ -95,7 +95,7 @@ class DriverLog:
         self._tail_bytes = 0
         self._num_dropped = 0
         self._partial_line = ""
-        self._version = 0
+        self._version = 0  # increases with each change of the content
         self._uploaded_version = 0
 
     def write(self, text: str) -> str:

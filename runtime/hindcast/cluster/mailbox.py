@@ -21,7 +21,7 @@ from hindcast.run.interruption import Interruption
 _PROGRESS_INTERVAL_SECONDS = 0.5
 _POLL_INTERVAL_SECONDS = 1.0
 _MAX_NOTES = 100
-"""Maximum number of notes between two polls; earlier ones are dropped."""
+"""Maximum number of notes between two polls of the driver; earlier notes are dropped."""
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Mail:
     Attributes:
         progress: latest progress report.
         notes: (resource, message) pairs, in order.
-        num_pulses: number of signs of life between progress reports.
+        num_pulses: number of signs of life, see `Pulse`.
     """
 
     progress: Progress | None = None
@@ -66,7 +66,7 @@ class _MailboxActor:
         return self._is_stop_requested
 
     def flush(self) -> None:
-        """Do nothing. Ray runs calls in order, so once it returns, everything posted before has arrived."""
+        """Do nothing. Ray runs a caller's calls in order, so when this one returns, its earlier posts have arrived."""
 
 
 class Mailbox:
@@ -83,7 +83,7 @@ class Mailbox:
 
     @contextmanager
     def reporter(self) -> Iterator[Reporter]:
-        """Yield a reporter that posts events to the mailbox; at the end of the block all of them have arrived."""
+        """Yield a reporter that posts events to the mailbox; the end of the block waits until all have arrived."""
         poster = _Poster(self._actor)
         try:
             yield poster

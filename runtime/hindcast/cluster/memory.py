@@ -1,4 +1,4 @@
-"""Detection of processes that were killed for lack of memory, from each pod's cgroup and from Ray."""
+"""Detection of processes that were killed because memory ran out, from each pod's cgroup and from Ray."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ContainerMemory(NamedTuple):
     """Memory of a container.
 
     Attributes:
-        num_kills: number of its processes that the kernel killed for lack of memory.
+        num_kills: number of its processes that the kernel killed because memory ran out.
         limit_bytes: memory limit of the container; None without a limit.
     """
 
@@ -107,6 +107,7 @@ def explain_by_memory(
     """
     # The kernel counts its kills in the pod's cgroup. Ray kills earlier: it lists kills of workers that it restarted,
     # and names the pod only in the message of a worker that it did not restart.
+    # A message with the field already says which pod needs more memory.
     if outcome.reason not in ("WorkerLost", "OutOfMemory") or _RESOURCES_FIELD in outcome.message:
         return outcome
     pods = inspect()
@@ -131,7 +132,7 @@ def explain_by_memory(
 
 
 def _get_memory(reference: Any) -> ContainerMemory | None:
-    """Return a pod's answer, or None if the pod has not answered in time."""
+    """Return a pod's answer, or None if the pod died or has not answered yet."""
     try:
         memory: ContainerMemory = ray.get(reference, timeout=0)
     except ray.exceptions.RayError:  # the pod died, or is too busy to answer

@@ -95,8 +95,8 @@ def make_outcome(state: AttemptState, reason: AttemptReason, message: str) -> At
 def classify(error: BaseException) -> AttemptOutcome:
     """Convert an attempt's error to its outcome.
 
-    If a user's error is among the causes, it is the outcome, because errors of other processes may be its consequences.
-    Otherwise it is the death of a Ray process, if there was one. Any other error is a bug in Hindcast.
+    A `UserError` among the causes decides, because errors of other processes may be its consequences; without one, the
+    death of a Ray process decides. Any other error is a bug in Hindcast.
     """
     causes = list(_iterate_causes(error))
     for cause in causes:

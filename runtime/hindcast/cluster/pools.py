@@ -38,7 +38,7 @@ class Pools:
     is_one_machine = False
 
     def options(self, pool: Pool, cpus: float = 0, gpus: float = 0) -> dict[str, Any]:
-        """Return the Ray options for a task or actor in a pool."""
+        """Return the Ray options for a task or actor in a pool; the number of CPUs is rounded up."""
         # A pod has the CPUs of one worker, rounded up. A worker that requests all of them gets a pod of its own.
         options: dict[str, Any] = {"num_cpus": math.ceil(cpus)}
         if gpus:

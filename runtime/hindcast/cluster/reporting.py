@@ -1,4 +1,4 @@
-"""Reports of an attempt: changes at most every ten seconds, a heartbeat every thirty, the outcome immediately.
+"""Reports of an attempt: changes at most every 10 s, without changes a heartbeat every 25 s, the outcome immediately.
 
 The heartbeat comes from a separate thread, so it continues while the work hangs; the report's `lastProgressTime` is
 the time when the work last made progress.
@@ -103,7 +103,7 @@ class ReportSender:
             self._last_progress_time = self._now()
 
     def set_note(self, message: str) -> None:
-        """Report a note, which replaces the last one."""
+        """Report the first 500 characters of a note, which replaces the previous note."""
         with self._lock:
             self._set_fields(note=message[:500])
 
@@ -119,13 +119,13 @@ class ReportSender:
             self._set_fields(output=output)
 
     def set_outcome(self, outcome: AttemptOutcome) -> None:
-        """Report the outcome; it is sent immediately."""
+        """Report the outcome; the next `send_if_due` sends it without waiting."""
         with self._lock:
             self._set_fields(outcome=outcome)
             self._earliest_retry_time = -math.inf
 
     def send_if_due(self) -> float:
-        """Send a report if one is due; return the seconds until the next call."""
+        """Send a report if one is due; return the number of seconds after which to call again."""
         with self._lock:
             wait_seconds = self._next_due_time() - self._clock()
             if wait_seconds > 0 or self.is_superseded:
@@ -188,7 +188,7 @@ class ReportSender:
 
 
 def make_progress_status(progress: Progress, seconds_left: float | None, report_time: str) -> ProgressStatus:
-    """Convert progress to the form of the resource's status.
+    """Convert a progress report to the `progress` section of the resource's status.
 
     Args:
         progress: latest progress of the stage.
@@ -248,7 +248,11 @@ def heartbeat(sender: ReportSender) -> Iterator[ReportSender]:
 
 
 def send_outcome(sender: ReportSender, outcome: AttemptOutcome, timeout_seconds: float) -> bool:
-    """Report the outcome and wait until the operator has it; return False after `timeout_seconds`."""
+    """Report the outcome and wait until the operator has received it.
+
+    Returns:
+        False if `timeout_seconds` pass or the attempt is superseded before the operator has received it.
+    """
     sender.set_outcome(outcome)
     deadline = time.monotonic() + timeout_seconds
     while not sender.is_outcome_delivered and not sender.is_superseded and time.monotonic() < deadline:

@@ -68,17 +68,17 @@ class StorageMonitor:
         threading.Thread(target=self._run, name="hindcast-storage", daemon=True).start()
 
     def stop(self, timeout_seconds: float) -> None:
-        """Let the thread poll once more and end; wait for it at most `timeout_seconds`."""
+        """Let the thread poll once more and end; wait for its end at most `timeout_seconds`."""
         self._stop_event.set()
         self._done_event.wait(timeout_seconds)
 
     def abandon(self) -> None:
-        """Stop accessing storage."""
+        """Let the thread end without another poll; do not wait for it."""
         self.is_superseded = True
         self._stop_event.set()
 
     def poll(self) -> None:
-        """Poll the run folder once; print each error once."""
+        """Check the lease, upload the log and report the checkpoints, once; print an error unless it repeats."""
         try:
             self._check_lease()
             if self.is_superseded or not self._can_write_log():

@@ -24,7 +24,7 @@ from hindcast.storage.location import resolve
 
 
 class ResolvedReferences:
-    """References that the operator has resolved."""
+    """References that the operator has resolved to paths."""
 
     def __init__(self, attempt: Attempt) -> None:
         self._inputs = attempt.inputs
@@ -48,7 +48,8 @@ def execute(
     """Execute the resource in a Ray task.
 
     Returns:
-        The result, or the outcome of an error. It is classified here, because only this process has the traceback.
+        The result, or the outcome of an error. The error is classified here, because only this process has its
+        traceback.
     """
     try:
         with keep_environments():

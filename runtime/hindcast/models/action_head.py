@@ -67,7 +67,7 @@ class ActionHead:
 
     def map_tensors(self, move: Callable[[Tensor], Tensor]) -> ActionHead:
         """Return a copy of the head with `move` applied to its constant tensors (bounds, starts)."""
-        if not isinstance(self.from_inputs, partial):
+        if not isinstance(self.from_inputs, partial):  # a method of a module, which moves its tensors itself
             return self
         factory = self.from_inputs
         constants = [_map_constant(constant, move) for constant in factory.args]
@@ -242,7 +242,7 @@ def _product_distribution(
 
 
 def _column_slices(sizes: Mapping[str, int]) -> dict[str, slice]:
-    """Return the consecutive columns of each leaf, given their numbers."""
+    """Return leaf -> its columns, from leaf -> number of columns; the leaves' columns follow one another."""
     edges = pairwise(accumulate(sizes.values(), initial=0))
     return {leaf: slice(start, stop) for leaf, (start, stop) in zip(sizes, edges, strict=True)}
 

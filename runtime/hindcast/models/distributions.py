@@ -26,7 +26,8 @@ Shape: TypeAlias = tuple[int, ...]
 
 # The largest float32 below 1. Noise is uniform on [0, 1); a float64 number may round up to 1 when it is converted.
 BELOW_ONE = 1.0 - 2.0**-24
-# tanh reaches ±1 in float32 at about 9. An action closer to a bound than this counts as this far away from it.
+# tanh reaches ±1 in float32 at about 9. An action closer to a bound, in the range ±1, counts as this far away from the
+# bound.
 _TANH_MARGIN = 1e-6
 _HERMITE_NODES = 16  # exact to 1e-5 for standard deviations up to 1, to 3e-3 up to 2
 
@@ -119,8 +120,8 @@ class MultiCategorical(Distribution):
         self._shape = shape
 
     def logp(self, actions: Actions) -> Tensor:
-        cells = _as_tensor(actions).long().reshape(*self._leading_shape, -1) - self._starts
-        return self._categoricals.logp(cells).sum(-1)
+        indices = _as_tensor(actions).long().reshape(*self._leading_shape, -1) - self._starts
+        return self._categoricals.logp(indices).sum(-1)
 
     def entropy(self) -> Tensor:
         return self._categoricals.entropy().sum(-1)
@@ -173,7 +174,7 @@ class DiagGaussian(Distribution):
     Args:
         inputs: `[B, 2 D]` means, then logarithms of the standard deviations.
         shape: shape of an action.
-        log_std_range: the logarithms are clamped to it.
+        log_std_range: range to which the logarithms are clamped.
     """
 
     def __init__(
@@ -215,14 +216,14 @@ class DiagGaussian(Distribution):
 class BoundedGaussian(DiagGaussian):
     """A normal distribution whose mean is `low + (high - low) (tanh(u) + 1) / 2`.
 
-    The policy of IQL (arXiv 2110.06169). Its density extends beyond the bounds; sampled actions are clipped to them.
+    The policy of IQL (arXiv 2110.06169). Density and samples extend beyond the bounds; `ActionToEnv` clips samples.
 
     Args:
         inputs: `[B, 2 D]` u, then logarithms of the standard deviations, in the actions' own units.
         shape: shape of an action.
         low: `[D]` lower bounds.
         high: `[D]` upper bounds.
-        log_std_range: the logarithms are clamped to it.
+        log_std_range: range to which the logarithms are clamped.
     """
 
     def __init__(
@@ -249,7 +250,7 @@ class SquashedGaussian(DiagGaussian):
         shape: shape of an action.
         low: `[D]` lower bounds.
         high: `[D]` upper bounds.
-        log_std_range: the logarithms are clamped to it.
+        log_std_range: range to which the logarithms are clamped.
     """
 
     def __init__(
@@ -425,6 +426,7 @@ class Product(Distribution):
         columns = noise_BK[..., self._noise_columns[leaf]]
         if leaf not in self._normal_leaves:
             return columns
+        # The inverse normal CDF is infinite at 0 and 1.
         return torch.special.ndtri(columns.clamp(1.0 - BELOW_ONE, BELOW_ONE))
 
 

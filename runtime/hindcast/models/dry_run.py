@@ -42,7 +42,7 @@ def dry_run(module: RLModule) -> list[str]:
         module: the module. It is not changed, and neither are the generators of torch, NumPy and Python.
 
     Returns:
-        A sentence for each attribute whose weights do not affect the outputs.
+        A sentence for each attribute whose weights do not affect the outputs; none for Hindcast's own modules.
 
     Raises:
         UserCodeError: the module raised; or its outputs have wrong names, shapes or dtypes; or it keeps state in Python
@@ -57,6 +57,7 @@ def dry_run(module: RLModule) -> list[str]:
         )
         unused_attributes = _unused_attributes(copy)
         # Attributes that the first call sets may be a cache. What the second call changes, checkpoints would lose.
+        # Only the first problem is reported.
         first_state = _run_passes(copy, 1)
         for attribute in changed_attributes(first_state, _run_passes(copy, 2)):
             raise UserCodeError(
@@ -95,6 +96,7 @@ def _unused_attributes(module: RLModule) -> list[Attribute]:
         outputs.append(_compute_values(module, batch))
     scalars = [output.sum() for output in outputs if isinstance(output, Tensor) and output.requires_grad]
     trainable = {name: weights for name, weights in module.named_parameters() if weights.requires_grad}
+    # No gradients at all if no output depends on weights: then all attributes are unused.
     gradients = torch.autograd.grad(scalars, list(trainable.values()), allow_unused=True) if scalars else ()
     used_attributes = {
         _root_attribute(name)
@@ -206,6 +208,7 @@ def python_state(module: nn.Module) -> dict[Attribute, Any]:
         attributes |= {name: submodule._buffers[name] for name in submodule._non_persistent_buffers_set}
         for name, value in attributes.items():
             attribute = Attribute(type(submodule), name)
+            # Submodules of one class share the key; the mark then contains the marks of all of them.
             marks[attribute] = (marks.get(attribute), _mark(value))
     return marks
 
@@ -235,6 +238,10 @@ def find_attribute_line(cls: type, name: str) -> str | None:
 
 
 def _mark(value: Any, depth: int = _MAX_DEPTH) -> Any:
+    """Return a copy or an `_IdentityMark` of a value, equal to a later mark if the value has not changed.
+
+    Only `depth` levels of containers are compared element by element; at the next level only their lengths are.
+    """
     if isinstance(value, _IMMUTABLE_TYPES):
         return value
     if isinstance(value, set | frozenset):

@@ -36,8 +36,8 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "gelu": nn.GELU,
     "linear": nn.Identity,
 }
-"""Activations whose gradient can be computed from their output run in place. This is safe because the layer before them
-does not need its own output for its gradient."""
+"""Name -> activation. An activation whose gradient needs only its output runs in place; this is safe because the layer
+before it does not need its own output for its gradient."""
 HIDDEN_GAIN = 2.0**0.5
 """Gain of the initial weights of hidden layers."""
 # (smallest side, filters as [channels out, kernel, stride]); the first are those of Mnih et al., Nature 2015.
@@ -51,9 +51,9 @@ _DEFAULT_FILTERS: tuple[tuple[int, ConvFilters], ...] = (
 class Features(nn.Module):
     """Maps every leaf to a vector and concatenates the vectors.
 
-    Boxes are flattened, except images (observations of rank 3, channels last, with sides of at least 4), which first
-    pass through convolutions (`conv_filters`, or a default by size). uint8 boxes are divided by their largest upper
-    bound. Discrete and MultiDiscrete become one-hot vectors, MultiBinary 0s and 1s. Everything is computed in float32.
+    Boxes are flattened, except images (observations of rank 3, channels last), which first pass through convolutions:
+    `conv_filters`, or a default by size, which requires sides of at least 4. uint8 boxes are divided by their largest
+    upper bound. Discrete and MultiDiscrete become one-hot vectors, MultiBinary 0s and 1s. All features are float32.
 
     Args:
         space: the module's space (`Preprocessing.observation_space` or `action_space`).
@@ -89,7 +89,7 @@ class Encoder(Features):
 
     Args:
         observation_space: the module's observation space.
-        model: options; `fcnet_hiddens`, the others of dense layers and those of `Features` are used.
+        model: options; those of dense layers (such as `fcnet_hiddens`) and those of `Features` are used.
 
     Attributes:
         output_size: number of features, F.
@@ -110,7 +110,7 @@ class Encoder(Features):
 
 
 def sees_images(space: gym.Space, model: ModelSpec) -> bool:
-    """Return whether any observation passes through convolutions."""
+    """Return True if any observation passes through convolutions."""
     leaves = flatten_space(space, Columns.OBS).values()
     return any(isinstance(leaf, gym.spaces.Box) and _conv_filters(leaf, model) is not None for leaf in leaves)
 
@@ -185,7 +185,7 @@ class _OneHot(_LeafEncoder):
         self._rank = rank
         max_size = max(sizes)
         is_possible = torch.arange(max_size) < torch.tensor(sizes).unsqueeze(-1)
-        # Columns of possible values. The other columns pad integers of fewer values to the same width.
+        # Columns of possible values; the remaining columns pad integers with fewer values to the width of `max_size`.
         columns = is_possible.flatten().nonzero().squeeze(-1) if len(set(sizes)) > 1 else None
         self._columns: Tensor | None
         self._starts: Tensor

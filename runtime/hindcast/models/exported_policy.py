@@ -26,8 +26,8 @@ class Port(NamedTuple):
     """An input or output of an exported policy.
 
     Attributes:
-        dtype: dtype of its values.
-        shape: shape of one row.
+        dtype: dtype of the values.
+        shape: shape of one row's value, without B.
         start: value of a state before an episode's first step, `[*shape]`; None for other ports.
         next_state: name of the output with a state's next value; None for other ports.
     """
@@ -81,7 +81,7 @@ class ExportedPolicy(nn.Module):
     def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
         """Act for one step; each input and output is `[B, *shape]`."""
         inputs = dict(zip(self.inputs, values, strict=True))
-        states = {leaf: value for leaf, value in inputs.items() if leaf not in self._obs_leaves}
+        states_and_rewards = {leaf: value for leaf, value in inputs.items() if leaf not in self._obs_leaves}
         observations = {leaf: inputs[leaf] for leaf in self._obs_leaves}
         for leaf, name in self._filter_names.items():
             observations[leaf] = self._filters[name](observations[leaf])
@@ -90,7 +90,7 @@ class ExportedPolicy(nn.Module):
             observations[leaf] = torch.cat([history[..., width:], observations[leaf]], -1)
         # Filters take float64 observations as they are; the module computes in float32.
         outputs = self._policy.forward_inference(
-            states
+            states_and_rewards
             | {
                 leaf: rows.float() if rows.dtype == torch.float64 else rows
                 for leaf, rows in observations.items()

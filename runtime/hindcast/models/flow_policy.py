@@ -66,7 +66,7 @@ class VectorField(NoiseMap):
         super().__init__(observation_space, size, model, num_extra_inputs=1)
 
     def flow(self, batch: Batch, noise_BD: Tensor, steps: int) -> Tensor:
-        """Integrate the flow from noise at t = 0 to t = 1 by Euler's method; return `[B, D]` within ±1."""
+        """Integrate the flow from noise at t = 0 to t = 1 by `steps` Euler steps; return `[B, D]` within ±1."""
         features, values = self.features(batch), noise_BD
         for step in range(steps):
             time = torch.full_like(values[..., :1], step / steps)
@@ -95,6 +95,7 @@ class OneStepPolicy(RLModule):
         self.range = ActionRange(chunk_space(self.action_space, chunk), "FQL")
         size = math.prod(cast(tuple[int, ...], self.action_space.shape))
         self.map = NoiseMap(self.observation_space, chunk * size, self.model_config)
+        # Sizes of what `_forward` concatenates: features and, with chunks, a planned action and a flag.
         self._sizes = [self.map.features.output_size, *([size, 1] if chunk > 1 else [])]
         self.action_head = ActionHead(
             from_inputs=self._build_distribution,
@@ -105,6 +106,7 @@ class OneStepPolicy(RLModule):
         )
 
     def get_initial_state(self) -> dict[str, Tensor]:
+        """Return `plan`, `[chunk - 1, D]` actions that follow, and `left`, how many of them are not yet played."""
         if self._chunk == 1:
             return {}
         num_planned = torch.zeros((), dtype=torch.int64)

@@ -27,6 +27,7 @@ class GreedyPolicy(RLModule):
             dueling: see `ActionValues`.
             quantiles: see `ActionValues`.
         """
+        # A single member, so that the values are [1, B, n].
         self.values = ActionValues(
             self.observation_space, self.action_space, self.model_config, quantiles=quantiles, dueling=dueling
         )

@@ -11,7 +11,7 @@ from hindcast.models.return_policy import ReturnPolicy
 from hindcast.models.rl_module import RLModule, is_user_class
 
 _Case: TypeAlias = tuple[bool, str, tuple[str, ...]]
-"""Whether the options have no effect, the reason, and the options."""
+"""(True if the options have no effect, the reason, YAML names of the options)."""
 _IMAGE_OPTIONS = (
     "convFilters",
     "convActivation",
@@ -24,10 +24,11 @@ _DENSE_ENCODER_OPTIONS = ("fcnetKernelInitializer", "fcnetBiasInitializer")
 _LOG_STD_OPTIONS = ("freeLogStd", "logStdClip", "logStdMin", "logStdMax")
 
 
-def idle_options(policy: Policy, model: ModelSpec) -> dict[str, str]:
-    """Return YAML name -> reason for each option that has no effect and is not at its default.
+def find_ineffective_model_options(policy: Policy, model: ModelSpec) -> dict[str, str]:
+    """Return YAML name -> reason for each option that has no effect on this policy and is not at its default.
 
-    A custom module may read any option of the networks, so these are not reported for custom modules.
+    Options whose effect the resource alone decides are in `run/ineffective_fields.py`. A custom module may read any
+    option of the networks, so options of networks are not reported for it.
 
     Args:
         policy: the policy that was built.
@@ -37,7 +38,11 @@ def idle_options(policy: Policy, model: ModelSpec) -> dict[str, str]:
     preprocessing = policy.preprocessing
     cases: list[_Case] = [
         (not preprocessing.filters, "no observation is a Box of floats", ("observationFilter",)),
-        (not preprocessing.stacked_leaves, "no observation is a Box with axes", ("frameStack",)),
+        (
+            not preprocessing.stacked_leaves,
+            "no observation is a Box with at least one dimension",
+            ("frameStack",),
+        ),
     ]
     if not is_user_class(type(policy.module)):
         cases += _network_cases(policy.module, model)

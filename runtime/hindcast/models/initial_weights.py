@@ -17,8 +17,8 @@ class Initialiser(NamedTuple):
     """Initialisers of the layers in one part of a network; None is the default.
 
     Attributes:
-        kernel: of weights; by default orthogonal (arXiv 1312.6120).
-        bias: of biases; by default zero.
+        kernel: initialiser of weights; by default orthogonal (arXiv 1312.6120).
+        bias: initialiser of biases; by default zero.
     """
 
     kernel: NamedCall | None = None

@@ -26,7 +26,7 @@ class MeanStdFilter:
 
     Attributes:
         count: number of rows in the statistics.
-        mean: their mean, `[*shape]`; 0 before the first row.
+        mean: mean of these rows, `[*shape]`; 0 before the first row.
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -59,7 +59,7 @@ class MeanStdFilter:
         self._add(len(values), mean, np.square(values - mean).sum(0))
 
     def merge(self, others: Sequence[MeanStdFilter]) -> None:
-        """Add the statistics of other filters, as if this one had seen their rows."""
+        """Add the statistics of other filters, as if this filter had seen their rows."""
         for mean_std in others:
             self._add(mean_std.count, mean_std.mean, mean_std._squares)
 

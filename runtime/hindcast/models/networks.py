@@ -128,7 +128,8 @@ class Critics(nn.Module):
 
     def evaluate_first(self, batch: Batch, actions: Actions) -> Tensor:
         """Return `[B]` values of the first member: `forward(batch, actions)[0]` without computing the others."""
-        features = self._join_features(batch, actions)[1].unsqueeze(0)
+        _, rows = self._join_features(batch, actions)
+        features = rows.unsqueeze(0)
         for layer in islice(self.stack, 1, None):  # skips the layer that repeats the features for all members
             features = layer(features)
         return features.reshape(-1)
@@ -206,7 +207,7 @@ class ActionValues(nn.Module):
     def gather(self, values: Tensor, actions: Tensor) -> Tensor:
         """Select the values of actions: `[E, B]` from `values` `[E, B, n]`, or `[E, B, Q]` from `[E, B, n, Q]`.
 
-        `actions` `[B]` are integers that include the space's start.
+        `actions` `[B]`, or `[E, B]` with other actions for each member, are integers that include the space's start.
         """
         return gather_values(values, (actions.long() - self._start).expand(values.shape[:2]))
 

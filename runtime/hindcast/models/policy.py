@@ -165,13 +165,13 @@ class Policy:
             DataError: `saved` has another model; nothing was copied.
         """
         weights, saved_weights = self.module.state_dict(), saved.module.state_dict()
-        # All weights are compared before any is copied. PolicyModule acts without its value head.
+        # All weights are compared before any is copied. Only PolicyModule acts without its value head.
         value_head = _VALUE_HEAD_PREFIXES if isinstance(self.module, PolicyModule) else ()
         for name in sorted(weights.keys() | saved_weights.keys()):
-            shapes = [
+            shapes = saved_shape, shape = [
                 list(state[name].shape) if name in state else None for state in (saved_weights, weights)
             ]
-            if shapes[0] == shapes[1] or (None in shapes and name.startswith(value_head)):
+            if saved_shape == shape or (None in shapes and name.startswith(value_head)):
                 continue
             saved_text, model_text = (
                 "is missing" if shape is None else f"has shape {shape}" for shape in shapes
@@ -193,7 +193,7 @@ class Policy:
         return hashlib.sha256(self.to_files()[policy_files.DESCRIPTION]).hexdigest()
 
     def has_logp(self, explore: bool) -> bool:
-        """Return whether actions have a log-probability."""
+        """Return True if actions have a log-probability."""
         head = self.module.action_head
         return head.is_stochastic if explore else head.is_discrete
 
@@ -202,7 +202,7 @@ class Policy:
         self._episode = self.begin(seed)
 
     def begin(self, seed: int | None = None) -> ActingState:
-        """Begin an episode for `decide`, alongside others; a seed makes its exploration reproducible."""
+        """Begin an episode for `decide`, which may act in several at a time; a seed makes exploration reproducible."""
         return ActingState(
             self.preprocessing.fork(), SlotStates(self._initial_states), np.random.default_rng(seed)
         )

@@ -67,15 +67,15 @@ class FrameStack:
         if name not in self._leaves:
             return rows
         width = rows.shape[-1]
-        previous = self._history.get(name)
-        if previous is None or (is_first is not None and is_first.all()):
-            previous = np.zeros((*rows.shape[:-1], self._k * width), dtype=rows.dtype)
-        elif len(previous) != len(rows):
+        old_frames = self._history.get(name)
+        if old_frames is None or (is_first is not None and is_first.all()):
+            old_frames = np.zeros((*rows.shape[:-1], self._k * width), dtype=rows.dtype)
+        elif len(old_frames) != len(rows):
             raise ValueError(
-                f"the observations have {len(rows)} slots, but the frame stack has {len(previous)}; reset "
+                f"the observations have {len(rows)} slots, but the frame stack has {len(old_frames)}; reset "
                 "it first"
             )
-        frames = np.concatenate([previous[..., width:], rows], -1)
+        frames = np.concatenate([old_frames[..., width:], rows], -1)
         if is_first is not None and is_first.any():
             # The older frames belong to the slot's previous episode.
             frames[is_first, ..., :-width] = 0
@@ -243,7 +243,10 @@ class Preprocessing:
         model: ModelSpec,
         environment: EnvironmentSpec | None = None,
     ) -> Self:
-        """Build it from a resource. Without an environment, actions are normalised but not clipped, as by default."""
+        """Build the preprocessing of a resource.
+
+        Without an environment, actions are normalised but not clipped, as with the defaults of `EnvironmentSpec`.
+        """
         return cls(
             observation_space,
             action_space,
@@ -334,7 +337,7 @@ class Preprocessing:
     def from_json(
         cls, observation_space: gym.Space, action_space: gym.Space, options: Mapping[str, Any]
     ) -> Self:
-        """Build it from `to_json`; the spaces are the environment's.
+        """Build the preprocessing from the options that `to_json` returned; the spaces are the environment's.
 
         Raises:
             KeyError: an option is missing.
@@ -358,8 +361,8 @@ def stack_rows(column: Tensor, rows: Tensor, first_rows: Tensor, k: int) -> Tens
     """Stack frames of recorded observations by index, like `FrameStack`; each observation is stored once.
 
     Args:
-        column: `[O, *shape]` observations, filtered if there is a filter, on any device.
-        rows: `[n]` int64, the rows to stack.
+        column: `[O, *shape]`: all O stored observations, filtered if there is a filter, on any device.
+        rows: `[n]` int64, the rows of `column` to stack.
         first_rows: `[n]` int64, the first row of each row's episode.
         k: number of frames.
 
@@ -374,5 +377,5 @@ def stack_rows(column: Tensor, rows: Tensor, first_rows: Tensor, k: int) -> Tens
 
 
 def is_float_box(space: gym.Space) -> bool:
-    """Return whether a space is a Box of floats."""
+    """Return True if a space is a Box of floats."""
     return isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating)

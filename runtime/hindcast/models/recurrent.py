@@ -53,6 +53,7 @@ class RecurrentLayer(nn.Module):
             else:
                 fill(parameter, initialiser.bias, nn.init.zeros_)
         if initialiser.bias is None:
+            # The weights and then the biases of inputs and of the state; the sum of both biases counts.
             _, _, bias, _ = self._layer.all_weights[0]
             # The forget gate of an LSTM, the update gate of a GRU.
             nn.init.ones_(bias.detach()[size : 2 * size])
@@ -153,7 +154,7 @@ class SlotStates:
         return as_leaves(Columns.STATE_IN, states)
 
     def is_all_first(self, is_first: NDArray[np.bool_] | None) -> bool:
-        """Return whether all slots begin an episode."""
+        """Return True if all slots begin an episode, as they do in the very first step."""
         return not self._states or (is_first is not None and bool(is_first.all()))
 
     def update(self, states: State) -> None:

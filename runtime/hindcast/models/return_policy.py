@@ -92,6 +92,11 @@ class ReturnPolicy(RLModule):
         )
 
     def get_initial_state(self) -> dict[str, Tensor]:
+        """Return the state before the first step.
+
+        For each of the K steps, `seen` has the features of the observation, `taken` those of the action, and `returns`
+        the return to go; `steps` is the number of steps so far. `actions` (or `actions/…`) is the last action.
+        """
         context = self._context
         leaves = flatten_space(self.action_space, Columns.ACTIONS)
         return {
@@ -111,7 +116,7 @@ class ReturnPolicy(RLModule):
         return dict(actions)
 
     def raise_target_return(self, episode_return: Tensor) -> None:
-        """Set the target return to this return if it is higher."""
+        """Set the target return to `episode_return` if that is higher, or if there is no target return yet."""
         # fmax ignores the NaN from before the first window.
         self.target_return.copy_(torch.fmax(self.target_return, episode_return))
 
@@ -217,6 +222,8 @@ class CausalTransformer(nn.Module):
 
 
 class _Layer(nn.Module):
+    """Attention and then dense layers; the outputs of both are added to their inputs."""
+
     def __init__(self, size: int, heads: int, dropout: float) -> None:
         super().__init__()
         self._heads, self._dropout = heads, dropout

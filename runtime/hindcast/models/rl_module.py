@@ -53,7 +53,7 @@ class RLModule(nn.Module):
         observation_space: space of the module's inputs (`Preprocessing.observation_space`).
         action_space: space of the module's actions (`Preprocessing.action_space`).
         model_config: the networks' options; a dictionary is `model.moduleOptions` only.
-        value: whether the module has a value head.
+        value: True if the module has a value head.
         inference_only, learner_only, catalog_class: RLlib's arguments, for subclasses that pass them on; Hindcast never
             sets them.
 
@@ -153,7 +153,7 @@ class RLModule(nn.Module):
         }
 
     def is_stateful(self) -> bool:
-        """Return whether the module carries a state from step to step."""
+        """Return True if the module carries a state from step to step."""
         return bool(self.get_initial_state())
 
     def forward_inference(self, batch: Batch) -> dict[str, Tensor]:
@@ -186,7 +186,7 @@ class RLModule(nn.Module):
         return self.forward_train(batch)[Columns.VF_PREDS]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Move the action space's constants to the device and dtype of the weights."""
+        """Apply torch's moves and conversions, such as `to(device)`, to the action space's constants too."""
         # ActionHead is not a module, so that torch does not move its tensors.
         super()._apply(fn, recurse)
         self.action_head = self.action_head.map_tensors(fn)
@@ -250,7 +250,7 @@ class RLModule(nn.Module):
         return outputs
 
     def _has_separate_values(self, outputs: Any) -> bool:
-        """Return whether only `compute_values` returns values, as in modules written for RLlib."""
+        """Return True if only `compute_values` returns values, as in modules written for RLlib."""
         has_own_values = type(self).compute_values is not RLModule.compute_values
         return has_own_values and isinstance(outputs, Mapping) and Columns.VF_PREDS not in outputs
 
@@ -380,7 +380,7 @@ def build_module(
         observation_space: space of the module's inputs.
         action_space: space of the module's actions.
         model: the networks' options.
-        value: whether the module has a value head.
+        value: True if the module has a value head.
         module_class: class of the module; None uses the one in the model's options.
 
     Raises:
@@ -414,7 +414,7 @@ def build_module(
 
 
 def is_user_class(cls: type[RLModule]) -> bool:
-    """Return whether a class is a user's, not Hindcast's."""
+    """Return True if a class is a user's, not Hindcast's."""
     return cls.__module__.partition(".")[0] != "hindcast"
 
 
@@ -433,7 +433,7 @@ def module_class_of(model: ModelSpec) -> type[RLModule]:
 
 
 def _declares_options(cls: type[RLModule]) -> bool:
-    """Return whether `setup` declares options; a `setup` written for RLlib declares none."""
+    """Return True if `setup` declares options; a `setup` written for RLlib declares none."""
     return len(inspect.signature(cls.setup).parameters) > 1
 
 

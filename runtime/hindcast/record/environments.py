@@ -16,7 +16,7 @@ from hindcast.user_code import calling, import_object, is_registered
 
 
 class Spaces(NamedTuple):
-    """Observation and action space of an environment."""
+    """Observation and action space of an environment or of a training."""
 
     observation: gym.Space
     action: gym.Space

@@ -10,7 +10,7 @@ from hindcast.api.environment import EnvironmentSpec
 from hindcast.models.policy import Policy
 from hindcast.names import ENV_RUNNER_RESULTS
 from hindcast.rllib.runner_groups import EnvRunnerGroup, LocalEnvRunner
-from hindcast.run.evaluation.environment_evaluation import NUM_ARGUMENTS, accepts_positional, check_metrics
+from hindcast.run.evaluation.environment_evaluation import NUM_ARGUMENTS, accepts_positional, metrics_to_json
 from hindcast.user_code import Misuse
 
 _ALGORITHM_PARAMETERS: Final = ("algorithm", "algo")
@@ -60,7 +60,7 @@ def _parse_results(result: Any) -> dict[str, Any]:
             raise Misuse(f"returned ({types}); it must return {expected}.")
         result, env_steps, _ = result
         step_count = {"num_env_steps": env_steps}
-    metrics = check_metrics(result, expected)
+    metrics = metrics_to_json(result, expected)
     if isinstance(env_runner_results := metrics.get(ENV_RUNNER_RESULTS), Mapping):
         return {**metrics, ENV_RUNNER_RESULTS: {**step_count, **env_runner_results}}
     return {ENV_RUNNER_RESULTS: {**step_count, **metrics}}

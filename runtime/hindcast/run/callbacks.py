@@ -21,7 +21,7 @@ class TrainingCallbacks:
         paths: "package.module:Class" of each callback.
 
     Attributes:
-        algorithm: passed to each call.
+        algorithm: passed to each callback; the trainer, or the user's algorithm in the builder.
 
     Raises:
         SpecError: there is no such class, it is not a `Callbacks`, or it overrides a method that is never called.
@@ -34,7 +34,9 @@ class TrainingCallbacks:
         self._metrics = MetricsLogger()
 
     def call(self, event: str, **arguments: Any) -> None:
-        """Call the method `event` of each callback, and merge metrics logged since the last result into a `result`.
+        """Call the method `event` of each callback; then merge the logged metrics into `arguments["result"]`, if any.
+
+        These are the metrics that callbacks have logged since the last result.
 
         Raises:
             UserCodeError: a callback raised an exception, added entries that are not JSON, or removed an entry.
@@ -51,7 +53,7 @@ class TrainingCallbacks:
 
 
 def _check_result(arguments: dict[str, Any], types_before: dict[str, Any]) -> None:
-    """Refuse results that cannot be written, or that lack entries of the run."""
+    """Refuse arguments that are not JSON, and a result from which a callback removed an entry or changed its type."""
     orjson.dumps(arguments, option=orjson.OPT_SERIALIZE_NUMPY)  # as results are written
     types_after = _entry_types(arguments)
     if missing_names := [
@@ -67,9 +69,9 @@ def _entry_types(arguments: dict[str, Any]) -> dict[str, Any]:
     return {name: type(value) for name, value in arguments.get("result", {}).items()}
 
 
-def merge_metrics(result: dict[str, Any], logged: dict[str, Any]) -> None:
-    """Merge logged metrics into a result, recursively for dictionaries."""
-    for name, value in logged.items():
+def merge_metrics(result: dict[str, Any], logged_metrics: dict[str, Any]) -> None:
+    """Merge logged metrics into a result in place, recursively for dictionaries; a logged value replaces another."""
+    for name, value in logged_metrics.items():
         if isinstance(value, dict) and isinstance(result.get(name), dict):
             merge_metrics(result[name], value)
         else:

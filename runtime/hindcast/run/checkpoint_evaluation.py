@@ -26,7 +26,8 @@ _MODULE_SUBFOLDERS = ("", "_hindcast/policy/module")
 _CHECKPOINT_SUBFOLDERS = ("", "checkpoints", "_hindcast/policy/checkpoints")
 _OWNER_FILES = ("spec.json", "_hindcast/spec.json")
 _MAX_SEARCHED_FOLDERS = 6
-"""Number of folders in `<dataset>/_hindcast/policy/checkpoints/checkpoint-<updates>/module`."""
+"""Number of folders that are searched upwards for an owner record: all folders of the longest path of a policy,
+`<dataset>/_hindcast/policy/checkpoints/checkpoint-<updates>/module`."""
 
 SET_ASIDE_NAME = "the episodes set aside"
 """Name of set-aside episodes in messages."""
@@ -111,11 +112,12 @@ def evaluate_checkpoint_offline(
 
     Args:
         path: see `evaluate_checkpoint`.
-        data: the episodes, or their paths; prepared if they are not whole episodes in order.
+        data: paths of recorded data, which are prepared if they are not whole episodes in order; or the episodes that
+            the checkpoint's run set aside (`load_set_aside`).
         module_class: the policy's `model.moduleClass`, if it has one.
         gamma: discount; None takes the discount of the run's algorithm, or 0.99 if the algorithm has no discount.
         episodes: number of episodes to sample; None takes all.
-        options: other options; None takes the defaults.
+        options: further options; None takes the defaults, and `gamma` in them is ignored.
         hooks: receive the progress of preparing and fitting.
 
     Raises:
@@ -134,7 +136,7 @@ def evaluate_checkpoint_offline(
 
 
 def load_policy(path: str | Path, module_class: str | None = None) -> tuple[Policy, str]:
-    """Load the policy of a checkpoint and return it with its folder; for the arguments see `evaluate_checkpoint`.
+    """Load the policy of a checkpoint; return the policy and its location. Arguments: see `evaluate_checkpoint`.
 
     Raises:
         DataError: there is no checkpoint at `path`.
@@ -192,7 +194,10 @@ def _find_environment(location: Location) -> EnvironmentSpec:
 
 
 def _find_gamma(location: Location) -> float:
-    """Return the discount of the run whose folder contains the checkpoint."""
+    """Return the discount of the run whose folder contains the checkpoint; the default of `OfflineOptions` without one.
+
+    A custom algorithm's discount is not known here, because its class is not imported.
+    """
     for spec in _enclosing_specs(location):
         algorithm = REGISTRY.get(spec.get("algorithm", ""))
         if algorithm is not None and "gamma" in algorithm.Options.model_fields:
@@ -206,7 +211,7 @@ def _enclosing_specs(location: Location) -> Iterator[dict[str, Any]]:
 
 
 def enclosing_resources(location: Location) -> Iterator[dict[str, Any]]:
-    """Yield the resources of the runs whose folders contain the location, nearest first, as parsed YAML."""
+    """Yield the resources of the runs whose folders contain the location, nearest first, as JSON with YAML names."""
     folder = location
     for _ in range(_MAX_SEARCHED_FOLDERS):
         for name in _OWNER_FILES:

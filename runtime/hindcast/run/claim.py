@@ -47,14 +47,15 @@ def claim(state: Location, resource: OfflineRecording | OfflineTraining, has_pro
     Args:
         state: folder of the run's own files (`_hindcast` of a dataset, the run folder of a training).
         resource: resource that will fill the folder.
-        has_progress: an earlier run left results there. A run that failed because of its spec has left none, so the
-            corrected spec may take its place.
+        has_progress: an earlier run left results in the folder. A run that failed because of its spec has left no
+            results, so the corrected spec may take its place.
 
     Returns:
         True if an earlier run of this resource started there.
 
     Raises:
-        OutputConflict: the folder belongs to a run with another spec.
+        OutputConflict: the folder contains results of a run with another course (see `course_hash`), or it belongs to
+            an `EpisodeWriter`.
         DataError: the owner record is damaged.
     """
     owner = require_owner(state)
@@ -75,7 +76,7 @@ def is_claimed(state: Location) -> bool:
 
 
 def claimed_hashes(state: Location) -> set[str]:
-    """Return the run's spec hashes: the current one, and the earlier ones if `stop` or `evaluation` was changed.
+    """Return the spec hashes of the run that owns `state`: the current one, and those before an allowed change.
 
     Empty if there is no owner.
     """
@@ -89,10 +90,10 @@ def refuse_other_run(
     """Refuse a folder that `claim` would refuse, without changing anything.
 
     Raises:
-        OutputConflict: the folder belongs to a run with another spec.
+        OutputConflict, DataError: see `claim`.
     """
     owner = require_owner(state)
-    # The journal of an application's log may contain episodes that exist nowhere else.
+    # LOG_RESOURCE is an EpisodeWriter, whose journal may contain episodes that exist nowhere else.
     if (
         owner
         and _belongs_to_other_run(owner, resource)
@@ -102,20 +103,27 @@ def refuse_other_run(
 
 
 def is_claimed_by_another(state: Location, resource: OfflineRecording | OfflineTraining) -> bool:
-    """Return True if `state` belongs to a run whose spec differs in more than `stop` and `evaluation`."""
+    """Return True if `state` belongs to a run with another course (see `course_hash`), or to an `EpisodeWriter`."""
     owner = require_owner(state)
     return owner is not None and _belongs_to_other_run(owner, resource)
 
 
 def has_foreign_files(folder: Location, state: Location) -> bool:
-    """Return True if a dataset's folder contains files of the user's; `state` is Hindcast's own folder in it."""
+    """Return True if Hindcast has recorded nothing in a dataset's folder yet, but the folder contains files.
+
+    False once `state`, Hindcast's own folder in it, contains an owner record or results: the other files then count as
+    Hindcast's.
+    """
     if any(entry.relative_path not in BOOKKEEPING_ENTRIES for entry in state.list()):
         return False
     return any(entry.relative_path != state.name for entry in folder.list())
 
 
 def initial_num_learners(state: Location, resource: OfflineTraining) -> int:
-    """Return the number of learners when the run in `state` started; the resource's number if no run has started."""
+    """Return the number of learners when the run in `state` started.
+
+    If the resource's run has not started there, return the resource's number.
+    """
     # The initial number determines the global batch, which must not change with the number of learners.
     owner = require_owner(state)
     if owner is None or _belongs_to_other_run(owner, resource):
@@ -124,7 +132,8 @@ def initial_num_learners(state: Location, resource: OfflineTraining) -> int:
 
 
 def _belongs_to_other_run(owner: dict[str, Any], resource: OfflineRecording | OfflineTraining) -> bool:
-    # The course hash omits what may change without a new revision: `stop`, and most of `evaluation`.
+    # The course hash omits what may change without a new revision: `stop`, and `evaluation` but for the held-out
+    # episodes.
     return owner["specHash"] != spec_hash(resource) and _owner_course_hash(owner) != course_hash(resource)
 
 

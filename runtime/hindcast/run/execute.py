@@ -110,8 +110,8 @@ def _add_location(item: LoadedResource, *, is_only_resource: bool) -> Iterator[N
         field = _FIELD_PATH.match(text)
         if field is None and is_only_resource:
             raise
-        steps = () if field is None else parse_path(field[0])
-        error.args = (f"{item.at(*steps)}: {name}: {text}",)
+        field_path = () if field is None else parse_path(field[0])
+        error.args = (f"{item.at(*field_path)}: {name}: {text}",)
         raise
 
 
@@ -145,7 +145,7 @@ def prepare_inputs(
     interruption: Interruption,
     ray_options: Mapping[str, Any] | None = None,
 ) -> Sequence[Input]:
-    """Return a training's inputs with their data open; a finished training's inputs stay unopened.
+    """Open the data of a training's inputs, preparing them if necessary; return a finished training's inputs unopened.
 
     Args:
         ray_options: options of the Ray tasks that prepare large data.
@@ -203,7 +203,7 @@ def train_locally(
 
 
 def _checkpoint_of(resource: OfflineRecording, references: References) -> str | None:
-    """Return the path of the checkpoint that a recording refers to, or None without a reference."""
+    """Return the path of the checkpoint of the training that a recording refers to, or None without a reference."""
     reference = resource.spec.policy.training_ref
     if reference is None:
         return None
@@ -214,7 +214,7 @@ def _checkpoint_of(resource: OfflineRecording, references: References) -> str | 
 
 
 def sort_by_reference(items: Sequence[LoadedResource]) -> list[LoadedResource]:
-    """Return the resources in the order of the files, but each after the resources that it refers to.
+    """Return the resources, each after the resources that it refers to; resources without references come first.
 
     Raises:
         SpecError: a reference names a resource that is not in the files, or references form a cycle.
@@ -232,13 +232,13 @@ def sort_by_reference(items: Sequence[LoadedResource]) -> list[LoadedResource]:
 
 def _referenced_titles(item: LoadedResource, items_by_title: dict[str, LoadedResource]) -> list[str]:
     titles: list[str] = []
-    for reference, kind, steps in _list_references(item.resource):
+    for reference, kind, field_path in _list_references(item.resource):
         name = f"{kind}/{reference.name}"
         if name not in items_by_title:
             defined_names = [key.partition("/")[2] for key in items_by_title if key.startswith(kind)]
             definitions = f"the files define {', '.join(defined_names) or 'none'}"
             raise SpecError(
-                f"{item.at(*steps)}: {format_path(steps)}: there is no {kind} named "
+                f"{item.at(*field_path)}: {format_path(field_path)}: there is no {kind} named "
                 f"{reference.name!r}; {definitions}. Add its file to the command, or use a path."
             )
         titles.append(name)

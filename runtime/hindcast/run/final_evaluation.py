@@ -53,32 +53,35 @@ def load_set_aside(path: str | Path, data: Sequence[str] = (), hooks: Hooks = NO
         DataError: the data cannot be opened.
     """
     for document in enclosing_resources(resolve(path)):
-        run = validate_resource(document)
-        offline = run.spec.offline if isinstance(run, OfflineTraining) else None
-        if isinstance(run, OfflineTraining) and offline is not None and offline.set_aside is not None:
-            run = _with_data(run, data)
-            inputs = open_inputs(run, resolve_inputs(run, FileReferences({})), check=hooks.check)
+        resource = validate_resource(document)
+        offline = resource.spec.offline if isinstance(resource, OfflineTraining) else None
+        if isinstance(resource, OfflineTraining) and offline is not None and offline.set_aside is not None:
+            resource = _with_data(resource, data)
+            inputs = open_inputs(resource, resolve_inputs(resource, FileReferences({})), check=hooks.check)
             return select_set_aside(make_sources(inputs), offline)
     raise SpecError(
         f"{path} is not in the folder of a run with evaluation.offline.setAside: omit --set-aside."
     )
 
 
-def _with_data(run: OfflineTraining, data: Sequence[str]) -> OfflineTraining:
-    """Return the training with only its recorded inputs, at the paths in `data`; unchanged if no path is required."""
-    recorded_inputs = run.spec.recorded_inputs
+def _with_data(resource: OfflineTraining, data: Sequence[str]) -> OfflineTraining:
+    """Return the training with only its recorded inputs, at the paths in `data`.
+
+    Without `data`, it is returned unchanged, which requires that each recorded input has a path.
+    """
+    recorded_inputs = resource.spec.recorded_inputs
     if not data and all(source.path is not None for source in recorded_inputs):
-        return run
+        return resource
     if len(data) != len(recorded_inputs):
         raise SpecError(
-            f"--set-aside needs the data that {title(run)} was trained on: name the dataset of each of its inputs "
+            f"--set-aside needs the data that {title(resource)} was trained on: name the dataset of each of its inputs "
             f"({len(recorded_inputs)}) with --data."
         )
     sources = [
         source.model_copy(update={"path": path, "recording_ref": None})
         for source, path in zip(recorded_inputs, data, strict=True)
     ]
-    return run.model_copy(update={"spec": run.spec.model_copy(update={"input": sources})})
+    return resource.model_copy(update={"spec": resource.spec.model_copy(update={"input": sources})})
 
 
 def check_set_aside(resource: OfflineTraining, sources: Sequence[Source]) -> None:

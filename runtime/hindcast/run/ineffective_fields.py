@@ -70,7 +70,10 @@ def find_ineffective_fields(
 
 
 def _find_ineffective_for_kind(resource: OfflineRecording | OfflineTraining) -> dict[str, str]:
-    """Return the fields that only affect other kinds of policies or data than the resource's."""
+    """Return YAML path -> end of the note, for fields that do not apply to the resource's policy, data or evaluation.
+
+    Fields that the user has not set are included.
+    """
     if isinstance(resource, OfflineTraining):
         spec = resource.spec
         data_fields = () if spec.recorded_inputs else _RECORDED_DATA_FIELDS
@@ -95,13 +98,13 @@ def _find_ineffective_for_kind(resource: OfflineRecording | OfflineTraining) -> 
 def find_ineffective_options(
     algorithm: str, config: Mapping[str, Any], model: ModelSpec, spec_path: str = ""
 ) -> dict[str, str]:
-    """Return the options of an algorithm and its model that have no effect because another option is not set.
+    """Return YAML path -> end of the note, for options that have no effect because another option is not set.
 
     Args:
         algorithm: name of the algorithm.
-        config: its options, by YAML name.
-        model: model of its policy.
-        spec_path: path of both in a resource's spec, ending in a dot; empty for `spec` itself.
+        config: the algorithm's options, by YAML name.
+        model: model of the algorithm's policy.
+        spec_path: path of config and model in a resource's spec, ending in a dot; empty for `spec` itself.
     """
     prefix = f"{spec_path}{options_field(algorithm)}"
     lacking_options = options_lacking_requirement(algorithm, config)
@@ -118,7 +121,10 @@ def find_ineffective_options(
 
 
 def _find_ineffective_evaluation_fields(resource: OfflineTraining) -> dict[str, str]:
-    """Return options of playing if there is no environment, and options of estimates that are not requested."""
+    """Return YAML path -> end of the note.
+
+    For options of playing if the resource has no environment, and options of estimates that it does not request.
+    """
     spec, offline = resource.spec, resource.spec.offline
     env_fields = (
         []
@@ -139,7 +145,10 @@ def _find_ineffective_evaluation_fields(resource: OfflineTraining) -> dict[str, 
 
 
 def _find_model_options_lacking_requirement(model: ModelSpec) -> dict[str, str]:
-    """Return options of custom modules and of recurrent policies, with the option that each requires and lacks."""
+    """Return set option -> option that it requires and lacks, for options of custom modules and recurrent policies.
+
+    Empty for a custom module, which may read any option.
+    """
     if model.module_class is not None:
         return {}
     requirements = {"moduleOptions": "moduleClass"}

@@ -1,4 +1,4 @@
-"""Inputs of a training: how each is read, and its data, opened once before the learner exists."""
+"""Inputs of a training: how each input is read, and its data, which are opened once, before the learner exists."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from hindcast.record.environments import environment_spaces
 from hindcast.report.events import Progress, Reporter
 from hindcast.run.claim import title
 from hindcast.run.evaluation.held_out_evaluation import merge_datasets
-from hindcast.run.spaces import check_spaces, has_float_actions
+from hindcast.run.spaces import check_spaces_are_known, has_float_actions
 from hindcast.run.training.offline_trainer import make_algorithm
 from hindcast.user_code import is_user_code
 
@@ -88,7 +88,8 @@ def resolve_inputs(resource: OfflineTraining, references: References) -> list[In
     """Return the recorded inputs, not yet open, with references resolved to paths.
 
     Raises:
-        SpecError: a reference names an unknown recording, or files without timesteps lack a class that maps their rows.
+        SpecError: a reference names an unknown recording, or an input needs a user's class that maps its rows to
+            episodes, and `pipeline.preLearner` does not name one.
     """
     return [
         _make_input(resource, index, references)
@@ -110,9 +111,9 @@ def open_inputs(
 
     Args:
         resource: the training.
-        inputs: its inputs, with references resolved.
+        inputs: inputs of the training from `resolve_inputs`.
         reporter: receives progress and notes.
-        check: called regularly; an exception from it ends the preparation, which resumes from there the next time.
+        check: called regularly; an exception from it ends the preparation, which a later call continues.
         ray_options: options of the Ray tasks that prepare large data.
 
     Raises:
@@ -132,7 +133,9 @@ def open_inputs(
         hooks = Hooks(progress, note, check)
         # Without an environment, the spaces come from the first input; they are checked before it is prepared.
         if index == 0 and reading.options.mapper is None:
-            hooks = replace(hooks, accept=partial(check_spaces, resource, name=str(reading.paths[0])))
+            hooks = replace(
+                hooks, accept=partial(check_spaces_are_known, resource, name=str(reading.paths[0]))
+            )
         opened_data = open_reading(reading, hooks=hooks, ray_options=ray_options)
         for finding in (*opened_data.unfinished_notes, *opened_data.notes):
             # The units of actions matter only if these are floats, which can be normalised.
@@ -145,9 +148,9 @@ def open_inputs(
 
 
 def _with_common_columns(inputs: Sequence[Input], note: Callable[[str], None]) -> list[Input]:
-    """Drop columns that only some inputs have, because all inputs form one dataset.
+    """Drop columns that only some inputs have, and report them, because all inputs form one dataset.
 
-    With a `top`, which may need these columns to choose episodes, `merge_datasets` drops them later.
+    If an input has `top`, which may need these columns to select episodes, `merge_datasets` drops them later.
     """
     opened_data = [input_.opened_data for input_ in inputs if input_.opened_data is not None]
     differing = find_differing_leaves([data.dataset for data in opened_data])
@@ -223,15 +226,15 @@ def _resolve_path(field: str, source: InputSource, references: References) -> st
 
 
 def resolve_reader(resource: OfflineTraining, source: InputSource, field: str) -> InputSource:
-    """Return the input, with format RayData if a class of the user's maps rows.
+    """Return the input, with format RayData if a class of the user's reads the files or maps rows of any format.
 
     Args:
         resource: the training.
-        source: one of its inputs.
+        source: an input of the training.
         field: path of the input, for messages.
 
     Raises:
-        SpecError: such a class is used with fields that then have no effect.
+        SpecError: the user's class would make `columns` or `filter` of the input ineffective.
     """
     pipeline = resource.spec.pipeline
     if has_own_reader(pipeline):

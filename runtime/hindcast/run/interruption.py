@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a stop request, which a run honours at its next safe point."""
+"""Ctrl-C and SIGTERM as a request to stop, which a run obeys at its next safe point."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Interruption:
         self.is_requested = False
 
     def check(self) -> None:
-        """Stop here if a stop was requested.
+        """Raise an exception if a stop was requested.
 
         Raises:
             Interrupted: a stop was requested.
@@ -35,7 +35,7 @@ class Interruption:
 
 @contextlib.contextmanager
 def catch_signals() -> Iterator[Interruption]:
-    """Turn the first Ctrl-C or SIGTERM into a stop request; the second one has its usual effect.
+    """Turn the first Ctrl-C and the first SIGTERM into a stop request; a second signal of the same kind acts as usual.
 
     Outside the main thread no stop is ever requested.
     """

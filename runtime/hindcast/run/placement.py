@@ -98,7 +98,7 @@ class Placement(Protocol):
 
 
 class LocalPlacement:
-    """A placement on this machine, with at most as many processes as it has processors."""
+    """A placement on this machine, with at most as many processes of a kind as the machine has processors."""
 
     is_one_machine = True
 
@@ -113,7 +113,7 @@ class LocalPlacement:
         )
 
     def sole_writer(self, state: Location) -> AbstractContextManager[Guard | None]:
-        """Lock the folder against other processes of this machine; a held lock needs no further checks."""
+        """Lock the folder, and yield the guard if its storage requires one."""
         return sole_writer(state)
 
     def recorders(

@@ -1,4 +1,4 @@
-"""Plan of a training: what it would do, without training."""
+"""Plan of a training: what a run of it would do; nothing is trained."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _METRIC_TEXTS = {
 
 
 class ProgressLines:
-    """Selects the progress reports to print: the first and last of a stage, and one every ten seconds."""
+    """Selects the progress reports to print: the first and last of a stage, and between them one every ten seconds."""
 
     def __init__(self) -> None:
         self._stage: tuple[str, str] | None = None
@@ -62,7 +62,7 @@ class Pace:
         self._done = done
 
     def seconds_left(self, total: float | None) -> float | None:
-        """Return the estimated remaining time in seconds, or None while it is unknown."""
+        """Return the estimated remaining time in seconds; None if it is unknown or nothing remains."""
         if total is None or self._first_done is None or self._done <= self._first_done or self._done >= total:
             return None
         return (time.monotonic() - self._start_time) * (total - self._done) / (self._done - self._first_done)

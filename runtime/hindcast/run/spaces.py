@@ -37,7 +37,7 @@ def declared_spaces(resource: OfflineTraining) -> Spaces | None:
     return None if observation is None or action is None else Spaces(observation, action)
 
 
-def check_spaces(resource: OfflineTraining, data_spec: DataSpec, name: str) -> None:
+def check_spaces_are_known(resource: OfflineTraining, data_spec: DataSpec, name: str) -> None:
     """Check that `determine_spaces` will find spaces, before the data are prepared.
 
     Args:
@@ -52,7 +52,7 @@ def check_spaces(resource: OfflineTraining, data_spec: DataSpec, name: str) -> N
 
 
 def has_float_actions(resource: OfflineTraining, data_spec: DataSpec) -> bool:
-    """Return True if a training has float actions, which can be normalised, or if its actions are unknown."""
+    """Return True if a training has float actions, which can be normalised, or if its action space is unknown."""
     spaces = declared_spaces(resource)
     action_space = (
         spaces.action if spaces else _space_from_spec(resource.spec.action_space) or data_spec.action_space

@@ -28,10 +28,10 @@ _FIELDS_WITHOUT_ESTIMATE_EFFECT: Final = ("interval", "estimates")
 
 
 def selection_metric(spec: OfflineTrainingSpec) -> str:
-    """Return the metric that selects the best checkpoint, which has its highest value.
+    """Return the metric that selects the best checkpoint: the one with the highest value.
 
-    It is the return in the environment if that is measured at an interval, else the first requested estimate, else
-    the return at the end; empty if nothing is evaluated.
+    The metric is the return in the environment if it is measured at an interval, else the first requested estimate,
+    else the return at the end; an empty string if neither is evaluated.
     """
     env_evaluation, estimates = spec.evaluation_in_environment, spec.offline.estimates if spec.offline else []
     if env_evaluation is not None and (env_evaluation.interval is not None or not estimates):
@@ -42,7 +42,8 @@ def selection_metric(spec: OfflineTrainingSpec) -> str:
 def measurement_hash(spec: OfflineTrainingSpec) -> str:
     """Return a hash of how the selection metric is measured; only values with equal hashes are compared.
 
-    It does not depend on when or where an evaluation runs, which does not change its result.
+    The hash is empty without a selection metric. It omits when and where an evaluation runs, which does not change the
+    evaluation's result.
     """
     metric_name = selection_metric(spec)
     if metric_name == EPISODE_RETURN_MEAN and spec.evaluation is not None:
@@ -55,14 +56,14 @@ def measurement_hash(spec: OfflineTrainingSpec) -> str:
 
 
 def is_due(interval: int | None, iteration: int, at_end: bool) -> bool:
-    """Return True if an evaluation is due after an iteration: every `interval` iterations; at the end if it is None."""
+    """Return True if an evaluation is due: after every `interval` iterations, or at the end only if that is None."""
     if interval is None:
         return at_end
     return not at_end and iteration % interval == 0
 
 
 def evaluation_metric(result: Result, name: str) -> float | None:
-    """Return a metric of the evaluation in a result, or None if it was not evaluated or could not be computed.
+    """Return a metric of the evaluation in a result, or None if the metric was not evaluated or cannot be computed.
 
     Args:
         result: result of an iteration.
@@ -151,8 +152,8 @@ class EndlessGuard:
         self._first_estimate = spec.offline.estimates[0] if spec.offline and spec.offline.estimates else ""
         self._num_missing = 0
 
-    def endless_reason(self, evaluation: Result) -> str:
-        """Return the reason why the training would never end, or an empty string."""
+    def count_evaluation(self, evaluation: Result) -> str:
+        """Count an offline evaluation; return the reason why the training would never end, or an empty string."""
         if not self._metrics or any(evaluation.get(name) is not None for name in self._metrics):
             self._num_missing = 0
             return ""

@@ -125,6 +125,7 @@ class Evaluations:
         return self._spec is not None and is_due(self._spec.interval, iteration, at_end)
 
     def evaluate(self, policy: Policy, iteration: int) -> Result:
+        """Evaluate the policy's current weights, which are those after `iteration`, and wait for the result."""
         self._callbacks.call("on_evaluate_start")
         return self._finish(iteration, self._evaluate_policy(policy, self._derive_seed(iteration)))
 
@@ -137,7 +138,10 @@ class Evaluations:
         )
 
     def collect(self) -> Result | None:
-        """Wait for the running evaluation and return its result; None if none runs or it timed out."""
+        """Wait for the parallel evaluation and return its result; None if no evaluation runs, or if it timed out.
+
+        Marks the checkpoint of the evaluated weights as the best one if their return is the highest so far.
+        """
         if self._pending is None or self._spec is None or self._workers is None:
             return None
         pending, self._pending = self._pending, None
@@ -191,17 +195,17 @@ class Evaluations:
 
 
 class EvaluationFunction:
-    """A user's function `f(policy, environment, seed)`, or one of another form.
+    """A user's function `f(policy, environment, seed)`, or a function with other parameters that an adapter converts.
 
-    Another form is converted by the package that knows it. It registers a `FunctionAdapter` under the entry point group
-    "hindcast.evaluation_functions".
+    A package registers its `FunctionAdapter` under the entry point group "hindcast.evaluation_functions".
 
     Args:
         path: "package.module:function".
-        explore: runners sample actions.
+        environment: environment of the training, for the function.
+        explore: actions are sampled; for adapters.
 
     Raises:
-        SpecError: there is no such function, or it takes other arguments.
+        SpecError: there is no function at the path, or it takes other arguments.
         UserCodeError: importing it raised an exception.
     """
 
@@ -210,15 +214,15 @@ class EvaluationFunction:
         self._name = f"{FIELD} {path!r}"
         self._environment = environment
         self._function = function
-        self._adapted = next(
+        self._adapted_function = next(
             (
-                adapted
+                adapted_function
                 for entry in entry_points(group="hindcast.evaluation_functions")
-                if (adapted := entry.load()(function, environment, explore))
+                if (adapted_function := entry.load()(function, environment, explore))
             ),
             None,
         )
-        if self._adapted is None and not accepts_positional(function, NUM_ARGUMENTS):
+        if self._adapted_function is None and not accepts_positional(function, NUM_ARGUMENTS):
             parameters = ", ".join(inspect.signature(function).parameters)
             raise SpecError(
                 f"{self._name} ({definition_location(function)}) takes ({parameters}), expected "
@@ -232,19 +236,19 @@ class EvaluationFunction:
             UserCodeError: the function raised an exception, or did not return metrics.
         """
         with calling(self._name, self._function):
-            if self._adapted is not None:
-                return self._adapted(policy, seed, algorithm)
+            if self._adapted_function is not None:
+                return self._adapted_function(policy, seed, algorithm)
             metrics = self._function(policy, self._environment, seed)
-            return {ENV_RUNNER_RESULTS: check_metrics(metrics, "a dictionary of metrics")}
+            return {ENV_RUNNER_RESULTS: metrics_to_json(metrics, "a dictionary of metrics")}
 
 
 class FunctionAdapter(Protocol):
-    """Converts a user's evaluation function of another form."""
+    """Converts a user's evaluation function whose parameters are not (policy, environment, seed)."""
 
     def __call__(
         self, function: Callable[..., Any], environment: EnvironmentSpec, explore: bool
     ) -> Callable[[Policy, int, Any], dict[str, Any]] | None:
-        """Return a function of policy, seed and algorithm that returns results; None for a function of another form."""
+        """Return a function of (policy, seed, algorithm) that returns results; None if this adapter does not apply."""
 
 
 def accepts_positional(function: Callable[..., Any], count: int) -> bool:
@@ -256,11 +260,15 @@ def accepts_positional(function: Callable[..., Any], count: int) -> bool:
     return True
 
 
-def check_metrics(result: Any, expected: str) -> dict[str, Any]:
-    """Return the metrics that a function returned, as JSON.
+def metrics_to_json(result: Any, expected: str) -> dict[str, Any]:
+    """Convert the metrics that a user's function returned to JSON values.
+
+    Args:
+        result: value that the function returned.
+        expected: description of a valid value, for messages.
 
     Raises:
-        Misuse: the function returned something else than `expected`.
+        Misuse: the result is no mapping, is not JSON, or has a mean return that is not a number.
     """
     if not isinstance(result, Mapping):
         raise Misuse(f"returned a {type(result).__name__}; it must return {expected}.")

@@ -79,6 +79,7 @@ def split_episodes(
     assert fraction is not None
     splits = [source.dataset.split(fraction, offline.held_out_seed or 0) for source in sources]
     holdouts: list[Dataset] = [holdout for _, holdout in splits]
+    # The split of a single source already keeps episodes with the same id together.
     holdout_ids = (
         {eps_id for holdout in holdouts for eps_id in _index_by_id(holdout)} if len(holdouts) > 1 else set()
     )
@@ -98,7 +99,7 @@ def split_episodes(
 
 
 def _exclude_episodes(dataset: Dataset, excluded_ids: Collection[str]) -> Dataset:
-    """Return the dataset without the episodes of these ids."""
+    """Return the dataset without the episodes of these ids; the same dataset if it has none of them."""
     keep_mask = (
         [eps_id not in excluded_ids for eps_id in dataset.episode_table().eps_id.tolist()]
         if excluded_ids
@@ -118,7 +119,7 @@ def select_set_aside(sources: Sequence[Source], offline: OfflineEvaluationSpec) 
 
 
 def merge_datasets(datasets: Sequence[Dataset], on_conflict: OnConflict = "Refuse") -> Dataset:
-    """Merge datasets (see `merge`), without the leaves that only some have; return a single one unchanged."""
+    """Merge datasets (see `merge`) without the leaves that only some of them have; return a single one unchanged."""
     if len(datasets) == 1:
         return datasets[0]
     differing = find_differing_leaves(datasets)
@@ -126,7 +127,7 @@ def merge_datasets(datasets: Sequence[Dataset], on_conflict: OnConflict = "Refus
 
 
 def open_evaluation_data(offline: OfflineEvaluationSpec, sources: Sequence[Source]) -> Dataset:
-    """Open the data of `offline.input`.
+    """Open the data of `offline.input`, and check that they are not among the training data in `sources`.
 
     Raises:
         SpecError: an episode is also in the training data.
@@ -172,7 +173,7 @@ def _find_common_episode(
 
 
 def notes_on_evaluation(evaluation: Result) -> dict[str, str]:
-    """Return notes for the user on an offline evaluation, by topic; a run reports each topic once."""
+    """Return topic -> note for the user on an offline evaluation. A run reports each topic once."""
     notes = {
         name: f"{name} cannot be computed: {reason}"
         for name, reason in evaluation.get("not_estimated", {}).items()
@@ -261,6 +262,7 @@ class HeldOutEvaluator:
         self._data.close()
 
     def _check_estimates(self) -> None:
+        """Refuse estimates that can never be computed for this policy and these episodes."""
         estimates, explore = self._spec.estimates, self._spec.explore
         if not estimates:
             return
@@ -321,7 +323,7 @@ class HeldOutEvaluator:
         return data
 
     def _batches(self) -> Iterator[Batch]:
-        """Yield batches that contain each item once, in the learner's format."""
+        """Yield batches that together contain each item once, in the learner's format; then return to the start."""
         data = self._data
         start_state, num_remaining = data.state(), data.epoch_size
         while num_remaining:
@@ -369,6 +371,7 @@ class HeldOutEvaluator:
         )
 
     def _select_estimates(self, report: OfflineReport) -> dict[str, Any]:
+        """Return the report as JSON with the requested estimates only; only `signals` if none are requested."""
         document, estimates = report.to_json(), self._spec.estimates
         if not estimates:
             return {"signals": document["signals"]}

@@ -42,7 +42,9 @@ def refuse_foreign_files(folder: Location, names: Collection[str]) -> None:
         entry.relative_path for entry in folder.list() if not TEMPORARY_NAME.match(entry.relative_path)
     }
     export_files = _earlier_export_files(folder, entries)
-    foreign_files = sorted(entries & set(names) - export_files if export_files else entries)
+    # Next to an earlier export, only files that the new one would overwrite matter.
+    overwritten_files = entries & set(names)
+    foreign_files = sorted(overwritten_files - export_files if export_files else entries)
     if not foreign_files:
         return
     more = f" and {len(foreign_files) - 3} more" if len(foreign_files) > 3 else ""
@@ -65,7 +67,7 @@ def _earlier_export_files(folder: Location, entries: Set[str]) -> set[str]:
     files: set[str] = set()
     if _is_export_description(folder, DESCRIPTION, entries):
         files = {DESCRIPTION, PROGRAM, TORCH_PROGRAM}
-        # A policy.py without that class is the user's own file.
+        # A policy.py without the class OnnxPolicy is the user's own file.
         if LOADER in entries and _LOADER_MARKER in folder.child(LOADER).read_bytes():
             files.add(LOADER)
     if _is_export_description(folder, policy_files.DESCRIPTION, entries):

@@ -33,15 +33,19 @@ Format = Literal["onnx", "torch", "safetensors"]
 Arrays = dict[str, NDArray[Any]]
 """Name of an input or output -> `[B, *shape]`."""
 Step = Callable[[Arrays], Sequence[NDArray[Any]]]
-"""Runs an exported policy for one step: converts its inputs to the list of its outputs."""
+"""Runs an exported policy for one timestep of B environments: converts its inputs to the list of its outputs."""
 _FILES_BY_FORM: dict[Format, tuple[str, ...]] = {
     "onnx": (DESCRIPTION, LOADER, PROGRAM),
     "torch": (DESCRIPTION, TORCH_PROGRAM),
     "safetensors": policy_files.FILE_NAMES,
 }
-"""Form -> files that it writes, in order; the description comes first, because it alone identifies an export."""
+"""Form -> files of the export, in the order in which they are written.
+
+The description comes first: if writing stops early, it still identifies the folder as an export, which a repeated
+export may overwrite.
+"""
 _NUM_SLOTS, _NUM_STEPS, _EPISODE_STEPS = 3, 24, 8
-"""For the comparison of actions: number of parallel episodes, of steps, and of steps of an episode."""
+"""For the comparison of actions: number of parallel episodes, of steps in all, and of steps of an episode."""
 _TOLERANCE = 1e-5
 """Maximum difference between an exported action and the original one."""
 
@@ -72,9 +76,9 @@ def export_policy(
         path: a checkpoint, its `module`, a folder of checkpoints, a run folder, or a dataset.
         folder: path or URI of the target: new, empty, or with an earlier export (of any form).
         form: "onnx" (`policy.onnx`, for any runtime, and `policy.py`, which acts with numpy and onnxruntime alone),
-            "torch" (`policy.pt2`, of `torch.export`) or "safetensors" (weights and JSON, for `Policy.load`). The first
-            two map raw observations to the environment's actions; `policy.json` describes both, and how recurrent
-            states are passed from step to step.
+            "torch" (`policy.pt2`, of `torch.export`) or "safetensors" (weights and JSON, for `Policy.load`). "onnx" and
+            "torch" map raw observations to the environment's actions; `policy.json` describes observations and actions,
+            and how recurrent states are passed from step to step.
         module_class: the policy's `model.moduleClass`, if it has one.
 
     Raises:
@@ -178,7 +182,7 @@ def _quiet_export(exporter: str) -> Iterator[None]:
 
 
 def _measure_difference(policy: Policy, function: ExportedPolicy, step: Step) -> float:
-    """Return the largest difference between actions over whole episodes of random observations.
+    """Return the largest difference between actions of the two policies over whole episodes of random observations.
 
     Args:
         policy: the original policy.

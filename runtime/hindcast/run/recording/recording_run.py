@@ -101,7 +101,7 @@ class RecordingRun:
 
     @contextmanager
     def _sole_writer(self) -> Iterator[None]:
-        """Lock the folder, and delete another recording that this one replaces.
+        """Lock the folder, and delete another resource's recording that this one replaces.
 
         Raises:
             OutputConflict: the folder contains files of the user's, or another process is writing.
@@ -137,7 +137,7 @@ class RecordingRun:
             )
 
     def _clear_other_recording(self) -> None:
-        """Delete the other recording if it should be replaced, or a policy that it copied and never used."""
+        """Delete the other recording if it should be replaced; else a policy that it copied before it left results."""
         if self._spec.output.on_existing == "Replace":
             self._clear()
         elif not self._is_started():
@@ -186,7 +186,7 @@ class RecordingRun:
         self, task: RecordingTask, policy: str, progress: _RecordingProgress
     ) -> Iterator[RecordedRange]:
         """Record the ranges that have no commit, and yield each after its commit."""
-        num_left = progress.extent.num_ranges_left(progress.commits)
+        num_left = progress.extent.num_ranges_left(progress.commits)  # None for a duration in timesteps
         if num_left == 0:
             return
         num_runners, note = self._placement.replicas(self._spec.runners.replicas, "runners")
@@ -217,7 +217,10 @@ class RecordingRun:
         )
 
     def _prepare_policy(self) -> str:
-        """Return the location of the policy in the dataset's folder; train it or copy it there first if necessary."""
+        """Train the policy or copy it into the dataset's folder, if it is not there yet; return its location.
+
+        The location of a random policy is `RANDOM`.
+        """
         policy, folder = self._spec.policy, self._policy_folder
         if policy.random is not None:
             return RANDOM
@@ -234,7 +237,7 @@ class RecordingRun:
         return str(module)
 
     def _checkpoint_path(self) -> str:
-        """Return the path of the checkpoint that the resource names."""
+        """Return the path of the checkpoint that the resource names or refers to."""
         if self._spec.policy.checkpoint is not None:
             return self._spec.policy.checkpoint.path
         if self._checkpoint is None:
@@ -314,6 +317,10 @@ class _RecordingProgress:
         self._report()
 
     def mark_committed(self) -> None:
+        """Report progress after a commit; the caller has added the commit to `commits`.
+
+        Episodes of ranges that other workers are still recording are forgotten until these ranges are committed.
+        """
         self._uncommitted = {"episodes": 0, "timesteps": 0}
         self._report()
 

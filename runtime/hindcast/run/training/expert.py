@@ -41,8 +41,10 @@ def train_expert(
 
     Args:
         resource: the recording.
-        spec: its `policy.train`.
+        spec: the recording's `policy.train`.
         folder: folder of the policy in the dataset.
+        reporter: receives progress and notes.
+        interruption: checked after each iteration.
 
     Raises:
         Interrupted: a stop was requested; a checkpoint was written.
@@ -107,13 +109,14 @@ def _mean_return(result: Result) -> float:
 
 
 def _make_progress(resource: OfflineRecording, stop: TrainStop, result: Result) -> Progress:
+    """Return the progress towards `stop.timesteps`, else towards `stop.iterations`, else towards the return."""
     num_sampled = result["num_env_steps_sampled_lifetime"]
     total, amount_done, unit = stop.episode_return_mean, _mean_return(result), "return"
     if stop.iterations is not None:
         total, amount_done, unit = float(stop.iterations), float(result[ITERATION]), "iterations"
     if stop.timesteps is not None:
         total, amount_done, unit = float(stop.timesteps), float(num_sampled), "timesteps"
-    # With a stop criterion on the return, the training may end before it reaches the total.
+    # A training with a stop criterion on the return has no total, because it may end at any iteration.
     return Progress(
         resource=title(resource),
         stage="Training the expert",

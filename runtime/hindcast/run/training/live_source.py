@@ -22,7 +22,7 @@ _NAME = "sampler"
 
 
 def find_episode_players(experience: object) -> list[Any]:
-    """Return the players of a trainer's experience; each calls its `on_episodes` with new episodes."""
+    """Return the objects of a trainer's experience that play; each calls its `on_episodes` with new episodes."""
     if isinstance(experience, OfflineData):
         return [source.player for source in experience.live_sources if isinstance(source.player, LivePlayer)]
     return [experience] if hasattr(experience, "on_episodes") else []

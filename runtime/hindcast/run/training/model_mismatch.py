@@ -22,7 +22,7 @@ _KINDS: Final[dict[type[RLModule], str]] = {
     OneStepPolicy: "a one-step flow",
     ReturnPolicy: "a transformer",
 }
-"""Class of a policy's network -> what it holds, for messages."""
+"""Class of a policy's network -> what the network computes, for messages."""
 _YAML_NAMES: Final = {
     "chunk": "actionChunk",
     "context": "contextLength",
@@ -47,7 +47,7 @@ def kind_mismatch(policy: Policy, saved: Policy, algorithm: Algorithm, trained_b
         trained_by: name of the algorithm that trained `saved`; None if unknown.
     """
     module_class, saved_class = type(policy.module), type(saved.module)
-    has_custom_module = any(either.module.model_config.module_class for either in (policy, saved))
+    has_custom_module = any(candidate.module.model_config.module_class for candidate in (policy, saved))
     if module_class is saved_class or (has_custom_module and not algorithm.has_own_policy):
         return None
     origin = "" if trained_by is None else f" that {trained_by} trained"
@@ -70,8 +70,8 @@ def option_mismatch(policy: Policy, saved: Policy) -> str | None:
 
 
 def shape_mismatch(policy: Policy, saved: Policy) -> str | None:
-    """Describe why weights have other shapes; None if neither model sections nor spaces differ."""
-    shape_options = [_shape_options(either.module.model_config) for either in (policy, saved)]
+    """Describe why the saved weights have other shapes, or return None if neither model sections nor spaces differ."""
+    shape_options = [_shape_options(candidate.module.model_config) for candidate in (policy, saved)]
     if mismatch := _describe_difference("model", *shape_options):
         return mismatch
     for attribute in ("observation_space", "action_space"):

@@ -55,7 +55,7 @@ def make_offline_trainer(
     spec = resource.spec
     group = group or Group()
     initial_num_learners = initial_num_learners or spec.learners.replicas
-    # The other learners then create their trainers too (`follow_first_learner`).
+    # The other learners wait for this before they create their trainers (`follow_first_learner`).
     group.broadcast(["open", initial_num_learners])
     device, clamp_note = choose_learner_device(spec.learners, placement.is_one_machine)
     algorithm = make_algorithm(resource)
@@ -149,7 +149,8 @@ def make_algorithm(resource: OfflineTraining) -> Algorithm:
     """Build the resource's algorithm with its options.
 
     Raises:
-        SpecError: the algorithm does not train offline, or there is a sampler and it cannot learn from live samples.
+        SpecError: there is no such algorithm, an option is invalid, the algorithm does not train offline, or the
+            resource has a sampler and the algorithm cannot learn from live samples.
     """
     spec = resource.spec
     algorithm_class = resolve(spec.algorithm)
@@ -225,7 +226,7 @@ def _refuse_batch_beyond_memory(spec: OfflineTrainingSpec, data: OfflineData, nu
     """Refuse a batch that does not fit into this machine's memory.
 
     Raises:
-        SpecError: a single learner's part of a batch is larger than the memory.
+        SpecError: a single learner's shard of a batch is larger than the memory.
     """
     # Without this check, a batch of 10^9 timesteps would be gathered for minutes before memory runs out.
     nbytes, memory = data.batch_bytes // num_learners, host_memory()

@@ -1,4 +1,4 @@
-"""Trainers that learn in an environment, for experts."""
+"""Trainers that learn in an environment, for experts and for trainings without recorded data."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class RolloutExperience:
         policy: policy that samples, with the weights of `nets`.
         nets: the algorithm's networks.
         seed: seed of the run.
-        width: number of environments that are stepped together.
+        width: number of environments in which the policy plays at the same time.
         callbacks: "package.module:Class" of user callbacks, called with episodes.
 
     Attributes:
@@ -111,6 +111,7 @@ class RolloutExperience:
         return iteration
 
     def next(self) -> Batch:
+        """Return the next minibatch of the rollout."""
         indices = next(self._minibatches)
         return {leaf: values[indices] for leaf, values in self._rows.items()}
 
@@ -146,7 +147,8 @@ def make_online_trainer(
     Args:
         resource: a recording with `policy.train`, or a training without recorded data.
         spec: section with algorithm and model: `policy.train`, or the training's spec.
-        width: number of environments that are stepped together.
+        width: number of environments in which an `OnlineAlgorithm` plays at the same time; the other algorithms play in
+            those of the sampler.
 
     Raises:
         SpecError: the algorithm does not learn online, or one of its options is invalid.

@@ -20,7 +20,7 @@ from hindcast.learn.checkpoint import Checkpoint, CheckpointStore, TrainingState
 from hindcast.learn.group import Group
 from hindcast.learn.learner import Learner
 from hindcast.models.dry_run import dry_run
-from hindcast.models.idle_options import idle_options
+from hindcast.models.idle_options import find_ineffective_model_options
 from hindcast.models.policy import Policy
 from hindcast.models.preprocessing import Preprocessing
 from hindcast.models.rl_module import RLModule, module_class_of
@@ -32,14 +32,14 @@ from hindcast.run.evaluation.held_out_evaluation import HeldOutEvaluator
 from hindcast.threads import choose_num_threads, torch_threads
 
 _TARGETS = "targets/"
-"""Prefix of tensors in a checkpoint that are part of the experience's state."""
+"""Prefix of tensors in a checkpoint that are part of the experience's state: targets, priorities and others."""
 
 
 class Experience(Protocol):
     """The experience that a policy learns from: recorded and live data (`OfflineData`) or `RolloutExperience`.
 
     Attributes:
-        counters: amounts since the start of the training, for checkpoints.
+        counters: name -> amount since the start of the training, for checkpoints.
     """
 
     counters: dict[str, int]
@@ -49,10 +49,11 @@ class Experience(Protocol):
         """Timesteps of a global batch; a sequence counts with its burn-in and padding."""
 
     def start(self, iteration: int, updates: int) -> int:
-        """Start an iteration after this many iterations and updates, or resume it.
+        """Start or resume an iteration, and return the number of its remaining batches.
 
-        Returns:
-            number of batches left in it.
+        Args:
+            iteration: number of complete iterations before it.
+            updates: number of updates so far; more than these iterations have if it is resumed.
         """
 
     def iterations(self, iteration: int, updates: int) -> int:
@@ -71,10 +72,10 @@ class Experience(Protocol):
         """Return the position, as JSON."""
 
     def tensors(self) -> Batch:
-        """Return the tensors of that position on the CPU, such as targets in use and priorities."""
+        """Return the tensors of the current position, on the CPU: targets in use, priorities and others."""
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
-        """Resume at a position from `state` and `tensors`."""
+        """Resume at the position that `state()` and `tensors()` returned."""
 
     def close(self) -> None:
         """Release data and environments."""
@@ -91,14 +92,14 @@ class Trainer:
         algorithm: name of the algorithm, for checkpoints.
         experience: experience to learn from; None for a policy that is only loaded, played and saved.
         spec_hash: hash of the resource, for checkpoints.
-        prepare: initialises a new policy, in addition to its fresh weights.
+        prepare: called by `begin`; initialises a new policy beyond its random weights.
         max_updates: number of updates after which the training ends, even within an iteration.
         notes: notes for the user, such as clamps and uneven shards.
         held_out_evaluator: evaluates the policy on held-out episodes, if there are any; only on the first learner.
 
     Attributes:
-        iteration: number of finished iterations.
-        seconds: time that these iterations took.
+        iteration: number of iterations with a result; a stop criterion may have cut the last one short.
+        seconds: time that they took, and interrupted ones too.
         num_busy_processors: processors that other processes of this run occupy.
     """
 
@@ -187,14 +188,15 @@ class Trainer:
         }
 
     def save(
-        self, store: CheckpointStore, metrics: Mapping[str, float] | None = None, **counters: Any
+        self, store: CheckpointStore, metrics: Mapping[str, float] | None = None, **extra_state: Any
     ) -> Checkpoint:
         """Write a checkpoint from which `load` resumes bit for bit.
 
         Args:
-            store: where to write it.
+            store: store of the run's checkpoints.
             metrics: metrics of these weights, for the checkpoint's record.
-            counters: further counters, for the record. The store keeps the checkpoint after `evaluating` updates.
+            extra_state: JSON values that the caller needs to resume; they are added to the record's counters. With
+                `evaluating`, a number of updates, the store does not delete the checkpoint after that many updates.
         """
         experience = self.experience
         state = TrainingState(
@@ -207,11 +209,11 @@ class Trainer:
             counters={
                 "seconds": self.seconds,
                 **({} if experience is None else experience.counters),
-                **counters,
+                **extra_state,
             },
         )
-        # If the run is killed, the resumed run evaluates these weights again.
-        protected_updates = [counters["evaluating"]] if counters.get("evaluating") is not None else []
+        # If the run is killed, the resumed run loads the weights under evaluation and evaluates them again.
+        protected_updates = [extra_state["evaluating"]] if extra_state.get("evaluating") is not None else []
         learner_state = self.learner.state()
         experience_tensors = {} if experience is None else experience.tensors()
         tensors = learner_state.tensors | {
@@ -223,7 +225,7 @@ class Trainer:
         """Resume from a checkpoint.
 
         Raises:
-            DataError: it is damaged, or was written with other networks, data or order.
+            DataError: the checkpoint is damaged, or was written with other networks, data or order.
         """
         state = checkpoint.training
         self.learner.group.broadcast(["load", str(checkpoint.location)])
@@ -293,7 +295,7 @@ def notes_on_policy(policy: Policy, model: ModelSpec, path: str = "spec.model") 
     Raises:
         UserCodeError: the network is a custom one and fails its dry run.
     """
-    reasons = idle_options(policy, model)
+    reasons = find_ineffective_model_options(policy, model)
     return [f"{path}.{option} has no effect: {reason}" for option, reason in reasons.items()] + dry_run(
         policy.module
     )

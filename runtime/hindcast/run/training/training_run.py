@@ -96,7 +96,8 @@ class TrainingRun:
         self._callbacks = TrainingCallbacks(resource.spec.callbacks)
         self._selection_metric = selection_metric(resource.spec)
         self._measurement_hash = measurement_hash(resource.spec)
-        # Updates of the weights whose evaluation the last result contains, if that ran in parallel.
+        # Number of updates after which the weights were taken whose parallel evaluation the last result contains; None
+        # if the last result contains no parallel evaluation.
         self._collected_updates: int | None = None
         self._verdict: str | None = None
         self._latest_metrics: dict[str, float] = {}
@@ -139,7 +140,7 @@ class TrainingRun:
         )
 
     def _is_started(self) -> bool:
-        """Return True if an earlier run left results."""
+        """Return True if an earlier run left `success.json` or a checkpoint."""
         return self._folder.child(SUCCESS_FILE).exists() or self._store.latest() is not None
 
     def _train(self) -> dict[str, Any]:
@@ -193,12 +194,14 @@ class TrainingRun:
         claim(self._folder, self._resource, has_progress=True)
         self._callbacks.call("on_algorithm_init")
         self._callbacks.call("on_checkpoint_loaded")
-        self._mark_latest_again(trainer, latest_checkpoint)
+        self._mark_latest_checkpoint(trainer, latest_checkpoint)
         self._reporter.note(
             self._name, f"resuming at update {latest_checkpoint.updates:,} (iteration {trainer.iteration})"
         )
         evaluated_updates = latest_checkpoint.training.counters.get("evaluating")
-        if trainer.is_cut_short:  # and the stop criterion has not changed since
+        if trainer.is_cut_short:
+            # Still true after `load`, so the stop criterion was not raised: the run only writes its end once more, and
+            # needs the evaluation that the result of the cut iteration contains.
             self._collected_updates = evaluated_updates
         elif evaluated_updates is not None and evaluations.runs_in_parallel:
             evaluated_checkpoint = next(
@@ -212,15 +215,15 @@ class TrainingRun:
                 evaluated_checkpoint.updates,
             )
 
-    def _mark_latest_again(self, trainer: Trainer, latest_checkpoint: Checkpoint) -> None:
-        """Mark the latest checkpoint with its score again, in case the run was killed before it did so."""
+    def _mark_latest_checkpoint(self, trainer: Trainer, latest_checkpoint: Checkpoint) -> None:
+        """Mark the latest checkpoint with its score, in case the run was killed between saving and marking it."""
         score = latest_checkpoint.training.metrics.get(self._selection_metric)
+        # The measurement hash with which the score was measured; a changed `evaluation` makes the score incomparable.
         saved_hash = latest_checkpoint.training.counters.get("measured")
         if score is None or saved_hash not in (None, self._measurement_hash):
             return
-        if (
-            trainer.iteration < latest_checkpoint.training.iteration
-        ):  # that iteration was cut short and is continued now
+        # The checkpoint's iteration was cut short and is continued now, so its score at the end does not count.
+        if trainer.iteration < latest_checkpoint.training.iteration:
             return
         self._store.mark_best(
             latest_checkpoint,
@@ -237,6 +240,7 @@ class TrainingRun:
         endless_guard = EndlessGuard(self._resource.spec)
         is_finished = result is not None and should_stop(stop, result)
         if not is_finished:
+            # An evaluation that took place only because an earlier run ended here does not select the best checkpoint.
             self._store.revert_end_mark()
         while not is_finished:
             try:
@@ -257,7 +261,7 @@ class TrainingRun:
             self._remember(result)
             self._save_if_due(trainer, evaluations, result, checkpoint_interval)
             self._reporter.progress(self._make_progress(result))
-            if offline_result is not None and (reason := endless_guard.endless_reason(offline_result)):
+            if offline_result is not None and (reason := endless_guard.count_evaluation(offline_result)):
                 trainer.save(self._store, evaluating=evaluations.pending_updates)
                 raise SpecError(f"{self._name} was stopped at iteration {trainer.iteration}: {reason}")
             is_finished = should_stop(stop, result)
@@ -265,7 +269,11 @@ class TrainingRun:
     def _evaluate(
         self, trainer: Trainer, evaluations: Evaluations, at_end: bool = False
     ) -> tuple[Result | None, Result | None]:
-        """Run the evaluations that are due, in the environment and on held-out episodes; None if one is not."""
+        """Wait for the evaluation that runs in parallel, if any, and run the evaluations that are due.
+
+        Returns:
+            The results of the evaluations in the environment and on held-out episodes; None without a new result.
+        """
         iteration, held_out = trainer.iteration, trainer.held_out_evaluator
         env_result = evaluations.collect()
         is_due = evaluations.is_due(iteration, at_end)
@@ -279,20 +287,20 @@ class TrainingRun:
         return env_result, self._evaluate_held_out(held_out, iteration)
 
     def _save_if_due(self, trainer: Trainer, evaluations: Evaluations, result: Result, interval: int) -> None:
-        """Write a checkpoint if one is due or an evaluation needs it; launch the parallel evaluation if it is due."""
+        """Launch the parallel evaluation if it is due; write a checkpoint if due, the best, or evaluated."""
         should_launch = (
             evaluations.runs_in_parallel
             and evaluations.is_due(trainer.iteration)
             and not trainer.is_cut_short
         )
-        # Launched before the checkpoint is written, which names the evaluation that a resumed run must repeat.
+        # Launched first, because the checkpoint names the running evaluation, which a resumed run must repeat.
         if should_launch:
             evaluations.launch(trainer.policy, trainer.iteration, trainer.learner.updates)
         if should_launch or self._is_better(result) or trainer.iteration % interval == 0:
             self._mark_best(self._save(trainer, evaluations, result), result, at_end=trainer.is_cut_short)
 
     def _is_better(self, result: Result) -> bool:
-        """Return True if the weights after this iteration score higher than all checkpoints."""
+        """Return True if the weights after this iteration were evaluated and score higher than all checkpoints."""
         score = current_metric(result, self._selection_metric)
         if score is None:
             return False
@@ -338,10 +346,10 @@ class TrainingRun:
         )
 
     def _updates_under_evaluation(self, trainer: Trainer, evaluations: Evaluations) -> int | None:
-        """Return the number of updates of the weights that a resumed run must evaluate again, or None.
+        """Return the number of updates of the weights that a resumed run must evaluate again; None if there are none.
 
-        If the stop criterion cut the iteration short, this is the evaluation that its result used, because the result
-        of the complete iteration will use it too.
+        After an iteration that the stop criterion cut short, these are the weights whose evaluation the iteration's
+        result contains: the result of the completed iteration must contain the same evaluation.
         """
         return self._collected_updates if trainer.is_cut_short else evaluations.pending_updates
 
@@ -379,7 +387,7 @@ class TrainingRun:
         }
 
     def _describe_best(self, best_checkpoint: Checkpoint | None) -> dict[str, Any] | None:
-        """Return path, score and metric of the best checkpoint."""
+        """Return path, score and metric of the best checkpoint as JSON, or None if no checkpoint is marked as best."""
         if best_checkpoint is None:
             return None
         score = self._store.best_score(self._selection_metric, self._measurement_hash)
@@ -390,7 +398,7 @@ class TrainingRun:
         }
 
     def _remember(self, result: Result) -> None:
-        """Store the latest metrics and verdict of evaluations, so that no later step searches all results for them."""
+        """Store a result's evaluation metrics and verdict as the latest ones, if it has any."""
         for name in _PROGRESS_NAMES:
             value = evaluation_metric(result, name)
             if value is not None:
@@ -441,7 +449,7 @@ class TrainingRun:
 
 
 def read_success(resource: OfflineTraining, folder: Location) -> dict[str, Any] | None:
-    """Return `success.json` if the training has finished with the resource's current spec; None if it must continue."""
+    """Return `success.json`, or None if the training has not finished with the resource's current spec."""
     marker = folder.child(SUCCESS_FILE)
     if not marker.exists():
         return None
@@ -460,10 +468,13 @@ def follow_first_learner(
         PeerLost: another learner ended before the training did.
         UserError: the resource, the data or the user's code are invalid.
     """
+    # First ["open", initial_num_learners] from `make_offline_trainer`, or ["end"] if the training has already finished.
     message = group.receive()
     if message == ["end"]:
         return
-    trainer = make_offline_trainer(resource, sources, placement, group, initial_num_learners=message[1])
+    _, num_learners = message
+    trainer = make_offline_trainer(resource, sources, placement, group, initial_num_learners=num_learners)
+    # Then, from the first learner's `Trainer`, ["begin"] or ["load", path of the checkpoint], and many ["iterate"].
     while (message := group.receive()) != ["end"]:
         if message[0] == "begin":
             trainer.begin()
@@ -477,5 +488,5 @@ def follow_first_learner(
 
 
 def _total_loss(result: Result) -> float | None:
-    """Return the total loss of an iteration, or None if it has no updates with a loss."""
+    """Return the total loss of an iteration, or None if no update of the iteration had a loss."""
     return cast("float | None", result["learners"]["default_policy"].get("total_loss"))

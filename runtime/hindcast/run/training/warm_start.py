@@ -34,7 +34,7 @@ def load_initial_policy(path: str, model: ModelSpec, field: str = FIELD) -> Poli
 
 
 def warm_start(policy: Policy, learner: Learner, path: str, field: str = FIELD) -> None:
-    """Load the policy at the path, and all networks of its checkpoint that have the same name and shapes.
+    """Load the policy at the path, and the networks of its checkpoint whose names and shapes the learner has too.
 
     A target network that the checkpoint lacks starts as a copy of its network.
 
@@ -71,7 +71,7 @@ def warm_start(policy: Policy, learner: Learner, path: str, field: str = FIELD) 
 
 
 def _checkpoint_or_none(path: str) -> Checkpoint | None:
-    """Return the checkpoint at the path, the best checkpoint of a run folder, or None for a policy alone."""
+    """Return the checkpoint at the path, the best (else latest) one of a run folder, or None for a policy alone."""
     for location in (path, resolve(path).child(CHECKPOINTS_FOLDER)):
         with suppress(DataError):
             return find_checkpoint(location)
