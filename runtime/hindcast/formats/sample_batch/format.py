@@ -66,6 +66,7 @@ class SampleBatchFormat(Format):
         size = location.info().size
         if not size:
             raise DataError(f"{location} is empty (0 bytes): delete it, or leave it out of the paths")
+        # a piece is the whole file: its extent holds the recorded leaves instead of a position
         return [Piece(location, size, dict(read_recorded_spec(location, self.name).leaves))]
 
     def describe(self, location: Location) -> DataSpec:
@@ -122,8 +123,7 @@ class _BatchReader:
 
         Args:
             line: content of the line.
-            line_number: number of the line in the file, from 1. Without episode ids, the id is the path and the line's
-                index (from 0).
+            line_number: number of the line in the file, from 1.
 
         Raises:
             DataError: the line is not a batch; a column is missing or misnamed; columns differ in length; a cell
@@ -256,10 +256,11 @@ def _check_lengths(columns: Arrays, role_table: pa.Table) -> None:
 def _make_episode_ids(
     batch: Batch, plan: TablePlan, role_table: pa.Table, line_id: str, is_end: Bool
 ) -> NDArray[np.object_]:
-    """Return `[R]` ids that join episode, agent and policy.
+    """Return `[R]` ids that join episode, policy and agent: `episode[/policy][/agent]`.
 
     Examples: `7` (agent 0), `7/2` (agent 2), `7/policy/0` (agent 0, in a batch of several policies). Without a column
-    of ids, the line's first episode has the id `line_id`, and the following episodes `<line_id>.1`, `<line_id>.2`, …
+    of ids, the line's first episode has the id `line_id` (the path, and the index of the line from 0), and the
+    following episodes, which begin after the ends in `is_end`, have `<line_id>.1`, `<line_id>.2`, …
     """
     source = plan.sources.get(Columns.EPS_ID)
     if source is None:
