@@ -98,7 +98,7 @@ def to_json(explanation: "Explanation", steps: Sequence["NextStep"]) -> dict[str
         "output": explanation.output or None,
         "retries": {"used": explanation.retries, "allowed": explanation.retries_allowed},
         "pools": [{**asdict(pool), "ready": pool.num_ready} for pool in explanation.pools],
-        "runs": list(explanation.runs),
+        "runs": list(explanation.attempts),
         "next": [asdict(step) for step in steps],
     }
 
