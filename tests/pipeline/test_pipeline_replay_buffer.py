@@ -315,7 +315,7 @@ def test_invalid_arguments_of_buffer_raise():
     with pytest.raises(ValueError, match="only one of the two has infos"):
         prioritized_buffer.add(make_episode(1, 3, infos=True))
     assert prioritized_buffer.get_added_timesteps() == 4
-    with pytest.raises(ValueError, match="call sample first"):
+    with pytest.raises(ValueError, match="call it after sample"):
         prioritized_buffer.update_priorities([1.0])
     prioritized_buffer.sample(3)
     with pytest.raises(ValueError, match="3 items were drawn last, but priorities have shape"):

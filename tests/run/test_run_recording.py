@@ -24,7 +24,7 @@ from hindcast.formats.dataset_folder.commits import read_commits
 from hindcast.formats.dataset_folder.manifest import read_manifest
 from hindcast.models.policy import Policy
 from hindcast.record import recorder, recording_prefix
-from hindcast.run import recording as recording_module
+from hindcast.run.recording import recording_run as recording_module
 from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import Location, resolve
 from support import (
