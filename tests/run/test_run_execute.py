@@ -105,7 +105,7 @@ class TestMistakes:
 def test_environment_is_created_once_per_slot(
     load: Load, reporter: MemoryReporter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replicas: int
 ) -> None:
-    """Two runners are other processes, of which one may record everything; the process that starts them creates one environment, to read its spaces."""
+    """Two runners are other processes, of which one may record everything; this process then only reads spaces."""
     monkeypatch.setenv("CREATIONS", str(tmp_path / "creations"))
     load(("recording", "first", "{random: {}}"), ("training", "clone", "recordingRef: {name: first}"))
     file = tmp_path / "file.yaml"
