@@ -59,7 +59,7 @@ def connect() -> None:
 
 @contextmanager
 def ray_connection(num_cpus: int) -> Iterator[None]:
-    """Use the Ray that this process is connected to in the block; if there is none, start a Ray until the block ends.
+    """Provide Ray in the block: the one that this process is connected to, else one that ends with the block.
 
     Args:
         num_cpus: CPUs of the Ray, if one is started.

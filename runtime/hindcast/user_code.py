@@ -30,7 +30,10 @@ _registered_objects: dict[str, Any] = {}
 
 
 class Misuse(Exception):
-    """User code returned something unusable; `calling` adds the name and location of that code."""
+    """User code returned something unusable; `calling` adds the name and location of that code.
+
+    The message continues a sentence that begins with both: "returned None; it must return …".
+    """
 
 
 @contextmanager
@@ -188,7 +191,7 @@ def refuse_unused_overrides(user_class: type) -> None:
 
 
 def source_digest(obj: Any) -> str:
-    """Return the SHA-256 (hex) of the sources of a user's class or function and of its bases outside Hindcast."""
+    """Return the SHA-256 (hex) of the files that define a user's class or function and its bases outside Hindcast."""
     digest = hashlib.sha256()
     for base in getattr(obj, "__mro__", (obj,)):
         if base is obj or base.__module__.partition(".")[0] not in ("builtins", "hindcast"):
@@ -197,7 +200,7 @@ def source_digest(obj: Any) -> str:
 
 
 def _read_source(obj: Any) -> bytes:
-    """Return the file that defines a class or function, else its source, else its name."""
+    """Return the content of the file that defines a class or function, else its source, else its name."""
     file = getattr(sys.modules.get(getattr(obj, "__module__", "")), "__file__", None)
     if file is not None and Path(file).exists():
         return Path(file).read_bytes()

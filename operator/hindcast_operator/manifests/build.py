@@ -54,7 +54,7 @@ class RenderedAttempt:
         resource: the effective resource.
         sizes: the sizes of its pools, with reasons.
         manifests: its objects, in the order of creation. They have no owner, because the resource has no uid yet.
-        unknown_references: `Kind/name` of each resource to which this one refers, but that is not to be rendered.
+        unknown_references: `Kind/name` of each resource to which this one refers and that is not among those rendered.
     """
 
     resource: Resource

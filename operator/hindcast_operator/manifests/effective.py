@@ -15,10 +15,10 @@ def effective_resource(resource: Resource, defaults: Defaults) -> Resource:
     """Complete a resource with the platform's defaults, and make its relative paths absolute. Idempotent.
 
     Of two scalars, the resource's takes precedence. Lists are joined, the platform's entries first; of two entries with
-    the same name, only the resource's is kept. Mappings are merged. Deadlines and retries take precedence only if the
-    user has written them in the resource. Memory set in `spec.learners` and similar fields moves to
-    `spec.cluster.resources`. Image and Ray version are always set. Paths stay relative if the platform has no
-    `storageRoot`; `find_refusals` reports them.
+    the same name, only the resource's is kept. Mappings are merged. `podOverrides` are combined as patches, see
+    `merge_patches`. Deadlines and retries take precedence only if the user has written them in the resource. Memory set
+    in `spec.learners` and similar fields is copied to `spec.cluster.resources` where that sets none. Image and Ray
+    version are always set. Paths stay relative if the platform has no `storageRoot`; `find_refusals` reports them.
     """
     spec = resource.spec.model_copy(
         update={

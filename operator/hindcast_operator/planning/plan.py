@@ -30,9 +30,9 @@ from hindcast_operator.planning.status import Situation, events_between, new_sta
 def plan(facts: Facts, defaults: Defaults) -> Decision:
     """Decide what to do about one resource.
 
-    The same facts give the same decision. Once no more facts change, the next decision has an equal status and no
-    actions, except to retry a refused creation, until a deadline passes. If a decision was executed only in part, the
-    next one completes it.
+    The same facts give the same decision. While the facts stay the same, further decisions have an equal status and no
+    actions, with two exceptions: a refused creation is retried, and a deadline may pass. If a decision was executed
+    only in part, the next one completes it. A `RunStatus` in `status.runs` is the entry of one attempt.
 
     Args:
         facts: the facts, with the stored status.

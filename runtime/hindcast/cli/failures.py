@@ -52,7 +52,7 @@ def report_failure(error: BaseException, command: str, screen: Screen) -> int:
         traceback.print_exception(error, file=sys.stderr)
     for line in message.splitlines():
         text, style = (line, None) if exit_code == EXIT_INTERRUPTED else (f"error: {line}", "red")
-        # Without markup and wrapping: a message may contain brackets, and paths are copied.
+        # Without markup, because a message may contain brackets; without wrapping, so that users can copy paths.
         screen.err.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
     if screen.flags.json:
         screen.print_json({"error": failure_document(error, message, exit_code)})

@@ -1,7 +1,7 @@
 """Messages between the pools and the driver, through a small actor on the head.
 
-The driver runs on the head and only supervises; runners and learners work in other pods. Neither waits for the other:
-events are posted and collected, and a stop request is polled once a second.
+The driver runs on the head and only supervises; runners and learners work in other pods. The driver and these
+processes never wait for each other: events are posted and collected, and a stop request is polled once a second.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Mailbox:
 class _Poster(Reporter):
     """A reporter that posts events: progress at most twice a second, but always the first of a stage.
 
-    It does not post outcomes, which the task returns.
+    It does not post outcomes (`finished`), because the Ray task that uses the reporter returns them.
     """
 
     def __init__(self, actor: Any) -> None:

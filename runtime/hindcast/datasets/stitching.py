@@ -11,7 +11,7 @@ from hindcast.formats.entries import StoredFragment
 from hindcast.formats.spec import DataSpec
 
 StoredRow = tuple[int, int, int]
-"""Index of a file, of a row group in the file, and of a row in the row group."""
+"""Index of a file, of a row group in the file, and of a row (an episode or a fragment of one) in the row group."""
 
 
 def stitch(files: Sequence[IndexedFile]) -> list[IndexedFile]:
@@ -40,8 +40,8 @@ def drop_repeats(files: list[IndexedFile], spec: DataSpec) -> tuple[list[Indexed
     Raises:
         DataError: ids, or episodes that share an id, cannot be read.
     """
-    # Within one folder that Hindcast wrote, no episode repeats another. Otherwise only episodes that share an id with
-    # another are read.
+    # A single folder that Hindcast wrote has no repeats, so nothing is read. Otherwise only episodes that share an id
+    # are read and compared.
     hindcast_folders = {str(file.location.parent()) for file in files if not file.stored_fragments}
     if len(hindcast_folders) < 2 and not any(file.stored_fragments for file in files):
         return files, 0
@@ -63,7 +63,7 @@ def drop_repeats(files: list[IndexedFile], spec: DataSpec) -> tuple[list[Indexed
 def _iterate_rows(
     files: Sequence[IndexedFile],
 ) -> Iterator[tuple[StoredRow, StoredFragment | None, int, bool]]:
-    """Yield all stored rows in order, each with its fragment, its timesteps, and whether it is `continued`.
+    """Yield all stored rows in order, each with its fragment, its number of timesteps, and whether it is `continued`.
 
     The fragment is None in files that Hindcast wrote, whose rows have not been read.
     """

@@ -66,7 +66,10 @@ class Ranks(Group):
                     tensor.copy_(total.view_as(tensor))
 
     def agree(self, check: Callable[[], None]) -> None:
-        """See `Group.agree`. With each answer the leader sends the number of updates until the next check."""
+        """See `Group.agree`. Only some calls check.
+
+        In these the leader broadcasts whether to stop, and how many calls return without a check after that.
+        """
         if self._num_updates_until_check:
             self._num_updates_until_check -= 1
             return

@@ -1,6 +1,7 @@
 """Files of a saved policy: safetensors and JSON, checked before anything is built from them; never pickles.
 
-module.json                 formatVersion, class, spaces, options, checksums of the other two; written last
+module.json                 formatVersion, module class, spaces, model, value (whether there is a value head),
+                            preprocessing, checksums of the other two; written last
 weights.safetensors         the module's state dict
 preprocessing.safetensors   the observation filters' statistics
 """
@@ -213,11 +214,11 @@ def _build(
 
 
 def _find_class(path: str, allow_classes: AllowedClasses | None, where: str) -> type[RLModule]:
-    """Return the class of a path if the caller allows it, this process has imported it, or it is Hindcast's.
+    """Return the class of a path if the caller allows it, or it is registered, already imported, or Hindcast's.
 
     A file alone never causes an import of other code.
     """
-    # The class object itself: a class that a script defines cannot be imported by its path.
+    # The object that was passed is returned: a class that a script defines cannot be imported by its path.
     for allowed_class in allow_classes or ():
         if not isinstance(allowed_class, str) and class_import_path(allowed_class) == path:
             return allowed_class

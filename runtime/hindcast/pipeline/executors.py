@@ -1,4 +1,4 @@
-"""Executors read and pre-learn units: they turn a stream of work into a stream of blocks."""
+"""Executors read units and turn them into blocks with a pre-learner (`prelearner.py`), in this process or others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class Executor(Protocol):
         needs no more blocks.
 
         Args:
-            source: index of the dataset, by which the learners of a group identify the same stream.
+            source: index of the dataset among the training's sources; the learners of a group share the stream of one
+                index.
             work: the units to read.
             prelearn: returns the block of a unit.
         """

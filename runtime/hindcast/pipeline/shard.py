@@ -12,7 +12,7 @@ class Shard(NamedTuple):
 
     Attributes:
         rank: index of the learner, from 0.
-        size: number of learners.
+        size: number of learners, which is the number of shards.
     """
 
     rank: int

@@ -30,6 +30,7 @@ _NUMBER: Final = re.compile(
     r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*|\s*[+-]?(nan|inf|infinity)\s*", re.I
 )
 _REQUIRED_CELL_ADVICE: Final = "fix it, or remove its episode from the data"
+# Columns that a user is not advised to leave out.
 _REQUIRED_COLUMNS: Final = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS)
 
 
@@ -39,7 +40,8 @@ class TableContext(NamedTuple):
     Attributes:
         path: the file, for messages.
         plan: the columns to read.
-        spec: spec with the leaves that the file describes; decoded leaves are cast to their dtypes and shapes.
+        spec: spec that Hindcast recorded in the file, without leaves if another tool wrote it; decoded leaves are cast
+            to its dtypes and shapes.
         options: options of the user.
     """
 

@@ -125,7 +125,9 @@ class SampleBatchBuilder:
             self.add_values(**row)
 
     def build_and_reset(self) -> SampleBatch:
-        """Return the added timesteps as a batch, and begin the next batch; column `unroll_id` counts them from 0.
+        """Return the added timesteps as a batch, and begin the next batch.
+
+        The column `unroll_id` is the number of the batch, from 0.
 
         Raises:
             DataError: timesteps have different columns, or the values of a column have different shapes.

@@ -36,8 +36,8 @@ class Option(NamedTuple):
         only_with: the option without which it has no effect; None if it has an effect on its own.
         default: RLlib's default, which is accepted for a refused option; None if RLlib's default is None, False, 0 or
             empty.
-        algorithms: RLlib's algorithms that have the option, "" for all. Otherwise a custom algorithm may define an
-            option of this name.
+        algorithms: comma-separated names of the RLlib algorithms that have the option; "" if all have it. If only some
+            have it, a custom algorithm may define its own option of this name.
     """
 
     method: str
@@ -58,7 +58,7 @@ _PREPARE_FIELD: Final = re.compile(
     rf"(?<![.\w])(?:spec\.input\[\d+\]\.)?prepare\.({'|'.join(map(to_camel, PrepareSpec.model_fields))})\b(?:: (\w+))?"
 )
 _DATA_FIELD: Final = re.compile(r"`(schema)`|\b(ignoreFinalObservation|actionsNormalized): true\b")
-"""An input's fields as messages about data name them: without their path in the resource."""
+"""Fields of an input in messages about data, which name them without their path in the resource."""
 _ALGORITHM_SECTIONS: Final = ("config.", "customConfig.")
 """Sections of a resource with the algorithm's own options."""
 _VALUE_CLASSES: Final = (MODEL, MODULE)
@@ -104,7 +104,7 @@ OPTIONS_BY_NAME: Final = {
 
 
 def is_in_table(algorithm: str | None, name: str) -> bool:
-    """Return True if the table defines an option; False if only the algorithm may.
+    """Return True if an option has the meaning that the table gives it; False if only the algorithm can define it.
 
     A custom algorithm may define an option of its own under the name of an option that only some algorithms have.
     """

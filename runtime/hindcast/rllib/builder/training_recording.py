@@ -2,8 +2,9 @@
 
 The rollout of an iteration depends only on the iteration's number and the weights, and an episode played between
 updates only on its index and the weights: a training that resumes plays the same episodes again. The dataset therefore
-records the position (iteration or episode index) up to which it has episodes, and skips earlier positions. All episodes
-are written before a checkpoint, so a script that is killed plays again only the episodes that were not written.
+records the position (iteration or episode index) up to which it has episodes, and skips earlier positions. All pending
+episodes are written before a checkpoint. After a kill, the training plays again everything since the checkpoint; of
+this, only what is not yet in the dataset is written.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ class TrainingRecording(GrowingDataset):
             return
         # A manifest marks a dataset as complete, which it is not while episodes are added.
         self._folder.child(MANIFEST).delete()
+        # Positions take the place of episode indices; the last one is the range's number.
         task = RangeToRecord(self._positions[-1], self._positions)
         block = episodes_to_block(self._pending_episodes, self._recorded_task.prefix)
         commit = write_range(self._recorded_task, task, [block])
@@ -89,6 +91,7 @@ class TrainingRecording(GrowingDataset):
         try:
             self.flush()
             if self._recorded_task is not None:
+                # The final weights, with which no episode was played.
                 self._save_changed_policy(self._learning_policy)
         finally:
             super().close()

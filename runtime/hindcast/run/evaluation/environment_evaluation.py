@@ -60,7 +60,7 @@ class Evaluations:
     Args:
         resource: the training; without an environment and an evaluation section, no evaluation is ever due.
         store: checkpoints of the training, for their scores.
-        reporter: receives notes on clamps and timeouts.
+        reporter: receives notes if fewer runners start than requested, and on timeouts.
         placement: starts the processes that evaluate.
         callbacks: callbacks of the training.
 
@@ -112,7 +112,7 @@ class Evaluations:
 
     @property
     def pending_updates(self) -> int | None:
-        """Updates of the weights under evaluation, for checkpoints; None if no evaluation runs."""
+        """Number of updates of the weights under evaluation, which a resumed run evaluates again; None if none runs."""
         return self._pending.updates if self._pending else None
 
     @property
@@ -140,7 +140,8 @@ class Evaluations:
     def collect(self) -> Result | None:
         """Wait for the parallel evaluation and return its result; None if no evaluation runs, or if it timed out.
 
-        Marks the checkpoint of the evaluated weights as the best one if their return is the highest so far.
+        If checkpoints are selected by return, marks that of the evaluated weights as the best one if their return is
+        the highest so far.
         """
         if self._pending is None or self._spec is None or self._workers is None:
             return None
@@ -232,6 +233,11 @@ class EvaluationFunction:
     def __call__(self, policy: Policy, seed: int, algorithm: Any) -> dict[str, Any]:
         """Return the evaluation's results, with metrics under `env_runners`.
 
+        Args:
+            policy: the policy to evaluate.
+            seed: seed of the evaluation.
+            algorithm: the object that callbacks receive, for functions of another form.
+
         Raises:
             UserCodeError: the function raised an exception, or did not return metrics.
         """
@@ -264,7 +270,7 @@ def metrics_to_json(result: Any, expected: str) -> dict[str, Any]:
     """Convert the metrics that a user's function returned to JSON values.
 
     Args:
-        result: value that the function returned.
+        result: value that the function returned: metrics, flat or under `env_runners`.
         expected: description of a valid value, for messages.
 
     Raises:
