@@ -156,6 +156,7 @@ def test_slice_returns_steps_and_lookback(is_numpy, steps, len_lookback_buffer, 
     assert [info["i"] for info in columns["infos"]] == columns["observations"]
     # observation t of the original precedes reward t
     assert columns["observations"][: len(rewards)] == rewards
+    # the original episode starts at timestep 10, after a lookback of 2 steps
     assert columns["observations"][lookback] == t_started - 10 + 2
     section.validate()
 
@@ -175,7 +176,7 @@ def test_slice_returns_steps_and_lookback(is_numpy, steps, len_lookback_buffer, 
         (slice(0, 4, 2), False),
     ],
 )
-def test_slice_with_last_step_is_done(is_numpy, steps, is_done):
+def test_slice_is_done_if_it_reaches_the_end(is_numpy, steps, is_done):
     terminated = make_episode(is_numpy=is_numpy, terminated=True)[steps]
     truncated = make_episode(is_numpy=is_numpy, truncated=True)[steps]
     assert (terminated.is_terminated, terminated.is_truncated) == (is_done, False)

@@ -1,4 +1,4 @@
-"""Properties of all layouts (fragments, commits, damage), and datasets with several layouts."""
+"""Fragments, commits and damage in the layouts that are opened directly, and datasets with several layouts."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def read_all(folder) -> Block:
 def test_fragments_of_any_episode_are_joined(kit, tmp_path_factory, layout, recording):
     block, spec = recording
     folder = tmp_path_factory.mktemp("f")
-    encoder = type(make_encoder(layout, spec))
+    encoder_class = type(make_encoder(layout, spec))
     limit = int(make_encoder(layout, spec).estimate_bytes(block).max() // 3)
-    with mock.patch.object(encoder, "max_episode_bytes", max(2, limit)):
+    with mock.patch.object(encoder_class, "max_episode_bytes", max(2, limit)):
         entries = write(folder, block, spec, layout)
     if block.length.max() > 6:
         assert sum(entry.rows for entry in entries) > block.num_episodes

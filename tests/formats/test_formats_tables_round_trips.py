@@ -53,6 +53,7 @@ def check_rows(rows: Rows, block: Block) -> None:
     if "infos" in block.columns and "infos" in rows.columns:
         infos = [info_from_json(text) for text in rows.columns["infos"].tolist()]
         expected_infos = [info_from_json(text) for text in block.columns["infos"][block.obs_row + 1].tolist()]
+        # the info of the reset is stored with the first step
         assert [{k: v for k, v in info.items() if k != "reset_info"} for info in infos] == expected_infos
 
 

@@ -29,7 +29,7 @@ class Verdict:
     Attributes:
         kstatus: `InProgress`, `Current` or `Failed`.
         is_finished: the run has succeeded or failed.
-        is_suspended: the user suspended it; Argo CD then reports `Suspended`.
+        is_suspended: the run is suspended and has no pods; Argo CD then reports `Suspended`.
     """
 
     kstatus: str
@@ -125,7 +125,7 @@ def _conflict_world() -> World:
     world = World()
     child = "cartpole-bc-t1-1"
     world.attempts[child] = AttemptFacts(
-        child, ray_job=RayJobFacts(child, "x", None, False, created_at=START)
+        child, ray_job=RayJobFacts(child, uid="x", owner_uid=None, is_deleting=False, created_at=START)
     )
     return _settle(world)
 
