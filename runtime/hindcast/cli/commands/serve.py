@@ -12,6 +12,7 @@ from hindcast.errors import SpecError
 
 _SWITCH_INTERVAL_SECONDS: Final = 0.0002
 """Time for which a thread runs before Python lets another thread run."""
+_WAKE_INTERVAL_SECONDS: Final = 0.5
 
 
 @command
@@ -71,4 +72,7 @@ def _wait_for_signal() -> None:
     stop_requested = threading.Event()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signal_number, lambda *_: stop_requested.set())
-    stop_requested.wait()
+    # With a timeout, because Python runs handlers in this thread, which is not woken if the kernel delivers the signal
+    # to a thread of another connection.
+    while not stop_requested.wait(_WAKE_INTERVAL_SECONDS):
+        pass
