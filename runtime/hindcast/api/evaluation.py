@@ -114,6 +114,11 @@ class EvaluationSpec(Model):
     offline: OfflineEvaluationSpec | None = None
     """Evaluation on recorded episodes, which requires no environment. Default: none."""
 
+    @property
+    def num_runners(self) -> int:
+        """Number of processes that evaluate in the environment; 0 if the driver's process does."""
+        return 0 if self.custom_function is not None else max(self.runners, int(self.parallel_to_training))
+
     @model_validator(mode="after")
     def _check_parallel(self) -> Self:
         if self.duration == "auto" and not self.parallel_to_training:

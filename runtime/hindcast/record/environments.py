@@ -54,20 +54,20 @@ _kept: ContextVar[_KeptEnvironments | None] = ContextVar("_kept", default=None)
 
 
 @contextmanager
-def keep_environments() -> Iterator[None]:
+def keep_environments() -> Iterator[_KeptEnvironments]:
     """Create no environment only to read its spaces while the block runs.
 
     `environment_spaces` then creates an environment at most once, and the first slot that plays in it takes it over. A
     block within another one changes nothing.
     """
     # Not for the whole process: in a notebook an id may be registered again with other spaces.
-    if _kept.get() is not None:
-        yield
+    if (outer := _kept.get()) is not None:
+        yield outer
         return
     kept = _KeptEnvironments()
     token = _kept.set(kept)
     try:
-        yield
+        yield kept
     finally:
         _kept.reset(token)
         kept.close_unplayed()
@@ -80,11 +80,8 @@ def environment_spaces(spec: EnvironmentSpec) -> Spaces:
         SpecError: see `make_environment`.
         UserCodeError: its constructor raised an exception.
     """
-    if (kept := _kept.get()) is not None:
+    with keep_environments() as kept:
         return kept.spaces(spec)
-    environment = make_environment(spec)
-    environment.close()
-    return Spaces(environment.observation_space, environment.action_space)
 
 
 def take_environment(spec: EnvironmentSpec) -> gym.Env:
@@ -94,14 +91,15 @@ def take_environment(spec: EnvironmentSpec) -> gym.Env:
         SpecError: see `make_environment`.
         UserCodeError: its constructor raised an exception.
     """
-    kept = _kept.get()
-    environment = None if kept is None else kept.take(spec)
+    with keep_environments() as kept:
+        environment = kept.take(spec)
+    # Not `or`: an environment of the user's may define its own truth value.
     return make_environment(spec) if environment is None else environment
 
 
 def close_unplayed_environments() -> None:
     """Close the environments that `keep_environments` has kept for slots."""
-    if (kept := _kept.get()) is not None:
+    with keep_environments() as kept:
         kept.close_unplayed()
 
 

@@ -195,7 +195,7 @@ def train_locally(
 ) -> tuple[Outcome, Sequence[Input]]:
     """Train in this process; return the outcome and the inputs with their data."""
     evaluation = resource.spec.evaluation_in_environment
-    is_evaluated_here = evaluation is not None and not (evaluation.runners or evaluation.parallel_to_training)
+    is_evaluated_here = evaluation is not None and not evaluation.num_runners
     if not is_evaluated_here and resource.spec.sampler is None:
         close_unplayed_environments()  # a simulator may hold memory that this training can use
     inputs = prepare_inputs(resource, inputs, reporter, interruption)

@@ -101,8 +101,8 @@ class Evaluations:
         self._function = function and EvaluationFunction(
             function, resource.spec.environment, self._spec.explore
         )
-        if self.runs_in_parallel or (self._spec.runners and self._spec.custom_function is None):
-            num_runners, note = placement.replicas(max(1, self._spec.runners), "evaluation runners")
+        if self._spec.num_runners:
+            num_runners, note = placement.replicas(self._spec.num_runners, "evaluation runners")
             if note:
                 reporter.note(title(resource), note)
             workers = placement.evaluation_workers(num_runners, self._evaluator)
