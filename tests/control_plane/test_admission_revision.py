@@ -20,12 +20,13 @@ from admission_changes import (
     UNTYPED_CHANGES,
     Change,
 )
-from admission_specs import KINDS, changed_spec, load_schema, make_document, merge_change
+from admission_specs import load_schema
 
 from api_server import ApiServer, Object, RefusalError
 from hindcast.api import OfflineRecording, OfflineTraining, course_hash, spec_hash, validate_resource
 from hindcast.api.base import LOCATION, OPERATIONAL
 from hindcast.api.sentences import models_in
+from resource_examples import KINDS, changed_spec, make_document, merge_change
 
 MODELS = {"OfflineRecording": OfflineRecording, "OfflineTraining": OfflineTraining}
 MESSAGE = "{} defines the run: it changes only with a higher revision"

@@ -154,7 +154,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         {"maxSeqLen": 281},
         "maxSeqLen is 281, expected at most spec.config.trainBatchSizePerLearner, 280",
     ),
-    "burn-in": ({"burnIn": 7}, r"burnIn 7 and maxSeqLen 7: burnIn must be less"),
+    "burn-in": ({"burnIn": 7}, "burnIn is 7, expected less than spec.model.maxSeqLen, 7"),
 }
 
 
@@ -176,9 +176,9 @@ def test_recorded_states_of_other_model_are_refused(run_folder: Path, tmp_path: 
 def test_algorithm_on_single_timesteps_refuses_recurrent_policy(recall_data: Path, tmp_path: Path) -> None:
     refusal = "{} learns from single timesteps and cannot train a recurrent policy"
     expert = {"algorithm": "PPO", "model": {"recurrent": "LSTM"}, "stop": {"iterations": 1}}
-    with pytest.raises(SpecError, match=refusal.format(r"model\.recurrent is 'LSTM', but PPO")):
+    with pytest.raises(SpecError, match=refusal.format(r"model\.recurrent is LSTM, but PPO")):
         recording(tmp_path / "data", policy={"train": expert})
-    with pytest.raises(SpecError, match=refusal.format(r"model_config\.use_lstm is 'lstm', but PPO")):
+    with pytest.raises(SpecError, match=refusal.format(r"model_config\.use_lstm is LSTM, but PPO")):
         PPOConfig().environment("CartPole-v1").rl_module(model_config={"use_lstm": True}).validate()
     toy = {
         "algorithm": "algorithm_toys:NStepQ",

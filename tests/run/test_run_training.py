@@ -1181,5 +1181,5 @@ class TestEvaluationFunction:
             "customFunction": "toy_pipeline:evaluate_weight_norm",
             "parallelToTraining": True,
         }
-        with pytest.raises(SpecError, match="customFunction with parallelToTraining"):
+        with pytest.raises(SpecError, match="customFunction excludes parallelToTraining"):
             training(tmp_path, walks, **EVALUATED_SPEC, evaluation=evaluation)
