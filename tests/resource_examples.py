@@ -6,9 +6,11 @@ merged into one with one entry.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from ruamel.yaml import YAML
+
+from hindcast.api.input import PrepareSpec
 
 API_VERSION = "hindcast.dev/v1alpha1"
 KINDS = ("OfflineRecording", "OfflineTraining")
@@ -260,6 +262,15 @@ _INVALID_TRAININGS = """
   - {algorithm: DecisionTransformer, config: {contextLength: 1281}}
 "config.actionChunk is 257, expected at most spec.config.trainBatchSizePerLearner, 256":
   - {algorithm: FQL, config: {actionChunk: 257}}
+"input[0].readOptions has 'no_such', which no format has; allowed: batch_size, column_names, column_types, delimiter, \\
+  drop_empty_lines, dtypes, encoding, header, max_episode_steps, mode, null_values, quote_char, shapes, size":
+  - {input: [{readOptions: {no_such: 1}}]}
+"input[0].readOptions has 'delimter', which CSV does not have; did you mean 'delimiter'?":
+  - {input: [{format: CSV, readOptions: {delimter: ";", quoteChar: "'"}}]}
+"pipeline.connectors[0] is GeneralAdvantageEstimation, which is not needed here. Leave it out: algorithms that use \\
+  advantages compute them themselves": [{pipeline: {connectors: [GeneralAdvantageEstimation]}}]
+"pipeline.connectors[0] is 'AddColumns', which is neither a library connector nor a \"package.module:Class\"; did you \\
+  mean 'AddColumnsFromEpisodesToTrainBatch'?": [{pipeline: {connectors: [{name: AddColumns}]}}]
 "evaluation.referenceReturns.random is 1.5, expected less than spec.evaluation.referenceReturns.expert, 1":
   - {evaluation: {referenceReturns: {random: 1.5, expert: 1}}}
 "evaluation.offline: exactly one of heldOut, input is needed, found none": [{evaluation: {offline: {}}}]
@@ -288,9 +299,7 @@ _INVALID_TRAININGS = """
 """
 _SAMPLER_EXCLUDES = """
 {format: CSV, top: 0.5, readOptions: {a: 1}, columns: [obs], filter: [{column: a, op: "==", value: 1}],
- schema: {obs: x}, compressColumns: [obs], actionsNormalized: true, ignoreFinalObservation: true,
- prepare.order: Time, prepare.gaps: Split, prepare.duplicates: Refuse, prepare.unfinished: Drop,
- prepare.cutOffSteps: Drop}
+ schema: {obs: x}, compressColumns: [obs], actionsNormalized: true, ignoreFinalObservation: true}
 """
 
 
@@ -316,7 +325,11 @@ def invalid_changes() -> list[tuple[str, dict[str, Any], str]]:
         for sentence, changes in _read(text).items()
         for change in changes
     ]
-    for field, value in _read(_SAMPLER_EXCLUDES).items():
+    excluded_fields = _read(_SAMPLER_EXCLUDES) | {
+        f"prepare.{field.alias}": next(word for word in get_args(field.annotation) if word != field.default)
+        for field in PrepareSpec.model_fields.values()
+    }
+    for field, value in excluded_fields.items():
         section, _, name = field.partition(".")
         source = {"path": None, "sampler": {}, section: {name: value} if name else value}
         change = {"algorithm": "DQN", "input": [source], "stop": {"epochs": None, "updates": 5}}

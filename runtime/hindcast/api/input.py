@@ -1,16 +1,17 @@
 """The data sources of a training."""
 
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import Field
-from pydantic.alias_generators import to_camel
+from pydantic import Field, model_validator
+from pydantic.alias_generators import to_camel, to_snake
 
 from hindcast.api.base import Anything, FreeForm, Location, Model, NonNegative, Positive, ShortText
-from hindcast.api.formats import AUTO, FormatName
+from hindcast.api.formats import AUTO, FormatName, read_option_names
 from hindcast.api.lists import ListSet
 from hindcast.api.metadata import Reference
 from hindcast.api.quantity import Quantity
-from hindcast.api.rules import Rule, is_default, is_set
+from hindcast.api.rules import Rule, is_default, is_set, raise_problems
+from hindcast.api.sentences import nearest
 
 
 class Sampler(Model):
@@ -124,3 +125,18 @@ class InputSource(Model):
     """Read data that have no next observations; the last observation of an episode is then zeros."""
     prepare: PrepareSpec = PrepareSpec()
     """Rules for assembling complete episodes from rows."""
+
+    @model_validator(mode="after")
+    def _check_read_options(self) -> Self:
+        allowed_names = read_option_names(self.format)
+        if allowed_names is None:
+            return self
+        reader = "no format has" if self.format == AUTO else f"{self.format} does not have"
+        raise_problems(
+            [
+                ("readOptions", f"has {name!r}, which {reader}{nearest(name, allowed_names)}")
+                for name in self.read_options
+                if to_snake(name) not in allowed_names
+            ]
+        )
+        return self

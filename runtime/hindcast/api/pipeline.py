@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import Field
 
 from hindcast.api.base import OPERATIONAL, ClassPath, FreeForm, Model, NonNegative, Positive
-from hindcast.api.environment import NameOrCall
+from hindcast.api.connectors import Connector
 from hindcast.api.quantity import Cpus, Quantity
 from hindcast.api.rules import Rule, comparison, is_set
 
@@ -76,7 +76,7 @@ class PipelineSpec(Model):
     """Keyword arguments of the pre-learner."""
     offline_data: ClassPath | None = None
     """A subclass of OfflineData, "package.module:Class"."""
-    connectors: Annotated[list[NameOrCall], Field(max_length=32)] = []
+    connectors: Annotated[list[Connector], Field(max_length=32)] = []
     """Learner connectors that run before the default ones, each a name or `{name, kwargs}`."""
     validate_data: bool = True
     """Check shapes, dtypes, NaN and bounds before training."""

@@ -267,8 +267,13 @@ def find_problems(rules: Iterable[Rule], part: Any) -> list[tuple[str, str]]:
 
 
 def check_rules(rules: Iterable[Rule], part: Any) -> None:
-    """Raise pydantic's error for the rules that a part breaks, if any; see `find_problems`."""
-    if problems := find_problems(rules, part):
+    """Raise pydantic's error for the rules that a part breaks, if there are any; see `find_problems`."""
+    raise_problems(find_problems(rules, part))
+
+
+def raise_problems(problems: list[tuple[str, str]]) -> None:
+    """Raise pydantic's error for problems of a part, as (field, text), if there are any."""
+    if problems:
         text = name_fields("; ".join(f"{field} {text}".strip() for field, text in problems))
         raise PydanticCustomError(RULE_ERROR, "{text}", {"text": text, "problems": problems})
 

@@ -56,6 +56,7 @@ class TFRecord(Format):
     name = "TFRecord"
     title = "TFRecord"
     ray_methods = ("read_tfrecords",)
+    read_option_names = (_SHAPES_OPTION, _DTYPES_OPTION)
 
     def recognises(self, location: Location) -> bool:
         """See `Format.recognises`: by the name."""
@@ -114,7 +115,7 @@ class TFRecord(Format):
 
 def _parse_read_options(options: ReadOptions) -> dict[str, dict[str, Any]]:
     """Check the options and return `shapes` (feature -> shape) and `dtypes` (feature -> name of a dtype)."""
-    read_options = check_options("TFRecord", options.options, (_SHAPES_OPTION, _DTYPES_OPTION))
+    read_options = check_options("TFRecord", options.options, TFRecord.read_option_names)
     for name, value in read_options.items():
         if not isinstance(value, Mapping):
             raise DataError(f"readOptions.{name} is {value!r}: expected a map with names of features as keys")

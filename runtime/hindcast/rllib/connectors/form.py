@@ -13,6 +13,7 @@ from typing import Any
 import gymnasium as gym
 import torch
 
+from hindcast.api.connectors import connector_problem
 from hindcast.api.environment import NamedCall
 from hindcast.episodes.block import Block
 from hindcast.episodes.convert import block_to_episodes, episodes_to_block
@@ -38,12 +39,7 @@ from hindcast.user_code import Misuse, raise_user_code_error
 class EpisodeConnectorForm:
     """See `ConnectorForm`."""
 
-    # Only connectors that add columns: a training needs none of RLlib's other connectors.
-    names = LIBRARY_CONNECTORS.keys()
-
     def factory(self, name: str) -> Callable[..., Any] | None:
-        if name in UNNEEDED_CONNECTORS:
-            raise SpecError(_unneeded_message(name))
         return LIBRARY_CONNECTORS.get(name)
 
     def includes(self, candidate: Any) -> bool:
@@ -192,4 +188,4 @@ def _expand_pipeline(pipeline: LearnerConnectorPipeline) -> list[Any]:
 
 
 def _unneeded_message(name: str) -> str:
-    return f"{FIELD}: {name} is not needed here. Leave it out: {UNNEEDED_CONNECTORS[name]}."
+    return f"{FIELD} {connector_problem(name)}."
