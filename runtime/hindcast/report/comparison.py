@@ -116,7 +116,7 @@ class Group:
         return float(np.mean([run.curves.seconds or 0.0 for run in self.runs]))
 
     def band(self) -> tuple[Line, Line, Line]:
-        """Return mean, minimum and maximum over the runs, after the numbers of updates at which every run has a value."""
+        """Return mean, minimum and maximum over the runs, at the updates at which every run has a value."""
         x = self.lines[0].x
         for line in self.lines[1:]:
             x = np.intersect1d(x, line.x)
