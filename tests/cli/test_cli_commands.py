@@ -1,5 +1,6 @@
 import json
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -347,3 +348,21 @@ def test_shell_completion_offers_commands(hindcast, monkeypatch):
     monkeypatch.setenv("COMP_WORDS", "hindcast va")
     monkeypatch.setenv("COMP_CWORD", "1")
     assert hindcast().out.split() == ["validate"]
+
+
+@pytest.mark.slow
+def test_module_beside_yaml_file_is_imported_in_all_processes(hindcast, resources, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/beside_yaml.py").write_text(
+        "import gymnasium as gym\n\ndef Cart():\n    return gym.make('CartPole-v1')\n"
+    )
+    text = (
+        resources.read_text()
+        .replace("CartPole-v1", "beside_yaml:Cart")
+        .replace("duration: 2", "duration: 2, runners: 2")
+    )
+    (tmp_path / "own/run.yaml").write_text(text)
+    result = hindcast("run", "own/run.yaml")
+    assert result.code == 0, result.err
+    assert sys.path[-1] == str(tmp_path / "own"), "installed modules take precedence"
