@@ -15,7 +15,7 @@ from hindcast.errors import DataError, SpecError
 from hindcast.formats.dataset_folder.manifest import FOLDER
 from hindcast.report.canvas import Label, Picture, Theme, draw_end_labels, style_axes
 from hindcast.report.curves import F64, Curves, Line, lookup
-from hindcast.report.page import Command, Page, Section, Table, write_single_file
+from hindcast.report.page import Page, Section, Table, write_single_file
 from hindcast.report.results import ITERATION, RESULTS_FILE, read_results
 from hindcast.storage.location import Location, missing_error, resolve
 
@@ -284,7 +284,7 @@ def write_comparison(comparison: Comparison, file: str) -> str:
     ]
     page = Page(
         kind="Comparison of trainings",
-        name=", ".join(dict.fromkeys(run.name for _, run, _ in runs)),
+        name=formatting.first_few([group.label for group in comparison.groups], 4),
         outcome=_capitalise(comparison.sentence),
         tiles=(),
         sections=[Section("The runs compared", {"comparison": comparison_picture(comparison)})],
@@ -292,7 +292,7 @@ def write_comparison(comparison: Comparison, file: str) -> str:
             *comparison_tables(comparison),
             Table("All runs", ("run folder", "training", "seed", comparison.title), run_rows),
         ],
-        commands=[Command("Compare again", "hindcast compare " + " ".join(run.folder for _, run, _ in runs))],
+        commands=(),
     )
     return write_single_file(resolve(file), page)
 
