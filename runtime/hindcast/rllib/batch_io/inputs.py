@@ -84,17 +84,22 @@ class ReaderFolders:
 
     def _replace_reader(self, entry: Any, options: Mapping[str, Any]) -> Any:
         """Return the folder with a reader's batches, or with a table; return a path unchanged."""
-        creator = find_creator(entry)
-        if creator is None and not isinstance(entry, TableInput):
-            return entry
-        folder = tempfile.TemporaryDirectory(prefix="hindcast-reader-")
-        self._folders.append(folder)
         if isinstance(entry, TableInput):
-            entry.write(folder.name)
-            return folder.name
-        num_steps = _write_batches(creator, IOContext(folder.name, options), Path(folder.name))
+            folder = self._make_folder()
+            entry.write(folder)
+            return folder
+        creator = find_creator(entry)
+        if creator is None:
+            return entry
+        folder = self._make_folder()
+        num_steps = _write_batches(creator, IOContext(folder, options), Path(folder))
         name = entry if isinstance(entry, str) else getattr(entry, "__qualname__", type(entry).__name__)
         self.notes.append(f"input_: the reader {name} returned {formatting.plural(num_steps, 'timestep')}")
+        return folder
+
+    def _make_folder(self) -> str:
+        folder = tempfile.TemporaryDirectory(prefix="hindcast-reader-")
+        self._folders.append(folder)
         return folder.name
 
 
