@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 import torch
-from algorithm_kit import BOX, WIDE, build_algorithm, make_transitions
+from algorithm_kit import WIDE, build_algorithm, make_transitions
 from gymnasium.spaces import Discrete
 
 from hindcast.algorithms import REGISTRY
@@ -12,17 +12,17 @@ from hindcast.algorithms.bc import BC
 from hindcast.errors import SpecError
 from hindcast.learn.compiling import compile_losses
 from hindcast.learn.learner import Learner
+from support import trainable_space
 
 CHOICES = Discrete(3, start=1)
+OPTIONS = {
+    "DQN": {"numQuantiles": 3},
+    "CQL": {"numActions": 3, "bcIters": 10, "lagrangian": True},
+}
 CASES = {
-    "BC": ("BC", {}, BOX),
-    "IQL": ("IQL", {}, BOX),
-    "DQN": ("DQN", {"numQuantiles": 3}, CHOICES),
-    "DiscreteCQL": ("DiscreteCQL", {}, CHOICES),
-    "CQL": ("CQL", {"numActions": 3, "bcIters": 10, "lagrangian": True}, WIDE),
-    "SAC": ("SAC", {}, WIDE),
-    "TD3BC": ("TD3BC", {}, WIDE),
-    "ReBRAC": ("ReBRAC", {}, WIDE),
+    name: (name, OPTIONS.get(name, {}), trainable_space(name, WIDE, CHOICES))
+    for name, algorithm_class in REGISTRY.items()
+    if algorithm_class.compiled_methods
 }
 
 
@@ -65,19 +65,13 @@ def test_compiled_losses_equal_eager_losses(name):
     )
 
 
-def test_every_compilable_algorithm_is_tested():
-    assert {
-        name for name, algorithm_class in REGISTRY.items() if algorithm_class.compiled_methods
-    } == CASES.keys()
-
-
 @pytest.mark.slow
 def test_resume_with_compiled_losses_is_exact():
     uninterrupted, resumed = make_learner("IQL", "aot_eager"), make_learner("IQL", "aot_eager")
-    train_on_seeds(uninterrupted, range(5), BOX)
+    train_on_seeds(uninterrupted, range(5), WIDE)
     resumed.load(uninterrupted.state())
-    expected = train_on_seeds(uninterrupted, range(5, 8), BOX)
-    assert_close(train_on_seeds(resumed, range(5, 8), BOX), expected, rtol=0, atol=0)
+    expected = train_on_seeds(uninterrupted, range(5, 8), WIDE)
+    assert_close(train_on_seeds(resumed, range(5, 8), WIDE), expected, rtol=0, atol=0)
 
 
 @pytest.mark.slow

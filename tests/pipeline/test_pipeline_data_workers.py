@@ -16,7 +16,7 @@ from pipeline_fakes import FakeDataset
 from hindcast import OfflinePreLearner
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.errors import DataError, UserCodeError, WorkerLost
-from hindcast.pipeline.data_workers import DataWorkers
+from hindcast.pipeline.data_workers import DataWorkers, _Worker
 from hindcast.pipeline.executors import Local, UnitInEpoch
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData, Source
@@ -233,3 +233,38 @@ class PlainPreLearn:
 
     def __call__(self, unit, epoch):
         return self.dataset.read(unit)
+
+
+class IdleWorker(_Worker):
+    """A worker that has been idle for an hour until it is assigned a unit."""
+
+    def __init__(self):
+        self.num_units = 0
+        self.is_ended = False
+
+    def is_ready(self):
+        return True
+
+    def load(self):
+        return self.num_units
+
+    def idle_seconds(self):
+        return 0.0 if self.num_units else 3600.0
+
+    def read(self, job, work):
+        self.num_units += 1
+        return "block"
+
+    def end(self):
+        self.is_ended = True
+
+
+def test_idle_worker_that_is_assigned_a_unit_is_not_ended(monkeypatch):
+    """The first worker is busy, so that the unit goes to the second one."""
+    monkeypatch.setattr(_Worker, "load", lambda worker: worker.load())
+    pool = DataWorkers((1, 2))
+    pool._pool += [IdleWorker(), IdleWorker()]
+    pool._pool[0].num_units = 1
+    assert pool._submit(job=[], work=None, is_needed=True) == "block"
+    assert [worker.num_units for worker in pool._pool] == [1, 1]
+    assert not any(worker.is_ended for worker in pool._pool)

@@ -16,6 +16,7 @@ from hindcast.datasets.prepare.reading import Reading
 from hindcast.errors import DataError, SpecError, UserCodeError
 from hindcast.formats.spec import DataSpec
 from hindcast.models.preprocessing import Preprocessing
+from hindcast.pipeline.connectors import BatchConnector, BlockConnector
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData, Source, offline_data_class
 from hindcast.pipeline.targets import Targets
@@ -198,6 +199,28 @@ def test_stochastic_connector_draws_by_unit_and_epoch(make_data):
     assert torch.equal(by_step[0], by_step[2])
     assert not torch.equal(by_step[0], by_step[1])
     assert not are_equal_batches(make_data(dataset, seed=1, **options).next(), epochs[0])
+
+
+class BlockDraw(BlockConnector):
+    stochastic = True
+
+    def __call__(self, block, context):
+        return block.with_columns(
+            {**block.columns, "rewards": 0 * block.columns["rewards"] + context.rng.random()}
+        )
+
+
+class BatchDraw(BatchConnector):
+    stochastic = True
+
+    def __call__(self, batch, context):
+        return {**batch, "draw": torch.full_like(batch["rewards"], context.rng.random())}
+
+
+def test_first_connectors_over_blocks_and_batches_draw_different_numbers(make_data):
+    """The first unit has id 0, and the first batch begins at item 0."""
+    batch = make_data(FakeDataset([[5]]), batch_size=5, connector_objects=[BlockDraw(), BatchDraw()]).next()
+    assert not torch.equal(batch["rewards"], batch["draw"])
 
 
 def test_undeclared_randomness_raises(make_data):

@@ -194,6 +194,8 @@ class WriteFlags:
 
         try:
             file_bytes = parse_bytes(self.file_size)
+            if not file_bytes:
+                raise ValueError(f"is {self.file_size!r}, expected a size above 0")
         except ValueError as error:
             raise SpecError(f"--file-size {error}") from error
         packed_columns = tuple(name.strip() for name in self.compress_columns.split(",") if name.strip())

@@ -31,9 +31,9 @@ from hindcast.cluster.reporting import ReportSender, heartbeat, send_outcome
 from hindcast.cluster.storage_monitor import StorageMonitor
 from hindcast.errors import SpecError
 from hindcast.ray_session import join_cluster
+from hindcast.report.progress import ProgressLines
 from hindcast.run.claim import title
 from hindcast.run.interruption import Interruption, catch_signals
-from hindcast.run.progress import ProgressLines
 
 SUPERSEDED_EXIT_CODE: Final = 1
 """Exit code of a superseded driver."""

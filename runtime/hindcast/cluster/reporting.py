@@ -28,7 +28,7 @@ from hindcast.api.attempt import (
 from hindcast.api.status import CheckpointStatus, OutputStatus, ProgressStatus
 from hindcast.cluster.channel import Channel, ReportError, SupersededError
 from hindcast.report.events import Progress
-from hindcast.run.progress import Pace, format_amount
+from hindcast.report.progress import Pace, format_amount
 
 REFUSAL_GRACE_SECONDS: Final = 30.0
 """Period in which refusals of the first report are ignored: the permission may be granted after the pod starts."""

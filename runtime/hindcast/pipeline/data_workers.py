@@ -161,8 +161,10 @@ class DataWorkers:
                     worker = min(ready, key=_Worker.load)
                     if worker.load() >= _MAX_UNITS_PER_WORKER and not is_needed:
                         return None
+                    reference = worker.read(job, work)
+                    # After the assignment, so that the assigned worker is not idle.
                     self._end_one_idle_worker(ready)
-                    return worker.read(job, work)
+                    return reference
                 starting = [worker.started for worker in self._pool]
             ray.wait(starting, timeout=1.0)
 

@@ -310,7 +310,13 @@ class OfflineData(Feed):
         batch = self._feed.take(num_samples)
         for index, connector in enumerate(self._batch_connectors):
             context = Context(
-                self._settings.seed, index, 0, cursor, connector.stochastic, self._settings.metrics
+                self._settings.seed,
+                index,
+                0,
+                cursor,
+                connector.stochastic,
+                self._settings.metrics,
+                scope="batch",
             )
             with calling(f"connector {connector.name}", connector.function):
                 batch = self._run_connector(batch, num_samples, connector, context)

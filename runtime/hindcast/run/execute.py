@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from hindcast.api import LoadedResource, OfflineRecording, OfflineTraining
 from hindcast.api.metadata import Reference
@@ -29,7 +29,7 @@ from hindcast.run.placement import LOCAL, Placement
 from hindcast.run.recording.recording_run import RecordingRun
 from hindcast.run.spaces import declared_spaces
 from hindcast.run.training.offline_trainer import make_algorithm
-from hindcast.run.training.trainer import make_policy_and_learner
+from hindcast.run.training.trainer import Networks, build_networks
 from hindcast.run.training.training_run import SUCCESS_FILE, TrainingRun, read_success
 from hindcast.run.training.warm_start import load_initial_policy
 
@@ -77,11 +77,11 @@ def execute(items: Sequence[LoadedResource], reporter: Reporter) -> list[Outcome
 def _check_and_execute(items: Sequence[LoadedResource], reporter: Reporter) -> list[Outcome]:
     items_by_title = {title(item.resource): item for item in items}
     references = FileReferences({name: item.resource for name, item in items_by_title.items()})
-    inputs: dict[str, list[Input]] = {}
+    checks: dict[str, EarlyCheck] = {}
     # All resources are checked first: an error in the last one must not surface after hours of earlier work.
     for name, item in items_by_title.items():
         with _add_location(item, is_only_resource=len(items_by_title) == 1):
-            inputs[name] = check_early(item.resource, references)
+            checks[name] = check_early(item.resource, references)
     outcomes: list[Outcome] = []
     with catch_signals() as interruption:
         for name, item in items_by_title.items():
@@ -89,7 +89,8 @@ def _check_and_execute(items: Sequence[LoadedResource], reporter: Reporter) -> l
                 if isinstance(item.resource, OfflineRecording):
                     outcome = execute_recording(item.resource, references, reporter, interruption)
                 else:
-                    outcome = execute_training(item.resource, inputs[name], reporter, interruption)
+                    inputs, networks = checks.pop(name)
+                    outcome = execute_training(item.resource, inputs, reporter, interruption, networks)
             reporter.finished(outcome)
             outcomes.append(outcome)
     return outcomes
@@ -115,11 +116,20 @@ def _add_location(item: LoadedResource, *, is_only_resource: bool) -> Iterator[N
         raise
 
 
-def check_early(resource: OfflineRecording | OfflineTraining, references: References) -> list[Input]:
-    """Check what can be checked before the first resource has run for minutes.
+class EarlyCheck(NamedTuple):
+    """What the check of a resource found, for its execution.
 
-    Returns:
-        A training's inputs, not yet open; an empty list for a recording.
+    Attributes:
+        inputs: a training's inputs, not yet open; empty for a recording.
+        networks: a training's networks; None if only the data determine their spaces, and for a recording.
+    """
+
+    inputs: Sequence[Input] = ()
+    networks: Networks | None = None
+
+
+def check_early(resource: OfflineRecording | OfflineTraining, references: References) -> EarlyCheck:
+    """Check what can be checked before the first resource has run for minutes.
 
     Raises:
         UserError: the resource would fail later.
@@ -128,14 +138,15 @@ def check_early(resource: OfflineRecording | OfflineTraining, references: Refere
         algorithm, spec = make_algorithm(resource), resource.spec
         module_class_of(spec.model)
         inputs = resolve_inputs(resource, references)
-        if (spaces := declared_spaces(resource)) is not None:
-            # Building networks finds options that do not fit the spaces; the networks are discarded.
-            make_policy_and_learner(algorithm, spaces, spec.model, spec.environment, seed=spec.seed)
-        return inputs
+        if (spaces := declared_spaces(resource)) is None:
+            return EarlyCheck(inputs)
+        networks = build_networks(algorithm, spaces, spec.model, spec.environment, seed=spec.seed)
+        networks.make_policy_and_learner()  # finds options of optimisers that are invalid
+        return EarlyCheck(inputs, networks)
     if resource.spec.policy.train is not None:
         module_class_of(resource.spec.policy.train.model)
     environment_spaces(resource.spec.environment)  # it can be created
-    return []
+    return EarlyCheck()
 
 
 def prepare_inputs(
@@ -182,24 +193,37 @@ def execute_recording(
 
 
 def execute_training(
-    resource: OfflineTraining, inputs: Sequence[Input], reporter: Reporter, interruption: Interruption
+    resource: OfflineTraining,
+    inputs: Sequence[Input],
+    reporter: Reporter,
+    interruption: Interruption,
+    networks: Networks | None = None,
 ) -> Outcome:
-    """Train in this process and write the report."""
-    outcome, inputs = train_locally(resource, inputs, reporter, interruption)
+    """Train in this process and write the report; see `train_locally`."""
+    outcome, inputs = train_locally(resource, inputs, reporter, interruption, networks)
     data_by_path = {input_.path: input_.opened_data for input_ in inputs}
     return replace(outcome, report=write_training_report(resource, outcome, data_by_path))
 
 
 def train_locally(
-    resource: OfflineTraining, inputs: Sequence[Input], reporter: Reporter, interruption: Interruption
+    resource: OfflineTraining,
+    inputs: Sequence[Input],
+    reporter: Reporter,
+    interruption: Interruption,
+    networks: Networks | None = None,
 ) -> tuple[Outcome, Sequence[Input]]:
-    """Train in this process; return the outcome and the inputs with their data."""
+    """Train in this process; return the outcome and the inputs with their data.
+
+    Args:
+        networks: the resource's networks, from `check_early`; None builds them.
+    """
     evaluation = resource.spec.evaluation_in_environment
     is_evaluated_here = evaluation is not None and not evaluation.num_runners
     if not is_evaluated_here and resource.spec.sampler is None:
         close_unplayed_environments()  # a simulator may hold memory that this training can use
     inputs = prepare_inputs(resource, inputs, reporter, interruption)
-    return TrainingRun(resource, make_sources(inputs), reporter, interruption).execute(), inputs
+    run = TrainingRun(resource, make_sources(inputs), reporter, interruption, networks=networks)
+    return run.execute(), inputs
 
 
 def _checkpoint_of(resource: OfflineRecording, references: References) -> str | None:

@@ -1,6 +1,6 @@
 """Fields of a resource that have no effect on a machine or cluster, and notes on them if a user sets them.
 
-A test searches the code's syntax trees for fields that nothing reads, and compares them with this list.
+A test searches the code for fields that nothing reads, and compares them with `INEFFECTIVE_EVERYWHERE`.
 """
 
 from __future__ import annotations

@@ -173,11 +173,11 @@ class _SearchRunner:
 
     def _check_trial(self, trial: int, training: OfflineTraining) -> None:
         try:
-            inputs = check_early(training, _NO_RECORDINGS)
+            inputs, networks = check_early(training, _NO_RECORDINGS)
             sources = make_sources(prepare_inputs(training, inputs, self._reporter, self._interruption))
             # Both check that the data suit the algorithm and the evaluation.
             if self._plan.final_evaluation.set_aside is None:
-                make_offline_trainer(training, sources).close()
+                make_offline_trainer(training, sources, networks=networks).close()
             else:
                 check_set_aside(planning.with_evaluation(training, self._plan.final_evaluation), sources)
         except Interrupted:

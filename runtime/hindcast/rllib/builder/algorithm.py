@@ -43,7 +43,7 @@ from hindcast.run.stop_criteria import add_evaluation
 from hindcast.run.training.live_source import find_episode_players
 from hindcast.run.training.offline_trainer import make_offline_trainer
 from hindcast.run.training.online_trainer import make_online_trainer
-from hindcast.run.training.trainer import Trainer, make_policy_and_learner, notes_on_policy
+from hindcast.run.training.trainer import Trainer, build_networks, notes_on_policy
 from hindcast.run.training.warm_start import load_initial_policy
 from hindcast.storage.location import resolve
 
@@ -496,7 +496,8 @@ def _make_trainer(plan: BuildPlan, reporter: Reporter) -> Trainer:
         assert plan.recording is not None
         environment, seed = plan.recording.spec.environment, plan.recording.spec.seed
         algorithm, spaces = build(plan.algorithm, plan.config), environment_spaces(environment)
-        policy, learner = make_policy_and_learner(algorithm, spaces, plan.model, environment, seed=seed)
+        networks = build_networks(algorithm, spaces, plan.model, environment, seed=seed)
+        policy, learner = networks.make_policy_and_learner()
         return Trainer(plan.algorithm, policy, learner, None, notes=notes_on_policy(policy, plan.model))
     if plan.is_online:
         return make_online_trainer(plan.training, plan.training.spec, plan.num_envs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from functools import partial
@@ -27,7 +28,7 @@ from hindcast.run.evaluation.held_out_evaluation import (
 from hindcast.run.placement import LOCAL, Placement, choose_learner_device
 from hindcast.run.spaces import determine_spaces
 from hindcast.run.training.live_source import make_live_source
-from hindcast.run.training.trainer import Trainer, make_policy_and_learner, notes_on_policy
+from hindcast.run.training.trainer import Networks, Trainer, build_networks, notes_on_policy
 from hindcast.run.training.warm_start import warm_start
 from hindcast.user_code import calling
 
@@ -37,7 +38,9 @@ def make_offline_trainer(
     sources: Sequence[Source],
     placement: Placement = LOCAL,
     group: Group | None = None,
+    *,
     initial_num_learners: int | None = None,
+    networks: Networks | None = None,
 ) -> Trainer:
     """Create the trainer of an `OfflineTraining` for this learner of the group.
 
@@ -47,6 +50,7 @@ def make_offline_trainer(
         placement: provides the executor that reads the data.
         group: the learners; None for a single one.
         initial_num_learners: number of learners when the revision started; None takes the resource's.
+        networks: the resource's networks; None builds them.
 
     Raises:
         NoCudaDevice: a GPU was requested or assigned, and torch finds none.
@@ -58,9 +62,6 @@ def make_offline_trainer(
     # The other learners wait for this before they create their trainers (`follow_first_learner`).
     group.broadcast(["open", initial_num_learners])
     device, clamp_note = choose_learner_device(spec.learners, placement.is_one_machine)
-    algorithm = make_algorithm(resource)
-    if spec.learners.compile:
-        compile_losses(algorithm)
     offline, held_out_data = spec.offline, None
     # Set-aside episodes are removed first, so that `heldOut` is a fraction of the remaining ones.
     if offline is not None and offline.set_aside is not None:
@@ -68,10 +69,18 @@ def make_offline_trainer(
     if offline is not None and offline.held_out is not None:
         sources, holdouts = split_episodes(sources, offline, "heldOut")
         held_out_data = merge_datasets(holdouts, "Rename")
-    spaces = determine_spaces(resource, sources)
-    policy, learner = make_policy_and_learner(
-        algorithm, spaces, spec.model, spec.environment, seed=spec.seed, device=device, group=group
+    networks = networks or build_networks(
+        make_algorithm(resource),
+        determine_spaces(resource, sources),
+        spec.model,
+        spec.environment,
+        seed=spec.seed,
     )
+    algorithm, spaces = networks.algorithm, networks.spaces
+    uncompiled_algorithm = copy.copy(algorithm)
+    if spec.learners.compile:
+        compile_losses(algorithm)
+    policy, learner = networks.make_policy_and_learner(device, group)
     notes = [*([clamp_note] if clamp_note else []), *notes_on_policy(policy, spec.model)]
     with calling(f"{spec.algorithm}.needs"):
         needs = needs_for(algorithm, policy.module)
@@ -123,7 +132,7 @@ def make_offline_trainer(
         held_out_evaluator = HeldOutEvaluator(
             resource,
             held_out_data,
-            algorithm=make_algorithm(resource),  # a second instance, because its losses must not be compiled
+            algorithm=uncompiled_algorithm,
             needs=needs,
             learner=learner,
             policy=policy,

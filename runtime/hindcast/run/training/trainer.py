@@ -9,7 +9,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Protocol, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.model import ModelSpec
@@ -256,39 +256,68 @@ class Trainer:
             self.held_out_evaluator.close()
 
 
-def make_policy_and_learner(
+@dataclass(frozen=True, eq=False)
+class Networks:
+    """The networks of a training before its first update, with what they were built from.
+
+    Attributes:
+        algorithm: algorithm that built them.
+        spaces: spaces of the environment or of the data.
+        preprocessing: steps between the environment and the policy's network.
+        nets: networks by name, on the CPU until `make_policy_and_learner` moves them.
+        seed: seed of the run.
+        generator_state: state of torch's generator after the weights were drawn; dropout continues from it.
+    """
+
+    algorithm: Algorithm
+    spaces: Spaces
+    preprocessing: Preprocessing
+    nets: nn.ModuleDict
+    seed: int
+    generator_state: Tensor
+
+    def make_policy_and_learner(
+        self, device: torch.device | str = "cpu", group: Group | None = None
+    ) -> tuple[Policy, Learner]:
+        """Return the policy that acts with the networks, and their learner."""
+        # Other code may have drawn numbers since the networks were built.
+        torch.manual_seed(self.seed)
+        torch.set_rng_state(self.generator_state)
+        nets = self.nets.to(device)
+        policy = Policy(cast(RLModule, nets["policy"]), self.preprocessing, *self.spaces)
+        return policy, Learner(self.algorithm, nets, device, self.seed, group)
+
+
+def build_networks(
     algorithm: Algorithm,
     spaces: Spaces,
     model: ModelSpec,
     environment: EnvironmentSpec | None,
     *,
     seed: int,
-    device: torch.device | str = "cpu",
-    group: Group | None = None,
-) -> tuple[Policy, Learner]:
-    """Create networks for these spaces, and return the policy that acts with them and their learner.
+) -> Networks:
+    """Build an algorithm's networks for these spaces.
 
     Raises:
         SpecError: the model's options do not fit, or the algorithm does not build `model.moduleClass`.
     """
     preprocessing = Preprocessing.from_specs(spaces.observation, spaces.action, model, environment)
     inputs = ModelInputs(preprocessing.observation_space, preprocessing.action_space, model)
-    nets = new_networks(algorithm, inputs, seed).to(device)
-    module = cast(RLModule, nets["policy"])
+    nets = new_networks(algorithm, inputs, seed)
+    module = nets["policy"]
     if model.module_class is not None and type(module) is not module_class_of(model):
         raise SpecError(
             f"spec.model.moduleClass is {model.module_class!r}, but {type(algorithm).__name__} builds its own "
             f"policy, {type(module).__name__}: its networks() must use inputs.policy()."
         )
-    policy = Policy(module, preprocessing, spaces.observation, spaces.action)
-    return policy, Learner(algorithm, nets, device, seed, group)
+    return Networks(algorithm, spaces, preprocessing, nets, seed, torch.get_rng_state())
 
 
 def notes_on_policy(policy: Policy, model: ModelSpec, path: str = "spec.model") -> list[str]:
     """Return notes for the user on a policy before it is trained.
 
     Args:
-        policy: policy from `make_policy_and_learner`.
+        policy: the policy with new networks.
         model: model section that it was built from.
         path: path of that section in the resource.
 

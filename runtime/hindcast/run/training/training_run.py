@@ -16,6 +16,7 @@ from hindcast.learn.checkpoint import MODULE, Checkpoint, CheckpointStore, find_
 from hindcast.learn.group import Group
 from hindcast.learn.ranks import Ranks
 from hindcast.models.policy import Policy
+from hindcast.models.policy_files import copy_policy
 from hindcast.names import EPISODE_RETURN_MEAN
 from hindcast.pipeline.offline_data import Source
 from hindcast.report.events import Outcome, Progress, Reporter, State
@@ -50,7 +51,7 @@ from hindcast.run.stop_criteria import (
     should_stop,
 )
 from hindcast.run.training.offline_trainer import make_offline_trainer
-from hindcast.run.training.trainer import Trainer
+from hindcast.run.training.trainer import Networks, Trainer
 from hindcast.storage.location import Location
 
 SUCCESS_FILE = "success.json"
@@ -74,6 +75,7 @@ class TrainingRun:
         interruption: checked before each update.
         placement: starts the processes that read data and evaluate.
         group: the learners; this process is the first one, which decides, evaluates and writes.
+        networks: the resource's networks; None builds them.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class TrainingRun:
         placement: Placement = LOCAL,
         *,
         group: Group | None = None,
+        networks: Networks | None = None,
     ) -> None:
         self._resource = resource
         self._sources = sources
@@ -93,6 +96,7 @@ class TrainingRun:
         self._interruption = interruption
         self._placement = placement
         self._group = group or Group()
+        self._networks = networks
         self._callbacks = TrainingCallbacks(resource.spec.callbacks)
         self._selection_metric = selection_metric(resource.spec)
         self._measurement_hash = measurement_hash(resource.spec)
@@ -152,6 +156,7 @@ class TrainingRun:
             self._placement,
             self._group,
             initial_num_learners=initial_num_learners(self._folder, self._resource),
+            networks=self._networks,
         )
         for note in trainer.notes:
             self._reporter.note(self._name, note)
@@ -372,7 +377,7 @@ class TrainingRun:
             self._reporter.progress(self._make_progress(last_result))
             self._mark_best(checkpoint, end_result, at_end=True)
         best_checkpoint = self._store.best()
-        Policy.load((best_checkpoint or checkpoint).location).save(self._folder.child(MODULE))
+        copy_policy((best_checkpoint or checkpoint).module, self._folder.child(MODULE))
         return {
             "specHash": spec_hash(self._resource),
             "iterations": trainer.iteration,
