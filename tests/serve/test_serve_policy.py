@@ -213,15 +213,15 @@ def test_same_requests_at_the_same_time_are_executed_once_before_close(
 ) -> None:
     calls, may_return = [], threading.Event()
 
-    def log_returns(**arguments: Any) -> None:
+    def end_episode(**arguments: Any) -> None:
         calls.append(arguments)
         may_return.wait()
 
-    monkeypatch.setattr(server, "log_returns", log_returns)
-    document = json.dumps({"episode_id": "a", "reward": 1})
+    monkeypatch.setattr(server, "end_episode", end_episode)
+    document = json.dumps({"episode_id": "a", "observation": [0, 0, 0, 0]})
     with ThreadPoolExecutor() as pool:
         answers = [
-            pool.submit(send_request, http_server, "log_returns", document, Idempotency_Key="one")
+            pool.submit(send_request, http_server, "end_episode", document, Idempotency_Key="one")
             for _ in range(3)
         ]
         while not calls:

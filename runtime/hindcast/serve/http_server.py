@@ -38,7 +38,7 @@ _IDLE_TIMEOUT_SECONDS: Final = 300
 _CLOSE_TIMEOUT_SECONDS: Final = 30
 _MAX_HEADER_BYTES: Final = 1 << 16
 _NUM_THREADS: Final = 32
-"""Requests that run at the same time; the others wait. The policy decides one after another in any case."""
+"""Requests that may wait for storage at the same time."""
 _MAX_STORED_ANSWERS: Final = 10_000
 _FIELDS_BY_METHOD: Final[Mapping[str, tuple[set[str], set[str]]]] = {
     "start_episode": (set(), {"episode_id"}),
@@ -217,13 +217,22 @@ class _Dispatcher:
         """Return the answer to a request. Requests with the same key are executed once; None stands for no key."""
         answer = self._answers.get(key) if key is not None else None
         if answer is None:
-            # In a thread, because a policy may compute, and storage may block, for long.
-            answer = asyncio.get_running_loop().run_in_executor(self._pool, self._call, method, body)
+            answer = self._start_call(method, body)
             if key is not None:
                 self._answers[key] = answer
                 if len(self._answers) > _MAX_STORED_ANSWERS:
                     self._answers.popitem(last=False)
-        return await asyncio.shield(answer)  # other requests may wait for it too
+        return answer.result() if answer.done() else await asyncio.shield(answer)
+
+    def _start_call(self, method: str, body: bytes) -> asyncio.Future[Answer]:
+        loop = asyncio.get_running_loop()
+        # Another thread would add 0.1 ms to each request, and only the end of an episode may write a whole file. A log
+        # on an object store is flushed every second, for which every method waits.
+        if self._policy.log.is_local and method != "end_episode":
+            answer = loop.create_future()
+            answer.set_result(self._call(method, body))
+            return answer
+        return loop.run_in_executor(self._pool, self._call, method, body)
 
     def _call(self, method: str, body: bytes) -> Answer:
         """Execute a request and return the answer, which describes an error of the method."""
