@@ -27,7 +27,11 @@ CASES = {
 
 
 @pytest.fixture(autouse=True)
-def _reset_dynamo():
+def _reset_dynamo(request):
+    """Forget compiled functions; tests without the mark `slow` compile none, and need not import the compiler."""
+    if request.node.get_closest_marker("slow") is None:
+        yield
+        return
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
@@ -114,6 +118,7 @@ class CountingBC(BC):
         return super().losses(nets, batch, step)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm_class", "problem"),
     [

@@ -25,6 +25,7 @@ from hindcast.run.interruption import Interruption, catch_signals
 from hindcast.run.placement import LOCAL
 from hindcast.run.planning import plan
 from hindcast.threads import num_processors
+from layers import slow_except
 from support import WALK, MemoryReporter, make_policy, record, recording, training
 
 RECORDING = """\
@@ -105,7 +106,7 @@ class TestMistakes:
         assert not reporter.outcomes
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", slow_except([1], [1, 2]))
 def test_environment_is_created_once_per_slot(
     load: Load, reporter: MemoryReporter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replicas: int
 ) -> None:

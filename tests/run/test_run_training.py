@@ -439,9 +439,11 @@ class TestContinuation:
         "evaluation",
         [
             {"duration": 5},
-            {"interval": 1, "duration": 5},
-            {"interval": 2, "duration": 5},
-            {"offline": {"heldOut": 0.4, "estimates": ["wis"], "explore": True}},
+            pytest.param({"interval": 1, "duration": 5}, marks=pytest.mark.slow),
+            pytest.param({"interval": 2, "duration": 5}, marks=pytest.mark.slow),
+            pytest.param(
+                {"offline": {"heldOut": 0.4, "estimates": ["wis"], "explore": True}}, marks=pytest.mark.slow
+            ),
             {"offline": {"heldOut": 0.4, "estimates": ["wis"], "explore": True, "interval": 1}},
         ],
         ids=[
@@ -562,7 +564,7 @@ class TestContinuation:
         ("first_evaluation", "second_evaluation"),
         [
             ({"interval": 1, "duration": 1}, {"interval": 1, "duration": 20, "explore": True}),
-            (
+            pytest.param(
                 {"offline": {"heldOut": 0.4, "interval": 1, "estimates": ["dm"], "modelUpdates": 300}},
                 {
                     "offline": {
@@ -573,6 +575,7 @@ class TestContinuation:
                         "gamma": 0,
                     }
                 },
+                marks=pytest.mark.slow,
             ),
         ],
         ids=["returns", "estimates"],

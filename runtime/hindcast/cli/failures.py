@@ -25,23 +25,12 @@ EXIT_CODES = {
     EXIT_INTERRUPTED: "interrupted; run the command again to resume",
 }
 
-_EXTRAS = {"kubernetes": "cluster"} | dict.fromkeys(
-    (
-        "fsspec",
-        "gymnasium",
-        "jinja2",
-        "matplotlib",
-        "msgpack",
-        "numpy",
-        "orjson",
-        "pyarrow",
-        "ray",
-        "safetensors",
-        "tensorboard",
-        "torch",
-    ),
-    "runtime",
-)
+_PACKAGES_BY_EXTRA = {
+    "cluster": "kubernetes",
+    "runtime": "fsspec gymnasium jinja2 matplotlib msgpack numpy orjson pyarrow ray safetensors tensorboard torch",
+    "serve": "httptools starlette uvicorn",
+}
+_EXTRAS = {package: extra for extra, packages in _PACKAGES_BY_EXTRA.items() for package in packages.split()}
 """Package -> the extra that installs it."""
 
 
