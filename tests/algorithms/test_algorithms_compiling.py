@@ -12,6 +12,7 @@ from hindcast.algorithms.bc import BC
 from hindcast.errors import SpecError
 from hindcast.learn.compiling import compile_losses
 from hindcast.learn.learner import Learner
+from user_errors import raises_user_error
 
 CHOICES = Discrete(3, start=1)
 CASES = {
@@ -94,9 +95,10 @@ def test_inductor_equals_eager():
 
 def test_algorithm_without_compiled_methods_is_refused():
     algorithm, _ = build_algorithm("FQL")
-    with pytest.raises(
+    with raises_user_error(
         SpecError,
-        match=r"spec.learners.compile: torch.compile does not support the losses of FQL as one graph",
+        "torch.compile does not support the losses of FQL as one graph",
+        field="spec.learners.compile",
     ):
         compile_losses(algorithm)
 
