@@ -13,6 +13,7 @@ from hindcast.errors import SpecError
 from hindcast.learn.compiling import compile_losses
 from hindcast.learn.learner import Learner
 from support import trainable_space
+from user_errors import raises_user_error
 
 CHOICES = Discrete(3, start=1)
 OPTIONS = {
@@ -92,9 +93,10 @@ def test_inductor_equals_eager():
 
 def test_algorithm_without_compiled_methods_is_refused():
     algorithm, _ = build_algorithm("FQL")
-    with pytest.raises(
+    with raises_user_error(
         SpecError,
-        match=r"spec.learners.compile: torch.compile does not support the losses of FQL as one graph",
+        "torch.compile does not support the losses of FQL as one graph",
+        field="spec.learners.compile",
     ):
         compile_losses(algorithm)
 

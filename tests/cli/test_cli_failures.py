@@ -71,10 +71,17 @@ def test_debug_adds_traceback(hindcast, resources, monkeypatch):
 
 
 def test_json_failure_is_a_document(hindcast, resources, monkeypatch):
-    monkeypatch.setattr(execute_module, "execute", make_raising_execute(errors.DataError("no rows")))
+    monkeypatch.setattr(
+        execute_module, "execute", make_raising_execute(errors.DataError("no rows", path="a.csv", row=3))
+    )
     result = hindcast("run", resources, "--json")
-    assert json.loads(result.out) == {"error": {"type": "DataError", "message": "no rows", "exitCode": 3}}
-    assert result.err == "error: no rows\n"
+    assert json.loads(result.out)["error"] == {
+        "type": "DataError",
+        "message": "a.csv, row 3: no rows",
+        "exitCode": 3,
+        "problems": [{"message": "a.csv, row 3: no rows", "path": "a.csv", "row": 3}],
+    }
+    assert result.err == "error: a.csv, row 3: no rows\n"
 
 
 def test_defect_saves_traceback_to_file(hindcast, resources, monkeypatch):

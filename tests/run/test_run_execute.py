@@ -27,6 +27,7 @@ from hindcast.run.planning import plan
 from hindcast.threads import num_processors
 from layers import slow_except
 from support import WALK, MemoryReporter, make_policy, record, recording, training
+from user_errors import raises_user_error
 
 RECORDING = """\
 apiVersion: hindcast.dev/v1alpha1
@@ -211,7 +212,7 @@ class TestOrder:
     ) -> None:
         source = "recordingRef: {name: first}\n      format: Images"
         resources = load(("recording", "first", "{random: {}}"), ("training", "clone", source))
-        with pytest.raises(SpecError, match=r"spec\.input\[0\]\.format is Images"):
+        with raises_user_error(SpecError, "is Images", field="spec.input[0].format"):
             execute(resources, reporter)
         assert not (tmp_path / "first").exists()
 

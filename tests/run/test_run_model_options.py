@@ -132,7 +132,7 @@ def find_wrong_options(name: str, case: Case, actions: gym.Space[Any]) -> Iterat
         if default_policy and changed_policy:
             resource = training("runs", "data", model={**case.model, option: value})
             notes = notes_on_ineffective_fields(resource, is_one_machine=True)
-            notes += notes_on_policy(changed_policy.policy, resource.spec.model)
+            notes += map(str, notes_on_policy(changed_policy.policy, resource.spec.model))
             if (f"spec.model.{option}" in [note.split()[0] for note in notes]) != changed_policy.equals(
                 default_policy
             ):

@@ -43,6 +43,7 @@ from support import (
     training,
 )
 from toy_environments import Walk
+from user_errors import raises_user_error
 
 COMPOSITE = {"id": "toy_environments:Composite"}
 EXPERT = {
@@ -550,7 +551,7 @@ class TestPolicy:
 
     def test_expert_with_missing_initial_checkpoint_is_refused(self, tmp_path: Path) -> None:
         expert = {**EXPERT, "initialCheckpoint": "nowhere"}
-        with pytest.raises(DataError, match=r"spec\.policy\.train\.initialCheckpoint: .*nowhere"):
+        with raises_user_error(DataError, "nowhere", field="spec.policy.train.initialCheckpoint"):
             record(recording(tmp_path / "data", policy={"train": expert}))
 
 

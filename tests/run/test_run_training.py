@@ -34,6 +34,7 @@ from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import resolve
 from support import WALK, MemoryReporter, StopAfter, make_policy, record, recording, train, training
 from toy_pipeline import ObservationLog
+from user_errors import raises_user_error
 
 NUM_STEPS = 1000
 
@@ -242,8 +243,8 @@ class TestStop:
         )
         trainer.begin()
         assert trainer.iterate()["num_updates_lifetime"] == 5
-        with pytest.raises(
-            SpecError, match=r"spec\.stop: the training ended at update 5; raise spec\.stop to continue"
+        with raises_user_error(
+            SpecError, r"the training ended at update 5; raise spec\.stop to continue", field="spec.stop"
         ):
             trainer.iterate()
         assert trainer.iteration == 1
@@ -775,7 +776,7 @@ class TestInitialCheckpoint:
     )
     def test_other_model_is_refused(self, tmp_path: Path, walks: Path, model: dict[str, Any]) -> None:
         make_policy(WALK).save(tmp_path / "policy")
-        with pytest.raises(SpecError, match=r"spec\.initialCheckpoint: .*model"):
+        with raises_user_error(SpecError, "model", field="spec.initialCheckpoint"):
             self.train_from(tmp_path / "runs", walks, tmp_path / "policy", model=model)
 
     @pytest.mark.parametrize(
@@ -914,7 +915,7 @@ class TestInitialCheckpoint:
             assert torch.equal(tensor, policy.values.state_dict()[name]), name
 
     def test_missing_initial_checkpoint_is_named(self, tmp_path: Path, walks: Path) -> None:
-        with pytest.raises(DataError, match=r"spec\.initialCheckpoint: .*nowhere"):
+        with raises_user_error(DataError, "nowhere", field="spec.initialCheckpoint"):
             self.train_from(tmp_path / "runs", walks, tmp_path / "nowhere")
 
 

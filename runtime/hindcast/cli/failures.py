@@ -50,7 +50,13 @@ def report_failure(error: BaseException, command: str, screen: Screen) -> int:
 
 def failure_document(error: BaseException, message: str, exit_code: int) -> dict[str, Any]:
     """Return the document that `--json` prints for a failure."""
-    return {"type": type(error).__name__, "message": message, "exitCode": exit_code}
+    problems = error.problems if isinstance(error, UserError) else ()
+    return {
+        "type": type(error).__name__,
+        "message": message,
+        "exitCode": exit_code,
+        "problems": [problem.to_json() for problem in problems],
+    }
 
 
 def _message_and_code(error: BaseException, command: str, screen: Screen) -> tuple[str, int]:

@@ -223,9 +223,10 @@ class _Image(_LeafEncoder):
             height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
             if height < 1 or width < 1:
                 raise SpecError(
-                    f"model.convFilters: [{channels_out}, {kernel}, {stride}] leaves nothing of the "
+                    f"[{channels_out}, {kernel}, {stride}] leaves nothing of the "
                     f"{space.shape[0]}x{space.shape[1]} images of {leaf!r}; use smaller kernels or strides, or "
-                    "convPadding: same."
+                    "convPadding: same.",
+                    field="model.convFilters",
                 )
             convolution = nn.Conv2d(channels, channels_out, kernel, stride)
             assert convolution.bias is not None

@@ -158,8 +158,8 @@ class TrainingRun:
             initial_num_learners=initial_num_learners(self._folder, self._resource),
             networks=self._networks,
         )
-        for note in trainer.notes:
-            self._reporter.note(self._name, note)
+        for message in map(str, trainer.notes):
+            self._reporter.note(self._name, message)
         evaluations = Evaluations(
             self._resource, self._store, self._reporter, self._placement, self._callbacks
         )
@@ -191,7 +191,8 @@ class TrainingRun:
         if saved_hash not in {spec_hash(self._resource), *claimed_hashes(self._folder)}:
             raise OutputConflict(
                 f"{latest_checkpoint.location} was written with spec hash {saved_hash}, and {self._name} has "
-                f"{spec_hash(self._resource)}: raise spec.revision, or set another checkpoint.path."
+                f"{spec_hash(self._resource)}: raise spec.revision, or set another checkpoint.path.",
+                mentions=("spec.revision",),
             )
         trainer.load(latest_checkpoint)
         # A lost owner record is replaced only after the checkpoint was checked: a record with another number of
