@@ -100,7 +100,7 @@ class InputSource(Model):
     """Whether Box actions are in [-1, 1], as a policy produces them, or in the environment's range. Default: from the
     data; recordings of Hindcast and RLlib are normalised, other data are not."""
     ignore_final_observation: bool = False
-    """Read data that have no next observations; the last observation of an episode is then zeros."""
+    """Read data that have no next observations; the last observation of an episode is then repeated."""
     prepare: PrepareSpec = PrepareSpec()
     """Rules for assembling complete episodes from rows."""
 

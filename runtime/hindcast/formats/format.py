@@ -32,7 +32,7 @@ class ReadOptions:
         filter: comparisons; a row is read only if it passes all of them.
         compress_columns: Hindcast's names of the columns that may hold compressed cells; with None any column may.
         ignore_final_observation: whether to read data without next observations; each episode's last observation is
-            then zeros.
+            then repeated.
         options: the format's own options, `readOptions` in a resource.
         keys: name -> value of the columns that are stored in the names of a file's folders (`day=3`).
         mapper: import path of the user's class that converts rows of text, images, binary files or Ray Data to episodes

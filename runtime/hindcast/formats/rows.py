@@ -30,7 +30,7 @@ class Rows:
         terminated: `[R]` whether the environment ended the episode with this step.
         truncated: `[R]` whether the episode was cut off after this step.
         next_missing: `[R]` whether a row has no next observation although the data have next observations; `new_obs`
-            is zero there.
+            repeats `obs` there.
         path: the file, as the user wrote it.
         row: `[R]` index of each row in the file.
         eps_id: `[R]` episode ids, object array of `str`; None if the data have no ids.

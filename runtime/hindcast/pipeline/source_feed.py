@@ -129,7 +129,8 @@ class SourceFeed:
         work = (UnitInEpoch(self._dataset.units[unit], window.epoch) for unit in window.units)
         for block in self._stream(work):
             observations = leaves_of(Columns.OBS, block.columns)
-            preprocessing.update({leaf: block.columns[leaf] for leaf in observations})
+            # Final observations are left out: no policy acts on them, and those of some data are not recorded.
+            preprocessing.update({leaf: block.columns[leaf][block.obs_row] for leaf in observations})
 
     def plan(self) -> dict[str, Any]:
         """Return what will be done with the data and why, as JSON."""

@@ -28,7 +28,7 @@ from hindcast.storage.location import Location
 
 _FINAL_OBS_REMEDIES: Final = (
     "set prepare.cutOffSteps: Drop to leave out the last steps of episodes that did not terminate, or "
-    "set ignoreFinalObservation: true to use zeros"
+    "set ignoreFinalObservation: true to repeat the last observation"
 )
 
 
@@ -186,16 +186,18 @@ def _rows_without_next_obs(steps: Steps, index: I64, is_last: Bool, rules: Rules
     return is_missing
 
 
-def _final_findings(steps: Steps, zero_rows: I64, dropped_rows: I64, rules: Rules) -> dict[FindingKind, Any]:
+def _final_findings(
+    steps: Steps, repeated_rows: I64, dropped_rows: I64, rules: Rules
+) -> dict[FindingKind, Any]:
     """Report the last rows of fragments whose next observation is not in the data.
 
     Args:
         steps: all rows.
-        zero_rows: the rows that get zeros as next observation.
+        repeated_rows: the rows that get their own observation as next observation.
         dropped_rows: the rows that are dropped.
         rules: the rules, which locate rows.
     """
-    rows: dict[FindingKind, I64] = {"zeros": zero_rows, "cut_off": dropped_rows}
+    rows: dict[FindingKind, I64] = {"no_final_obs": repeated_rows, "cut_off": dropped_rows}
     return {
         kind: rules.make_finding(steps, np.sort(indices)) for kind, indices in rows.items() if len(indices)
     }
@@ -213,15 +215,9 @@ def _drop_last_steps(steps: Steps, new_last_rows: I64, dropped_rows: I64) -> Ste
     for name in leaves_of(Columns.OBS, steps.columns):
         obs = steps.columns[name]
         recorded_next_obs = steps.columns.get(next_leaf(name))
-        # If the data have no next observations, a last row that is not dropped terminates its episode; its next
-        # observation stays zero.
-        next_obs = (
-            np.full_like(obs, "" if obs.dtype == object else 0)
-            if recorded_next_obs is None
-            else recorded_next_obs.copy()
-        )
-        columns[next_leaf(name)] = next_obs
+        next_obs = (obs if recorded_next_obs is None else recorded_next_obs).copy()
         next_obs[new_last_rows] = obs[dropped_rows]
+        columns[next_leaf(name)] = next_obs
     return replace(steps, columns=columns, truncated=truncated)
 
 
@@ -309,14 +305,15 @@ def _with_agent_ids(
 def _make_observations(
     obs: NDArray[Any], next_obs: NDArray[Any] | None, index: I64, last_rows: I64, episode_block: Block
 ) -> NDArray[Any]:
-    """Return `[K + N, *shape]`: the observations of each episode, then its final observation (zero if unknown)."""
-    observations = np.zeros((len(index) + episode_block.num_episodes, *obs.shape[1:]), dtype=obs.dtype)
+    """Return `[K + N, *shape]`: the observations of each episode, then its final observation.
+
+    An unknown final observation is the last one again: no other value is sure to be in the space. Statistics of
+    observations count those of steps only, so it is never counted.
+    """
+    observations = np.empty((len(index) + episode_block.num_episodes, *obs.shape[1:]), dtype=obs.dtype)
     observations[episode_block.obs_row] = obs[index]
     final_rows = episode_block.obs_start + episode_block.length
-    if next_obs is not None:
-        observations[final_rows] = next_obs[last_rows]
-    elif obs.dtype == object:
-        observations[final_rows] = ""
+    observations[final_rows] = (obs if next_obs is None else next_obs)[last_rows]
     return observations
 
 

@@ -25,7 +25,7 @@ FindingKind = Literal[
     "restarts",
     "unlike",
     "dropped",
-    "zeros",
+    "no_final_obs",
     "cut_off",
 ]
 _ORDERS: Final = {
@@ -57,9 +57,9 @@ _SENTENCES: Final[dict[FindingKind, tuple[str, str]]] = {
         "the obs of {} rows differs from the new_obs of the row before each; obs is used",
     ),
     "dropped": ("1 row of an unfinished episode was dropped", "{} rows of unfinished episodes were dropped"),
-    "zeros": (
-        "1 episode has no observation after its last step (no new_obs); zeros stand in for it",
-        "{} episodes have no observation after their last step (no new_obs); zeros stand in for them",
+    "no_final_obs": (
+        "1 episode has no observation after its last step (no new_obs); its last observation is repeated",
+        "{} episodes have no observation after their last step (no new_obs); their last observation is repeated",
     ),
     "cut_off": (
         "1 last step was left out, since there is no new_obs and its episode did not terminate",
@@ -163,7 +163,7 @@ class Rules:
         spec: the `prepare` section of the input.
         paths: path of each part's file.
         is_filtered: whether a filter may have dropped rows.
-        should_zero_final_obs: whether zeros replace a missing observation after an episode's last row.
+        should_repeat_final_obs: whether the observation of an episode's last row replaces a missing one after it.
         is_grouped: whether rows have episode ids, by which they are grouped. Otherwise rows are in stored order, and
             an episode ends where its flags, `t` or observations say so.
     """
@@ -171,7 +171,7 @@ class Rules:
     spec: PrepareSpec
     paths: Sequence[str]
     is_filtered: bool = False
-    should_zero_final_obs: bool = False
+    should_repeat_final_obs: bool = False
     is_grouped: bool = True
 
     @property
@@ -182,7 +182,7 @@ class Rules:
     @property
     def can_lack_final_obs(self) -> bool:
         """True if the observation after an episode's last row may be missing."""
-        return self.should_zero_final_obs or self.spec.cut_off_steps == "Drop"
+        return self.should_repeat_final_obs or self.spec.cut_off_steps == "Drop"
 
     @property
     def should_join_gaps(self) -> bool:

@@ -115,7 +115,7 @@ class Preparer:
             spec=self.reading.prepare,
             paths=[part.path for part in source.parts],
             is_filtered=bool(options.filter),
-            should_zero_final_obs=options.ignore_final_observation,
+            should_repeat_final_obs=options.ignore_final_observation,
             is_grouped=first_rows is not None,
         )
         spec, normalized_actions = source.spec, self.reading.actions_normalized

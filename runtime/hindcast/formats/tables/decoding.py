@@ -89,8 +89,6 @@ def decode_rows(table: pa.Table, first_row: int, context: TableContext) -> Rows 
             if name not in (*ROLE_COLUMNS, Columns.INFOS) and not is_empty:
                 columns.update(cast_to_spec(_decode_source(table, name, source, context), spec))
         check_next_observations(columns)
-        if next_missing.any():
-            _zero_missing(columns, next_missing)
         _check_rewards(columns)
         is_from_hindcast = bool(spec.leaves)  # then the details in the infos name agent and module
         columns |= {} if is_from_hindcast else decode_agents(table, plan)
@@ -286,11 +284,3 @@ def _fill_next_observations(table: pa.Table, plan: TablePlan) -> tuple[pa.Table,
             table = table.set_column(position, table.schema.field(next_name), candidates.take(pa.array(rows)))
             missing |= is_null
     return table, missing
-
-
-def _zero_missing(columns: Arrays, missing: Bool) -> None:
-    """Set missing next observations, which `_fill_next_observations` has filled, to zero or empty text."""
-    for name, column in columns.items():
-        if root(name) == Columns.NEXT_OBS:
-            columns[name] = np.array(column)
-            columns[name][missing] = "" if column.dtype == object else 0
