@@ -66,8 +66,10 @@ def check_spec(
             )
         for name, leaf_space in expected_leaves.items():
             leaf = spec.leaves[name]
-            if not _fits_space(leaf.dtype, leaf.shape, leaf_space):
+            if not fits_space(leaf.dtype, leaf.shape, leaf_space):
                 advice = "; replace each text by a number" if leaf.kind == "text" else ""
+                if isinstance(leaf_space, spaces.Discrete) and leaf.shape == (leaf_space.n,):
+                    advice = "; if it is one-hot, store the index of the 1"
                 raise DataError(
                     f"{path}: {name!r} is {leaf}, but the space has {describe_space(leaf_space)}{advice}"
                 )
@@ -123,6 +125,8 @@ def check_block(
             name, column, None if isinstance(space, spaces.Box) and not is_bounded else space
         ):
             _, sentence = describe_fault(block, name, fault, locate)
+            if is_bounded and isinstance(space, spaces.Box) and fault.kind == "outside-space":
+                sentence += "; widen the space (spec.actionSpace), or clip the actions in the data"
             raise DataError(sentence)
 
 
@@ -187,7 +191,7 @@ def values_outside_space(column: NDArray[Any], space: gym.Space | None) -> NDArr
     return is_outside if is_outside.any() else None
 
 
-def _fits_space(dtype: np.dtype | None, shape: tuple[int, ...], space: gym.Space | None) -> bool:
+def fits_space(dtype: np.dtype | None, shape: tuple[int, ...], space: gym.Space | None) -> bool:
     """Return True if values of a dtype (None for text) and shape may be in the space; their range is not checked."""
     if isinstance(space, spaces.Text):
         return dtype is None

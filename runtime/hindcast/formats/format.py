@@ -53,6 +53,13 @@ class ReadOptions:
     mapper_training: Mapping[str, Any] = field(default_factory=dict)
 
 
+class NoRowsError(DataError):
+    """A file without rows, such as tools write for an empty part; it is left out if other files have rows."""
+
+    def __init__(self, location: Location) -> None:
+        super().__init__(f"{location} holds no rows: delete it, or leave it out of the paths")
+
+
 class Piece(NamedTuple):
     """A part of a file that is read at once, about 16 MiB. Pieces are pickled for worker processes.
 

@@ -45,6 +45,18 @@ class CellError(Exception):
         return RowError(damage_message(path, f"row {row}: {self}"), row)
 
 
+class DifferentCellError(CellError):
+    """A cell that can be decoded, but differs from others in its columns, shapes or kinds."""
+
+    def with_row(self, row: int) -> CellError:
+        """See `CellError.with_row`."""
+        return DifferentCellError(row, str(self))
+
+    def to_row_error(self, path: str, row: int) -> RowError:
+        """See `CellError.to_row_error`."""
+        return RowError(f"{path}, row {row}: {self}; keep such episodes in a dataset of their own", row)
+
+
 def first_true(flags: NDArray[np.bool_]) -> int | None:
     """Return the index of the first True; None if there is no True."""
     positions = np.flatnonzero(flags)

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 import orjson
 import pyarrow as pa
 
+from hindcast.datasets.folder_kinds import select_live_entries
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.sources import (
     check_distinct,
@@ -211,7 +212,7 @@ def _find_source_files_at(reading: Reading, location: Location) -> Iterator[Sour
         _refuse_runs(entries)
         for link in broken_links(entry for entry in entries if not is_hidden(entry.relative_path)):
             raise missing_error(link)
-        locations = find_locations(entries, reading.format)
+        locations = find_locations(select_live_entries(match, entries), reading.format)
         if not locations:
             raise DataError(f"{match} holds no files")
         yield from (
