@@ -255,9 +255,9 @@ def _resolve_uri(scheme: str, uri: str) -> Location:
             f"the URI of {_CREDENTIALS.sub(f'{scheme}://', uri)} contains credentials: leave them out and "
             "set environment variables"
         )
-    if problem := _describe_invalid_part(path_without_scheme):
-        raise StorageError(f"{uri} {problem}")
     if bucket := open_bucket(scheme, path_without_scheme):
+        if problem := _describe_invalid_part(path_without_scheme):
+            raise StorageError(f"{uri} {problem}")
         return Location(*bucket, uri)
     return _resolve_by_pyarrow(uri) if scheme in _KNOWN_SCHEMES else _resolve_by_fsspec(scheme, uri)
 
