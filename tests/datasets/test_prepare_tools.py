@@ -476,3 +476,42 @@ def test_video_is_refused_by_name(tmp_path, head):
     (tmp_path / "episode_0.mp4").write_bytes(head + bytes(100))
     with pytest.raises(DataError, match=r"episode_0\.mp4 is a video: write its frames"):
         open_tool(tmp_path / "episode_0.mp4")
+
+
+LEFTOVERS: dict[str, bytes] = {
+    "_SUCCESS": b"",
+    "_metadata": b"PAR1",
+    ".part-00000.crc": b"crc\x00",
+    ".DS_Store": b"\x00\x00\x00\x01Bud1",
+    "README.md": b"# Data\n",
+    ".gitattributes": b"*.parquet lfs\n",
+    "dataset_info.json": b'{"features": {}}',
+    "params.json": b'[{"lr": 0.1}]',
+    "checksums.txt": b"abc  part\n",
+    "notes.csv": b"a,b\n1,2\n",
+    "thumbnail.png": encode_image(0),
+    "video.mp4": b"\x00\x00\x00\x20ftypisom",
+}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_leftovers_and_names_of_files_do_not_change_the_episodes(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    is_parquet, num_files = bool(rng.integers(2)), int(rng.integers(1, 13))
+    columns = [["episode"], ["episode", "step"], ["step"], []][seed % 4]
+    removed = {name: None for name in ("episode", "step") if name not in columns}
+    table = make_steps(**removed, obs=None, next_obs=None, obs_0=OBS[:, 0], next_obs_0=NEXT_OBS[:, 0])
+    bounds = np.sort(rng.integers(0, 16, num_files - 1))
+    (tmp_path / "data").mkdir()
+    for number, (start, stop) in enumerate(zip([0, *bounds], [*bounds, 15], strict=True), 1):
+        part, path = table.slice(start, stop - start), tmp_path / "data" / f"log_{number}"
+        if is_parquet:
+            pq.write_table(part, path.with_suffix(".parquet"))
+        else:
+            part.to_pandas().to_csv(path.with_suffix(".csv"), index=False)
+    for name in rng.choice(list(LEFTOVERS), 5, replace=False):
+        (tmp_path / "data" / name).write_bytes(LEFTOVERS[name])
+    block = kit.read_block(open_tool(tmp_path / "data"))
+    assert block.length.tolist() == LENGTHS
+    assert block.columns["obs"][block.obs_row].ravel() == pytest.approx(OBS[:, 0])
+    assert block.columns["rewards"] == pytest.approx(REWARDS)

@@ -72,7 +72,12 @@ class LeafValues:
         self.num_rows += block.num_steps
         if root(self.name) == Columns.OBS:
             # Final observations are left out: those of some data are not recorded.
-            self.sampled_rows.add(flat_values[block.obs_row][:, self.shown_dimensions])
+            shown_values = (
+                flat_values[:, self.shown_dimensions]
+                if len(self.shown_dimensions) < flat_values.shape[1]
+                else flat_values  # saves a copy
+            )
+            self.sampled_rows.add(np.take(shown_values, block.obs_row, axis=0))
         else:
             self.spread.add(flat_values[:, self.shown_dimensions])
             self.num_zeros += int((~flat_values.any(axis=1)).sum())

@@ -37,7 +37,10 @@ PREPARED_FILE: Final = "prepared.json"
 NOTE_ON_ACTIONS: Final = (
     "actions are read in the environment's units; if they are in [-1, 1], set actionsNormalized: true"
 )
-NOTE_ON_NORMALIZED_ACTIONS: Final = "actions are read as normalised to [-1, 1]; if they are in the environment's units, set actionsNormalized: false"
+NOTE_ON_NORMALIZED_ACTIONS: Final = (
+    "actions are read as normalised to [-1, 1]; if they are in the environment's units, set actionsNormalized: "
+    "false"
+)
 _NO_ENDS: Final = (
     "nothing in the data says where episodes end (no id, flag that is set or timestep), so each file was read as one "
     "episode; name such a column under `schema`, or set prepare.episodes to File if that is right"
