@@ -127,6 +127,8 @@ def check_block(
             _, sentence = describe_fault(block, name, fault, locate)
             if is_bounded and isinstance(space, spaces.Box) and fault.kind == "outside-space":
                 sentence += "; widen the space (spec.actionSpace), or clip the actions in the data"
+            elif isinstance(space, spaces.Discrete):
+                sentence += "; if the data count from another number, set the space's n and start"
             raise DataError(sentence)
 
 
