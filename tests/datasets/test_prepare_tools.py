@@ -215,6 +215,8 @@ def test_column_that_nobody_needs_is_left_out_with_a_note(tmp_path, kind):
     assert any("the column 'price' was left out" in note for note in dataset.notes)
     with pytest.raises(DataError, match="price"):
         open_tool(path, columns=["obs", "actions", "rewards", "price"])
+    with pytest.raises(DataError, match="action_logp"):
+        open_tool(path, schema={"action_logp": "price"})
 
 
 @pytest.mark.parametrize("partition_bytes", [1, 1 << 20])

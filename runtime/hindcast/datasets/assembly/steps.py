@@ -188,6 +188,7 @@ def _fit_columns(chunks: Sequence[Steps]) -> Sequence[Steps]:
         for name, column in chunk.columns.items()
     ):
         return chunks
+    reasons = {name: reason for chunk in reversed(chunks) for name, reason in chunk.left_out.items()}
     left_out: dict[str, str] = {}
     fitted_columns = [dict(chunk.columns) for chunk in chunks]
     for name in dict.fromkeys(name for chunk in chunks for name in chunk.columns):
@@ -203,11 +204,11 @@ def _fit_columns(chunks: Sequence[Steps]) -> Sequence[Steps]:
             for columns, array in zip(fitted_columns, fits, strict=True):
                 columns[name] = array
         elif root(name) not in _REQUIRED_COLUMNS:
-            left_out[name] = ONLY_SOME_FILES
+            left_out[name] = reasons.get(name, ONLY_SOME_FILES)
             for columns in fitted_columns:
                 columns.pop(name, None)
     return [
-        replace(chunk, columns=columns, left_out={**left_out, **chunk.left_out})
+        replace(chunk, columns=columns, left_out={**chunk.left_out, **left_out})
         for chunk, columns in zip(chunks, fitted_columns, strict=True)
     ]
 

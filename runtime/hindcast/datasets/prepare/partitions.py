@@ -184,7 +184,7 @@ def finish(job: Job, notes: tuple[str, ...]) -> None:
         requirement = "pass `filter`" if job.rules.is_filtered else "form an episode"
         raise DataError(f"{job.describe_files()} holds no rows that {requirement}")
     spec, left_out = _merge_specs(commits)
-    findings = findings.model_copy(update={"left_out": findings.left_out | left_out})
+    findings = findings.model_copy(update={"left_out": left_out | findings.left_out})
     commits = [_widen_partition(job.folder, commit, spec) for commit in commits]
     files = committed_files(commits)
     warnings = list(findings.warnings())

@@ -173,8 +173,8 @@ def _decode_source(table: pa.Table, name: str, source: LeafSource, context: Tabl
 
 def _can_leave_out(name: str, context: TableContext) -> bool:
     """Return whether data are read without a column that cannot be read: only if nothing and nobody requires it."""
-    is_requested = context.options.columns is not None and {name, root(name)} & set(context.options.columns)
-    return root(name) not in _REQUIRED_COLUMNS and not is_requested and not context.spec.leaves
+    requested_names = {*(context.options.columns or ()), *context.options.schema}
+    return not ({name, root(name)} & {*_REQUIRED_COLUMNS, *requested_names} or context.spec.leaves)
 
 
 def _assemble_vector(table: pa.Table, name: str, source: LeafSource, shape: tuple[int, ...]) -> NDArray[Any]:
