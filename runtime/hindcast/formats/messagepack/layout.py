@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -180,13 +179,7 @@ class _EpisodeIndex:
         known_spec = spec if self.spec is None else self.spec
         if difference := known_spec.difference(spec, can_widen=True):
             raise DifferentCellError(0, f"its episodes differ from earlier ones: {difference}")
-        merged_spec = known_spec.merge(spec)
-        leaves = {
-            name: leaf if leaf.dtype is None else replace(leaf, dtype=np.result_type(leaf.dtype, other.dtype))
-            for name, leaf in merged_spec.leaves.items()
-            if (other := known_spec.leaves.get(name, leaf)) is not None
-        }
-        self.spec = replace(merged_spec, leaves=leaves)
+        self.spec = known_spec.merge(spec)
 
     def _merge_spaces(self, row: int, state: EpisodeState) -> None:
         for column, packed_space in zip(_SPACE_NAMES, state.spaces, strict=True):
