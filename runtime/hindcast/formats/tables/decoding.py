@@ -21,7 +21,7 @@ from hindcast.formats.format import ReadOptions
 from hindcast.formats.layout import CellError, RowError
 from hindcast.formats.rows import Rows, Timesteps
 from hindcast.formats.spec import DataSpec, Leaf, describe_array
-from hindcast.formats.tables.episode_rows import flatten_episodes
+from hindcast.formats.tables.episode_rows import StepTable, flatten_episodes
 from hindcast.formats.tables.filters import apply_filter
 from hindcast.formats.tables.json_lines import parse_json_cells
 from hindcast.formats.tables.naming import ROLE_COLUMNS, LeafSource, TablePlan
@@ -68,7 +68,6 @@ def decode_rows(table: pa.Table, first_row: int, context: TableContext) -> Rows 
         DataError: a cell cannot be read; the error names the file and the row.
     """
     path, plan, spec = context.path, context.plan, context.spec
-    left_out: dict[str, str] = {}
     with locate_errors(path, range(first_row, first_row + len(table))):
         table = as_plain_table(table)
         step_table = flatten_episodes(table, plan)
@@ -78,35 +77,19 @@ def decode_rows(table: pa.Table, first_row: int, context: TableContext) -> Rows 
         )
     if not len(table):
         return None
-    is_last = None
-    is_final_obs = np.zeros(len(row), dtype=np.bool_)
+    step = row
     if step_table is not None:
-        if step_table.is_obs_only is not None:
-            is_final_obs = step_table.is_obs_only[row]
-        is_last, row = step_table.is_last[row], first_row + step_table.row[row]
+        row = first_row + step_table.row[step]
     with locate_errors(path, row):
         terminated, truncated, is_obs_only = decode_ends(table, plan)
-        if step_table is not None and is_last is not None and step_table.has_end_flags:
-            terminated, truncated = terminated & is_last, truncated & is_last
-        if is_final_obs.any():
-            # the flags of the last step, which were repeated, belong to the observation after it
-            is_before = np.append(is_final_obs[1:], False)
-            terminated, truncated, is_obs_only = terminated & ~is_before, truncated & ~is_before, is_final_obs
-        if is_last is not None and Columns.EPS_ID not in plan.sources:
-            truncated |= is_last & ~terminated
+        if step_table is not None:
+            terminated, truncated = _end_episodes(terminated, truncated, step_table, step)
+            if Columns.EPS_ID not in plan.sources:
+                truncated |= step_table.is_last[step] & ~terminated
+            if step_table.is_obs_only is not None:
+                is_obs_only = step_table.is_obs_only[step]
         table, next_missing = _fill_next_observations(table, plan)
-        columns: dict[str, NDArray[Any]] = {}
-        for name, source in plan.sources.items():
-            is_empty = pa.types.is_null(table.schema.field(source.columns[0]).type)
-            if name not in (*ROLE_COLUMNS, Columns.INFOS) and not is_empty:
-                try:
-                    columns.update(cast_to_spec(_decode_source(table, name, source, context), spec))
-                except (CellError, DataError) as error:
-                    if not _can_leave_out(name, context):
-                        raise
-                    where = f", row {row[error.row]}" if isinstance(error, CellError) else ""
-                    left_out[name] = f"{path}{where}: {error}"
-        columns = fit_next_observations(columns)
+        columns, left_out = _decode_columns(table, context, row)
         _check_rewards(columns)
         is_from_hindcast = bool(spec.leaves)  # then the details in the infos name agent and module
         columns |= {} if is_from_hindcast else decode_agents(table, plan)
@@ -120,15 +103,62 @@ def decode_rows(table: pa.Table, first_row: int, context: TableContext) -> Rows 
             path=path,
             row=row,
             eps_id=decode_episode_ids(table, plan, is_from_hindcast=is_from_hindcast),
-            t=_count_final_observations(decode_timesteps(table, plan), is_final_obs),
+            t=_decode_steps_in_order(table, plan, is_obs_only),
             is_obs_only=is_obs_only,
             left_out=left_out,
         )
 
 
-def _count_final_observations(t: Timesteps | None, is_final_obs: Bool) -> Timesteps | None:
-    """Return the timesteps, in which those of final observations, which repeat the last ones, follow them."""
-    return t if t is None or not is_final_obs.any() else t + is_final_obs.astype(np.int64)
+def _end_episodes(terminated: Bool, truncated: Bool, step_table: StepTable, step: I64) -> tuple[Bool, Bool]:
+    """Return the flags of rows with whole episodes, such that those of the end are in the episode's last step.
+
+    Args:
+        terminated: `[R]` flags as decoded; those of an observation after the last step repeat that step's.
+        truncated: `[R]` as `terminated`.
+        step_table: all timesteps.
+        step: `[R]` indices of the timesteps.
+    """
+    is_allowed = np.ones(len(step), dtype=np.bool_)
+    if step_table.has_end_flags:
+        is_allowed &= step_table.is_last[step]
+    if step_table.is_obs_only is not None:
+        is_allowed &= ~np.append(step_table.is_obs_only[1:], False)[step]
+    return terminated & is_allowed, truncated & is_allowed
+
+
+def _decode_columns(table: pa.Table, context: TableContext, row: I64) -> tuple[Arrays, dict[str, str]]:
+    """Decode all columns except roles and infos.
+
+    Args:
+        table: the rows.
+        context: description of the file.
+        row: `[R]` indices of the rows in the file, for messages.
+
+    Returns:
+        The columns, and those that are left out with the reason of each (see `Rows.left_out`).
+    """
+    columns: Arrays = {}
+    left_out: dict[str, str] = {}
+    for name, source in context.plan.sources.items():
+        is_empty = pa.types.is_null(table.schema.field(source.columns[0]).type)
+        if name in (*ROLE_COLUMNS, Columns.INFOS) or is_empty:
+            continue
+        try:
+            columns.update(cast_to_spec(_decode_source(table, name, source, context), context.spec))
+        except (CellError, DataError) as error:
+            if not _can_leave_out(name, context):
+                raise
+            where = f", row {row[error.row]}" if isinstance(error, CellError) else ""
+            left_out[name] = f"{context.path}{where}: {error}"
+    return fit_next_observations(columns), left_out
+
+
+def _decode_steps_in_order(table: pa.Table, plan: TablePlan, is_obs_only: Bool | None) -> Timesteps | None:
+    """Decode the timesteps; those of rows with an observation only, which may repeat the last step's, follow them."""
+    t = decode_timesteps(table, plan)
+    if t is None or is_obs_only is None or plan.last_column is not None:
+        return t
+    return t + is_obs_only.astype(np.int64)
 
 
 @contextmanager
