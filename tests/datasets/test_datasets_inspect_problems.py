@@ -251,7 +251,7 @@ def test_invalid_episode_ends_are_problems(kit, tmp_path, layout):
     assert "1 of 4 episodes has no timesteps (first: e1" in problems_by_kind["empty-episode"].message
     assert "1 of 4 episodes has both a terminal state and a cut" in problems_by_kind["ended-twice"].message
     assert (
-        "1 of 4 episodes has no beginning: they start after t = 0 (first: e3"
+        "1 of 4 episodes has no beginning, but a first timestep after t = 0 (first: e3"
         in problems_by_kind["no-beginning"].message
     )
     assert problems_by_kind["unfinished"].severity == "info"

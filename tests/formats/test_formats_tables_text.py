@@ -238,7 +238,7 @@ def test_first_piece_determines_types(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.csv", "", "is empty"),
+        ("a.csv", "", "holds no rows"),
         ("a.csv", "obs,action,reward\n", "holds no rows"),
         ("a.csv", "obs,action,reward\n1,2\n", "row 0: Expected 3 columns, got 2"),
         ("a.csv", "obs,action,reward\n1,2,3\n1,2,x\n", "row 1: 'reward': it cannot be converted to double"),

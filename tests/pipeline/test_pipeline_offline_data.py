@@ -391,7 +391,7 @@ def test_observation_filter_is_fitted_to_the_data(make_data):
     dataset = FakeDataset(UNITS)
     data = make_data(dataset, batch_size=STEPS, preprocessing=preprocessing)
     data.fit_preprocessing()
-    observations = np.concatenate([block.columns["obs"] for block in dataset.blocks])
+    observations = np.concatenate([block.columns["obs"][block.obs_row] for block in dataset.blocks])
     assert preprocessing.filters["obs"].mean == pytest.approx(observations.mean(0))
     assert preprocessing.filters["obs"].std == pytest.approx(observations.std(0, ddof=1))
     obs = data.next()["obs"]

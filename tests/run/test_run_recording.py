@@ -27,7 +27,6 @@ from hindcast.record import recorder, recording_prefix
 from hindcast.run.recording import recording_run as recording_module
 from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import Location, resolve
-from layers import slow_except
 from support import (
     CARTPOLE,
     WALK,
@@ -121,18 +120,27 @@ class TestDataset:
         assert json.loads(block.columns["infos"][0]) == {"t": 0, "names": ["a", "b"]}
         assert episode_indices(tmp_path) == list(range(40))
 
-    @pytest.mark.parametrize("replicas", slow_except([1], [1, 2]))
-    def test_non_finite_rewards_are_noted_once(self, replicas: int, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("replicas", "what", "noun", "t"),
+        [
+            (1, "infinite", "rewards", 1),
+            pytest.param(2, "infinite", "rewards", 1, marks=pytest.mark.slow),
+            (1, "infinite obs", "observations", 2),
+        ],
+    )
+    def test_non_finite_numbers_are_noted_once(
+        self, replicas: int, what: str, noun: str, t: int, tmp_path: Path
+    ) -> None:
         reporter = MemoryReporter()
-        environment = {"id": "toy_environments:FaultyEnv", "kwargs": {"what": "infinite"}}
+        environment = {"id": "toy_environments:FaultyEnv", "kwargs": {"what": what}}
         resource = recording(
             tmp_path, environment=environment, runners={"replicas": replicas, "envsPerRunner": 4}
         )
         record(resource, reporter=reporter)
         assert episode_indices(tmp_path) == list(range(40))
-        (note,) = [note for note in reporter.notes if "rewards" in note]
-        assert "'toy_environments:FaultyEnv' returned rewards that are NaN or infinite in " in note
-        assert re.search(r"\(first: [0-9a-f]{8}-[0-9]{8}, t = 1\)", note)
+        (note,) = [note for note in reporter.notes if noun in note]
+        assert f"'toy_environments:FaultyEnv' returned {noun} that are NaN or infinite in " in note
+        assert re.search(rf"\(first: [0-9a-f]{{8}}-[0-9]{{8}}, t = {t}\)", note)
 
     def test_missing_infos_take_no_space(self, walks: Path) -> None:
         for file in walks.glob("*.parquet"):

@@ -119,7 +119,7 @@ class ReadFlags:
         bool,
         _source_option(
             "--ignore-final-observation",
-            help="Read data without next observations; each episode's last observation is then zeros.",
+            help="Read data without next observations; each episode's last observation is then repeated.",
         ),
     ] = False
     pre_learner: Annotated[

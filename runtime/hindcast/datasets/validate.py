@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import gymnasium as gym
@@ -67,8 +68,10 @@ def check_spec(
             )
         for name, leaf_space in expected_leaves.items():
             leaf = spec.leaves[name]
-            if not _fits_space(leaf.dtype, leaf.shape, leaf_space):
+            if not fits_space(leaf.dtype, leaf.shape, leaf_space):
                 advice = "; replace each text by a number" if leaf.kind == "text" else ""
+                if isinstance(leaf_space, spaces.Discrete) and leaf.shape == (leaf_space.n,):
+                    advice = "; if it is one-hot, store the index of the 1"
                 raise DataError(
                     f"{name!r} is {leaf}, but the space has {describe_space(leaf_space)}{advice}", path=path
                 )
@@ -123,7 +126,15 @@ def check_block(
         for fault in find_faults(
             name, column, None if isinstance(space, spaces.Box) and not is_bounded else space
         ):
-            raise DataError.of([describe_fault(block, name, fault, locate)])
+            problem = describe_fault(block, name, fault, locate)
+            if is_bounded and isinstance(space, spaces.Box) and fault.kind == "outside-space":
+                remedy = "widen the space (spec.actionSpace), or clip the actions in the data"
+                problem = replace(problem, remedy=remedy, mentions=("spec.actionSpace",))
+            elif isinstance(space, spaces.Discrete):
+                problem = replace(
+                    problem, remedy="if the data count from another number, set the space's n and start"
+                )
+            raise DataError.of([problem])
 
 
 def get_leaf_spaces(
@@ -187,7 +198,7 @@ def values_outside_space(column: NDArray[Any], space: gym.Space | None) -> NDArr
     return is_outside if is_outside.any() else None
 
 
-def _fits_space(dtype: np.dtype | None, shape: tuple[int, ...], space: gym.Space | None) -> bool:
+def fits_space(dtype: np.dtype | None, shape: tuple[int, ...], space: gym.Space | None) -> bool:
     """Return True if values of a dtype (None for text) and shape may be in the space; their range is not checked."""
     if isinstance(space, spaces.Text):
         return dtype is None

@@ -45,6 +45,18 @@ class CellError(Exception):
         return RowError(describe_damage(str(self)), path=path, row=row)
 
 
+class DifferentCellError(CellError):
+    """A cell that can be decoded, but differs from others in its columns, shapes or kinds."""
+
+    def with_row(self, row: int) -> CellError:
+        """See `CellError.with_row`."""
+        return DifferentCellError(row, str(self))
+
+    def to_row_error(self, path: str, row: int) -> RowError:
+        """See `CellError.to_row_error`."""
+        return RowError(str(self), path=path, row=row, remedy="keep such episodes in a dataset of their own")
+
+
 def first_true(flags: NDArray[np.bool_]) -> int | None:
     """Return the index of the first True; None if there is no True."""
     positions = np.flatnonzero(flags)

@@ -13,6 +13,7 @@ import torch
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.api.quantity import parse_bytes
 from hindcast.datasets.dataset import Dataset
+from hindcast.datasets.fitted import fit_to_spaces
 from hindcast.datasets.validate import check_spec
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of, root
@@ -87,6 +88,7 @@ class SourceFeed:
     def __init__(
         self, name: str, dataset: Dataset, settings: SourceSettings, budget: int, index: int = 0
     ) -> None:
+        dataset = fit_to_spaces(dataset, settings.observation_space, settings.action_space)
         first_location = dataset.locate(dataset.units[0], 0)
         check_spec(dataset.spec, settings.observation_space, settings.action_space, str(first_location))
         self.name = name
@@ -129,7 +131,8 @@ class SourceFeed:
         work = (UnitInEpoch(self._dataset.units[unit], window.epoch) for unit in window.units)
         for block in self._stream(work):
             observations = leaves_of(Columns.OBS, block.columns)
-            preprocessing.update({leaf: block.columns[leaf] for leaf in observations})
+            # Final observations are left out: no policy acts on them, and those of some data are not recorded.
+            preprocessing.update({leaf: block.columns[leaf][block.obs_row] for leaf in observations})
 
     def plan(self) -> dict[str, Any]:
         """Return what will be done with the data and why, as JSON."""

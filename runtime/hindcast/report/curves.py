@@ -144,6 +144,8 @@ class Curves:
             for evaluation in evaluations
             if (value := lookup(evaluation, "estimates", name, "value")) is not None
         }
+        if not rows:
+            return None
         x = np.array(sorted(rows), np.float64)
         mean, low, high = np.array([rows[iteration] for iteration in sorted(rows)], np.float64).T
         behaviour = lookup(last, "behaviour", "value") or 0.0

@@ -21,7 +21,7 @@ from hindcast.datasets.prepare.opening import (
     find_differing_leaves,
     open_reading,
 )
-from hindcast.datasets.prepare.partitions import NOTE_ON_ACTIONS
+from hindcast.datasets.prepare.partitions import NOTE_ON_ACTIONS, NOTE_ON_NORMALIZED_ACTIONS
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.episodes.spaces import space_to_json
 from hindcast.errors import SpecError
@@ -139,9 +139,10 @@ def open_inputs(
                 hooks, accept=partial(check_spaces_are_known, resource, name=str(reading.paths[0]))
             )
         opened_data = open_reading(reading, hooks=hooks, ray_options=ray_options)
-        for finding in (*opened_data.unfinished_notes, *opened_data.notes):
+        for finding in opened_data.all_notes:
             # The units of actions matter only if these are floats, which can be normalised.
-            if finding != NOTE_ON_ACTIONS or has_float_actions(resource, opened_data.dataset.spec):
+            is_on_units = finding in (NOTE_ON_ACTIONS, NOTE_ON_NORMALIZED_ACTIONS)
+            if not is_on_units or has_float_actions(resource, opened_data.dataset.spec):
                 note(f"{reading.paths[0]}: {finding}")
         opened_inputs.append(input_._replace(opened_data=opened_data))
     if len(opened_inputs) > 1 and all(input_.weight is None for input_ in opened_inputs):

@@ -35,7 +35,7 @@ class LeafValues:
         space: space of the leaf; None if unknown.
 
     Attributes:
-        num_rows: number of rows added; 0 for complex numbers, whose values are only checked.
+        num_rows: number of timesteps added; 0 for complex numbers, whose values are only checked.
         num_zeros: number of rows of zeros; not counted for observations.
         low: `[D]` minimum of each dimension; None before the first row.
         high: `[D]` maximum of each dimension; None before the first row.
@@ -43,7 +43,7 @@ class LeafValues:
         value_counts: value -> number of times that it occurs, of a leaf with one integer or boolean per row; incomplete
             if there are more than `MAX_DISTINCT_VALUES` values.
         spread: distributions of the shown dimensions; empty for observations.
-        sampled_rows: shown dimensions of a sample of the observations; empty for other leaves.
+        sampled_rows: shown dimensions of a sample of the steps' observations; empty for other leaves.
     """
 
     def __init__(self, name: str, space: gym.Space | None) -> None:
@@ -69,12 +69,17 @@ class LeafValues:
         if flat_values.dtype.kind == "c":
             return
         self._update_range(flat_values)
-        self.num_rows += len(column)
-        shown_values = flat_values[:, self.shown_dimensions]
+        self.num_rows += block.num_steps
         if root(self.name) == Columns.OBS:
-            self.sampled_rows.add(shown_values)
+            # Final observations are left out: those of some data are not recorded.
+            shown_values = (
+                flat_values[:, self.shown_dimensions]
+                if len(self.shown_dimensions) < flat_values.shape[1]
+                else flat_values  # saves a copy
+            )
+            self.sampled_rows.add(np.take(shown_values, block.obs_row, axis=0))
         else:
-            self.spread.add(shown_values)
+            self.spread.add(flat_values[:, self.shown_dimensions])
             self.num_zeros += int((~flat_values.any(axis=1)).sum())
         if column.ndim == 1 and column.dtype.kind in "biu" and len(self.value_counts) <= MAX_DISTINCT_VALUES:
             self.value_counts.update(_count_values(column))

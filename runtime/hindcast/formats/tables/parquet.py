@@ -16,7 +16,7 @@ from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
 from hindcast.formats.columns.infos import clear_repeated_infos
 from hindcast.formats.columns.layout import COLUMNS_LAYOUT
-from hindcast.formats.format import PIECE_BYTES, Format, Piece, ReadOptions
+from hindcast.formats.format import PIECE_BYTES, Format, NoRowsError, Piece, ReadOptions
 from hindcast.formats.parquet.description import read_description, read_index
 from hindcast.formats.parquet.opening import compute_fingerprint, describe_damage, open_parquet
 from hindcast.formats.rows import Rows
@@ -72,7 +72,7 @@ class Parquet(Format):
             group_rows = [metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
             matching_groups = _find_matching_groups(location, file, options)
         if not sum(group_rows):
-            raise DataError("holds no rows: delete it, or leave it out of the paths", path=str(location))
+            raise NoRowsError(location)
         first_rows = np.cumsum([0, *group_rows]).tolist()
         return [
             Piece(location, sum(sizes[i] for i in groups), _RowGroupRange(groups, first_rows[groups[0]]))

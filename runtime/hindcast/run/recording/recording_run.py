@@ -9,6 +9,7 @@ from importlib.metadata import version
 
 from hindcast.api import OfflineRecording, spec_hash
 from hindcast.datasets.target import Target
+from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError, OutputConflict, SpecError
 from hindcast.formats.dataset_folder.commits import (
     Commit,
@@ -83,7 +84,7 @@ class RecordingRun:
         self._interruption = interruption
         self._checkpoint = checkpoint
         self._placement = placement
-        self._has_noted_rewards = False
+        self._noted_columns: set[str] = set()
         self._set_folder(resolve(self._spec.output.path))
 
     def execute(self) -> Outcome:
@@ -171,7 +172,7 @@ class RecordingRun:
         for recorded_range in self._record_remaining_ranges(task, policy, actor, progress):
             commits[recorded_range.commit.range] = recorded_range.commit
             progress.mark_committed()
-            self._note_on_rewards(recorded_range)
+            self._note_on_non_finite(recorded_range)
         if self._spec.duration.timesteps is not None:
             commits = keep_prefix(task, commits, self._spec.duration.timesteps)
         # Trimming and dead runners leave files that no commit lists.
@@ -215,19 +216,21 @@ class RecordingRun:
             source = actor if isinstance(workers, LocalWorkers) else policy
             yield from record_ranges(workers, source, progress.next_range, self._interruption.check)
 
-    def _note_on_rewards(self, recorded_range: RecordedRange) -> None:
-        """Report once, as early as possible, that trainings will refuse the rewards."""
-        if not recorded_range.non_finite_rewards or self._has_noted_rewards:
-            return
-        self._has_noted_rewards = True
-        eps_id, t = recorded_range.non_finite_rewards[0]
-        self._reporter.note(
-            self._name,
-            f"environment {self._spec.environment.id!r} returned rewards that are NaN or infinite in "
-            f"{len(recorded_range.non_finite_rewards):,} of the last {plural(len(recorded_range.returns), 'episode')} "
-            f"(first: {eps_id}, t = {t}): they are recorded, but a training that uses rewards refuses them; fix the "
-            "environment and record again",
-        )
+    def _note_on_non_finite(self, recorded_range: RecordedRange) -> None:
+        """Report once for each column, as early as possible, that trainings will refuse its numbers."""
+        for column, noun in ((Columns.REWARDS, "rewards"), (Columns.OBS, "observations")):
+            cases = [(eps_id, t) for name, eps_id, t in recorded_range.non_finite if name == column]
+            if not cases or column in self._noted_columns:
+                continue
+            self._noted_columns.add(column)
+            eps_id, t = cases[0]
+            self._reporter.note(
+                self._name,
+                f"environment {self._spec.environment.id!r} returned {noun} that are NaN or infinite in "
+                f"{len(cases):,} of the last {plural(len(recorded_range.returns), 'episode')} "
+                f"(first: {eps_id}, t = {t}): they are recorded, but a training that uses {noun} refuses them; fix the "
+                "environment and record again",
+            )
 
     def _prepare_policy(self) -> str:
         """Train the policy or copy it into the dataset's folder, if it is not there yet; return its location.
