@@ -25,7 +25,7 @@ from hindcast.run.interruption import Interruption, catch_signals
 from hindcast.run.placement import LOCAL
 from hindcast.run.planning import plan
 from hindcast.threads import num_processors
-from support import WALK, MemoryReporter, record, recording, training
+from support import WALK, MemoryReporter, make_policy, record, recording, training
 
 RECORDING = """\
 apiVersion: hindcast.dev/v1alpha1
@@ -129,9 +129,8 @@ class DrawingReporter(MemoryReporter):
         super().finished(outcome)
 
 
-def test_networks_are_built_once_and_train_like_networks_built_at_the_start(
-    load: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def count_network_builds(monkeypatch: pytest.MonkeyPatch) -> list[type[RLModule]]:
+    """Return a list to which each module adds its class when it is built."""
     built_classes: list[type[RLModule]] = []
     initialise = RLModule.__init__
 
@@ -140,6 +139,23 @@ def test_networks_are_built_once_and_train_like_networks_built_at_the_start(
         initialise(module, *arguments, **options)
 
     monkeypatch.setattr(RLModule, "__init__", count_and_initialise)
+    return built_classes
+
+
+def test_recording_builds_networks_of_checkpoint_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once to copy the policy into the dataset, and once, from there, to play."""
+    make_policy(WALK).save(tmp_path / "module")
+    built_classes = count_network_builds(monkeypatch)
+    record(recording(tmp_path / "data", policy={"checkpoint": {"path": str(tmp_path / "module")}}))
+    assert len(built_classes) == 2
+
+
+def test_networks_are_built_once_and_train_like_networks_built_at_the_start(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built_classes = count_network_builds(monkeypatch)
     source = "recordingRef: {name: first}\n  model: {dropout: 0.5}"
     items = load(("recording", "first", "{random: {}}"), ("training", "clone", source))
     _, outcome = execute(items, DrawingReporter())

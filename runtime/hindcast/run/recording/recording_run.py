@@ -23,7 +23,15 @@ from hindcast.formatting import plural
 from hindcast.learn.checkpoint import MODULE
 from hindcast.models.policy import Policy
 from hindcast.record.extent import Extent, make_extent
-from hindcast.record.pool import RANDOM, RecordedRange, load_actor, record_ranges, wait_for_runners
+from hindcast.record.pool import (
+    RANDOM,
+    LocalWorkers,
+    RecordedRange,
+    load_actor,
+    record_ranges,
+    wait_for_runners,
+)
+from hindcast.record.random_policy import RandomActor
 from hindcast.record.recorder import RangeToRecord, RecordingTask, describe_columns
 from hindcast.record.recording_prefix import keep_prefix
 from hindcast.record.runner import Episode
@@ -153,13 +161,14 @@ class RecordingRun:
             self._reporter.note(self._name, note)
         self._check_output()
         policy = self._prepare_policy()
-        task = self._make_task(policy)
+        actor = self._load_actor(policy)
+        task = self._make_task(actor)
         # Runners of a killed run may still commit; see record/pool.py.
         wait_for_runners(self._folder)
         commits = read_commits(self._folder)
         remove_orphans(self._folder, commits.values())
         progress = _RecordingProgress(self._name, make_extent(self._spec), commits, self._reporter)
-        for recorded_range in self._record_remaining_ranges(task, policy, progress):
+        for recorded_range in self._record_remaining_ranges(task, policy, actor, progress):
             commits[recorded_range.commit.range] = recorded_range.commit
             progress.mark_committed()
             self._note_on_rewards(recorded_range)
@@ -167,7 +176,7 @@ class RecordingRun:
             commits = keep_prefix(task, commits, self._spec.duration.timesteps)
         # Trimming and dead runners leave files that no commit lists.
         remove_orphans(self._folder, commits.values())
-        manifest = self._make_manifest(task, policy, commits)
+        manifest = self._make_manifest(task, actor, commits)
         write_manifest(self._folder, manifest)
         return manifest
 
@@ -183,7 +192,7 @@ class RecordingRun:
             raise SpecError(f"{self._name}: spec.output.format is {output.format}: {error}.") from error
 
     def _record_remaining_ranges(
-        self, task: RecordingTask, policy: str, progress: _RecordingProgress
+        self, task: RecordingTask, policy: str, actor: Policy | RandomActor, progress: _RecordingProgress
     ) -> Iterator[RecordedRange]:
         """Record the ranges that have no commit, and yield each after its commit."""
         num_left = progress.extent.num_ranges_left(progress.commits)  # None for a duration in timesteps
@@ -200,7 +209,9 @@ class RecordingRun:
         num_runners = min(num_runners, num_left) if num_left is not None else num_runners
         workers = self._placement.recorders(num_runners, task, self._spec.runners.cpus, on_episode)
         with closing(workers):
-            yield from record_ranges(workers, policy, progress.next_range, self._interruption.check)
+            # Other processes load the policy from its files.
+            source = actor if isinstance(workers, LocalWorkers) else policy
+            yield from record_ranges(workers, source, progress.next_range, self._interruption.check)
 
     def _note_on_rewards(self, recorded_range: RecordedRange) -> None:
         """Report once, as early as possible, that trainings will refuse the rewards."""
@@ -244,9 +255,12 @@ class RecordingRun:
             raise SpecError(f"{self._name}: spec.policy.trainingRef was not resolved to a checkpoint.")
         return self._checkpoint
 
-    def _make_task(self, policy: str) -> RecordingTask:
+    def _load_actor(self, policy: str) -> Policy | RandomActor:
+        """Load the policy at a location that `_prepare_policy` returned."""
+        return load_actor(policy, self._spec.environment, self._spec.policy.policy_module_class)
+
+    def _make_task(self, actor: Policy | RandomActor) -> RecordingTask:
         spec = self._spec
-        actor = load_actor(policy, spec.environment, spec.policy.policy_module_class)
         data = describe_columns(spec.environment, actor, spec.policy.explore, spec.output.recurrent_states)
         return RecordingTask(
             environment=spec.environment,
@@ -261,8 +275,9 @@ class RecordingRun:
             callbacks=tuple(spec.callbacks),
         )
 
-    def _make_manifest(self, task: RecordingTask, policy: str, commits: dict[int, Commit]) -> Manifest:
-        actor = load_actor(policy, task.environment, task.module_class)
+    def _make_manifest(
+        self, task: RecordingTask, actor: Policy | RandomActor, commits: dict[int, Commit]
+    ) -> Manifest:
         preprocessing = actor.preprocessing
         filters = {name: values.tolist() for name, values in preprocessing.state().items()}
         return Manifest(
