@@ -13,6 +13,7 @@ from hindcast.errors import SpecError
 from hindcast.learn.compiling import compile_losses
 from hindcast.learn.learner import Learner
 from support import trainable_space
+from user_errors import raises_user_error
 
 CHOICES = Discrete(3, start=1)
 OPTIONS = {
@@ -27,7 +28,11 @@ CASES = {
 
 
 @pytest.fixture(autouse=True)
-def _reset_dynamo():
+def _reset_dynamo(request):
+    """Forget compiled functions; tests without the mark `slow` compile none, and need not import the compiler."""
+    if request.node.get_closest_marker("slow") is None:
+        yield
+        return
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
@@ -88,9 +93,10 @@ def test_inductor_equals_eager():
 
 def test_algorithm_without_compiled_methods_is_refused():
     algorithm, _ = build_algorithm("FQL")
-    with pytest.raises(
+    with raises_user_error(
         SpecError,
-        match=r"spec.learners.compile: torch.compile does not support the losses of FQL as one graph",
+        "torch.compile does not support the losses of FQL as one graph",
+        field="spec.learners.compile",
     ):
         compile_losses(algorithm)
 
@@ -114,6 +120,7 @@ class CountingBC(BC):
         return super().losses(nets, batch, step)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm_class", "problem"),
     [

@@ -228,7 +228,8 @@ def test_wrong_number_of_observations_is_an_error(kit, tmp_path):
     )
     pq.write_table(table, path)
     (problem,) = find_problems(tmp_path, "unreadable")
-    assert "row 1: 'obs' has 80 bytes: expected 96 (6 x float32 [4])" in problem.message
+    assert "'obs' has 80 bytes: expected 96 (6 x float32 [4])" in problem.message
+    assert problem.row == 1
 
 
 @pytest.mark.parametrize("layout", WRITTEN_LAYOUTS)

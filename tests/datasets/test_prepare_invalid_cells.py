@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.layout import RowError
+from user_errors import raises_user_error
 
 IDS = [uuid.UUID(int=1 << 100), uuid.UUID(int=3)]
 
@@ -105,10 +107,8 @@ def test_invalid_cell_is_named_with_its_row_and_a_remedy(
 ) -> None:
     next_columns = {"new_obs": [values[0]] * 21} if column == "obs" else {}
     path = write_table(tmp_path, True, **{column: values}, **next_columns)
-    with pytest.raises(RowError) as caught:
+    with raises_user_error(RowError, f"{re.escape(message)}$", path=str(path), row=7) as caught:
         open_block(path)
-    assert str(caught.value) == f"{path}, row 7: {message}"
-    assert caught.value.row == 7
     with pytest.raises(DataError) as error_of_inspect:
         inspect_data(Reading((path,)))
     assert str(error_of_inspect.value) == str(caught.value)
@@ -153,15 +153,15 @@ def test_text_rewards_are_refused(tmp_path: Path, is_in_order: bool) -> None:
 def test_csv_cell_that_is_not_a_number_is_located(tmp_path: Path) -> None:
     rows = [f"e,{t},{'abc' if t == 7 else t / 3},{t},{t % 2},1" for t in range(10)]
     (tmp_path / "steps.csv").write_text("\n".join(["eps_id,t,obs_0,obs_1,actions,rewards", *rows]))
-    with pytest.raises(DataError, match=r"steps\.csv, row 7: 'obs_0' is 'abc': expected a number"):
+    with raises_user_error(DataError, "'obs_0' is 'abc': expected a number", path="steps.csv", row=7):
         open_block(str(tmp_path / "steps.csv"), ignore_final_observation=True)
 
 
 def test_csv_cell_that_is_not_a_time_is_located(tmp_path: Path) -> None:
     rows = [f"e,{'soon' if t == 7 else f'2026-01-{t + 10}'},{t / 3},{t % 2},1" for t in range(10)]
     (tmp_path / "steps.csv").write_text("\n".join(["eps_id,t,obs,actions,rewards", *rows]))
-    with pytest.raises(
-        DataError, match=r"steps\.csv, row 7: 't' is 'soon': expected a whole number or a time"
+    with raises_user_error(
+        DataError, "'t' is 'soon': expected a whole number or a time", path="steps.csv", row=7
     ):
         open_block(str(tmp_path / "steps.csv"), ignore_final_observation=True)
 

@@ -21,6 +21,7 @@ from hindcast.pipeline.executors import Local, UnitInEpoch
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData, Source
 from ray_here import POOL
+from user_errors import raises_user_error
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_here"), pytest.mark.filterwarnings("ignore")]
 
@@ -207,7 +208,7 @@ def test_invalid_data_on_data_worker_names_file_and_row():
         {**dataset.blocks[1].columns, "obs": np.where(np.arange(10)[:, None] == 6, np.nan, 1.0) * np.ones(3)}
     )
     invalid = make_data(dataset, DataWorkers((1, 1), num_cpus=0.5))
-    with pytest.raises(DataError, match=r"file-1\.parquet, row 1 .*'obs' has nan"):
+    with raises_user_error(DataError, "'obs' has nan", path="file-1.parquet", row=1):
         invalid.next()
     invalid.close()
 

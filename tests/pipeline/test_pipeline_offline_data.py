@@ -21,6 +21,7 @@ from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData, Source, offline_data_class
 from hindcast.pipeline.targets import Targets
 from hindcast.run.inputs import Input, make_sources
+from user_errors import raises_user_error
 
 UNITS = [[5, 1, 7], [20], [3, 3, 3, 3], [11, 9], [2], [30, 1]]
 STEPS = sum(map(sum, UNITS))
@@ -105,7 +106,7 @@ def test_nan_raises_with_its_location_if_first_epoch_is_validated(make_data):
     dataset = FakeDataset([[4], [3, 5]])
     dataset.blocks[1].columns["obs"][6, 1] = np.nan
     data = make_data(dataset, batch_size=12)
-    with pytest.raises(DataError, match=r"file-1.parquet, row 1 .*t = 2: 'obs' has nan"):
+    with raises_user_error(DataError, "'obs' has nan", path="file-1.parquet", row=1, step=2):
         data.next()
     second_epoch = make_data(dataset, batch_size=12)
     second_epoch.seek(second_epoch.state() | {"feed": second_epoch.state()["feed"] | {"cursor": 12}})
@@ -161,7 +162,7 @@ def test_plan_reports_bytes_of_the_feed(make_data):
 
 @pytest.mark.parametrize("options", [{"residentBudget": "1Ki"}, {"connectors": ["user_steps:Noise"]}])
 def test_impossible_residency_raises(options, make_data):
-    with pytest.raises(SpecError, match=r"spec\.pipeline\.residency is Resident, but"):
+    with raises_user_error(SpecError, "is Resident, but", field="spec.pipeline.residency"):
         make_data(FakeDataset(UNITS), residency="Resident", **options)
 
 

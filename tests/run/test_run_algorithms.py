@@ -27,7 +27,7 @@ from hindcast.models.policy_files import WEIGHTS
 from hindcast.run.execute import execute
 from hindcast.run.interruption import Interruption
 from hindcast.run.training import offline_trainer
-from layers import repeats
+from layers import repeats, slow_except
 from no_device_reads import NoDeviceReads
 from support import MemoryReporter, StopAfter, record, recording, train, trainable_space, training
 
@@ -114,7 +114,8 @@ DEFAULT_CASES = {
     if trainable_space(name, *ACTION_SPACES.values()) is space
 }
 CASES = {**OUTSIDE_CASES, **SPECIAL_CASES, **DEFAULT_CASES}
-each_case = pytest.mark.parametrize("name", CASES)
+QUICK_CASES = ["BC", "IQL", "CQL", "DQN with priorities", "DecisionTransformer", "custom LSTM BC"]
+each_case = pytest.mark.parametrize("name", slow_except(QUICK_CASES, CASES))
 STREAMING_CASES = [name for name, case in CASES.items() if case.can_stream]
 
 
@@ -196,7 +197,7 @@ def test_algorithm_outside_package_has_fewer_than_150_lines(name: str) -> None:
     assert len(file.read_text().splitlines()) < 150
 
 
-@each_case
+@pytest.mark.parametrize("name", CASES)
 def test_training_lowers_loss(name: str, resident_fits: dict[str, Fit]) -> None:
     first_metrics, *_, last_metrics = (
         result["learners"]["default_policy"] for result in resident_fits[name].results
@@ -219,7 +220,7 @@ def test_lstm_recalls_cue(recall_data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", STREAMING_CASES)
+@pytest.mark.parametrize("name", slow_except(QUICK_CASES, STREAMING_CASES))
 def test_streaming_equals_resident(
     name: str, resident_fits: dict[str, Fit], data: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -228,7 +229,11 @@ def test_streaming_equals_resident(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("name", "budget"), [*((name, None) for name in CASES), *((name, "1Ki") for name in STREAMING_CASES)]
+    ("name", "budget"),
+    slow_except(
+        [(name, None) for name in QUICK_CASES],
+        [*((name, None) for name in CASES), *((name, "1Ki") for name in STREAMING_CASES)],
+    ),
 )
 def test_resume_is_bit_exact(
     name: str, budget: str | None, resident_fits: dict[str, Fit], data: dict[str, Path], tmp_path: Path
@@ -239,7 +244,9 @@ def test_resume_is_bit_exact(
     assert fit(name, tmp_path, data, residentBudget=budget) == resident_fits[name]
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in OUTSIDE_CASES])
+@pytest.mark.parametrize(
+    "name", slow_except(QUICK_CASES, [name for name in CASES if name not in OUTSIDE_CASES])
+)
 def test_update_reads_nothing_from_device(
     name: str, data: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,7 +262,9 @@ def test_update_reads_nothing_from_device(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", [name for name in CASES if name not in OUTSIDE_CASES])
+@pytest.mark.parametrize(
+    "name", slow_except(QUICK_CASES, [name for name in CASES if name not in OUTSIDE_CASES])
+)
 def test_captured_updates_equal_eager_updates(
     name: str,
     resident_fits: dict[str, Fit],
@@ -292,6 +301,7 @@ def test_captured_updates_equal_eager_updates(
     assert num_launches.total() >= NUM_ITERATIONS * UPDATES_PER_ITERATION - 3 * len(num_launches) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["BC", "IQL", "CQL"])
 def test_resume_with_compiled_losses_is_bit_exact(
     name: str,

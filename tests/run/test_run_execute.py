@@ -25,7 +25,9 @@ from hindcast.run.interruption import Interruption, catch_signals
 from hindcast.run.placement import LOCAL
 from hindcast.run.planning import plan
 from hindcast.threads import num_processors
+from layers import slow_except
 from support import WALK, MemoryReporter, make_policy, record, recording, training
+from user_errors import raises_user_error
 
 RECORDING = """\
 apiVersion: hindcast.dev/v1alpha1
@@ -105,7 +107,7 @@ class TestMistakes:
         assert not reporter.outcomes
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", slow_except([1], [1, 2]))
 def test_environment_is_created_once_per_slot(
     load: Load, reporter: MemoryReporter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replicas: int
 ) -> None:
@@ -210,7 +212,7 @@ class TestOrder:
     ) -> None:
         source = "recordingRef: {name: first}\n      format: Images"
         resources = load(("recording", "first", "{random: {}}"), ("training", "clone", source))
-        with pytest.raises(SpecError, match=r"spec\.input\[0\]\.format is Images"):
+        with raises_user_error(SpecError, "is Images", field="spec.input[0].format"):
             execute(resources, reporter)
         assert not (tmp_path / "first").exists()
 

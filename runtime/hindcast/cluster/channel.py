@@ -124,7 +124,8 @@ def open_channel(config_map: ConfigMapName) -> ConfigMapChannel:
     except config.ConfigException as error:
         raise SpecError(
             f"the head's pod has no service account to report with ({error}): remove "
-            "automountServiceAccountToken: false from spec.cluster.podOverrides."
+            "automountServiceAccountToken: false from spec.cluster.podOverrides.",
+            mentions=("spec.cluster.podOverrides",),
         ) from error
     configuration.retries = False  # urllib3 would repeat the old report; `ReportSender` sends the latest one
     return ConfigMapChannel(client.ApiClient(configuration), config_map)

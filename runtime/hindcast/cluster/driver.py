@@ -118,8 +118,10 @@ def connect_to_ray() -> None:
         if "ersion mismatch" not in str(error):
             raise
         raise SpecError(
-            f"spec.cluster.image: the driver and the cluster run different versions of Ray or Python: {error}; use "
-            "one image for all pods, and set spec.cluster.rayVersion to its version."
+            f"the driver and the cluster run different versions of Ray or Python: {error}; use "
+            "one image for all pods, and set spec.cluster.rayVersion to its version.",
+            field="spec.cluster.image",
+            mentions=("spec.cluster.rayVersion",),
         ) from error
 
 

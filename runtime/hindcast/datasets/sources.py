@@ -186,7 +186,7 @@ def _find_files_at(location: Location, verify: bool, refuse: RefusalHandler) -> 
     parquet_entries = [entry for entry in plain_entries if _is_parquet(entry)]
     if not parquet_entries and not recordings:
         names = ", ".join(entry.relative_path for entry in entries[:5]) or "nothing"
-        raise UnknownLayoutError(f"{location} holds no Parquet files: it holds {names}")
+        raise UnknownLayoutError(f"holds no Parquet files: it holds {names}", path=str(location))
     files_by_path.update(
         {file.entry.path: [file] for file in _index_files(location, parquet_entries, refuse)}
     )

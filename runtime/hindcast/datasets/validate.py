@@ -14,7 +14,7 @@ from hindcast.datasets.units import EpisodeLocation
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import SCALAR_COLUMNS, Columns, is_per_observation, leaves_of, root
 from hindcast.episodes.spaces import flatten_space, num_values
-from hindcast.errors import DataError
+from hindcast.errors import DataError, Problem
 from hindcast.formats.spec import DataSpec
 
 _FINITE_COLUMNS = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
@@ -61,15 +61,16 @@ def check_spec(
         leaf_names = leaves_of(column, spec.leaves)
         if sorted(leaf_names) != sorted(expected_leaves):
             raise DataError(
-                f"{path}: {column!r} has the columns {leaf_names or 'none'}, but the space {space} requires "
-                f"{sorted(expected_leaves)}"
+                f"{column!r} has the columns {leaf_names or 'none'}, but the space {space} requires "
+                f"{sorted(expected_leaves)}",
+                path=path,
             )
         for name, leaf_space in expected_leaves.items():
             leaf = spec.leaves[name]
             if not _fits_space(leaf.dtype, leaf.shape, leaf_space):
                 advice = "; replace each text by a number" if leaf.kind == "text" else ""
                 raise DataError(
-                    f"{path}: {name!r} is {leaf}, but the space has {describe_space(leaf_space)}{advice}"
+                    f"{name!r} is {leaf}, but the space has {describe_space(leaf_space)}{advice}", path=path
                 )
 
 
@@ -86,7 +87,7 @@ def check_scalar_columns(spec: DataSpec, path: str) -> None:
     for name in (leaf for column in SCALAR_COLUMNS for leaf in leaves_of(column, spec.leaves)):
         leaf = spec.leaves[name]
         if name not in SCALAR_COLUMNS or leaf.dtype is None or leaf.dtype.kind not in "biuf" or leaf.shape:
-            raise DataError(f"{path}: {name!r} is {leaf}; expected a number for each timestep")
+            raise DataError(f"{name!r} is {leaf}; expected a number for each timestep", path=path)
 
 
 def check_block(
@@ -122,8 +123,7 @@ def check_block(
         for fault in find_faults(
             name, column, None if isinstance(space, spaces.Box) and not is_bounded else space
         ):
-            _, sentence = describe_fault(block, name, fault, locate)
-            raise DataError(sentence)
+            raise DataError.of([describe_fault(block, name, fault, locate)])
 
 
 def get_leaf_spaces(
@@ -234,13 +234,13 @@ def describe_space(space: gym.Space | None) -> str:
     return f"{space} of shape {list(space.shape)}" if space is not None and space.shape else str(space)
 
 
-def describe_fault(block: Block, name: str, fault: Fault, locate: Locator) -> tuple[EpisodeLocation, str]:
-    """Return the location of a fault's first value, and a sentence with the value and what is expected."""
+def describe_fault(block: Block, name: str, fault: Fault, locate: Locator) -> Problem:
+    """Return the location of a fault's first value, with the value and what is expected."""
     index = np.unravel_index(int(np.argmax(fault.mask)), fault.mask.shape)
     row = int(index[0])
     starts = block.obs_start if is_per_observation(name) else block.start
     episode = int(np.searchsorted(starts, row, side="right")) - 1
     t = int(block.t_started[episode]) + row - int(starts[episode])
-    location = locate(episode)
-    description = f"{name!r} has {block.columns[name][index]!s}, expected {fault.expected}"
-    return location, f"{location} (episode {block.eps_id[episode]}), t = {t}: {description}"
+    path, file_row = locate(episode)
+    what = f"{name!r} has {block.columns[name][index]!s}, expected {fault.expected}"
+    return Problem((), what, path=path, row=file_row, episode=str(block.eps_id[episode]), step=t)

@@ -146,7 +146,7 @@ def from_files(
     except (DataError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0]
         raise DataError(
-            f"{description_path} and the tensor files next to it do not match: {reason}"
+            f"{description_path} and the tensor files next to it do not match: {reason}; use another checkpoint."
         ) from error
 
 
@@ -241,7 +241,7 @@ def _find_class(path: str, allow_classes: AllowedClasses | None, where: str) -> 
         if not isinstance(allowed_class, str) and class_import_path(allowed_class) == path:
             return allowed_class
     if allow_classes is None or path in allow_classes or is_registered(path):
-        return import_subclass(path, RLModule, f"{where}: moduleClass")
+        return import_subclass(path, RLModule, (f"{where}: moduleClass",))
     module_name, _, name = path.partition(":")
     if path.startswith("hindcast."):
         with suppress(ImportError):
@@ -254,5 +254,6 @@ def _find_class(path: str, allow_classes: AllowedClasses | None, where: str) -> 
         f"{where} names the module class {path!r}. Hindcast never imports a class only because a file names "
         "it. If you trust the class, import it first, or name it: Policy.load(path, "
         f"allow_classes=[{path!r}]), hindcast evaluate --module-class, spec.policy.moduleClass of a "
-        "recording."
+        "recording.",
+        mentions=("spec.policy.moduleClass",),
     )

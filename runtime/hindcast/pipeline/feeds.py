@@ -348,7 +348,8 @@ def check_same_position(saved: State, current: State, location: str, order_subje
         if saved[key] != current[key]:
             raise DataError(
                 f"The position in the data cannot be resumed: {subject} changed since the checkpoint was "
-                "written. Undo the change, or start a new run with a higher spec.revision."
+                "written. Undo the change, or start a new run with a higher spec.revision.",
+                mentions=("spec.revision",),
             )
 
 

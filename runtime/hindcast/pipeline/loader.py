@@ -190,6 +190,7 @@ def _leaves_of_column(block: Block, name: str) -> dict[str, Array]:
         if column.dtype == object:
             raise DataError(
                 f"Column {leaf!r} is text, which a network cannot read; "
-                "turn the text into numbers with a connector (spec.pipeline.connectors)."
+                "turn the text into numbers with a connector (spec.pipeline.connectors).",
+                mentions=("spec.pipeline.connectors",),
             )
     return leaves

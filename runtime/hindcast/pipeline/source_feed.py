@@ -210,14 +210,20 @@ class SourceFeed:
             return
         if self._settings.pipeline.sampling == "WithReplacement":
             raise SpecError(
-                "spec.pipeline.sampling is WithReplacement, which draws from one window at a time, but the algorithm "
-                f"draws from all data ({sampling}). Leave spec.pipeline.sampling out."
+                "is WithReplacement, which draws from one window at a time, but the algorithm "
+                f"draws from all data ({sampling}). Leave spec.pipeline.sampling out.",
+                field="spec.pipeline.sampling",
+                mentions=("spec.pipeline.sampling",),
             )
         if not self._residency.is_resident:
             raise SpecError(
                 f"{self.name}: the algorithm draws from all data ({sampling}), which requires them in the learner's "
                 f"memory, but they are streamed: {self._residency.reason}. Leave spec.pipeline.residency at Auto and "
-                "raise spec.pipeline.residentBudget, or let the algorithm learn in epochs."
+                "raise spec.pipeline.residentBudget, or let the algorithm learn in epochs.",
+                mentions=(
+                    "spec.pipeline.residency",
+                    "spec.pipeline.residentBudget",
+                ),
             )
 
     def _columns_to_read(self, needs: Needs) -> frozenset[str] | None:

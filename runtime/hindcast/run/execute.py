@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from hindcast.api import LoadedResource, OfflineRecording, OfflineTraining
 from hindcast.api.metadata import Reference
-from hindcast.api.sentences import format_path, parse_path
-from hindcast.errors import DataError, Interrupted, SpecError, UserError
+from hindcast.errors import DataError, Interrupted, Problem, SpecError, UserError
 from hindcast.learn.checkpoint import CheckpointStore, find_checkpoint
 from hindcast.models.rl_module import module_class_of
 from hindcast.record.environments import (
@@ -33,7 +31,6 @@ from hindcast.run.training.trainer import Networks, build_networks
 from hindcast.run.training.training_run import SUCCESS_FILE, TrainingRun, read_success
 from hindcast.run.training.warm_start import load_initial_policy
 
-_FIELD_PATH: Final = re.compile(r"spec(?:\.\w+|\[\d+\])+")
 Resources = Mapping[str, OfflineRecording | OfflineTraining]
 """Title (`Kind/name`) -> resource."""
 
@@ -98,22 +95,26 @@ def _check_and_execute(items: Sequence[LoadedResource], reporter: Reporter) -> l
 
 @contextmanager
 def _add_location(item: LoadedResource, *, is_only_resource: bool) -> Iterator[None]:
-    """Prefix a user's error with file, line and resource if it names a field, or if there are several resources."""
+    """Add file, line and resource to a user's error that names a field, or if there are several resources."""
     try:
         yield
     except Interrupted:
         raise
     except UserError as error:
-        name = title(item.resource)
-        text = str(error).removeprefix(f"{name}: ")  # some messages already start with the title
-        if text.startswith("model."):  # the code that builds networks does not know the path of the section
-            text = f"spec.{text}" if item.resource.kind == "OfflineTraining" else f"spec.policy.train.{text}"
-        field = _FIELD_PATH.match(text)
-        if field is None and is_only_resource:
-            raise
-        field_path = () if field is None else parse_path(field[0])
-        error.args = (f"{item.at(*field_path)}: {name}: {text}",)
+        error.problems = tuple(
+            _locate(problem, item) if problem.field or not is_only_resource else problem
+            for problem in error.problems
+        )
         raise
+
+
+def _locate(problem: Problem, item: LoadedResource) -> Problem:
+    field = problem.field
+    if field[0:1] in (("algorithm",), ("model",)):  # code below `run` does not know the section
+        section = ("spec",) if item.resource.kind == "OfflineTraining" else ("spec", "policy", "train")
+        field = (*section, *field)
+    line = item.document.line_of(field)
+    return replace(problem, field=field, file=item.file, line=line, resource=title(item.resource))
 
 
 class EarlyCheck(NamedTuple):
@@ -234,7 +235,8 @@ def _checkpoint_of(resource: OfflineRecording, references: References) -> str | 
     try:
         return references.policy(reference.name)
     except DataError as error:
-        raise DataError(f"{title(resource)}: spec.policy.trainingRef: {error}") from error
+        error.locate("spec.policy.trainingRef", resource=title(resource))
+        raise
 
 
 def sort_by_reference(items: Sequence[LoadedResource]) -> list[LoadedResource]:
@@ -262,8 +264,11 @@ def _referenced_titles(item: LoadedResource, items_by_title: dict[str, LoadedRes
             defined_names = [key.partition("/")[2] for key in items_by_title if key.startswith(kind)]
             definitions = f"the files define {', '.join(defined_names) or 'none'}"
             raise SpecError(
-                f"{item.at(*field_path)}: {format_path(field_path)}: there is no {kind} named "
-                f"{reference.name!r}; {definitions}. Add its file to the command, or use a path."
+                f"there is no {kind} named {reference.name!r}; {definitions}. Add its file to the command, or use a "
+                "path.",
+                field_path,
+                file=item.file,
+                line=item.document.line_of(field_path),
             )
         titles.append(name)
     return titles

@@ -189,7 +189,8 @@ def make_sources(inputs: Sequence[Input]) -> list[Source]:
         return [Source(", ".join(input_.reading.name for input_ in inputs), dataset)]
     if len(weights) < len(inputs):
         raise SpecError(
-            "spec.input: some inputs have a weight and others have none; set a weight for all of them, or for none."
+            "some inputs have a weight and others have none; set a weight for all of them, or for none.",
+            field="spec.input",
         )
     return [
         Source(input_.reading.name, input_.dataset, weight)
@@ -219,8 +220,10 @@ def _make_input(
         return Input(Reading.from_input(source, path, mapper_training=options), source.weight, source.top)
     if pipeline.pre_learner is None:
         raise SpecError(
-            f"{field}.format is {source.format}: set spec.pipeline.preLearner to the class that converts its rows to "
-            "episodes."
+            f"is {source.format}: set spec.pipeline.preLearner to the class that converts its rows to "
+            "episodes.",
+            field=f"{field}.format",
+            mentions=("spec.pipeline.preLearner",),
         )
     reading = Reading.from_input(source, path, pipeline.pre_learner, pipeline.pre_learner_kwargs, options)
     return Input(reading, source.weight, source.top)
@@ -233,7 +236,8 @@ def _resolve_path(field: str, source: InputSource, references: References) -> st
     path = references.dataset(source.recording_ref.name)
     if path is None:
         raise SpecError(
-            f"{field}.recordingRef: there is no OfflineRecording named {source.recording_ref.name!r} here."
+            f"there is no OfflineRecording named {source.recording_ref.name!r} here.",
+            field=f"{field}.recordingRef",
         )
     return path
 

@@ -117,7 +117,7 @@ def read_exported_file(location: Location, layout: str) -> Block:
     paths = [str(location)] * len(pieces)
     block, _ = assemble(Steps.concat(chunks, paths), Rules(PrepareSpec(), paths))
     if block is None:
-        raise DataError(f"{location} holds no episodes")
+        raise DataError("holds no episodes", path=str(location))
     return block
 
 

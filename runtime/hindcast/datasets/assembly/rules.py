@@ -90,7 +90,7 @@ class Finding(JsonModel):
         if self.path is None:
             return f"episode {self.eps_id}"
         when = "" if self.t is None else f", t {self.t}"
-        return f"{self.path}: row {self.row} (episode {self.eps_id}{when})"
+        return f"{self.path}, row {self.row} (episode {self.eps_id}{when})"
 
 
 class Findings(JsonModel):
@@ -203,11 +203,12 @@ class Rules:
 
     def make_row_error(self, steps: Steps, row: int, message: str) -> DataError:
         """Make an error that names one row."""
-        return DataError(f"{self.make_finding(steps, np.array([row]))}: {message}")
+        place = self.make_finding(steps, np.array([row]))
+        return DataError(message, path=place.path or "", row=place.row, episode=place.eps_id, step=place.t)
 
     def make_input_error(self, steps: Steps, message: str) -> DataError:
         """Make an error about all rows, such as a missing column; it names the file of the first row."""
-        return DataError(f"{self.paths[int(steps.part[0])]}: {message}")
+        return DataError(message, path=self.paths[int(steps.part[0])])
 
 
 def refuse_unfinished(block: Block, rules: Rules, path: str) -> None:
@@ -219,8 +220,9 @@ def refuse_unfinished(block: Block, rules: Rules, path: str) -> None:
     unfinished_episodes = _find_unfinished(block, rules)
     if rules.spec.unfinished == "Refuse" and len(unfinished_episodes):
         raise DataError(
-            f"{path}: episode {block.eps_id[unfinished_episodes[0]]} ends neither terminated nor truncated, "
-            "but prepare.unfinished is Refuse; set it to Keep or Drop"
+            f"episode {block.eps_id[unfinished_episodes[0]]} ends neither terminated nor truncated, "
+            "but prepare.unfinished is Refuse; set it to Keep or Drop",
+            path=path,
         )
 
 

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from hindcast import formatting
 from hindcast.datasets.inspection.statistics import Spread, ThinnedRows
 from hindcast.datasets.inspection.summary import DataProblem, ProblemKind, Severity
-from hindcast.datasets.units import EpisodeLocation
 from hindcast.datasets.validate import Fault, Locator, all_finite, describe_fault, find_faults
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, root
+from hindcast.errors import Problem
 
 MAX_DIMENSIONS = 64
 MAX_DISTINCT_VALUES = 10_000
@@ -128,7 +128,7 @@ class LeafValues:
 
     def _record_fault(self, fault: Fault, block: Block, locate: Locator) -> None:
         if fault.kind not in self._faults:
-            self._faults[fault.kind] = _FaultSummary(*describe_fault(block, self.name, fault, locate))
+            self._faults[fault.kind] = _FaultSummary(describe_fault(block, self.name, fault, locate))
         self._faults[fault.kind].num_rows += int(fault.mask.reshape(len(fault.mask), -1).any(axis=1).sum())
 
     def _make_problem(self, kind: ProblemKind, fault: _FaultSummary) -> DataProblem:
@@ -137,13 +137,13 @@ class LeafValues:
         # Box actions are usually recorded before scaling and clipping, and observations often exceed their bounds.
         if kind == "outside-space" and isinstance(self.space, spaces.Box):
             severity = "info" if root(self.name) == Columns.ACTIONS else "warning"
-        message = fault.sentence
+        message = str(fault.first)
         if fault.num_rows > 1:
             message += f"; and {formatting.plural(fault.num_rows - 1, 'more row')}"
         if severity == "info":
             message += " (usually recorded before scaling or clipping)"
         return DataProblem(
-            severity=severity, kind=kind, message=message, path=fault.location.path, row=fault.location.row
+            severity=severity, kind=kind, message=message, path=fault.first.path, row=fault.first.row
         )
 
 
@@ -151,8 +151,7 @@ class LeafValues:
 class _FaultSummary:
     """Invalid values of one kind: the location and description of the first, and the number of rows with any."""
 
-    location: EpisodeLocation
-    sentence: str
+    first: Problem
     num_rows: int = 0
 
 

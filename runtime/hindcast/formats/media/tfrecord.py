@@ -70,7 +70,7 @@ class TFRecord(Format):
         _parse_read_options(options)
         lengths = read_lengths(location)
         if not len(lengths):
-            raise DataError(f"{location} holds no records: delete it, or leave it out of the paths")
+            raise DataError("holds no records: delete it, or leave it out of the paths", path=str(location))
         ends = np.cumsum(lengths + HEADER_BYTES + FOOTER_BYTES)
         starts = ends - lengths - HEADER_BYTES - FOOTER_BYTES
         first_records = np.flatnonzero(np.diff(starts // PIECE_BYTES, prepend=-1))
@@ -104,7 +104,8 @@ class TFRecord(Format):
                 }
             )
         except CellError as error:
-            raise DataError(f"{location}, record {extent.first_record + error.row}: {error}") from error
+            record = extent.first_record + error.row
+            raise DataError(str(error), path=str(location), row=record, row_name="record") from error
         with locate_errors(str(location)):
             plan = plan_columns(table.column_names, options)
         rows = decode_rows(table, extent.first_record, TableContext(str(location), plan, DataSpec(), options))
@@ -201,7 +202,8 @@ def _reshape_columns(location: Location, rows: Rows, plan: TablePlan, shapes: Ma
         column = columns[leaf]
         if column[0].size != np.prod(shape):
             raise DataError(
-                f"{location}: {source.columns[0]!r} holds {plural(column[0].size, 'value')}, not {list(shape)}"
+                f"{source.columns[0]!r} holds {plural(column[0].size, 'value')}, not {list(shape)}",
+                path=str(location),
             )
         columns[leaf] = column.reshape(len(column), *shape)
     return replace(rows, columns=columns)

@@ -65,7 +65,7 @@ class SampleBatchFormat(Format):
         check_options(self.name, options.options, ())
         size = location.info().size
         if not size:
-            raise DataError(f"{location} is empty (0 bytes): delete it, or leave it out of the paths")
+            raise DataError("is empty (0 bytes): delete it, or leave it out of the paths", path=str(location))
         # a piece is the whole file: its extent holds the recorded leaves instead of a position
         return [Piece(location, size, dict(read_recorded_spec(location, self.name).leaves))]
 
@@ -80,8 +80,11 @@ class SampleBatchFormat(Format):
             return ()
         try:
             plans = [plan_columns(_step_columns(batch), options) for batch in parse_batches(line)]
-        except (CellError, DataError) as error:
-            raise DataError(f"{location}, line 1: {error}") from error
+        except CellError as error:
+            raise DataError(str(error), path=str(location), row=1, row_name="line") from error
+        except DataError as error:
+            error.locate(path=str(location), row=1, row_name="line")
+            raise
         return tuple(dict.fromkeys(note for plan in plans for note in (*plan.notes, *_flag_notes(plan))))
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
@@ -97,7 +100,7 @@ class SampleBatchFormat(Format):
             for _, group in groupby(parts, key=_concat_key):
                 yield Rows.concat(list(group))
         if not batches.num_timesteps:
-            raise DataError(f"{location} holds no timesteps: delete it, or leave it out of the paths")
+            raise DataError("holds no timesteps: delete it, or leave it out of the paths", path=str(location))
 
 
 class _BatchReader:
@@ -133,8 +136,11 @@ class _BatchReader:
             parts = [
                 self._decode_batch(batch, f"{self._path}:{line_number - 1}") for batch in parse_batches(line)
             ]
-        except (CellError, DataError) as error:
-            raise DataError(f"{self._path}, line {line_number}: {error}") from error
+        except CellError as error:
+            raise DataError(str(error), path=self._path, row=line_number, row_name="line") from error
+        except DataError as error:
+            error.locate(path=self._path, row=line_number, row_name="line")
+            raise
         return [rows for rows in parts if len(rows)]
 
     def _decode_batch(self, batch: Batch, line_id: str) -> Rows:

@@ -73,7 +73,8 @@ class Csv(TextTables):
         try:
             plan = plan_columns(names, options, find_empty_leaves(spec.leaves))
         except DataError as error:
-            raise DataError(f"{location}: {error}{_delimiter_advice(names, delimiter)}") from error
+            error.locate(path=str(location), remedy=_delimiter_advice(names, delimiter))
+            raise
         types = _known_types(plan, spec, options)
         return TextExtent(None, int(bool(has_header)), tuple(names), types, spec.leaves, delimiter)
 
@@ -135,7 +136,7 @@ class Csv(TextTables):
         if not len(find_record_ends(text, quote)):
             text = read_head(location, _MAX_HEADER_BYTES)
         if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            raise DataError(f"{location} is UTF-16 text: save it as UTF-8")
+            raise DataError("is UTF-16 text: save it as UTF-8", path=str(location))
         # bytes that are not UTF-8 are replaced here, so that an error below names them
         head = io.StringIO(text.decode("utf-8-sig", "replace"), newline="")
         dialect: dict[str, Any] = (
@@ -144,12 +145,14 @@ class Csv(TextTables):
         try:
             names = next(csv.reader(head, delimiter=delimiter, **dialect), [])
         except csv.Error as error:
-            raise DataError(f"{location} has a header that cannot be read: {error}") from error
+            raise DataError(f"has a header that cannot be read: {error}", path=str(location)) from error
         header_text = "".join(names)
         if not header_text.strip() or "\0" in header_text:
-            raise DataError(f"{location} has no header with column names in its first line")
+            raise DataError("has no header with column names in its first line", path=str(location))
         if "\N{REPLACEMENT CHARACTER}" in header_text:
-            raise DataError(f"{location} is not UTF-8 text: its header is {names}; convert it to UTF-8")
+            raise DataError(
+                f"is not UTF-8 text: its header is {names}; convert it to UTF-8", path=str(location)
+            )
         return [name.strip() for name in names]
 
 
@@ -160,7 +163,7 @@ def _delimiter_advice(names: Sequence[str], delimiter: str) -> str:
         return ""
     candidate_text = json.dumps(candidate) if candidate == "\t" else candidate
     return (
-        f"; its header is one name with {candidate!r} in it: if that separates the columns, set "
+        f"its header is one name with {candidate!r} in it: if that separates the columns, set "
         f"readOptions.delimiter (--read-option 'delimiter={candidate_text}')"
     )
 

@@ -120,9 +120,10 @@ def locate_errors(path: str, row: Sequence[int] | I64 = ()) -> Iterator[None]:
         yield
     except CellError as error:
         row_index = int(row[error.row]) if error.row < len(row) else error.row
-        raise RowError(f"{path}, row {row_index}: {error}", row_index) from error
+        raise RowError(str(error), path=path, row=row_index) from error
     except DataError as error:
-        raise DataError(f"{path}: {error}") from error
+        error.locate(path=path)
+        raise
 
 
 def _decode_source(table: pa.Table, name: str, source: LeafSource, context: TableContext) -> Arrays:
@@ -148,7 +149,8 @@ def _decode_source(table: pa.Table, name: str, source: LeafSource, context: Tabl
     except DataError as error:
         if root(name) in _REQUIRED_COLUMNS:
             raise
-        raise DataError(f"{error}; {LEAVE_OUT_ADVICE}") from error
+        error.locate(remedy=LEAVE_OUT_ADVICE)
+        raise
 
 
 def _assemble_vector(table: pa.Table, name: str, source: LeafSource, shape: tuple[int, ...]) -> NDArray[Any]:

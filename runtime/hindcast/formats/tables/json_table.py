@@ -106,8 +106,8 @@ def _read_array(location: Location) -> list[dict[str, Any]]:
     try:
         rows = choose_parser(data)(data)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{location} is not JSON: {error}") from error
+        raise DataError(f"is not JSON: {error}", path=str(location)) from error
     if not rows:
-        raise DataError(f"{location} holds no rows: delete it, or leave it out of the paths")
+        raise DataError("holds no rows: delete it, or leave it out of the paths", path=str(location))
     with locate_errors(str(location)):
         return [require_object(value, row) for row, value in enumerate(rows)]

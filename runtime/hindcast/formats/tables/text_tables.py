@@ -107,7 +107,7 @@ class TextTables(Format):
         """See `Format.list_pieces`."""
         size = location.info().size
         if not size:
-            raise DataError(f"{location} is empty (0 bytes): delete it, or leave it out of the paths")
+            raise DataError("is empty (0 bytes): delete it, or leave it out of the paths", path=str(location))
         extent = self.inspect(location, read_recorded_spec(location, self.name), options)
         if size <= text_files.CHUNK_BYTES or self.is_unsplittable(location):
             return [Piece(location, size, extent)]
@@ -181,7 +181,7 @@ class TextTables(Format):
             yield table, plan, first_row
             is_empty = False
         if is_empty and extent.span is None and not self.is_unsplittable(location):
-            raise DataError(f"{location} holds no rows: delete it, or leave it out of the paths")
+            raise DataError("holds no rows: delete it, or leave it out of the paths", path=str(location))
 
 
 def _add_types(extent: TextExtent, table: pa.Table) -> TextExtent:

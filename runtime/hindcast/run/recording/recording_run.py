@@ -189,7 +189,9 @@ class RecordingRun:
         try:
             make_encoder(output.format, data, output.compress_columns)
         except DataError as error:
-            raise SpecError(f"{self._name}: spec.output.format is {output.format}: {error}.") from error
+            raise SpecError(
+                f"is {output.format}: {error}.", field="spec.output.format", resource=self._name
+            ) from error
 
     def _record_remaining_ranges(
         self, task: RecordingTask, policy: str, actor: Policy | RandomActor, progress: _RecordingProgress
@@ -252,7 +254,9 @@ class RecordingRun:
         if self._spec.policy.checkpoint is not None:
             return self._spec.policy.checkpoint.path
         if self._checkpoint is None:
-            raise SpecError(f"{self._name}: spec.policy.trainingRef was not resolved to a checkpoint.")
+            raise SpecError(
+                "was not resolved to a checkpoint.", field="spec.policy.trainingRef", resource=self._name
+            )
         return self._checkpoint
 
     def _load_actor(self, policy: str) -> Policy | RandomActor:

@@ -11,7 +11,7 @@ from hindcast.algorithms import build, resolve
 from hindcast.api import OfflineTraining, spec_hash
 from hindcast.api.options import is_custom, options_field
 from hindcast.api.training import OfflineTrainingSpec, StopSpec
-from hindcast.errors import SpecError
+from hindcast.errors import Problem, SpecError, parse_path
 from hindcast.formatting import integer, plural, significant, size
 from hindcast.learn.algorithm import Algorithm, needs_for, window_targets
 from hindcast.learn.compiling import compile_losses
@@ -81,7 +81,7 @@ def make_offline_trainer(
     if spec.learners.compile:
         compile_losses(algorithm)
     policy, learner = networks.make_policy_and_learner(device, group)
-    notes = [*([clamp_note] if clamp_note else []), *notes_on_policy(policy, spec.model)]
+    notes = [*([Problem((), clamp_note)] if clamp_note else []), *notes_on_policy(policy, spec.model)]
     with calling(f"{spec.algorithm}.needs"):
         needs = needs_for(algorithm, policy.module)
     live_sources = [
@@ -125,7 +125,7 @@ def make_offline_trainer(
         updates=lambda: learner.updates,
         every=needs.targets_every,
     )
-    notes += [f"{source.name}: {note}" for source in sources for note in source.dataset.notes]
+    notes += [Problem((), note, path=source.name) for source in sources for note in source.dataset.notes]
     held_out_evaluator = None
     if offline is not None and group.is_leader:  # only the first learner evaluates
         held_out_data = open_evaluation_data(offline, sources) if held_out_data is None else held_out_data
@@ -164,12 +164,16 @@ def make_algorithm(resource: OfflineTraining) -> Algorithm:
     spec = resource.spec
     algorithm_class = resolve(spec.algorithm)
     if "OfflineTraining" not in algorithm_class.kinds:
-        raise SpecError(f"spec.algorithm: {spec.algorithm} learns in an environment, not from recorded data.")
+        raise SpecError(
+            f"{spec.algorithm} learns in an environment, not from recorded data.",
+            field="spec.algorithm",
+        )
     if spec.sampler is not None and not algorithm_class.can_train_online:
         raise SpecError(
-            f"spec.input has a sampler, but {spec.algorithm} learns from recorded data only: remove the sampler. If "
+            f"has a sampler, but {spec.algorithm} learns from recorded data only: remove the sampler. If "
             "the losses of the class are valid for actions of any policy, and its own policy explores, set "
-            "can_train_online = True in the class."
+            "can_train_online = True in the class.",
+            field="spec.input",
         )
     if is_custom(spec.algorithm):
         return build(spec.algorithm, spec.custom_config or {}, field="spec.customConfig")
@@ -178,7 +182,7 @@ def make_algorithm(resource: OfflineTraining) -> Algorithm:
 
 def _shard_notes(
     timesteps: int, timesteps_per_item: int, num_learners: int, initial_num_learners: int
-) -> list[str]:
+) -> list[Problem]:
     """Return notes on how the learners divide the global batch, whose size was fixed when the revision started.
 
     Args:
@@ -202,33 +206,35 @@ def _shard_notes(
             else f", which make {plural(num_items, 'sequence')} of {timesteps_per_item}"
         )
         raise SpecError(
-            f"spec.learners.replicas is {num_learners}, but a batch has {plural(timesteps, 'timestep')}"
-            f"{sequence_text}: each learner needs at least one."
+            f"is {num_learners}, but a batch has {plural(timesteps, 'timestep')}"
+            f"{sequence_text}: each learner needs at least one.",
+            field="spec.learners.replicas",
         )
-    notes = []
+    texts = []
     if num_learners > 1 and num_learners != initial_num_learners:
-        notes.append(
+        texts.append(
             f"{num_learners} learners share the batch of {timesteps:,} timesteps; its size was fixed when the run "
             f"started with {initial_num_learners}"
         )
     if num_items % num_learners:
-        notes.append(
+        texts.append(
             f"a batch of {num_items:,} {unit} is divided among {num_learners} learners: shards differ by one and are "
             "weighted by size"
         )
-    return notes
+    return [Problem((), text) for text in texts]
 
 
-def _batch_size_notes(spec: OfflineTrainingSpec, data: OfflineData, timesteps_per_item: int) -> list[str]:
+def _batch_size_notes(spec: OfflineTrainingSpec, data: OfflineData, timesteps_per_item: int) -> list[Problem]:
     """Return a note if a batch is larger than the recorded data."""
     if spec.sampler is not None or data.batch_size <= data.epoch_size:
         return []
     unit = "timestep" if timesteps_per_item == 1 else "sequence"
     times = significant(data.batch_size / data.epoch_size)
-    return [
-        f"{_size_field(spec)}: a batch has {plural(data.batch_size, unit)}, but the data have only "
-        f"{integer(data.epoch_size)}: each is in every batch {times} times on average"
-    ]
+    what = (
+        f"a batch has {plural(data.batch_size, unit)}, but the data have only {integer(data.epoch_size)}: each is in "
+        f"every batch {times} times on average"
+    )
+    return [Problem(parse_path(_size_field(spec)), what)]
 
 
 def _refuse_batch_beyond_memory(spec: OfflineTrainingSpec, data: OfflineData, num_learners: int) -> None:
@@ -241,8 +247,8 @@ def _refuse_batch_beyond_memory(spec: OfflineTrainingSpec, data: OfflineData, nu
     nbytes, memory = data.batch_bytes // num_learners, host_memory()
     if nbytes > memory:
         raise SpecError(
-            f"{_size_field(spec)}: a learner's batch would take {size(nbytes)}, more than the {size(memory)} of "
-            "memory: set a smaller size"
+            f"a learner's batch would take {size(nbytes)}, more than the {size(memory)} of memory: set a smaller size",
+            field=_size_field(spec),
         )
 
 

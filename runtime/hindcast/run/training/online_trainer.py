@@ -158,8 +158,9 @@ def make_online_trainer(
     algorithm = build(spec.algorithm, spec.config, field="spec.policy.train.config")
     if "OfflineRecording" not in algorithm.kinds:
         raise SpecError(
-            f"spec.policy.train.algorithm is {spec.algorithm!r}, which does not learn online; "
-            f"use {' or '.join(algorithms('OfflineRecording'))}."
+            f"is {spec.algorithm!r}, which does not learn online; "
+            f"use {' or '.join(algorithms('OfflineRecording'))}.",
+            field="spec.policy.train.algorithm",
         )
     spaces = environment_spaces(environment)
     networks = build_networks(algorithm, spaces, spec.model, environment, seed=seed)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.model import ModelSpec
 from hindcast.api.spelling import IN_PYTHON
-from hindcast.errors import Interrupted, SpecError
+from hindcast.errors import Interrupted, Problem, SpecError, parse_path
 from hindcast.learn.algorithm import Algorithm, ModelInputs, new_networks
 from hindcast.learn.checkpoint import Checkpoint, CheckpointStore, TrainingState
 from hindcast.learn.group import Group
@@ -111,7 +111,7 @@ class Trainer:
     spec_hash: str = ""
     prepare: Callable[[], None] = lambda: None
     max_updates: float = math.inf
-    notes: Sequence[str] = ()
+    notes: Sequence[Problem] = ()
     held_out_evaluator: HeldOutEvaluator | None = None
     iteration: int = field(default=0, init=False)
     seconds: float = field(default=0.0, init=False)
@@ -147,7 +147,9 @@ class Trainer:
             raise SpecError(f"{self.algorithm} has nothing to train on: call .offline_data(input_=...).")
         if first_update >= self.max_updates:
             raise SpecError(
-                f"spec.stop: the training ended at update {first_update:,}; raise spec.stop to continue."
+                f"the training ended at update {first_update:,}; raise spec.stop to continue.",
+                field="spec.stop",
+                mentions=("spec.stop",),
             )
         learner.group.broadcast(["iterate"])
         start_time = time.monotonic()
@@ -307,13 +309,14 @@ def build_networks(
     module = nets["policy"]
     if model.module_class is not None and type(module) is not module_class_of(model):
         raise SpecError(
-            f"spec.model.moduleClass is {model.module_class!r}, but {type(algorithm).__name__} builds its own "
-            f"policy, {type(module).__name__}: its networks() must use inputs.policy()."
+            f"is {model.module_class!r}, but {type(algorithm).__name__} builds its own "
+            f"policy, {type(module).__name__}: its networks() must use inputs.policy().",
+            field="spec.model.moduleClass",
         )
     return Networks(algorithm, spaces, preprocessing, nets, seed, torch.get_rng_state())
 
 
-def notes_on_policy(policy: Policy, model: ModelSpec, path: str = "spec.model") -> list[str]:
+def notes_on_policy(policy: Policy, model: ModelSpec, path: str = "spec.model") -> list[Problem]:
     """Return notes for the user on a policy before it is trained.
 
     Args:
@@ -324,7 +327,9 @@ def notes_on_policy(policy: Policy, model: ModelSpec, path: str = "spec.model") 
     Raises:
         UserCodeError: the network is a custom one and fails its dry run.
     """
+    section = parse_path(path)
     reasons = find_ineffective_model_options(policy, model)
-    return [f"{path}.{option} has no effect: {reason}" for option, reason in reasons.items()] + dry_run(
-        policy.module
-    )
+    return [
+        *(Problem((*section, option), f"has no effect: {reason}") for option, reason in reasons.items()),
+        *dry_run(policy.module),
+    ]

@@ -158,8 +158,8 @@ class TrainingRun:
             initial_num_learners=initial_num_learners(self._folder, self._resource),
             networks=self._networks,
         )
-        for note in trainer.notes:
-            self._reporter.note(self._name, note)
+        for message in map(str, trainer.notes):
+            self._reporter.note(self._name, message)
         evaluations = Evaluations(
             self._resource, self._store, self._reporter, self._placement, self._callbacks
         )
@@ -185,19 +185,20 @@ class TrainingRun:
         latest_checkpoint = self._store.latest()
         if latest_checkpoint is None:
             trainer.begin()
-            self._callbacks.call("on_algorithm_init")
+            self._callbacks.start(self._resource, str(self._folder))
             return
         saved_hash = latest_checkpoint.training.spec_hash
         if saved_hash not in {spec_hash(self._resource), *claimed_hashes(self._folder)}:
             raise OutputConflict(
                 f"{latest_checkpoint.location} was written with spec hash {saved_hash}, and {self._name} has "
-                f"{spec_hash(self._resource)}: raise spec.revision, or set another checkpoint.path."
+                f"{spec_hash(self._resource)}: raise spec.revision, or set another checkpoint.path.",
+                mentions=("spec.revision",),
             )
         trainer.load(latest_checkpoint)
         # A lost owner record is replaced only after the checkpoint was checked: a record with another number of
         # learners would keep out the resource that fits the checkpoint.
         claim(self._folder, self._resource, has_progress=True)
-        self._callbacks.call("on_algorithm_init")
+        self._callbacks.start(self._resource, str(self._folder))
         self._callbacks.call("on_checkpoint_loaded")
         self._mark_latest_checkpoint(trainer, latest_checkpoint)
         self._reporter.note(
