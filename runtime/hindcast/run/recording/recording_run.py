@@ -162,7 +162,7 @@ class RecordingRun:
             self._reporter.note(self._name, note)
         self._check_output()
         policy = self._prepare_policy()
-        actor = load_actor(policy, self._spec.environment, self._spec.policy.policy_module_class)
+        actor = self._load_actor(policy)
         task = self._make_task(actor)
         # Runners of a killed run may still commit; see record/pool.py.
         wait_for_runners(self._folder)
@@ -261,6 +261,10 @@ class RecordingRun:
                 "was not resolved to a checkpoint.", field="spec.policy.trainingRef", resource=self._name
             )
         return self._checkpoint
+
+    def _load_actor(self, policy: str) -> Policy | RandomActor:
+        """Load the policy at a location that `_prepare_policy` returned."""
+        return load_actor(policy, self._spec.environment, self._spec.policy.policy_module_class)
 
     def _make_task(self, actor: Policy | RandomActor) -> RecordingTask:
         spec = self._spec
