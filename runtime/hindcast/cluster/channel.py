@@ -29,8 +29,8 @@ class ReportError(Exception):
 class ReportRefused(ReportError):
     """The permission or the ConfigMap is missing.
 
-    Either the attempt is superseded, or the operator has not restored them yet, or the API server has just restarted: it
-    answers 403 for some minutes, until it has listed the RoleBindings (kubernetes/kubernetes#121635).
+    Either the attempt is superseded, or the operator has not restored them yet, or the API server has just restarted:
+    it answers 403 for some minutes, until it has listed the RoleBindings (kubernetes/kubernetes#121635).
     """
 
 

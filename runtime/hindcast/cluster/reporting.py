@@ -31,8 +31,8 @@ from hindcast.report.events import Progress
 from hindcast.run.progress import Pace, format_amount
 
 REFUSAL_SECONDS: Final = 600.0
-"""After so long without an answer other than a refusal, the attempt counts as superseded. A later attempt that has begun
-to write is noticed within seconds, by the lease of the run's folder."""
+"""After so long without an answer other than a refusal, the attempt counts as superseded. A later attempt that has
+begun to write is noticed within seconds, by the lease of the run's folder."""
 
 _MAX_BACKOFF_SECONDS: Final = 15.0
 _HEARTBEAT_SECONDS: Final = MAX_REPORT_INTERVAL_SECONDS - 5  # leaves time for one retry
