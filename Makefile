@@ -21,7 +21,7 @@ PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 WITHOUT_CLUSTER := --ignore tests/control_plane --ignore tests/e2e --ignore tests/interop
 QUICK := not (slow or ray or stores or faults or learning or docs or minutes)
 
-.PHONY: demo test test-all stores soak gpu lint format interop api e2e crds images bench clean
+.PHONY: demo test test-all stores soak gpu lint format interop api packages e2e crds images bench clean
 
 demo: $(READY)  ## record an expert and clone it on this machine
 	$(BIN)/hindcast demo
@@ -78,13 +78,22 @@ images:  ## build both images; DOCKER_BUILD_FLAGS="--build-arg TORCH=torch==2.13
 	set -e; for image in $(IMAGES); do docker build $(DOCKER_BUILD_FLAGS) --target $$image $(IMAGE_LABELS) \
 		--tag hindcast-$$image:$(IMAGE_TAG) .; done
 
+packages: $(READY)  ## build wheel and sdist into dist/, check them, and install the wheel into an empty environment
+	rm -rf dist .cache/wheel
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*
+	$(PYTHON) -m venv .cache/wheel
+	.cache/wheel/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	.cache/wheel/bin/hindcast --version
+	.cache/wheel/bin/kubectl-hindcast validate examples/cartpole.yaml
+
 bench: $(READY) $(RLLIB_READY)  ## Hindcast and its rivals side by side
 	$(BIN)/python benchmarks/run_all.py --rllib $(abspath $(RLLIB))/bin/python
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt "torch==2.13.0"
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[runtime,operator,dev]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[runtime,operator,serve,dev]"
 	touch $(READY)
 
 # RLlib and d3rlpy, with torch, Ray and all else that both need from the project's own environment.

@@ -262,15 +262,15 @@ _INVALID_TRAININGS = """
   - {algorithm: DecisionTransformer, config: {contextLength: 1281}}
 "config.actionChunk is 257, expected at most spec.config.trainBatchSizePerLearner, 256":
   - {algorithm: FQL, config: {actionChunk: 257}}
-"input[0].readOptions has 'no_such', which no format has; allowed: batch_size, column_names, column_types, delimiter, \\
-  drop_empty_lines, dtypes, encoding, header, max_episode_steps, mode, null_values, quote_char, shapes, size":
-  - {input: [{readOptions: {no_such: 1}}]}
+"input[0].readOptions has 'delimter', which no format has; did you mean 'delimiter'?":
+  - {input: [{readOptions: {delimter: ";"}}]}
 "input[0].readOptions has 'delimter', which CSV does not have; did you mean 'delimiter'?":
   - {input: [{format: CSV, readOptions: {delimter: ";", quoteChar: "'"}}]}
 "pipeline.connectors[0] is GeneralAdvantageEstimation, which is not needed here. Leave it out: algorithms that use \\
   advantages compute them themselves": [{pipeline: {connectors: [GeneralAdvantageEstimation]}}]
-"pipeline.connectors[0] is 'AddColumns', which is neither a library connector nor a \"package.module:Class\"; did you \\
-  mean 'AddColumnsFromEpisodesToTrainBatch'?": [{pipeline: {connectors: [{name: AddColumns}]}}]
+"pipeline.connectors[0] is 'NoSuch', which is neither a library connector nor a \\"package.module:Class\\"; allowed: \\
+  AddColumnsFromEpisodesToTrainBatch, AddNextObservationsFromEpisodesToTrainBatch, \\
+  AddObservationsFromEpisodesToBatch": [{pipeline: {connectors: [{name: NoSuch}]}}]
 "evaluation.referenceReturns.random is 1.5, expected less than spec.evaluation.referenceReturns.expert, 1":
   - {evaluation: {referenceReturns: {random: 1.5, expert: 1}}}
 "evaluation.offline: exactly one of heldOut, input is needed, found none": [{evaluation: {offline: {}}}]

@@ -11,7 +11,6 @@ from hindcast.api import checks, options
 from hindcast.api.checks import check_algorithm
 from hindcast.api.option_types import Schedule
 from hindcast.api.options import build_model, non_default_options
-from hindcast.api.sentences import sentence
 
 
 class Options(BaseModel):
@@ -54,7 +53,7 @@ def _stub_schemas(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def list_problems(algorithm: str, config: object, kind: str = "OfflineTraining") -> list[str]:
     spec = {"algorithm": algorithm, "config": config}
-    return [sentence(problem) for problem in check_algorithm(kind, spec, None, ("spec",))]
+    return [str(problem) for problem in check_algorithm(kind, spec, None, ("spec",))]
 
 
 @pytest.mark.parametrize(

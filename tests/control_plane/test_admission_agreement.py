@@ -15,9 +15,7 @@ from admission_specs import Node, spec_with_value, walk_nodes
 
 from api_server import ApiServer, Object, RefusalError, collection, plural
 from hindcast.api import load_resources, validate_resource
-from hindcast.api.documents import Problem
-from hindcast.api.sentences import parse_path, sentence
-from hindcast.errors import SpecError
+from hindcast.errors import Problem, SpecError, parse_path
 from layers import LAYER
 from resource_examples import (
     API_VERSION,
@@ -171,7 +169,7 @@ def find_server_problems(api: ApiServer, dry_run_namespace: str, kind: str, spec
         api.create(make_document(kind, spec), dry_run_namespace, dryRun="All")
     assert error_info.value.status == 422
     return [
-        sentence(Problem(parse_path(field), re.sub(r'^Invalid value: ("[^"]*"|[^:]*): ', "", text)))
+        str(Problem(parse_path(field), re.sub(r'^Invalid value: ("[^"]*"|[^:]*): ', "", text)))
         for field, text in error_info.value.causes
     ]
 

@@ -96,7 +96,7 @@ class Model(BaseModel):
             for name, field in fields.items()
             if field.default == getattr(self, name) and field.default in ([], {})
         }
-        return self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=empty)
+        return self.model_dump(by_alias=True, exclude_none=True, exclude=empty)
 
     @classmethod
     def validations(cls) -> list[dict[str, str]]:
@@ -124,6 +124,12 @@ class Model(BaseModel):
         if validations := cls.validations():
             target["x-kubernetes-validations"] = validations
         return schema
+
+
+class Record(Model):
+    """Base of what the operator and the runtime write for each other: fields of another version are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
 
 
 def _choice_message(quantifier: str, names: tuple[str, ...], chosen_names: str | None = None) -> str:

@@ -10,7 +10,6 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from hindcast.api.base import CLASS_PATH_PATTERN, Model
-from hindcast.api.documents import Problem, Steps
 from hindcast.api.model import ModelSpec
 from hindcast.api.option_types import relation_rules
 from hindcast.api.options import Schema, options_model, schemas
@@ -24,10 +23,12 @@ from hindcast.api.rules import (
     is_one_of,
     is_set,
     matches,
+    mentioned_fields,
     name_fields,
 )
-from hindcast.api.sentences import format_path, nearest, parse_path, problems_of
+from hindcast.api.sentences import nearest, problems_of
 from hindcast.api.spelling import Spelling
+from hindcast.errors import Problem, Steps, format_path, parse_path
 
 Schemas = Mapping[str, Schema]
 """Name of each algorithm -> schema of its options with its traits, see `options.schemas`."""
@@ -65,7 +66,11 @@ def check_algorithm(
     return [
         *_check_options(algorithm, spec.get("config", {}), (*path, "config"), spelling),
         *(
-            Problem((*path, *parse_path(field)), name_fields(text, format_path(path)))
+            Problem(
+                (*path, *parse_path(field)),
+                name_fields(text, format_path(path)),
+                mentions=mentioned_fields(text, format_path(path)),
+            )
             for field, text in (
                 find_problems(_fitting_rules(kind), section.plain_values()) if section else ()
             )

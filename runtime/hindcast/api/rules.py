@@ -278,6 +278,9 @@ def raise_problems(problems: list[tuple[str, str]]) -> None:
         raise PydanticCustomError(RULE_ERROR, "{text}", {"text": text, "problems": problems})
 
 
+_FIELD_IN_MESSAGE: Final = re.compile(r"@([a-z]\w*(?:\.\w+)*)")
+
+
 def name_fields(message: str, path: str = "") -> str:
     """Replace the fields in a message, each after an `@`, by their names.
 
@@ -285,7 +288,12 @@ def name_fields(message: str, path: str = "") -> str:
         message: the message of a rule.
         path: path of the part that has the rule, with which the names begin.
     """
-    return re.sub(r"@(?=[a-z])", f"{path}." if path else "", message)
+    return _FIELD_IN_MESSAGE.sub(rf"{path}.\1" if path else r"\1", message)
+
+
+def mentioned_fields(message: str, path: str) -> tuple[str, ...]:
+    """Return the names of the fields in a message; see `name_fields`."""
+    return tuple(f"{path}.{field}" for field in _FIELD_IN_MESSAGE.findall(message))
 
 
 def _get(part: Any, path: str) -> Any:

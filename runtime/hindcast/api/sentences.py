@@ -2,8 +2,7 @@
 
 import difflib
 import json
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from types import UnionType
 from typing import Annotated, Any, Final, Union, get_args, get_origin
 
@@ -11,9 +10,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from hindcast.api.documents import Problem, Steps
-from hindcast.api.rules import RULE_ERROR, name_fields
+from hindcast.api.rules import RULE_ERROR, mentioned_fields, name_fields
 from hindcast.api.spelling import OLD_SPELLING
+from hindcast.errors import Problem, Steps, format_path, parse_path
 
 _MAX_VALUE_LENGTH: Final = 60
 
@@ -27,23 +26,6 @@ _EXPECTED_VALUES: Final = {
     "none_required": "nothing",
     "string_type": "text",
 }
-_VERBS: Final = (
-    "cannot",
-    "combines",
-    "contains",
-    "counts",
-    "does",
-    "excludes",
-    "has",
-    "is",
-    "merges",
-    "must",
-    "refers",
-    "requires",
-    "sets",
-    "would",
-)
-"""First words of problems that continue the sentence after the field's name."""
 _COMPLETE_SENTENCES: Final = {
     RULE_ERROR: "{text}",
     OLD_SPELLING: "is {value!r}: write {word}",
@@ -64,26 +46,6 @@ _BOUNDS: Final = {
     "literal_error": "{expected}",
     "union_tag_invalid": "{expected_tags}",
 }
-
-
-def format_path(steps: Sequence[str | int]) -> str:
-    """Format a path: `spec.input[0].path`."""
-    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
-    return text.removeprefix(".")
-
-
-def parse_path(text: str) -> tuple[str | int, ...]:
-    """Return the steps of a path that `format_path` wrote."""
-    return tuple(int(step) if step.isdigit() else step for step in re.findall(r"\w+", text))
-
-
-def sentence(problem: Problem, prefix: str = "") -> str:
-    """Format a problem as one sentence: the path, then the problem."""
-    path = prefix + format_path(problem.steps)
-    if not path:
-        return problem.text
-    is_predicate = problem.text.split(" ", 1)[0] in _VERBS
-    return f"{path} {problem.text}" if is_predicate else f"{path}: {problem.text}"
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -151,7 +113,11 @@ def problems_of(
     }
     parent_steps = {steps[:length] for steps in errors_by_path for length in range(len(steps))}
     return [
-        Problem((*prefix, *steps), _describe(details, steps, model))
+        Problem(
+            (*prefix, *steps),
+            _describe(details, steps, model),
+            mentions=details[0].get("ctx", {}).get("mentions", ()),
+        )
         for steps, details in errors_by_path.items()
         # Of a union's alternatives, the user meant the one that matched deeper into the value.
         if not (steps in union_paths and steps in parent_steps)
@@ -168,7 +134,8 @@ def _split_rules(errors: Iterable[ErrorDetails], data: Any, prefix: Steps) -> It
             continue
         for field, text in details["ctx"]["problems"]:
             part = format_path((*prefix, *_locate(details, data)[0]))
-            yield {**details, "ctx": {"field": field, "text": name_fields(text, part)}}
+            mentions = mentioned_fields(text, part)
+            yield {**details, "ctx": {"field": field, "text": name_fields(text, part), "mentions": mentions}}
 
 
 def _locate(details: ErrorDetails, data: Any) -> tuple[Steps, bool]:

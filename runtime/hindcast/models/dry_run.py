@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from hindcast.episodes.batched import batch_dtype
 from hindcast.episodes.columns import Columns
 from hindcast.episodes.spaces import flatten_space
-from hindcast.errors import UserCodeError
+from hindcast.errors import Problem, UserCodeError, parse_path
 from hindcast.models.outputs import output_problem
 from hindcast.models.preprocessing import is_float_box
 from hindcast.models.rl_module import RLModule, build_module, is_user_class
@@ -35,14 +35,14 @@ _MAX_DEPTH = 4
 """Depth up to which containers and objects in attributes are compared."""
 
 
-def dry_run(module: RLModule) -> list[str]:
+def dry_run(module: RLModule) -> list[Problem]:
     """Call a copy of a custom module, of the same class and options, with random observations.
 
     Args:
         module: the module. It is not changed, and neither are the generators of torch, NumPy and Python.
 
     Returns:
-        A sentence for each attribute whose weights do not affect the outputs; none for Hindcast's own modules.
+        A note on each attribute whose weights do not affect the outputs; none for Hindcast's own modules.
 
     Raises:
         UserCodeError: the module raised; or its outputs have wrong names, shapes or dtypes; or it keeps state in Python
@@ -61,19 +61,18 @@ def dry_run(module: RLModule) -> list[str]:
         first_state = _run_passes(copy, 1)
         for attribute in changed_attributes(first_state, _run_passes(copy, 2)):
             raise UserCodeError(
-                f"{_FIELD}: {attribute} changes from call to call, but checkpoints do not save it: make it a buffer "
-                "(register_buffer), or a state (get_initial_state)."
+                f"{attribute} changes from call to call, but checkpoints do not save it: make it a buffer "
+                "(register_buffer), or a state (get_initial_state).",
+                field=_FIELD,
             )
         for generator in find_used_generators():
             raise UserCodeError(
-                f"{_FIELD}: {module_class.__name__} ({definition_location(module_class)}) draws from {generator} "
-                "global generator, which checkpoints do not save: draw from torch's."
+                f"{module_class.__name__} ({definition_location(module_class)}) draws from {generator} "
+                "global generator, which checkpoints do not save: draw from torch's.",
+                field=_FIELD,
             )
-    return [
-        f"{_FIELD}: {attribute} has weights that do not affect the module's outputs in training: they are never "
-        "trained."
-        for attribute in unused_attributes
-    ]
+    what = "{} has weights that do not affect the module's outputs in training: they are never trained."
+    return [Problem(parse_path(_FIELD), what.format(attribute)) for attribute in unused_attributes]
 
 
 def _run_passes(module: RLModule, seed: int) -> dict[Attribute, object]:

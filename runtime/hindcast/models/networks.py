@@ -21,7 +21,7 @@ from hindcast.models.distributions import Actions
 from hindcast.models.encoders import ACTIVATIONS, HIDDEN_GAIN, Dropout, Encoder, Features, linear
 from hindcast.models.initial_weights import (
     DEFAULT_INITIALISER,
-    Initialiser,
+    LayerInitialisers,
     encoder_initialiser,
     head_initialiser,
 )
@@ -181,8 +181,9 @@ class ActionValues(nn.Module):
         super().__init__()
         if not isinstance(action_space, gym.spaces.Discrete):
             raise SpecError(
-                "spec.algorithm: a value of each action requires a Discrete action space, not "
-                f"{action_space}; for other spaces use critics of state and action, inputs.critics()."
+                "a value of each action requires a Discrete action space, not "
+                f"{action_space}; for other spaces use critics of state and action, inputs.critics().",
+                field="spec.algorithm",
             )
         self.observations = Features(observation_space, model)
         self._start = int(action_space.start)
@@ -241,7 +242,7 @@ class MemberLinear(nn.Module):
         size_in: int,
         size_out: int,
         gain: float,
-        initialiser: Initialiser = DEFAULT_INITIALISER,
+        initialiser: LayerInitialisers = DEFAULT_INITIALISER,
     ) -> None:
         super().__init__()
         layers = [linear(size_in, size_out, gain, initialiser) for _ in range(members)]

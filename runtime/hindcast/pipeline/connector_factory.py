@@ -16,7 +16,6 @@ from typing import Any, Final, Protocol
 
 import gymnasium as gym
 
-from hindcast.api.connectors import connector_problem
 from hindcast.api.environment import NamedCall
 from hindcast.errors import SpecError
 from hindcast.pipeline.connectors import BatchConnector, BlockConnector, ConnectorContext
@@ -67,7 +66,7 @@ def make_connectors(
         context: properties of the training.
 
     Raises:
-        SpecError: an unknown name, or an object that is not a connector.
+        SpecError: an object that is not a connector.
         UserCodeError: importing or constructing one raised.
     """
     connectors = [
@@ -96,7 +95,7 @@ def construct_connector(entry: NamedCall, context: ConnectorContext) -> Any:
         return copy.deepcopy(factory)
     if not callable(factory):  # a list of connectors, or an object that `_expand` refuses
         return factory
-    with calling(f"{FIELD}: creating {entry.name!r}", factory):
+    with calling(f"creating {entry.name!r}", factory, FIELD):
         return _call_factory(factory, entry.kwargs, context)
 
 
@@ -126,8 +125,9 @@ def _expand(entry: Any, name: str) -> Iterator[Any]:
     for connector in [entry] if form is None else form.expand(entry):
         if not _is_connector(connector):
             raise SpecError(
-                f"{FIELD}: {name!r} is not a connector; derive it from BlockConnector, BatchConnector or ConnectorV2, "
-                "or pass a function (observation_space, action_space) that returns such connectors."
+                f"{name!r} is not a connector; derive it from BlockConnector, BatchConnector or ConnectorV2, "
+                "or pass a function (observation_space, action_space) that returns such connectors.",
+                field=FIELD,
             )
         yield connector
 
@@ -166,6 +166,4 @@ def _call_factory(factory: Callable[..., Any], kwargs: dict[str, Any], context: 
 def _find_factory(name: str) -> Any:
     if ":" in name:
         return import_object(name, FIELD)
-    if problem := connector_problem(name):
-        raise SpecError(f"{FIELD} {problem}.")
     return next(filter(None, (form.factory(name) for form in connector_forms())))

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from hindcast.api import EnvironmentSpec, OfflineTraining
 from hindcast.api.formats import AUTO, format_traits
 from hindcast.api.input import InputSource
+from hindcast.api.pipeline import PipelineSpec
 from hindcast.api.spelling import IN_PYTHON
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.hooks import Hooks
@@ -20,12 +21,12 @@ from hindcast.datasets.prepare.opening import (
     find_differing_leaves,
     open_reading,
 )
-from hindcast.datasets.prepare.partitions import NOTE_ON_ACTIONS
+from hindcast.datasets.prepare.partitions import NOTE_ON_ACTIONS, NOTE_ON_NORMALIZED_ACTIONS
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.episodes.spaces import space_to_json
 from hindcast.errors import SpecError
 from hindcast.pipeline.offline_data import Source, has_own_reader
-from hindcast.pipeline.prelearner import prelearner_class
+from hindcast.pipeline.prelearner import OfflinePreLearner, prelearner_class
 from hindcast.record.environments import environment_spaces
 from hindcast.report.events import Progress, Reporter
 from hindcast.run.claim import title
@@ -91,8 +92,9 @@ def resolve_inputs(resource: OfflineTraining, references: References) -> list[In
         SpecError: a reference names an unknown recording, or an input needs a user's class that maps its rows to
             episodes, and `pipeline.preLearner` does not name one.
     """
+    pre_learner_class = prelearner_class(resource.spec.pipeline)
     return [
-        _make_input(resource, index, references)
+        _make_input(resource, index, references, pre_learner_class)
         for index, source in enumerate(resource.spec.input)
         if source.sampler is None
     ]
@@ -137,9 +139,10 @@ def open_inputs(
                 hooks, accept=partial(check_spaces_are_known, resource, name=str(reading.paths[0]))
             )
         opened_data = open_reading(reading, hooks=hooks, ray_options=ray_options)
-        for finding in (*opened_data.unfinished_notes, *opened_data.notes):
+        for finding in opened_data.all_notes:
             # The units of actions matter only if these are floats, which can be normalised.
-            if finding != NOTE_ON_ACTIONS or has_float_actions(resource, opened_data.dataset.spec):
+            is_on_units = finding in (NOTE_ON_ACTIONS, NOTE_ON_NORMALIZED_ACTIONS)
+            if not is_on_units or has_float_actions(resource, opened_data.dataset.spec):
                 note(f"{reading.paths[0]}: {finding}")
         opened_inputs.append(input_._replace(opened_data=opened_data))
     if len(opened_inputs) > 1 and all(input_.weight is None for input_ in opened_inputs):
@@ -187,7 +190,8 @@ def make_sources(inputs: Sequence[Input]) -> list[Source]:
         return [Source(", ".join(input_.reading.name for input_ in inputs), dataset)]
     if len(weights) < len(inputs):
         raise SpecError(
-            "spec.input: some inputs have a weight and others have none; set a weight for all of them, or for none."
+            "some inputs have a weight and others have none; set a weight for all of them, or for none.",
+            field="spec.input",
         )
     return [
         Source(input_.reading.name, input_.dataset, weight)
@@ -195,19 +199,32 @@ def make_sources(inputs: Sequence[Input]) -> list[Source]:
     ]
 
 
-def _make_input(resource: OfflineTraining, index: int, references: References) -> Input:
+def _make_input(
+    resource: OfflineTraining,
+    index: int,
+    references: References,
+    pre_learner_class: type[OfflinePreLearner],
+) -> Input:
     """Return input `index` of the training, not yet open."""
     pipeline = resource.spec.pipeline
     field = f"{title(resource)}: spec.input[{index}]"
-    source = resolve_reader(resource, resource.spec.input[index], field)
+    source = _resolve_reader(pipeline, resource.spec.input[index], field, pre_learner_class)
     path = _resolve_path(field, source, references)
-    options = training_options(resource, source)
-    if not maps_rows(resource, source):
+    options: dict[str, Any] = {}
+    if pre_learner_class.maps_any_rows() or has_own_reader(pipeline):
+        options = training_options(resource, source, resource.spec.input[index].format)
+    is_mapped = _is_mapped(source) or (
+        source.format == "RayData"
+        and (pre_learner_class.maps_any_rows() or is_user_code(pre_learner_class.map_rows))
+    )
+    if not is_mapped:
         return Input(Reading.from_input(source, path, mapper_training=options), source.weight, source.top)
     if pipeline.pre_learner is None:
         raise SpecError(
-            f"{field}.format is {source.format}: set spec.pipeline.preLearner to the class that converts its rows to "
-            "episodes."
+            f"is {source.format}: set spec.pipeline.preLearner to the class that converts its rows to "
+            "episodes.",
+            field=f"{field}.format",
+            mentions=("spec.pipeline.preLearner",),
         )
     reading = Reading.from_input(source, path, pipeline.pre_learner, pipeline.pre_learner_kwargs, options)
     return Input(reading, source.weight, source.top)
@@ -220,26 +237,29 @@ def _resolve_path(field: str, source: InputSource, references: References) -> st
     path = references.dataset(source.recording_ref.name)
     if path is None:
         raise SpecError(
-            f"{field}.recordingRef: there is no OfflineRecording named {source.recording_ref.name!r} here."
+            f"there is no OfflineRecording named {source.recording_ref.name!r} here.",
+            field=f"{field}.recordingRef",
         )
     return path
 
 
-def resolve_reader(resource: OfflineTraining, source: InputSource, field: str) -> InputSource:
+def _resolve_reader(
+    pipeline: PipelineSpec, source: InputSource, field: str, pre_learner_class: type[OfflinePreLearner]
+) -> InputSource:
     """Return the input, with format RayData if a class of the user's reads the files or maps rows of any format.
 
     Args:
-        resource: the training.
+        pipeline: section of the training.
         source: an input of the training.
         field: path of the input, for messages.
+        pre_learner_class: class that `pipeline` names.
 
     Raises:
         SpecError: the user's class would make `columns` or `filter` of the input ineffective.
     """
-    pipeline = resource.spec.pipeline
     if has_own_reader(pipeline):
         return _read_with_ray(source, str(pipeline.offline_data), field)
-    if _is_mapped(source) or source.format == "RayData" or not prelearner_class(pipeline).maps_any_rows():
+    if _is_mapped(source) or source.format == "RayData" or not pre_learner_class.maps_any_rows():
         return source
     suffix = PurePosixPath(source.path or "").suffix
     traits = format_traits().get(source.format)
@@ -251,25 +271,20 @@ def resolve_reader(resource: OfflineTraining, source: InputSource, field: str) -
     return _read_with_ray(source, method, field)
 
 
-def maps_rows(resource: OfflineTraining, source: InputSource) -> bool:
-    """Return True if the pre-learner maps an input's rows to episodes."""
-    pre_learner_class = prelearner_class(resource.spec.pipeline)
-    return _is_mapped(source) or (
-        source.format == "RayData"
-        and (pre_learner_class.maps_any_rows() or is_user_code(pre_learner_class.map_rows))
-    )
-
-
 def _is_mapped(source: InputSource) -> bool:
     """Return True if the format has no timesteps: a class of the user's maps its rows to episodes."""
     return source.format != AUTO and not format_traits()[source.format].has_timesteps
 
 
-def training_options(resource: OfflineTraining, source: InputSource) -> dict[str, Any]:
-    """Return the content of a `TrainingConfig` as JSON; empty unless a class of the user's reads it."""
+def training_options(resource: OfflineTraining, source: InputSource, file_format: str) -> dict[str, Any]:
+    """Return the content of a `TrainingConfig` as JSON, for a class of the user's that reads or maps rows.
+
+    Args:
+        resource: the training.
+        source: an input of the training; its format is RayData if the user's class reads the files.
+        file_format: format of the input in the resource.
+    """
     spec = resource.spec
-    if not (prelearner_class(spec.pipeline).maps_any_rows() or has_own_reader(spec.pipeline)):
-        return {}
     spaces: list[dict[str, Any] | None]
     if spec.environment is not None:
         env_spaces = environment_spaces(spec.environment)
@@ -283,7 +298,7 @@ def training_options(resource: OfflineTraining, source: InputSource) -> dict[str
     return {
         "options": {
             **make_algorithm(resource).options.model_dump(mode="json"),
-            **_data_options(resource, source),
+            **_data_options(spec.pipeline, source, file_format),
             "seed": spec.seed,
             "env": None if spec.environment is None else spec.environment.id,
             "env_config": {} if spec.environment is None else dict(spec.environment.kwargs),
@@ -302,7 +317,7 @@ def training_options(resource: OfflineTraining, source: InputSource) -> dict[str
     }
 
 
-def _data_options(resource: OfflineTraining, source: InputSource) -> dict[str, Any]:
+def _data_options(pipeline: PipelineSpec, source: InputSource, file_format: str) -> dict[str, Any]:
     options = dict(source.read_options)
     method, batch_size = options.pop("method", None), options.pop("batch_size", None)
     return {
@@ -310,16 +325,16 @@ def _data_options(resource: OfflineTraining, source: InputSource) -> dict[str, A
         "input_read_method": method,
         "input_read_method_kwargs": options,
         "input_read_episodes": False,
-        "input_read_sample_batches": resource.spec.input[0].format == "SampleBatch",
+        "input_read_sample_batches": file_format == "SampleBatch",
         "input_read_schema": dict(source.schema_map),
         "input_read_batch_size": batch_size,
         "input_compress_columns": source.compress_columns,
         "ignore_final_observation": source.ignore_final_observation,
-        "prelearner_class": resource.spec.pipeline.pre_learner,
-        "prelearner_kwargs": dict(resource.spec.pipeline.pre_learner_kwargs),
+        "prelearner_class": pipeline.pre_learner,
+        "prelearner_kwargs": dict(pipeline.pre_learner_kwargs),
         "map_batches_kwargs": {},
         "iter_batches_kwargs": {},
-        "dataset_num_iters_per_learner": resource.spec.pipeline.dataset_num_iters_per_learner,
+        "dataset_num_iters_per_learner": pipeline.dataset_num_iters_per_learner,
         "materialize_data": False,
         "materialize_mapped_data": False,
     }

@@ -7,7 +7,7 @@ import io
 import posixpath
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +40,7 @@ class MappedFiles(Format):
 
     has_timesteps = False
     suffixes: tuple[str, ...]
-    read_option_names = ("batch_size",)
+    read_option_names: ClassVar[tuple[str, ...]] = ("batch_size",)
     is_grouped_by_folder = True
 
     @abstractmethod

@@ -86,7 +86,7 @@ class EvaluationRecording(GrowingDataset):
         self._save_changed_policy(policy)
         # The policy is saved first: runners in other processes load it.
         if self._workers is None:
-            self._recorded_task = self._make_task(self._module)
+            self._recorded_task = self._make_task(self._load_actor(self._module))
             num_runners, note = LOCAL.replicas(self._spec.runners.replicas, "evaluation runners")
             if note:
                 self._reporter.note(self._name, note)
@@ -94,7 +94,7 @@ class EvaluationRecording(GrowingDataset):
         return self._workers
 
     def _describe_conflict(self, policy: Policy) -> str | None:
-        module = self._policy_folder.child(self.module_name)
+        module = self._policy_folder.child(self.policy_folder_name)
         if module.exists() and Policy.load(module).digest == policy.digest:
             return None
         return "episodes of another policy"

@@ -29,7 +29,7 @@ class GrowingDataset(RecordingRun):
         reporter: receives the notes.
     """
 
-    module_name = "module"
+    policy_folder_name = "module"
     """Name of the folder, in the policy folder of the dataset, of the policy that is stored with the data."""
 
     def __init__(self, resource: OfflineRecording, reporter: Reporter) -> None:
@@ -43,7 +43,9 @@ class GrowingDataset(RecordingRun):
         """Write the manifest, which completes the dataset until episodes are added."""
         try:
             if self._recorded_task is not None and self._commits_made:
-                manifest = self._make_manifest(self._recorded_task, self._module, self._commits_made)
+                manifest = self._make_manifest(
+                    self._recorded_task, self._load_actor(self._module), self._commits_made
+                )
                 # The policy changed between calls, so one digest does not describe all episodes.
                 if len(self._policy_digests) > 1:
                     manifest = manifest.model_copy(
@@ -56,7 +58,7 @@ class GrowingDataset(RecordingRun):
 
     @property
     def _module(self) -> str:
-        return str(self._policy_folder.child(self.module_name))
+        return str(self._policy_folder.child(self.policy_folder_name))
 
     def _open(self, policy: Policy) -> None:
         """Lock the output, and read its commits, or clear them if this dataset cannot continue them.
