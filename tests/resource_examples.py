@@ -12,6 +12,8 @@ from ruamel.yaml import YAML
 
 from hindcast.api.input import PrepareSpec
 
+KNOWN_TO_LOADER_ONLY = ("spec.input[0].readOptions has", "spec.pipeline.connectors[0]")
+"""Beginnings of mistakes that no rule finds, since they are about names in lists of the loader."""
 API_VERSION = "hindcast.dev/v1alpha1"
 KINDS = ("OfflineRecording", "OfflineTraining")
 SPECS: dict[str, dict[str, Any]] = {
@@ -298,7 +300,7 @@ _INVALID_TRAININGS = """
   FQL, IQL, MARWIL, ReBRAC, SAC, TD3BC or package.module:Class": [{algorithm: PPO}]
 """
 _SAMPLER_EXCLUDES = """
-{format: CSV, top: 0.5, readOptions: {a: 1}, columns: [obs], filter: [{column: a, op: "==", value: 1}],
+{format: CSV, top: 0.5, readOptions: {header: true}, columns: [obs], filter: [{column: a, op: "==", value: 1}],
  schema: {obs: x}, compressColumns: [obs], actionsNormalized: true, ignoreFinalObservation: true}
 """
 
