@@ -113,6 +113,7 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
         {"gaps": "Split", "cut_off_steps": "Drop"},
         {
             "order": "Auto",
+            "episodes": "Auto",
             "gaps": "Split",
             "duplicates": "Drop",
             "unfinished": "Keep",
