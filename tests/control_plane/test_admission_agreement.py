@@ -69,11 +69,17 @@ def is_column_map(node: Node) -> bool:
     return "schema" in node.path
 
 
+def has_read_options(node: Node) -> bool:
+    """Return True for the options of a format, of which only the loader knows the names."""
+    return "readOptions" in node.path
+
+
 DIFFERENCES: dict[str, Callable[[Node], bool]] = {
     "schedules": has_several_types,
     "wrappers and connectors": is_wrapper_or_connector,
     "initialisers": is_initializer,
     "column maps": is_column_map,
+    "read options": has_read_options,
 }
 """Name -> nodes for which the API server accepts what the loader refuses. The operator reports the loader's message."""
 
