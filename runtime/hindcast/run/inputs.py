@@ -207,7 +207,7 @@ def _make_input(
 ) -> Input:
     """Return input `index` of the training, not yet open."""
     pipeline = resource.spec.pipeline
-    field = f"{title(resource)}: spec.input[{index}]"
+    field = f"spec.input[{index}]"
     source = _resolve_reader(pipeline, resource.spec.input[index], field, pre_learner_class)
     path = _resolve_path(field, source, references)
     options: dict[str, Any] = {}
