@@ -109,7 +109,7 @@ def test_load_reads_merge_keys_and_anchors(tmp_path: Path) -> None:
         (
             "algorithm: BC",
             "algorithm: PPO",
-            "run.yaml:5: spec.algorithm is PPO, which an OfflineTraining cannot use; it can use BC",
+            "run.yaml:5: spec.algorithm is PPO, which an OfflineTraining cannot use; it can use ",
         ),
         ("stop: {epochs: 3}", "stop: {epochs: 3", "run.yaml:10: is not valid YAML: "),
         (

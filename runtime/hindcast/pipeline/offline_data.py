@@ -18,6 +18,7 @@ from hindcast.api.quantity import parse_bytes
 from hindcast.datasets.dataset import Dataset
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError, SpecError
+from hindcast.metrics_logger import MetricsLogger
 from hindcast.models.preprocessing import Preprocessing
 from hindcast.models.rl_module import RLModule
 from hindcast.pipeline.connector_factory import make_connectors
@@ -26,7 +27,6 @@ from hindcast.pipeline.contracts import check_batch, check_repeatable
 from hindcast.pipeline.executors import Executor, Local
 from hindcast.pipeline.feeds import Feed, State
 from hindcast.pipeline.live_feed import LiveFeed, LiveSource
-from hindcast.pipeline.metrics_logger import MetricsLogger
 from hindcast.pipeline.mixed_feed import MixedFeed
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.prelearner import prelearner_class

@@ -18,10 +18,10 @@ from hindcast.api.environment import NamedCall
 from hindcast.episodes.block import Block
 from hindcast.episodes.convert import block_to_episodes, episodes_to_block
 from hindcast.errors import SpecError
+from hindcast.metrics_logger import MetricsLogger
 from hindcast.pipeline.connector_factory import FIELD, construct_connector, parameters_of
 from hindcast.pipeline.connectors import AddColumns, BatchConnector, BlockConnector, ConnectorContext, Context
 from hindcast.pipeline.contracts import check_episodes, check_repeatable
-from hindcast.pipeline.metrics_logger import MetricsLogger
 from hindcast.rllib.connectors.connector_v2 import ConnectorV2, LearnerConnectorPipeline
 from hindcast.rllib.connectors.library import (
     LIBRARY_CONNECTORS,
