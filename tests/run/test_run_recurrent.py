@@ -16,11 +16,12 @@ from hindcast.errors import Interrupted, SpecError, UserError
 from hindcast.evaluate.environment import evaluate_policy
 from hindcast.models.policy import Policy
 from hindcast.run.interruption import Interruption
+from layers import slow_except
 from support import StopAfter, episode_hashes, leftovers, read_all, record, recording, train, training
 from user_errors import raises_user_error
 
 RECALL = {"id": "toy_environments:Recall"}
-each_cell = pytest.mark.parametrize("cell", ["lstm", "gru"])
+CELLS = ["lstm", "gru"]
 
 
 def fit(
@@ -52,7 +53,7 @@ def mean_return(policy: Policy, num_envs: int = 8) -> float:
     )
 
 
-@each_cell
+@pytest.mark.parametrize("cell", slow_except(["lstm"], CELLS))
 def test_recurrent_policy_learns_to_recall(cell: str, recall_data: Path, tmp_path: Path) -> None:
     policy = fit(tmp_path, recall_data, recurrent=cell)
     assert mean_return(policy) == mean_return(policy, num_envs=3) == 1
@@ -65,7 +66,7 @@ def test_policy_without_memory_stays_at_chance(recall_data: Path, tmp_path: Path
     assert 0.25 < mean_return(fit(tmp_path, recall_data)) < 0.75
 
 
-@each_cell
+@pytest.mark.parametrize("cell", slow_except(["gru"], CELLS))
 def test_interrupted_training_equals_uninterrupted_training(
     cell: str, recall_data: Path, tmp_path: Path
 ) -> None:
