@@ -51,7 +51,7 @@ class HDF5Episodes(Format):
         with hdf5.open_file(location) as file:
             count = len(_list_demos(location, file)) or _count_buffer_episodes(location, file)
         if not count:
-            raise NoRowsError.at(location)
+            raise NoRowsError(location)
         nbytes = (location.info().size or 0) * _PIECE_EPISODES // count
         return [
             Piece(location, nbytes, range(first, min(first + _PIECE_EPISODES, count)))

@@ -74,7 +74,7 @@ class TFRecord(Format):
         _parse_read_options(options)
         lengths = read_lengths(location)
         if not len(lengths):
-            raise NoRowsError.at(location)
+            raise NoRowsError(location)
         ends = np.cumsum(lengths + HEADER_BYTES + FOOTER_BYTES)
         starts = ends - lengths - HEADER_BYTES - FOOTER_BYTES
         first_records = np.flatnonzero(np.diff(starts // PIECE_BYTES, prepend=-1))

@@ -65,7 +65,7 @@ class SampleBatchFormat(Format):
         check_options(self.name, options.options, ())
         size = location.info().size
         if not size:
-            raise NoRowsError.at(location)
+            raise NoRowsError(location)
         # a piece is the whole file: its extent holds the recorded leaves instead of a position
         return [Piece(location, size, dict(read_recorded_spec(location, self.name).leaves))]
 

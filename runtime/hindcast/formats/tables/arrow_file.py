@@ -39,7 +39,7 @@ class ArrowFile(Format):
         self._plan(location, options)
         with _open_batches(location) as (_, batches):
             if not any(len(batch) for batch in batches):
-                raise NoRowsError.at(location)
+                raise NoRowsError(location)
         return [Piece(location, location.info().size or 0)]
 
     def describe(self, location: Location) -> DataSpec:  # noqa: ARG002

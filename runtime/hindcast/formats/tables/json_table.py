@@ -128,6 +128,6 @@ def _read_array(location: Location) -> list[dict[str, Any]]:
     except (ValueError, RecursionError) as error:
         raise DataError(f"is not JSON: {error}", path=str(location)) from error
     if not rows:
-        raise NoRowsError.at(location)
+        raise NoRowsError(location)
     with locate_errors(str(location)):
         return [require_object(value, row) for row, value in enumerate(rows)]

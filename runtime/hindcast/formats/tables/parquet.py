@@ -72,7 +72,7 @@ class Parquet(Format):
             group_rows = [metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
             matching_groups = _find_matching_groups(location, file, options)
         if not sum(group_rows):
-            raise NoRowsError.at(location)
+            raise NoRowsError(location)
         first_rows = np.cumsum([0, *group_rows]).tolist()
         return [
             Piece(location, sum(sizes[i] for i in groups), _RowGroupRange(groups, first_rows[groups[0]]))

@@ -110,12 +110,12 @@ class TextTables(Format):
         """See `Format.list_pieces`."""
         size = location.info().size
         if not size:
-            raise NoRowsError.at(location)
+            raise NoRowsError(location)
         extent = self.inspect(location, read_recorded_spec(location, self.name), options)
         if size <= _MAX_HEADER_ONLY_BYTES:
             num_records = sum(span.num_records for span, _ in self.read_chunks(location, options))
             if num_records <= extent.num_header_records:
-                raise NoRowsError.at(location)
+                raise NoRowsError(location)
         if size <= text_files.CHUNK_BYTES or self.is_unsplittable(location):
             return [Piece(location, size, extent)]
         # Pieces are parsed in parallel. A piece's first record and its index follow only from all bytes before it (a
