@@ -25,7 +25,7 @@ from hindcast.cluster.channel import Channel
 from hindcast.cluster.log import DriverLog, capture_output, make_redactor
 from hindcast.cluster.mailbox import Mailbox
 from hindcast.cluster.memory import explain_by_memory
-from hindcast.cluster.outcome import EXIT_CODES, FinishedRun, classify, make_outcome
+from hindcast.cluster.outcome import DEFECT_EXIT_CODE, EXIT_CODES, FinishedRun, classify, make_outcome
 from hindcast.cluster.pools import Pools
 from hindcast.cluster.reporting import ReportSender, heartbeat, send_outcome
 from hindcast.cluster.storage_monitor import StorageMonitor
@@ -241,4 +241,4 @@ def _deliver_outcome(sender: ReportSender, outcome: AttemptOutcome) -> int:
         print(
             "the outcome could not be reported: the API server did not answer, or no longer accepts reports."
         )
-    return EXIT_CODES[outcome.reason]
+    return EXIT_CODES.get(outcome.reason, DEFECT_EXIT_CODE)

@@ -244,7 +244,7 @@ class SourceFeed:
 
 
 class ModuleActions(BlockConnector):
-    """A connector that scales recorded actions from the environment's bounds to the module's."""
+    """A connector that converts recorded actions and their densities from the environment's units to the module's."""
 
     reads: Collection[str] | None = ()
 
@@ -254,6 +254,9 @@ class ModuleActions(BlockConnector):
     def __call__(self, block: Block, context: Context) -> Block:  # noqa: ARG002
         actions = leaves_of(Columns.ACTIONS, block.columns)
         scaled = {name: self._preprocessing.to_module(name, block.columns[name]) for name in actions}
+        if Columns.ACTION_LOGP in block.columns:
+            logp = block.columns[Columns.ACTION_LOGP]
+            scaled[Columns.ACTION_LOGP] = self._preprocessing.to_module_logp(logp)
         return block.with_columns({**block.columns, **scaled})
 
 

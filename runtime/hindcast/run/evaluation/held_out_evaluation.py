@@ -372,6 +372,7 @@ class HeldOutEvaluator:
             explore=spec.explore,
             clip=spec.clip,
             seed=self._seed,
+            estimates=tuple(spec.estimates),
             ratios=any(name in (*RATIO_ESTIMATES, *DOUBLY_ROBUST_ESTIMATES) for name in spec.estimates),
             fit=FittedQOptions(updates=spec.model_updates)
             if {"dm", *DOUBLY_ROBUST_ESTIMATES}.intersection(spec.estimates)

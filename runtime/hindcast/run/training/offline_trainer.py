@@ -151,6 +151,8 @@ def make_offline_trainer(
         max_updates=_max_updates(spec.stop, data),
         notes=notes + batch_notes,
         held_out_evaluator=held_out_evaluator,
+        # A pre-learner of the user's may turn anything into episodes.
+        training_data=[source.dataset for source in sources] if spec.pipeline.pre_learner is None else (),
     )
 
 

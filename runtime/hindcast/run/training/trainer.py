@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.model import ModelSpec
 from hindcast.api.spelling import IN_PYTHON
+from hindcast.datasets.dataset import Dataset
 from hindcast.errors import Interrupted, Problem, SpecError, parse_path
 from hindcast.learn.algorithm import Algorithm, ModelInputs, new_networks
 from hindcast.learn.checkpoint import Checkpoint, CheckpointStore, TrainingState
@@ -96,6 +97,7 @@ class Trainer:
         max_updates: number of updates after which the training ends, even within an iteration.
         notes: notes for the user, such as clamps and uneven shards.
         held_out_evaluator: evaluates the policy on held-out episodes, if there are any; only on the first learner.
+        training_data: recorded episodes that the policy is trained on; empty if their files are not episodes.
 
     Attributes:
         iteration: number of iterations with a result; a stop criterion may have cut the last one short.
@@ -113,6 +115,7 @@ class Trainer:
     max_updates: float = math.inf
     notes: Sequence[Problem] = ()
     held_out_evaluator: HeldOutEvaluator | None = None
+    training_data: Sequence[Dataset] = ()
     iteration: int = field(default=0, init=False)
     seconds: float = field(default=0.0, init=False)
     num_busy_processors: int = field(default=0, init=False)

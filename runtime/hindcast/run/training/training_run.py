@@ -35,6 +35,7 @@ from hindcast.run.claim import (
 )
 from hindcast.run.evaluation.environment_evaluation import Evaluations
 from hindcast.run.evaluation.held_out_evaluation import HeldOutEvaluator, notes_on_evaluation
+from hindcast.run.evaluation.trained_episodes import record_trained_episodes
 from hindcast.run.ineffective_fields import notes_on_ineffective_fields
 from hindcast.run.interruption import Interruption
 from hindcast.run.placement import LOCAL, Placement
@@ -184,6 +185,7 @@ class TrainingRun:
         self._store.remove_incomplete()
         latest_checkpoint = self._store.latest()
         if latest_checkpoint is None:
+            record_trained_episodes(self._folder, trainer.training_data)
             trainer.begin()
             self._callbacks.start(self._resource, str(self._folder))
             return
@@ -388,7 +390,9 @@ class TrainingRun:
             "checkpoint": str(checkpoint.location),
             "best": self._describe_best(best_checkpoint),
             **{name: self._latest_metrics.get(name) for name in _PROGRESS_NAMES},
-            "verdict": self._verdict,
+            "verdict": self._verdict
+            if best_checkpoint is None
+            else _verdict_on(best_checkpoint, log.results),
             "loss": _total_loss(last_result),
         }
 
@@ -452,6 +456,15 @@ class TrainingRun:
             folder=str(self._folder),
             metrics={**success, "seconds": time.monotonic() - start_time},
         )
+
+
+def _verdict_on(checkpoint: Checkpoint, results: Sequence[Result]) -> str | None:
+    """Return the verdict of the last evaluation of a checkpoint's weights; None if there was none."""
+    for result in reversed(results):
+        evaluation = result.get("evaluation", {}).get("offline", {})
+        if evaluation.get(ITERATION) == checkpoint.training.iteration and "verdict" in evaluation:
+            return str(evaluation["verdict"]["sentence"])
+    return None
 
 
 def read_success(resource: OfflineTraining, folder: Location) -> dict[str, Any] | None:
