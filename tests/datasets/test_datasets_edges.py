@@ -57,7 +57,7 @@ def test_curve_without_finite_estimates_is_none():
     evaluation = {
         "training_iteration": 1,
         "estimates": {"dr": {"value": float("nan"), "interval": None}},
-        "verdict": {"sentence": ""},
+        "verdict": {"sentence": "", "estimate": None},
     }
     assert Curves([{"evaluation": {"offline": evaluation}}]).estimate is None
 
