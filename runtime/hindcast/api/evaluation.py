@@ -68,6 +68,54 @@ class OfflineEvaluationSpec(Model):
     """Updates of the model that `dm`, `dr` and `wdr` fit in each evaluation."""
 
 
+class ReturnRange(Model):
+    """Bounds of an episode's discounted return."""
+
+    rules: ClassVar = (Rule("self.low < self.high", "low must be below high", field_path=".low"),)
+
+    low: float
+    """Lowest possible return."""
+    high: float
+    """Highest possible return."""
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError(f"has low {self.low:g}, which must be below high {self.high:g}")
+        return self
+
+
+class GateSpec(Model):
+    """A test of the policy against the recorded policy on a log that grows. `hindcast gate` may look at any time
+    without raising the error.
+    """
+
+    rules: ClassVar = (
+        Rule(
+            "!has(self.by) || self.by < self.returns.high - self.returns.low",
+            "by must be below returns.high - returns.low",
+            field_path=".by",
+        ),
+    )
+
+    returns: ReturnRange
+    """Bounds of an episode's discounted return. Episodes outside of them are refused."""
+    by: Annotated[float, Field(ge=0)] = 0.0
+    """Gain in discounted return that the policy must exceed. Default: 0."""
+    error: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
+    """Probability of promoting a policy that is not better, over all looks and candidates."""
+    candidates: Positive = 1
+    """Number of policies that are tested, each with its own gate; they share `error`."""
+    explore: bool = False
+    """Test the policy with sampled actions. Otherwise it takes the most likely ones."""
+
+    @model_validator(mode="after")
+    def _check_gain(self) -> Self:
+        if self.by >= self.returns.high - self.returns.low:
+            raise ValueError(f"has by {self.by:g}, which must be below returns.high - returns.low")
+        return self
+
+
 class EvaluationSpec(Model):
     """Evaluation of the policy during training, seeded and vectorised. The weights of the best evaluation are kept. All
     fields except `offline` apply to episodes played in `spec.environment`.
@@ -113,6 +161,9 @@ class EvaluationSpec(Model):
     seed), or with RLlib's (algorithm, eval_workers). It returns metrics by name."""
     offline: OfflineEvaluationSpec | None = None
     """Evaluation on recorded episodes, which requires no environment. Default: none."""
+    gate: Annotated[GateSpec | None, FIXED] = None
+    """Conditions for the promotion of the trained policy, for `hindcast gate`. They can only change with the revision.
+    Default: none."""
 
     @property
     def num_runners(self) -> int:

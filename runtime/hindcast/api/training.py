@@ -133,8 +133,9 @@ class OfflineTrainingSpec(Model):
             field_path=".stop.epochs",
         ),
         Rule(
-            "(has(self.environment) || !has(self.evaluation)) || has(self.evaluation.offline)",
-            "evaluation requires an environment to evaluate in, or evaluation.offline",
+            "(has(self.environment) || !has(self.evaluation)) || has(self.evaluation.offline) || "
+            "has(self.evaluation.gate)",
+            "evaluation requires an environment to evaluate in, evaluation.offline or evaluation.gate",
             field_path=".evaluation",
         ),
         Rule(
@@ -273,7 +274,12 @@ class OfflineTrainingSpec(Model):
     @model_validator(mode="after")
     def _check_evaluation(self) -> Self:
         environment_evaluation = self.evaluation_in_environment
-        if self.evaluation is not None and environment_evaluation is None and self.offline is None:
+        if (
+            self.evaluation is not None
+            and environment_evaluation is None
+            and self.offline is None
+            and self.evaluation.gate is None
+        ):
             raise ValueError("has evaluation but no environment to evaluate in")
         target = self.stop.episode_return_mean
         if target is not None and (environment_evaluation is None or environment_evaluation.interval is None):
