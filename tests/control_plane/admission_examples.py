@@ -238,8 +238,16 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
             algorithm_config_spec("PPO", trainBatchSizePerLearner=127),
         ),
     ),
-    ("", "evaluation requires an environment to evaluate in, or evaluation.offline"): Examples(
-        good=({"evaluation": {"interval": 2}}, NO_ENVIRONMENT, offline_evaluation_spec() | NO_ENVIRONMENT),
+    (
+        "",
+        "evaluation requires an environment to evaluate in, evaluation.offline or evaluation.gate",
+    ): Examples(
+        good=(
+            {"evaluation": {"interval": 2}},
+            NO_ENVIRONMENT,
+            offline_evaluation_spec() | NO_ENVIRONMENT,
+            {"evaluation": {"gate": {"returns": {"low": 0, "high": 1}}}} | NO_ENVIRONMENT,
+        ),
         bad=({"evaluation": {"interval": 2}} | NO_ENVIRONMENT,),
     ),
     (
@@ -313,6 +321,14 @@ EXAMPLES: dict[tuple[str, str], Examples] = {
     (".evaluation.referenceReturns", "random must be below expert"): Examples(
         good=({"random": -1.5, "expert": 0},),
         bad=({"random": 1, "expert": 1}, {"random": 2, "expert": 1}),
+    ),
+    (".evaluation.gate.returns", "low must be below high"): Examples(
+        good=({"low": -1.5, "high": 0},),
+        bad=({"low": 1, "high": 1}, {"low": 2, "high": 1}),
+    ),
+    (".evaluation.gate", "by must be below returns.high - returns.low"): Examples(
+        good=({"returns": {"low": 0, "high": 1}}, {"returns": {"low": -1, "high": 1}, "by": 1.5}),
+        bad=({"returns": {"low": 0, "high": 1}, "by": 1},),
     ),
     (".evaluation.offline", "exactly one of heldOut, input is needed"): Examples(
         good=({"heldOut": 0.1}, {"heldOut": None, "input": ["s3://bucket/recorded"]}),
