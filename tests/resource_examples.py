@@ -125,6 +125,7 @@ _VALID_TRAININGS = """
 - {evaluation: {interval: 3, duration: 5, runners: 1, parallelToTraining: true}}
 - {evaluation: {duration: Auto, parallelToTraining: true}}
 - {evaluation: {customFunction: "a:b", referenceReturns: {random: -1.5, expert: 0}}}
+- {environment: null, evaluation: {gate: {returns: {low: -1, high: 1}, by: 1.5}}}
 - {evaluation: {interval: 2}, stop: {episodeReturnMean: 1}}
 - {environment: null, evaluation: {offline: {heldOut: 0.2, setAside: 0.1, interval: 1, estimates: [dr, wis]}}}
 - {evaluation: {offline: {heldOut: 0.2, interval: 1, estimates: [dm]}}, stop: {estimatedReturn: 5, validationLoss: 1}}
@@ -201,7 +202,7 @@ _INVALID_TRAININGS = """
   - {input: [{path: null, sampler: {}}], stop: {epochs: null, updates: 5}}
 "stop.epochs counts passes over recorded data only; with a sampler, use updates or timesteps":
   - {algorithm: DQN, input: [{path: null, sampler: {}}]}
-"evaluation requires an environment to evaluate in, or evaluation.offline":
+"evaluation requires an environment to evaluate in, evaluation.offline or evaluation.gate":
   - {environment: null, evaluation: {interval: 2}}
 "stop.episodeReturnMean requires evaluation.interval to measure it":
   - {stop: {episodeReturnMean: 1}}
@@ -273,6 +274,10 @@ _INVALID_TRAININGS = """
 "pipeline.connectors[0] is 'NoSuch', which is neither a library connector nor a \\"package.module:Class\\"; allowed: \\
   AddColumnsFromEpisodesToTrainBatch, AddNextObservationsFromEpisodesToTrainBatch, \\
   AddObservationsFromEpisodesToBatch": [{pipeline: {connectors: [{name: NoSuch}]}}]
+"evaluation.gate.returns.low is 2, expected less than spec.evaluation.gate.returns.high, 1":
+  - {evaluation: {gate: {returns: {low: 2, high: 1}}}}
+"evaluation.gate.by must be less than spec.evaluation.gate.returns.high - spec.evaluation.gate.returns.low":
+  - {evaluation: {gate: {returns: {low: 0, high: 1}, by: 1}}}
 "evaluation.referenceReturns.random is 1.5, expected less than spec.evaluation.referenceReturns.expert, 1":
   - {evaluation: {referenceReturns: {random: 1.5, expert: 1}}}
 "evaluation.offline: exactly one of heldOut, input is needed, found none": [{evaluation: {offline: {}}}]

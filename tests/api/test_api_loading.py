@@ -158,7 +158,7 @@ def test_load_reads_merge_keys_and_anchors(tmp_path: Path) -> None:
         (
             "stop:",
             "evaluation: {interval: 1}\n  stop:",
-            "run.yaml:9: spec.evaluation requires an environment to evaluate in, or evaluation.offline",
+            "run.yaml:9: spec.evaluation requires an environment to evaluate in, evaluation.offline or evaluation.gate",
         ),
         ("stop:", "max_episode_steps: 3\n  stop:", "run.yaml:9: spec.max_episode_steps is not a field"),
         ("metadata: {name: clone}", "metadata: {}", "run.yaml:3: metadata.name is missing"),

@@ -33,6 +33,10 @@ def offline_evaluation_change(**change: Any) -> Object:
     return {"evaluation": {"offline": {"heldOut": 0.1} | change}}
 
 
+def gate_change(**change: Any) -> Object:
+    return {"evaluation": {"gate": {"returns": {"low": 0, "high": 1}} | change}}
+
+
 RUN_DEFINING_CHANGES: dict[str, dict[str, Change]] = {
     "OfflineRecording": {
         "environment": ({}, {"environment": {"clipActions": True}}),
@@ -86,6 +90,7 @@ RUN_DEFINING_CHANGES: dict[str, dict[str, Change]] = {
             offline_evaluation_change(setAside=0.1),
             offline_evaluation_change(setAside=0.2),
         ),
+        "evaluation.gate": (gate_change(), gate_change(by=0.5)),
         "customConfig": (
             {"algorithm": "mypkg:A", "customConfig": {"layers": [{"width": 1}]}},
             {"customConfig": {"layers": [{"width": 2}]}},

@@ -115,9 +115,11 @@ def test_scaled_actions_are_logged_in_module_units(tmp_path: Path) -> None:
         server.end_episode(episode, np.zeros(4))
         with pytest.raises(DataError, match=r"log_action: actions is \[5, 0\], which is outside its space"):
             server.log_action(server.start_episode(), np.zeros(4), [5, 0], action_logp=0.0)
-    actions = read_log(tmp_path / "log").columns["actions"]
+    columns = read_log(tmp_path / "log").columns
+    actions, half_ranges = columns["actions"], (policy.action_space.high - policy.action_space.low) / 2
     np.testing.assert_allclose(policy.preprocessing.to_env({"actions": actions[:1]})[0], env_action)
     assert actions[1].tolist() == [0.0, 0.0]
+    np.testing.assert_allclose(columns["action_logp"][1], np.log(half_ranges).sum(), rtol=1e-5)
 
 
 def test_episodes_have_separate_frames_and_recurrent_states(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import Field, WithJsonSchema
 
 from hindcast.api.base import FIXED, OPERATIONAL, ClassPath, Location, Model, NonNegative, Positive
-from hindcast.api.rules import Rule, comparison, is_one_of, is_set, is_text
+from hindcast.api.rules import Rule, compare, comparison, difference, field_value, is_one_of, is_set, is_text
 from hindcast.api.spelling import YamlWords
 
 EstimateName = Literal["is", "wis", "pdis", "pdwis", "dm", "dr", "wdr"]
@@ -61,6 +61,45 @@ class OfflineEvaluationSpec(Model):
     """Updates of the model that `dm`, `dr` and `wdr` fit in each evaluation."""
 
 
+class ReturnRange(Model):
+    """Bounds of an episode's discounted return."""
+
+    rules: ClassVar = (comparison("low", "less than", "high"),)
+
+    low: float
+    """Lowest possible return."""
+    high: float
+    """Highest possible return."""
+
+
+_RETURN_SPAN: Final = difference("returns.high", "returns.low")
+
+
+class GateSpec(Model):
+    """A test of the policy against the recorded policy on a log that grows. `hindcast gate` may look at any time
+    without raising the error.
+    """
+
+    rules: ClassVar = (
+        Rule(
+            is_set("by").implies(compare(field_value("by"), "less than", _RETURN_SPAN)),
+            "must be less than @returns.high - @returns.low",
+            field="by",
+        ),
+    )
+
+    returns: ReturnRange
+    """Bounds of an episode's discounted return. Episodes outside of them are refused."""
+    by: Annotated[float, Field(ge=0)] = 0.0
+    """Gain in discounted return that the policy must exceed. Default: 0."""
+    error: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
+    """Probability of promoting a policy that is not better, over all looks and candidates."""
+    candidates: Positive = 1
+    """Number of policies that are tested, each with its own gate; they share `error`."""
+    explore: bool = False
+    """Test the policy with sampled actions. Otherwise it takes the most likely ones."""
+
+
 _IS_PARALLEL: Final = is_one_of("parallelToTraining", True)
 
 
@@ -108,6 +147,9 @@ class EvaluationSpec(Model):
     seed), or with RLlib's (algorithm, eval_workers). It returns metrics by name."""
     offline: OfflineEvaluationSpec | None = None
     """Evaluation on recorded episodes, which requires no environment. Default: none."""
+    gate: Annotated[GateSpec | None, FIXED] = None
+    """Conditions for the promotion of the trained policy, for `hindcast gate`. They can only change with the revision.
+    Default: none."""
 
     @property
     def num_runners(self) -> int:

@@ -88,7 +88,7 @@ def _fixed_fields(value: Any, path: str) -> dict[str, Any]:
         field_value, field_path = getattr(value, name), f"{path}.{field.alias or name}"
         fixed_fields |= _fixed_fields(field_value, field_path)
         if field_value is not None and FIXED in field.metadata:
-            fixed_fields[field_path] = field_value
+            fixed_fields[field_path] = _to_json_value(field_value)
     return fixed_fields
 
 

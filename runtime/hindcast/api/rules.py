@@ -156,6 +156,14 @@ def negative(number: Expression) -> Expression:
     return Expression(lambda part: f"-{number.cel(part)}", lambda part: -number.evaluate(part))
 
 
+def difference(path: str, other: str) -> Expression:
+    """Return the difference of two numbers that are always set."""
+    return Expression(
+        lambda part: f"({_cel_path(part, path)} - {_cel_path(part, other)})",
+        lambda part: _get(part, path) - _get(part, other),
+    )
+
+
 _RELATIONS: Final[Mapping[Relation, tuple[str, Callable[[Any, Any], bool]]]] = {
     "less than": ("{} < {}", operator.lt),
     "at most": ("{} <= {}", operator.le),

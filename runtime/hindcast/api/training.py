@@ -126,8 +126,10 @@ class OfflineTrainingSpec(Model):
             field="stop.epochs",
         ),
         Rule(
-            is_set("evaluation").implies(is_set("environment") | is_set("evaluation.offline")),
-            "requires an environment to evaluate in, or evaluation.offline",
+            is_set("evaluation").implies(
+                is_set("environment") | is_set("evaluation.offline") | is_set("evaluation.gate")
+            ),
+            "requires an environment to evaluate in, evaluation.offline or evaluation.gate",
             field="evaluation",
         ),
         Rule(

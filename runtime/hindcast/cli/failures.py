@@ -9,6 +9,8 @@ from typing import Any
 from hindcast.cli.screen import Screen
 from hindcast.errors import UserError
 
+EXIT_KEPT = 8
+EXIT_UNDECIDED = 9
 EXIT_DEFECT = 70  # EX_SOFTWARE of sysexits.h
 EXIT_INTERRUPTED = 130  # as shells report SIGINT: 128 + 2
 
@@ -21,6 +23,8 @@ EXIT_CODES = {
     5: "storage failed or denied a request",
     6: "your own code raised an exception, or returned something unusable",
     7: "worker processes kept dying",
+    EXIT_KEPT: "the gate keeps the recorded policy",
+    EXIT_UNDECIDED: "the gate is undecided",
     EXIT_DEFECT: "a bug in Hindcast",
     EXIT_INTERRUPTED: "interrupted; run the command again to resume",
 }

@@ -11,6 +11,7 @@ from hindcast.cli.commands.compare import compare
 from hindcast.cli.commands.data import convert, data
 from hindcast.cli.commands.evaluate import evaluate
 from hindcast.cli.commands.export import export
+from hindcast.cli.commands.gate import gate
 from hindcast.cli.commands.inspect import inspect
 from hindcast.cli.commands.logs import logs
 from hindcast.cli.commands.plan import plan
@@ -44,6 +45,7 @@ for function in (
     inspect,
     convert,
     evaluate,
+    gate,
     compare,
     export,
     serve,

@@ -274,6 +274,18 @@ def ratio_problem(target: TargetPolicy, options: OfflineOptions, is_logp_recorde
     return ""
 
 
+def unit_problem(evidence: Evidence) -> str:
+    """Explain why the recorded log-probabilities cannot be those of the recorded actions; empty if they can."""
+    mean, error = mean_ratio(evidence)
+    # A mean below 1 may also come from actions that were never recorded, for which intervals have a margin.
+    if mean - 1 <= max(_MAX_RATIO_ERROR, _MAX_RATIO_STANDARD_ERRORS * error):
+        return ""
+    return (
+        f"the importance ratios of single steps have the mean {formatting.significant(mean)}, expected 1: action_logp "
+        "is not the log-probability of the recorded actions, or it is in other units than the actions"
+    )
+
+
 def _explore_hint(target: TargetPolicy) -> str:
     """Return the advice to sample actions, if the policy could sample but is evaluated greedily; else empty."""
     samples = target.module.action_head.is_stochastic and not target.explore
@@ -376,7 +388,7 @@ class _Evaluation:
         is_logp_recorded = Columns.ACTION_LOGP in self.window.columns
         if problem := ratio_problem(self.target, self.options, is_logp_recorded):
             return problem
-        if problem := self._unit_problem:
+        if not self._is_cloned and (problem := unit_problem(self._evidence)):
             return problem
         assert self._effective_episodes is not None
         if self._effective_episodes >= MIN_EFFECTIVE_EPISODES:
@@ -390,19 +402,6 @@ class _Evaluation:
             return f"too few episodes: {overlap}"
         cause = "because the policy rarely takes the recorded action" + _explore_hint(self.target)
         return f"too little overlap: {overlap}, {cause}"
-
-    @property
-    def _unit_problem(self) -> str:
-        """Explain why the recorded log-probabilities cannot be those of the recorded actions; else empty."""
-        mean, error = mean_ratio(self._evidence)
-        # A mean below 1 may also come from actions that were never recorded, for which the interval has a margin.
-        excess = mean - 1
-        if self._is_cloned or excess <= max(_MAX_RATIO_ERROR, _MAX_RATIO_STANDARD_ERRORS * error):
-            return ""
-        return (
-            f"the importance ratios of single steps have the mean {formatting.significant(mean)}, expected 1: "
-            "action_logp is not the log-probability of the recorded actions, or it is in other units than the actions"
-        )
 
     @property
     def _is_cloned(self) -> bool:

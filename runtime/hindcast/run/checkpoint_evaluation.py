@@ -130,11 +130,11 @@ def evaluate_checkpoint_offline(
     """
     policy, module = load_policy(path, module_class)
     if gamma is None:
-        gamma = _find_gamma(resolve(path))
+        gamma = find_gamma(resolve(path))
     dataset = data if isinstance(data, Dataset) else open_data(list(data), hooks=hooks)
     name = SET_ASIDE_NAME if isinstance(data, Dataset) else ", ".join(data)
     num_trained = None
-    if (record := _find_trained_episodes(resolve(path))) is not None:
+    if (record := find_trained_episodes(resolve(path))) is not None:
         dataset, num_trained = exclude_trained_episodes(record, dataset, name)
     if episodes is not None and episodes < dataset.num_episodes:
         dataset = dataset.sample(episodes, seed=(options or OfflineOptions()).seed)
@@ -201,7 +201,7 @@ def _find_environment(location: Location) -> EnvironmentSpec:
     )
 
 
-def _find_gamma(location: Location) -> float:
+def find_gamma(location: Location) -> float:
     """Return the discount of the run whose folder contains the checkpoint; the default of `OfflineOptions` without one.
 
     A custom algorithm's discount is not known here, because its class is not imported.
@@ -220,14 +220,19 @@ def _enclosing_specs(location: Location) -> Iterator[dict[str, Any]]:
 
 def enclosing_resources(location: Location) -> Iterator[dict[str, Any]]:
     """Yield the resources of the runs whose folders contain the location, nearest first, as JSON with YAML names."""
+    return (document for _, document in enclosing_runs(location))
+
+
+def enclosing_runs(location: Location) -> Iterator[tuple[Location, dict[str, Any]]]:
+    """Yield the folders and resources (see `enclosing_resources`) of the runs whose folders contain the location."""
     for folder in _enclosing_folders(location):
         for name in _OWNER_FILES:
             file = folder.child(name)
             if file.exists():
-                yield json.loads(file.read_bytes())["spec"]
+                yield folder, json.loads(file.read_bytes())["spec"]
 
 
-def _find_trained_episodes(location: Location) -> Location | None:
+def find_trained_episodes(location: Location) -> Location | None:
     """Return the record of the episodes that trained a policy; None if no enclosing folder has one."""
     files = (folder.child(TRAINED_EPISODES_FILE) for folder in _enclosing_folders(location))
     return next((file for file in files if file.exists()), None)

@@ -21,6 +21,7 @@ _FIELDS_WITHOUT_RETURN_EFFECT: Final = (
     "envsPerRunner",
     "referenceReturns",
     "offline",
+    "gate",
 )
 """Fields of `evaluation` that do not change the measured return."""
 _FIELDS_WITHOUT_ESTIMATE_EFFECT: Final = ("interval", "estimates")

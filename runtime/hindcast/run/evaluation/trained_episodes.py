@@ -43,7 +43,9 @@ def record_trained_episodes(folder: Location, datasets: Sequence[Dataset]) -> No
     file.write_bytes(buffer.getvalue())
 
 
-def exclude_trained_episodes(file: Location, dataset: Dataset, name: str) -> UntrainedEpisodes:
+def exclude_trained_episodes(
+    file: Location, dataset: Dataset, name: str, min_episodes: int = 2
+) -> UntrainedEpisodes:
     """Return the episodes that a run was not trained on.
 
     Two episodes are the same if their ids, numbers of timesteps and returns are.
@@ -52,22 +54,29 @@ def exclude_trained_episodes(file: Location, dataset: Dataset, name: str) -> Unt
         file: the run's record, `TRAINED_EPISODES_FILE` in its folder.
         dataset: any dataset.
         name: name of the data in messages.
+        min_episodes: number of episodes that must remain.
 
     Raises:
-        SpecError: fewer than two episodes remain.
+        SpecError: fewer than `min_episodes` remain.
     """
     trained = np.load(io.BytesIO(file.read_bytes()), allow_pickle=False)
     is_trained = _contains(trained, _describe(dataset))
     num_trained = int(is_trained.sum())
-    if dataset.num_episodes - num_trained < 2 <= dataset.num_episodes:
+    if dataset.num_episodes - num_trained < min_episodes <= dataset.num_episodes:
         raise SpecError(
-            f"{name}: {num_trained:,} of {plural(dataset.num_episodes, 'episode')} trained the policy, so estimates on "
-            "them are too good. Use other episodes, or hold some out of the training (evaluation.offline.heldOut or "
-            "setAside)."
+            f"{num_trained:,} of {plural(dataset.num_episodes, 'episode')} trained the policy, so estimates on them "
+            "are too good",
+            path=name,
+            remedy="use other episodes, or hold some out of the training (evaluation.offline.heldOut or setAside)",
         )
     if not num_trained:
         return UntrainedEpisodes(dataset, 0)
     return UntrainedEpisodes(dataset.select(np.flatnonzero(~is_trained)), num_trained)
+
+
+def digest_id(eps_id: str) -> int:
+    """Return a digest of 64 bits of an episode's id."""
+    return int.from_bytes(hashlib.blake2b(eps_id.encode(), digest_size=8).digest(), "little")
 
 
 def _describe(dataset: Dataset) -> NDArray[Any]:
@@ -75,10 +84,7 @@ def _describe(dataset: Dataset) -> NDArray[Any]:
     rewards = dataset.spec.leaves.get(Columns.REWARDS)
     table = dataset.episode_table(with_returns=rewards is not None and rewards.shape == ())
     rows = np.zeros(len(table.length), _FIELDS)
-    rows["id"] = [
-        int.from_bytes(hashlib.blake2b(eps_id.encode(), digest_size=8).digest(), "little")
-        for eps_id in table.eps_id.tolist()
-    ]
+    rows["id"] = list(map(digest_id, table.eps_id.tolist()))
     rows["length"] = table.length
     if table.returns is not None:
         rows["return"] = table.returns
