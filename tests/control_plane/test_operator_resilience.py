@@ -62,6 +62,20 @@ def test_other_replica_takes_over_after_end_of_leader(
     assert_each_ran_once(kuberay, {"walks-r1-1"})
 
 
+def test_forbidden_namespace_does_not_stop_others(
+    team: TeamNamespace, run_operator: RunOperator, play_kuberay: PlayKubeRay
+) -> None:
+    """Regression: one deleted or forbidden namespace among those to serve kept the operator from starting."""
+    play_kuberay()
+    with run_operator("--namespace", "kube-public", "--namespace", "does-not-exist") as operator:
+        team.apply(WALKS)
+        team.wait_for_state(WALKS, "Succeeded")
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{operator.wait_for_port()}/readyz", timeout=5
+        ) as answer:
+            assert answer.status == 200
+
+
 def test_leader_exits_when_lease_is_taken(team: TeamNamespace, run_operator: RunOperator) -> None:
     with run_operator("--lease-namespace", team.namespace, *LEASE) as operator:
         wait_for(lambda: is_leader(operator), "the operator is the leader")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from hindcast_operator.control import kinds
 from hindcast_operator.control.cache import Cache, Key
+from hindcast_operator.control.watch import resync
 from hindcast_operator.facts import ConfigMapFacts, PodFacts, RayClusterFacts, RayJobFacts
 
 CREATION_TIME = "2026-11-21T06:00:00Z"
@@ -52,6 +55,40 @@ def test_put_of_older_version_is_ignored() -> None:
     assert cache.resources[WALKS].status == {"state": "Running"}
 
 
+@pytest.mark.parametrize("metadata_only", [False, True])
+def test_list_after_restore_of_etcd_replaces_newer_versions(metadata_only: bool) -> None:
+    """Regression: resource versions begin again at lower numbers, and the cache ignored all changes until they met."""
+    restored = make_object("walks", 5, status={"state": "Pending"})
+
+    class Server:
+        async def list_all(self, *_: Any) -> AsyncIterator[dict[str, Any]]:
+            yield {"metadata": restored["metadata"]} if metadata_only else restored
+
+        async def get(self, *_: Any) -> dict[str, Any]:
+            return restored
+
+    cache = Cache()
+    cache.put(kinds.RECORDING, make_object("walks", 900, status={"state": "Running"}))
+    api: Any = Server()
+    affected = asyncio.run(resync(api, cache, kinds.RECORDING, "team", metadata_only=metadata_only))
+    assert (affected, cache.resources[WALKS].status) == ({WALKS}, {"state": "Pending"})
+    assert cache.put(kinds.RECORDING, make_object("walks", 6, status={"state": "Waiting"})) == {WALKS}
+
+
+def test_list_of_one_namespace_keeps_objects_of_others() -> None:
+    class Server:
+        async def list_all(self, *_: Any) -> AsyncIterator[dict[str, Any]]:
+            for item in ():
+                yield item
+
+    cache = Cache()
+    for namespace in ("team", "others"):
+        cache.put(kinds.RECORDING, make_object("walks", 5, uid=namespace, metadata={"namespace": namespace}))
+    api: Any = Server()
+    assert asyncio.run(resync(api, cache, kinds.RECORDING, "team", metadata_only=True)) == {WALKS}
+    assert [key.namespace for key in cache.resources] == ["others"]
+
+
 def test_remove_with_other_uid_keeps_current_object() -> None:
     cache = Cache()
     cache.put(kinds.RECORDING, make_object("walks", 9, uid="new"))
@@ -83,7 +120,7 @@ def test_change_without_new_facts_affects_nothing() -> None:
 def test_object_with_invalid_labels_is_ignored(labels: dict[str, str]) -> None:
     cache = Cache()
     assert cache.put(kinds.POD, make_child("stray", 1, labels=labels)) == set()
-    assert not cache.keys_with_uids(kinds.POD)
+    assert not cache.entries(kinds.POD)
 
 
 def test_change_of_resource_affects_referring_resources() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from hindcast_operator.control.cache import Key
 from hindcast_operator.control.work_queue import WorkQueue
 
 Scenario = Callable[[WorkQueue[str]], Awaitable[None]]
@@ -23,6 +24,22 @@ def test_key_added_repeatedly_is_returned_once() -> None:
             queue.add(key)
         assert [await queue.get(), await queue.get()] == ["a", "b"]
         assert len(queue) == 0
+
+    run_scenario(scenario)
+
+
+def test_storm_of_one_namespace_delays_others_by_one_key() -> None:
+    """Regression: 400 new resources of one namespace delayed another's first status by 5.5 s."""
+
+    async def scenario(_: WorkQueue[str]) -> None:
+        queue: WorkQueue[Key] = WorkQueue()
+        for number in range(5000):
+            queue.add(Key("OfflineTraining", "hostile", str(number)))
+        for number in range(2):
+            queue.add(Key("OfflineTraining", "quiet", str(number)))
+        order = [(await queue.get()).namespace for _ in range(6)]
+        assert order == ["hostile", "quiet", "hostile", "quiet", "hostile", "hostile"]
+        assert len(queue) == 4996
 
     run_scenario(scenario)
 

@@ -82,12 +82,17 @@ class Cache:
         """Return a cached object of an attempt, or None."""
         return self._children.get(Key(kind.name, namespace, name))
 
-    def put(self, kind: ObjectKind, raw: Raw) -> set[Key]:
+    def put(self, kind: ObjectKind, raw: Raw, *, replaces_newer: bool = False) -> set[Key]:
         """Store a version of an object, unless this version or a newer one is cached. Return the affected resources.
 
         These are the resource itself and those that refer to it, or the resource of a child if the facts about the
-        child have changed.
+        child have changed. `replaces_newer` stores the version in any case.
         """
+        key = Key(kind.name, raw["metadata"]["namespace"], raw["metadata"]["name"])
+        previous = self._entries(kind).get(key)
+        version = int(raw["metadata"]["resourceVersion"])
+        if previous is not None and previous.version >= version and not replaces_newer:
+            return set()
         if kind in kinds.RESOURCE_KINDS:
             return self._put_resource(kind, raw)
         return self._put_child(kind, raw)
@@ -108,13 +113,17 @@ class Cache:
     def remove_all(self, kind: ObjectKind) -> set[Key]:
         """Remove all objects of a kind that no longer exists. Return the affected resources."""
         affected_keys: set[Key] = set()
-        for key, uid in self.keys_with_uids(kind):
-            affected_keys |= self.remove(kind, key.namespace, key.name, uid)
+        for entry in self.entries(kind):
+            affected_keys |= self.remove(kind, entry.key.namespace, entry.key.name, entry.uid)
         return affected_keys
 
-    def keys_with_uids(self, kind: ObjectKind) -> list[tuple[Key, str]]:
-        """Return key and uid of each known object of a kind."""
-        return [(key, entry.uid) for key, entry in self._entries(kind).items() if key.kind == kind.name]
+    def entries(self, kind: ObjectKind, namespace: str | None = None) -> list[Resource | Child]:
+        """Return the cached objects of a kind, in a namespace or everywhere."""
+        return [
+            entry
+            for key, entry in self._entries(kind).items()
+            if key.kind == kind.name and namespace in (None, key.namespace)
+        ]
 
     def _entries(self, kind: ObjectKind) -> Mapping[Key, Resource | Child]:
         """Return the mapping that contains the objects of the kind, and also objects of other kinds."""
@@ -125,8 +134,6 @@ class Cache:
         key = Key(kind.name, metadata["namespace"], metadata["name"])
         version = int(metadata["resourceVersion"])
         previous = self.resources.get(key)
-        if previous is not None and previous.version >= version:
-            return set()
         if previous is not None:
             self._drop_references(previous)
         self.resources[key] = Resource(
@@ -159,8 +166,6 @@ class Cache:
         key = Key(kind.name, metadata["namespace"], metadata["name"])
         version = int(metadata["resourceVersion"])
         previous = self._children.get(key)
-        if previous is not None and previous.version >= version:
-            return set()
         if previous is not None:
             self._drop_child(previous)
         child = Child(key, metadata["uid"], version, owner, attempt, _EXTRACTORS[kind](raw))

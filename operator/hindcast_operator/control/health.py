@@ -1,11 +1,10 @@
-"""The endpoints `/healthz` and `/metrics`."""
+"""The endpoints `/healthz`, `/readyz` and `/metrics`."""
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -16,9 +15,6 @@ from hindcast_operator.control.cache import Cache, Key
 from hindcast_operator.control.lease import LeaderLease
 from hindcast_operator.control.work_queue import WorkQueue
 
-_STUCK_SECONDS: Final = 300.0
-"""If a key has waited for this long, or the API server has been silent for twice as long, a restart may help."""
-
 
 @dataclass(frozen=True)
 class Health:
@@ -27,19 +23,25 @@ class Health:
     api: Api
     cache: Cache
     queue: WorkQueue[Key]
+    unserved_namespaces: Set[str | None]
+    num_namespaces: int
     lease: LeaderLease | None
 
     async def healthz(self, _: web.Request) -> web.Response:
-        """Answer 200 if the operator is healthy, also on a standby; 503 if the queue or the API server is stuck."""
+        """Answer 200 as long as the event loop runs: a restart would cure neither load nor a silent API server."""
         silent_seconds = asyncio.get_running_loop().time() - self.api.last_answer_time
-        queue_age = self.queue.age()
-        is_healthy = queue_age < _STUCK_SECONDS and silent_seconds < 2 * _STUCK_SECONDS
         body = {
             "leader": self._is_leader(),
-            "queueAgeSeconds": round(queue_age, 1),
+            "queueAgeSeconds": round(self.queue.age(), 1),
             "apiSilentSeconds": round(silent_seconds, 1),
+            "unservedNamespaces": sorted(namespace or "*" for namespace in self.unserved_namespaces),
         }
-        return web.json_response(body, status=200 if is_healthy else 503)
+        return web.json_response(body)
+
+    async def readyz(self, _: web.Request) -> web.Response:
+        """Answer 200 once a namespace is served, or on a standby; else 503."""
+        is_ready = not self._is_leader() or len(self.unserved_namespaces) < self.num_namespaces
+        return web.Response(status=200 if is_ready else 503)
 
     async def metrics(self, _: web.Request) -> web.Response:
         """Answer with all metrics in Prometheus' text format."""
@@ -67,7 +69,8 @@ async def serve(health: Health, host: str, port: int) -> AsyncIterator[Callable[
         A function that returns the port. If `port` is 0, the system chooses a free one.
     """
     app = web.Application()
-    app.add_routes([web.get("/healthz", health.healthz), web.get("/metrics", health.metrics)])
+    endpoints = {"/healthz": health.healthz, "/readyz": health.readyz, "/metrics": health.metrics}
+    app.add_routes([web.get(path, handler) for path, handler in endpoints.items()])
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:

@@ -192,13 +192,13 @@ class Observer:
         self, snapshot: cache.Resource, name: str, startup: Startup, now: datetime
     ) -> None:
         """Record in `startup` whether an attempt that has fallen silent may still report."""
-        since, loop = startup.pulse.beat_seen_at, asyncio.get_running_loop()
+        since, read_at = startup.pulse.beat_seen_at, startup.access_read_at
         if since is None or (now - since).total_seconds() < _SILENCE_SECONDS:
             startup.has_access = True
             return
-        if loop.time() < startup.next_access_time:
+        if read_at is not None and (now - read_at).total_seconds() < _SILENCE_SECONDS:
             return
-        startup.next_access_time = loop.time() + _SILENCE_SECONDS
+        startup.access_read_at = now
         namespace, account = snapshot.key.namespace, names.account_name(snapshot.key.kind, snapshot.key.name)
         role = await self._api.get(kinds.ROLE, namespace, account)
         binding = await self._api.get(kinds.ROLE_BINDING, namespace, account)

@@ -4,8 +4,7 @@ import asyncio
 import os
 import random
 import signal
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,7 +13,7 @@ import structlog
 from hindcast_operator.control import health, metrics
 from hindcast_operator.control.api import Api, ApiError, connect
 from hindcast_operator.control.cache import Cache, Key
-from hindcast_operator.control.kinds import RAY_JOB, WATCHED_KINDS, ObjectKind
+from hindcast_operator.control.kinds import RAY_JOB, RESOURCE_KINDS, WATCHED_KINDS, ObjectKind
 from hindcast_operator.control.lease import LeaderLease, LeaseLost, LeaseOptions
 from hindcast_operator.control.reconciler import Reconciler, run_workers
 from hindcast_operator.control.watch import resync, served_kinds, watch
@@ -59,7 +58,10 @@ async def run(options: OperatorOptions) -> None:
     async with connect(options.kubeconfig) as api:
         lease = LeaderLease(api, options.lease) if options.lease else None
         operator = Operator(api, options, on_watching=lambda: _handle_signals(stop))
-        state = health.Health(api, operator.cache, operator.queue, lease)
+        unserved_namespaces = operator.unserved_namespaces
+        state = health.Health(
+            api, operator.cache, operator.queue, unserved_namespaces, len(unserved_namespaces), lease
+        )
         async with health.serve(state, options.host, options.port) as port:
             log.info("listening", port=port())
             _handle_signals(stop)
@@ -106,16 +108,18 @@ def _handle_signals(stop: asyncio.Event) -> None:
 
 
 class Operator:
-    """Keeps the cache up to date and the workers running."""
+    """Keeps the cache up to date and the workers running. Each namespace is served by itself."""
 
     def __init__(
         self, api: Api, options: OperatorOptions, on_watching: Callable[[], None] = lambda: None
     ) -> None:
         self._api = api
-        self._namespaces = options.namespaces
+        self._namespaces: tuple[str | None, ...] = options.namespaces or (None,)
         self._on_watching = on_watching
         self._served_kinds: frozenset[ObjectKind] = frozenset()
         self._last_list_time = 0.0
+        self.unserved_namespaces = set(self._namespaces)
+        """The namespaces (None: the whole cluster) without a complete cache."""
         self.cache = Cache()
         self.queue: WorkQueue[Key] = WorkQueue()
         self._reconciler = Reconciler(api, self.cache, self.queue, options.defaults)
@@ -123,73 +127,75 @@ class Operator:
     async def run(self) -> None:
         """Run until cancelled."""
         async with asyncio.TaskGroup() as group:
-            cache_is_filled = asyncio.Event()
-            group.create_task(self._watch_forever(cache_is_filled))
+            group.create_task(self._serve_forever())
             group.create_task(self._sweep_forever())
-            await cache_is_filled.wait()
+            # A resource is queued only once its namespace is in the cache.
             group.create_task(run_workers(self._reconciler, _NUM_WORKERS))
 
-    async def _watch_forever(self, cache_is_filled: asyncio.Event) -> None:
-        """Fill the cache and watch. Start again when the watches end or the API server adds or removes a kind."""
+    async def _serve_forever(self) -> None:
+        """Serve all namespaces, each in a task. Start again when the API server adds or removes a kind."""
+        while True:
+            if (served_kinds := await self._discover()) is None:
+                await asyncio.sleep(1.0)
+                continue
+            self._set_served_kinds(served_kinds)
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(self._serve_namespace(namespace)) for namespace in self._namespaces
+                ]
+                while await self._discover() in (None, self._served_kinds):
+                    await asyncio.sleep(_DISCOVERY_INTERVAL_SECONDS)
+                for task in tasks:
+                    task.cancel()
+
+    async def _discover(self) -> frozenset[ObjectKind] | None:
+        """Return the kinds that the API server serves; None if it does not say."""
+        try:
+            return await served_kinds(self._api)
+        except ApiError as error:
+            log.warning("cannot read which kinds there are; will retry", error=str(error)[:500])
+            return None
+
+    def _set_served_kinds(self, served_kinds: frozenset[ObjectKind]) -> None:
+        self._served_kinds = served_kinds
+        # Before any object is removed: without the kind, a RayJob that is missing was not deleted.
+        observer = self._reconciler.observer
+        old_kuberay, observer.kuberay = (
+            observer.kuberay,
+            "Ready" if RAY_JOB in served_kinds else "NotInstalled",
+        )
+        affected_keys = set(self.cache.resources) if observer.kuberay != old_kuberay else set()
+        for kind in set(WATCHED_KINDS) - served_kinds:
+            affected_keys |= self.cache.remove_all(kind)
+        self._queue_all(affected_keys)
+
+    async def _serve_namespace(self, namespace: str | None) -> None:
+        """Fill the cache and watch, until cancelled. Start again when the watches end."""
         pause = 1.0
         while True:
             start_time = asyncio.get_running_loop().time()
             try:
-                self._served_kinds = await served_kinds(self._api)
-                await self._fill_cache()
-                cache_is_filled.set()
-                await self._watch_until_kinds_change()
-            except ApiError as error:
-                log.warning("cannot list; will retry", error=str(error)[:500])
-            except RuntimeError as error:
-                log.warning("watches ended; restarting them", error=str(error)[:500])
+                await self._fill_cache(namespace)
+                metrics.WATCH_STARTS.inc()
+                await watch(self._served_kinds, namespace, self._on_event, self._on_watching)
+            except (ApiError, RuntimeError) as error:
+                log.warning("cannot watch; will retry", namespace=namespace, error=str(error)[:500])
             if asyncio.get_running_loop().time() - start_time > _MAX_RESTART_PAUSE_SECONDS:
                 pause = 1.0
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, _MAX_RESTART_PAUSE_SECONDS)
 
-    async def _fill_cache(self) -> None:
-        affected_keys: set[Key] = set()
-        old_kuberay = self._reconciler.observer.kuberay
-        if RAY_JOB not in self._served_kinds:
-            # First: without the kind, a RayJob that is missing was not deleted.
-            self._reconciler.observer.kuberay = "NotInstalled"
+    async def _fill_cache(self, namespace: str | None) -> None:
         for kind in WATCHED_KINDS:
             if kind in self._served_kinds:
-                affected_keys |= await resync(
-                    self._api, self.cache, kind, self._namespaces, metadata_only=False
-                )
-            else:
-                affected_keys |= self.cache.remove_all(kind)
-        self._reconciler.observer.kuberay = "Ready" if RAY_JOB in self._served_kinds else "NotInstalled"
-        if old_kuberay != self._reconciler.observer.kuberay:
-            affected_keys |= self.cache.resources.keys()
-        log.info(
-            "cache filled", resources=len(self.cache.resources), kuberay=self._reconciler.observer.kuberay
-        )
-        for key in affected_keys:
-            self.queue.add(key)
-
-    async def _watch_until_kinds_change(self) -> None:
-        metrics.WATCH_STARTS.inc()
-        watch_task = asyncio.create_task(
-            watch(self._served_kinds, self._namespaces, self._on_event, self._on_watching)
-        )
-        try:
-            while await self._are_kinds_unchanged():
-                finished_tasks, _ = await asyncio.wait((watch_task,), timeout=_DISCOVERY_INTERVAL_SECONDS)
-                if finished_tasks:
-                    watch_task.result()
-        finally:
-            watch_task.cancel()
-            with suppress(asyncio.CancelledError, RuntimeError):
-                await watch_task
-
-    async def _are_kinds_unchanged(self) -> bool:
-        try:
-            return await served_kinds(self._api) == self._served_kinds
-        except ApiError:
-            return True
+                keys = await resync(self._api, self.cache, kind, namespace, metadata_only=False)
+                # Until all kinds are in the cache, resources seem to have no attempts.
+                if namespace not in self.unserved_namespaces:
+                    self._queue_all(keys)
+        if namespace in self.unserved_namespaces:
+            self.unserved_namespaces.discard(namespace)
+            self._queue_all(e.key for kind in RESOURCE_KINDS for e in self.cache.entries(kind, namespace))
+        log.info("cache filled", namespace=namespace, resources=len(self.cache.resources))
 
     def _on_event(self, kind: ObjectKind, event_type: str | None, raw: dict[str, Any]) -> None:
         metadata = raw["metadata"]
@@ -199,7 +205,10 @@ class Operator:
             affected_keys = self.cache.put(kind, raw)
         if event_type is None:
             self._last_list_time = asyncio.get_running_loop().time()
-        for key in affected_keys:
+        self._queue_all(affected_keys)
+
+    def _queue_all(self, keys: Iterable[Key]) -> None:
+        for key in keys:
             self.queue.add(key)
 
     async def _sweep_forever(self) -> None:
@@ -213,12 +222,15 @@ class Operator:
             if not has_settled and loop.time() - last_sweep_time < _SWEEP_INTERVAL_SECONDS:
                 continue
             last_sweep_time = loop.time()
-            try:
-                for kind in self._served_kinds:
-                    affected_keys = await resync(
-                        self._api, self.cache, kind, self._namespaces, metadata_only=True
+            for namespace in set(self._namespaces) - self.unserved_namespaces:
+                try:
+                    for kind in self._served_kinds:
+                        self._queue_all(
+                            await resync(self._api, self.cache, kind, namespace, metadata_only=True)
+                        )
+                except ApiError as error:
+                    log.warning(
+                        "cannot look for deleted objects; will retry",
+                        namespace=namespace,
+                        error=str(error)[:500],
                     )
-                    for key in affected_keys:
-                        self.queue.add(key)
-            except ApiError as error:
-                log.warning("cannot look for deleted objects; will retry", error=str(error)[:500])

@@ -73,7 +73,7 @@ class Startup:
         next_creation_time: when to retry the creation, by the event loop's clock; 0 if it has not failed.
         next_events_time: when to read events, by the event loop's clock; 0 before the first `should_read_events`.
         has_access: the Role and the RoleBinding that let the attempt report existed when they were last read.
-        next_access_time: when to read them again if no report arrives, by the event loop's clock.
+        access_read_at: when they were last read; None if they were not.
         pulse: when this operator last heard of the attempt.
     """
 
@@ -86,7 +86,7 @@ class Startup:
     next_creation_time: float = 0.0
     next_events_time: float = 0.0
     has_access: bool = True
-    next_access_time: float = 0.0
+    access_read_at: datetime | None = None
     pulse: Pulse = field(default_factory=Pulse)
     _num_failures: int = 0
     _num_readings: int = 0

@@ -28,7 +28,7 @@ _BACKOFFS_SECONDS: Final = (0.1, 0.2, 0.5, 1, 1, 2, 2, 5, 5)
 
 async def watch(
     kinds: Collection[ObjectKind],
-    namespaces: Collection[str],
+    namespace: str | None,
     on_event: OnEvent,
     on_watching: Callable[[], None],
 ) -> None:
@@ -36,7 +36,7 @@ async def watch(
 
     Args:
         kinds: the kinds to watch.
-        namespaces: the namespaces to watch; empty for the whole cluster.
+        namespace: the namespace to watch; None for the whole cluster.
         on_event: called for each event.
         on_watching: called when kopf has started. kopf has then replaced the process's signal handlers, so the caller
             can set its own handlers again.
@@ -47,8 +47,8 @@ async def watch(
     tasks = await kopf.spawn_tasks(
         registry=_make_registry(kinds, on_event),
         settings=_make_settings(kinds),
-        clusterwide=not namespaces,
-        namespaces=list(namespaces),
+        clusterwide=namespace is None,
+        namespaces=[namespace] if namespace else [],
         standalone=True,
     )
     on_watching()
@@ -139,7 +139,7 @@ async def served_kinds(api: Api) -> frozenset[ObjectKind]:
 
 
 async def resync(
-    api: Api, cache: Cache, kind: ObjectKind, namespaces: Collection[str], *, metadata_only: bool
+    api: Api, cache: Cache, kind: ObjectKind, namespace: str | None, *, metadata_only: bool
 ) -> set[Key]:
     """Remove the deleted objects of a kind from the cache, and store the existing ones.
 
@@ -147,22 +147,27 @@ async def resync(
         api: the API server.
         cache: the cache to update.
         kind: the kind of objects.
-        namespaces: the namespaces to list; empty for the whole cluster.
+        namespace: the namespace to list; None for the whole cluster.
         metadata_only: only remove deleted objects, which a watch does not report if it was interrupted meanwhile.
 
     Returns:
         The affected resources.
     """
-    # Taken before the lists: an object that arrives while they are read may be missing from them.
-    old_keys = cache.keys_with_uids(kind)
+    # Taken before the list: an object that arrives while it is read may be missing from it.
+    old_versions = {entry.uid: entry.version for entry in cache.entries(kind, namespace)}
     listed_uids: set[str] = set()
     affected_keys: set[Key] = set()
-    for namespace in namespaces or (None,):
-        async for item in api.list_all(kind, namespace, metadata_only):
-            listed_uids.add(item["metadata"]["uid"])
-            if not metadata_only:
-                affected_keys |= cache.put(kind, item)
-    for key, uid in old_keys:
-        if uid not in listed_uids:
-            affected_keys |= cache.remove(kind, key.namespace, key.name, uid)
+    async for item in api.list_all(kind, namespace, metadata_only):
+        metadata = item["metadata"]
+        listed_uids.add(metadata["uid"])
+        # After etcd was restored from a backup, versions begin again at a lower number.
+        is_restored = int(metadata["resourceVersion"]) < old_versions.get(metadata["uid"], 0)
+        raw: dict[str, Any] | None = None if metadata_only else item
+        if is_restored and metadata_only:
+            raw = await api.get(kind, metadata["namespace"], metadata["name"])
+        if raw is not None:
+            affected_keys |= cache.put(kind, raw, replaces_newer=is_restored)
+    for entry in cache.entries(kind, namespace):
+        if entry.uid in old_versions and entry.uid not in listed_uids:
+            affected_keys |= cache.remove(kind, entry.key.namespace, entry.key.name, entry.uid)
     return affected_keys

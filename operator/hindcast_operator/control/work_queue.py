@@ -1,4 +1,7 @@
-"""The work queue: keys of resources to reconcile, now or later. A key is queued at most once, for one worker."""
+"""The work queue: keys of resources to reconcile, now or later. A key is queued at most once, for one worker.
+
+Groups of keys (namespaces) take turns, so many keys of one delay the others by one key at most.
+"""
 
 import asyncio
 import random
@@ -13,11 +16,25 @@ _MAX_BACKOFF_SECONDS: Final = 30.0
 
 
 class WorkQueue(Generic[K]):
-    """Keys in the order in which they were added. A key that is added while it is being processed is queued again."""
+    """Keys; those of a group in the order in which they were added.
 
-    def __init__(self, jitter: Callable[[], float] = random.random) -> None:
-        """Create an empty queue. `jitter` returns numbers from 0 to 1, which vary the delay of retries."""
-        self._queue: deque[K] = deque()
+    A key that is added while it is being processed is queued again.
+    """
+
+    def __init__(
+        self,
+        jitter: Callable[[], float] = random.random,
+        group_of: Callable[[K], Hashable] = lambda key: getattr(key, "namespace", None),
+    ) -> None:
+        """Create an empty queue.
+
+        Args:
+            jitter: returns numbers from 0 to 1, which vary the delay of retries.
+            group_of: returns the group of a key.
+        """
+        # The group whose turn is next comes first.
+        self._queues: dict[Hashable, deque[K]] = {}
+        self._group_of = group_of
         self._enqueue_times: dict[K, float] = {}
         self._active_keys: set[K] = set()
         self._dirty_keys: set[K] = set()
@@ -27,11 +44,12 @@ class WorkQueue(Generic[K]):
         self._jitter = jitter
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self._enqueue_times)
 
     def age(self) -> float:
-        """Return for how many seconds the first key has waited; 0 if the queue is empty."""
-        return asyncio.get_running_loop().time() - self._enqueue_times[self._queue[0]] if self._queue else 0.0
+        """Return for how many seconds the oldest key has waited; 0 if the queue is empty."""
+        oldest_time = min((self._enqueue_times[queue[0]] for queue in self._queues.values()), default=None)
+        return 0.0 if oldest_time is None else asyncio.get_running_loop().time() - oldest_time
 
     def add(self, key: K) -> None:
         """Queue a key for processing as soon as possible."""
@@ -39,7 +57,7 @@ class WorkQueue(Generic[K]):
             self._dirty_keys.add(key)
         elif key not in self._enqueue_times:
             self._enqueue_times[key] = asyncio.get_running_loop().time()
-            self._queue.append(key)
+            self._queues.setdefault(self._group_of(key), deque()).append(key)
             self._key_arrival.set()
 
     def add_after(self, key: K, seconds: float) -> None:
@@ -67,10 +85,14 @@ class WorkQueue(Generic[K]):
 
     async def get(self) -> K:
         """Wait for the next key. It is not returned again before `mark_done`."""
-        while not self._queue:
+        while not self._queues:
             self._key_arrival.clear()
             await self._key_arrival.wait()
-        key = self._queue.popleft()
+        group = next(iter(self._queues))
+        queue = self._queues.pop(group)
+        key = queue.popleft()
+        if queue:
+            self._queues[group] = queue
         del self._enqueue_times[key]
         self._active_keys.add(key)
         if timer := self._timers.pop(key, None):

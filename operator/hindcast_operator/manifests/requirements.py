@@ -130,9 +130,7 @@ def _training_requirements(
 def num_evaluation_runners(resource: OfflineTraining) -> int:
     """Return the number of evaluation runners in the data pool; 0 if a learner's process evaluates, or nothing does."""
     evaluation = resource.spec.evaluation_in_environment
-    if evaluation is None:
-        return 0
-    return max(evaluation.runners, int(evaluation.parallel_to_training))
+    return 0 if evaluation is None else evaluation.num_runners
 
 
 def _data_requirements(resource: OfflineTraining, size: DataSize) -> tuple[Requirements, ...]:
