@@ -15,7 +15,7 @@ import pytest
 
 from hindcast import BCConfig, ConnectorV2, OfflinePreLearner, RLModule, RLModuleSpec, SingleAgentEpisode
 from hindcast.rllib.row_mapping import prelearn_rows
-from hindcast.run.inputs import training_options
+from hindcast.run.training.options_document import training_options
 
 RunScript = Callable[..., str]
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]

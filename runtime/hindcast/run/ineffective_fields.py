@@ -42,6 +42,7 @@ _RECORDED_DATA_FIELDS: Final = (
     "sampling",
     "preLearner",
     "preLearnerKwargs",
+    "preLearnerBuffer",
     "validateData",
     "dataWorkers",
 )
