@@ -21,7 +21,7 @@ PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 WITHOUT_CLUSTER := --ignore tests/control_plane --ignore tests/e2e --ignore tests/interop
 QUICK := not (slow or ray or stores or faults or learning or docs or minutes)
 
-.PHONY: demo test test-all stores soak gpu lint format interop api e2e crds images bench clean
+.PHONY: demo test test-all stores soak gpu lint format interop api packages e2e crds images bench clean
 
 demo: $(READY)  ## record an expert and clone it on this machine
 	$(BIN)/hindcast demo
@@ -77,6 +77,15 @@ crds: $(READY)  ## write all generated files: CRDs, schemas, stubs, generated do
 images:  ## build both images; DOCKER_BUILD_FLAGS="--build-arg TORCH=torch==2.13.0+cpu …" builds without CUDA
 	set -e; for image in $(IMAGES); do docker build $(DOCKER_BUILD_FLAGS) --target $$image $(IMAGE_LABELS) \
 		--tag hindcast-$$image:$(IMAGE_TAG) .; done
+
+packages: $(READY)  ## build wheel and sdist into dist/, check them, and install the wheel into an empty environment
+	rm -rf dist .cache/wheel
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*
+	$(PYTHON) -m venv .cache/wheel
+	.cache/wheel/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	.cache/wheel/bin/hindcast --version
+	.cache/wheel/bin/kubectl-hindcast validate examples/cartpole.yaml
 
 bench: $(READY) $(RLLIB_READY)  ## Hindcast and its rivals side by side
 	$(BIN)/python benchmarks/run_all.py --rllib $(abspath $(RLLIB))/bin/python

@@ -1,20 +1,25 @@
 import json
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from hindcast.api import load_resources
 from hindcast.cli.commands.run import DEMO_FILE
 from hindcast.cli.dataset_view import BAR_WIDTH, draw_bar
+from hindcast.cli.main import app
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
 from hindcast.report.events import Outcome
 from hindcast.run import execute as execute_module
 from hindcast.storage.location import resolve
+from hindcast.version import __version__
 
 RUN_FOLDER = "runs/clone/r1"
 CARTPOLE_CLASS = "gymnasium.envs.classic_control:CartPoleEnv"
@@ -315,3 +320,49 @@ def test_bar_length_grows_with_share():
     assert draw_bar(1) == "█" * BAR_WIDTH
     assert len(draw_bar(0.5)) == BAR_WIDTH // 2
     assert draw_bar(1e-6) == "▏"
+
+
+@pytest.mark.slow
+def test_help_on_80_columns_shows_whole_option_names(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    commands = [((), typer.main.get_command(app))]
+    for path, command in commands:
+        commands += [((*path, name), child) for name, child in getattr(command, "commands", {}).items()]
+        text = CliRunner().invoke(app, [*path, "--help"]).output
+        names = [
+            name
+            for option in command.params
+            for name in (*option.opts, *option.secondary_opts)
+            if "--" in name
+        ]
+        assert [name for name in names if name not in text] == [], path
+        assert max(map(len, text.splitlines())) <= 80
+
+
+def test_version_option_prints_version(hindcast):
+    assert hindcast("--version").out == f"hindcast {__version__}\n"
+
+
+def test_shell_completion_offers_commands(hindcast, monkeypatch):
+    monkeypatch.setenv("_HINDCAST_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "hindcast va")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    assert hindcast().out.split() == ["validate"]
+
+
+@pytest.mark.slow
+def test_module_beside_yaml_file_is_imported_in_all_processes(hindcast, resources, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/beside_yaml.py").write_text(
+        "import gymnasium as gym\n\ndef Cart():\n    return gym.make('CartPole-v1')\n"
+    )
+    text = (
+        resources.read_text()
+        .replace("CartPole-v1", "beside_yaml:Cart")
+        .replace("duration: 2", "duration: 2, runners: 2")
+    )
+    (tmp_path / "own/run.yaml").write_text(text)
+    result = hindcast("run", "own/run.yaml")
+    assert result.code == 0, result.err
+    assert sys.path[-1] == str(tmp_path / "own"), "installed modules take precedence"

@@ -1,6 +1,7 @@
 """Progress and outcomes on the command line: lines, bars, --quiet and --json."""
 
 import json
+import re
 
 import pytest
 
@@ -111,7 +112,7 @@ def test_bars_show_progress_and_leave_stdout_to_outcome(capfd, monkeypatch):
     for text in (
         RECORDING,
         "resuming in",
-        "120/500 episodes",
+        "120 episodes",
         "return 487",
         "Training the expert",
         "3 iterations",
@@ -130,3 +131,25 @@ def test_interrupted_outcome_exits_with_130(hindcast, resources, monkeypatch):
     result = hindcast("run", resources)
     assert result.code == 130
     assert result.out == "OfflineTraining/clone: checkpointed; run it again\n"
+
+
+@pytest.mark.parametrize("num_columns", [80, 120])
+@pytest.mark.parametrize("state", ["Succeeded", "Interrupted"])
+def test_bars_fit_the_terminal_and_end_full_unless_interrupted(capfd, monkeypatch, num_columns, state):
+    for name, value in {"FORCE_COLOR": "1", "COLUMNS": str(num_columns), "TERM": "xterm"}.items():
+        monkeypatch.setenv(name, value)
+    metrics = {"estimated_return": 4.81, "validation_loss": 1.025, "loss": 0.5, "timesteps_per_s": 33900.0}
+    with open_reporter(Screen()) as reporter:
+        reporter.progress(Progress("a/b", "Training the expert", 7200, 10_000, "timesteps", metrics))
+        reporter.progress(Progress("a/b", "Training", 7200, 10_000, "updates", metrics))
+        reporter.finished(Outcome("a/b", state, "done", "runs/b/r1"))
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capfd.readouterr().err)
+    *_, expert_line, training_line = (
+        line for line in text.replace("\r", "\n").splitlines() if "0:00:0" in line
+    )
+    assert "7,200 timesteps" in expert_line
+    assert ("7,200/10,000 updates" in training_line) is (state == "Interrupted")
+    for line in (expert_line, training_line):
+        assert len(line) <= num_columns and re.search(r"━━.* \d:\d\d:\d\d [-\d]", line)
+        assert line.partition("  loss ")[2][:3] in ("", "0.5")
+        assert "…" not in line

@@ -1,4 +1,4 @@
-"""docs/install.md on a real API server: its commands work, in their order.
+"""docs/install-cluster.md on a real API server: its commands work, in their order.
 
 The second word after the backticks of a block tells where it can run: `cluster`, with an API server; `node`, in a
 cluster that runs pods (tests/e2e do the same with their own images); `kind`, on a machine with kind; `never`, only with
@@ -19,7 +19,7 @@ from api_server import ApiServer
 from chart_helm import ROOT, tool
 from hindcast_operator.planning import Reason
 
-PAGE = ROOT / "docs" / "install.md"
+PAGE = ROOT / "docs" / "install-cluster.md"
 TEXT = PAGE.read_text()
 BLOCK = re.compile(r"^```(\w+)(?: (\w+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Without nodes nothing becomes ready, so --wait is dropped. The CRDs exist before the release, so it takes them over.

@@ -85,12 +85,12 @@ def render(resources: Sequence[Resource], defaults: Defaults, namespace: str) ->
     effective_resources = [
         _with_namespace(effective_resource(resource, defaults), namespace) for resource in resources
     ]
-    outputs = {}
+    provided_inputs = {}
     for source, resource in zip(resources, effective_resources, strict=True):
         key = (resource.metadata.namespace, f"{resource.kind}/{resource.metadata.name}")
-        outputs[key] = _provided_input(source, resource)
+        provided_inputs[key] = _provided_input(source, resource)
     return [
-        _render_attempt(source, resource, outputs)
+        _render_attempt(source, resource, provided_inputs)
         for source, resource in zip(resources, effective_resources, strict=True)
     ]
 
@@ -101,12 +101,14 @@ def _with_namespace(resource: Resource, namespace: str) -> Resource:
 
 
 def _render_attempt(
-    source: Resource, resource: Resource, outputs: Mapping[tuple[str | None, str], ResolvedInput]
+    source: Resource, resource: Resource, provided_inputs: Mapping[tuple[str | None, str], ResolvedInput]
 ) -> RenderedAttempt:
     namespace = resource.metadata.namespace
     spec = resource.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     reference_keys = [f"{kind}/{name}" for kind, name in find_references(resource.kind, spec)]
-    inputs = {key: outputs[namespace, key] for key in reference_keys if (namespace, key) in outputs}
+    inputs = {
+        key: provided_inputs[namespace, key] for key in reference_keys if (namespace, key) in provided_inputs
+    }
     attempt = Attempt(
         revision=resource.spec.revision,
         number=1,

@@ -2,9 +2,11 @@
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -35,6 +37,14 @@ _FLAGS = {"json": Json, "debug": Debug, "quiet": Quiet}
 USAGE_ERROR: type[BaseException] = typer.BadParameter.__mro__[1]
 # Exceptions that `main` handles, so commands do not catch them.
 _CONTROL_FLOW = (typer.Exit, typer.Abort, USAGE_ERROR, BrokenPipeError)
+
+
+def add_module_folders(files: Iterable[Path]) -> None:
+    """Make the Python modules beside YAML files importable, here and in worker processes, which get `sys.path`."""
+    for file in files:
+        folder = str(file.resolve().parent)
+        if folder not in sys.path:
+            sys.path.append(folder)  # last: a file such as random.py must not hide an installed module
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
@@ -24,19 +24,37 @@ def _source_option(*names: str, **options: Any) -> Any:
     return typer.Option(*names, rich_help_panel="How the source is read", **options)
 
 
+def _source_choice(choices: Any, help: str) -> Any:
+    """Return an option for one of the values of a Literal, which the help lists after its sentences."""
+    # As the metavar, which typer shows by default, a long list would push the options' names out of 80 columns.
+    return _source_option(metavar="CHOICE", help=f"{help} One of: {', '.join(get_args(choices))}.")
+
+
 def _destination_option(*names: str, **options: Any) -> Any:
     return typer.Option(*names, rich_help_panel="How the destination is written", **options)
+
+
+Order = Literal["Auto", "Time", "Stored", "Chain"]
+Gaps = Literal["Refuse", "Split", "Join"]
+Duplicates = Literal["Drop", "Refuse"]
+Unfinished = Literal["Keep", "Drop", "Refuse"]
+CutOffSteps = Literal["Keep", "Drop"]
+Actions = Literal["Normalized", "Raw"]
+_FORMATS = ", ".join(get_args(FormatName))
 
 
 @dataclass(frozen=True)
 class ReadFlags:
     """Options for reading the sources; they match the fields of a training's input."""
 
-    file_format: Annotated[FormatName, _source_option("--format", help="Format of the source files.")] = AUTO
+    file_format: Annotated[
+        FormatName,
+        _source_option("--format", metavar="FORMAT", help=f"Format of the source files: {_FORMATS}."),
+    ] = AUTO
     schema: Annotated[
         list[str] | None,
         _source_option(
-            metavar="NAME=SOURCE_NAME",
+            metavar="NAME=COLUMN",
             help="Map a column: obs=observation reads obs from the column observation. Repeatable: columns with "
             "the same NAME become one vector.",
         ),
@@ -63,35 +81,38 @@ class ReadFlags:
         ),
     ] = None
     order: Annotated[
-        Literal["Auto", "Time", "Stored", "Chain"],
-        _source_option(help="How to order the rows of an episode."),
+        Order,
+        _source_choice(Order, "How to order the rows of an episode."),
     ] = "Auto"
     gaps: Annotated[
-        Literal["Refuse", "Split", "Join"],
-        _source_option(
-            help="What to do when timesteps are missing. Join is for a column t that does not count timesteps."
+        Gaps,
+        _source_choice(
+            Gaps,
+            "What to do when timesteps are missing. Join is for a column t that does not count timesteps.",
         ),
     ] = "Refuse"
     duplicates: Annotated[
-        Literal["Drop", "Refuse"],
-        _source_option(help="What to do with duplicate rows."),
+        Duplicates,
+        _source_choice(Duplicates, "What to do with duplicate rows."),
     ] = "Drop"
     unfinished: Annotated[
-        Literal["Keep", "Drop", "Refuse"],
-        _source_option(help="What to do when an episode ends neither terminated nor truncated."),
+        Unfinished,
+        _source_choice(Unfinished, "What to do when an episode ends neither terminated nor truncated."),
     ] = "Keep"
     cut_off_steps: Annotated[
-        Literal["Keep", "Drop"],
-        _source_option(
-            help="What to do with the last step of an episode that did not terminate, if its next observation is not "
-            "in the data."
+        CutOffSteps,
+        _source_choice(
+            CutOffSteps,
+            "What to do with the last step of an episode that did not terminate, if its next observation is not "
+            "in the data.",
         ),
     ] = "Keep"
-    actions_normalized: Annotated[
-        bool | None,
-        _source_option(
-            "--actions-normalized/--actions-of-environment",
-            help="Whether Box actions are in [-1, 1], as a policy produces them. Default: as the data say.",
+    actions: Annotated[
+        Actions | None,
+        _source_choice(
+            Actions,
+            "Whether Box actions are in [-1, 1], as a policy produces them, or in the environment's units. Default: as "
+            "the data say.",
         ),
     ] = None
     ignore_final_observation: Annotated[
@@ -104,7 +125,7 @@ class ReadFlags:
     pre_learner: Annotated[
         str | None,
         _source_option(
-            metavar="PACKAGE.MODULE:CLASS",
+            metavar="MODULE:CLASS",
             help="Class whose map_rows turns files without timesteps into episodes: Text, Images, Binary.",
         ),
     ] = None
@@ -132,7 +153,8 @@ class ReadFlags:
             unfinished=self.unfinished,
             cut_off_steps=self.cut_off_steps,
         )
-        return Reading(tuple(paths), self.file_format, options, prepare, self.actions_normalized)
+        actions_normalized = None if self.actions is None else self.actions == "Normalized"
+        return Reading(tuple(paths), self.file_format, options, prepare, actions_normalized)
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,12 @@
 # Commands import their packages when they run: with torch and pyarrow imported here, --help would take seconds.
 
 import sys
+from typing import Annotated
 
 import typer
 
 from hindcast.cli.command import USAGE_ERROR, Debug, Json, Quiet
+from hindcast.cli.commands.compare import compare
 from hindcast.cli.commands.data import convert, data
 from hindcast.cli.commands.evaluate import evaluate
 from hindcast.cli.commands.export import export
@@ -29,7 +31,6 @@ app = typer.Typer(
     help="Offline reinforcement learning from recorded experience.",
     epilog=_EPILOG,
     invoke_without_command=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -43,6 +44,7 @@ for function in (
     inspect,
     convert,
     evaluate,
+    compare,
     export,
     serve,
     plan,
@@ -56,9 +58,26 @@ for function in (
 app.add_typer(data, name="data")
 
 
+def _show_version(is_requested: bool) -> None:
+    if is_requested:
+        from hindcast.version import __version__
+
+        typer.echo(f"hindcast {__version__}")
+        raise typer.Exit()
+
+
 @app.callback()
 def _set_flags(
-    context: typer.Context, json: Json = False, debug: Debug = False, quiet: Quiet = False
+    context: typer.Context,
+    json: Json = False,
+    debug: Debug = False,
+    quiet: Quiet = False,
+    version: Annotated[  # noqa: ARG001  (its callback shows it)
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show Hindcast's version and exit."
+        ),
+    ] = False,
 ) -> None:
     from hindcast.cli.screen import Flags
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from hindcast.cli.screen import Screen
@@ -90,21 +90,17 @@ class BarReporter(Reporter):
         self._screen = screen
         self._bars: Bars | None = None
         self._tasks: dict[tuple[str, str], TaskID] = {}
+        self._last_progress: Progress | None = None
         self._resource = ""
 
     def progress(self, progress: Progress) -> None:
         bars = self._bars_for(progress.resource)
         stage_key = (progress.resource, progress.stage)
         if stage_key not in self._tasks:
-            for task in self._tasks.values():
-                bars.stop_task(task)  # a stage ends when the next one starts, and its clock must stop
+            self._complete_stage()  # a stage ends when the next one starts
             self._tasks[stage_key] = bars.add_task(progress.stage, total=progress.total, numbers="")
-        bars.update(
-            self._tasks[stage_key],
-            completed=progress.done,
-            total=progress.total,
-            numbers=f"{format_amount(progress)}  {format_metrics(progress.metrics)}".strip(),
-        )
+        self._last_progress = progress
+        self._draw(progress)
 
     def note(self, resource: str, message: str) -> None:
         self._bars_for(resource).console.print(
@@ -112,6 +108,8 @@ class BarReporter(Reporter):
         )
 
     def finished(self, outcome: Outcome) -> None:
+        if outcome.state == "Succeeded":
+            self._complete_stage()
         self.stop()
         show_outcome(outcome, self._screen)
 
@@ -119,7 +117,26 @@ class BarReporter(Reporter):
         """Stop redrawing; the bars stay on the screen."""
         if self._bars is not None:
             self._bars.stop()
-        self._bars, self._tasks = None, {}
+        self._bars, self._tasks, self._last_progress = None, {}, None
+
+    def _complete_stage(self) -> None:
+        """Draw the bar of the last stage full and stop its clock, also if it ended before its total."""
+        if self._last_progress is not None and self._bars is not None:
+            progress = replace(self._last_progress, total=None)
+            task = self._draw(progress)
+            self._bars.update(task, total=max(progress.done, 1), completed=max(progress.done, 1))
+            self._bars.stop_task(task)
+
+    def _draw(self, progress: Progress) -> "TaskID":
+        """Update the bar of a stage, with as many whole metrics as fit on the line."""
+        bars = self._bars_for(progress.resource)
+        task = self._tasks[progress.resource, progress.stage]
+        # A stage that ended without a report of its amount shows none.
+        amount = format_amount(progress) if progress.total is not None or progress.done else ""
+        room = bars.console.width - _STAGE_WIDTH - _bar_width(self._screen) - _CLOCKS_WIDTH - len(amount)
+        numbers = f"{amount}  {format_metrics(progress.metrics, max_length=room)}".strip()
+        bars.update(task, completed=progress.done, total=progress.total, numbers=numbers)
+        return task
 
     def _bars_for(self, resource: str) -> "Bars":
         """Return the bars, which are started if necessary, under the heading of a resource.
@@ -135,13 +152,25 @@ class BarReporter(Reporter):
         return self._bars
 
 
+_STAGE_WIDTH = 20
+"""Width of the names of stages, "Training the expert" being the longest."""
+_CLOCKS_WIDTH = 20
+"""Width of the elapsed and the remaining time, the indent and the gaps."""
+
+
+def _bar_width(screen: Screen) -> int:
+    return 24 if screen.err.width >= 100 else 10
+
+
 def _new_bars(screen: Screen) -> "Bars":
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
+    from rich.table import Column
 
+    width = _bar_width(screen)
     return Bars(
-        TextColumn("  {task.description}"),
-        BarColumn(bar_width=24),
+        TextColumn("  {task.description}", table_column=Column(min_width=_STAGE_WIDTH + 2, no_wrap=True)),
+        BarColumn(bar_width=width, table_column=Column(min_width=width)),
         TextColumn("{task.fields[numbers]}", style="cyan"),
         TimeElapsedColumn(),
         TimeRemainingColumn(compact=True),

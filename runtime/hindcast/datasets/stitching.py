@@ -20,10 +20,10 @@ def stitch(files: Sequence[IndexedFile]) -> list[IndexedFile]:
         return list(files)
     continued_rows: set[StoredRow] = set()
     previous: tuple[StoredFragment, int] | None = None
-    for stored_row, part, num_steps, _ in _iterate_rows(files):
-        if part is not None and previous is not None and _is_continuation(part, *previous):
+    for stored_row, fragment, num_steps, _ in _iterate_rows(files):
+        if fragment is not None and previous is not None and _is_continuation(fragment, *previous):
             continued_rows.add(stored_row)
-        previous = None if part is None else (part, num_steps)
+        previous = None if fragment is None else (fragment, num_steps)
     return _mark_rows(files, continued_rows, "continued")
 
 
@@ -47,14 +47,16 @@ def drop_repeats(files: list[IndexedFile], spec: DataSpec) -> tuple[list[Indexed
         return files, 0
     dataset = EpisodeDataset(spec, files)
     episodes: list[tuple[StoredFragment | None, list[StoredRow]]] = []
-    for stored_row, part, _, is_continued in _iterate_rows(files):
+    for stored_row, fragment, _, is_continued in _iterate_rows(files):
         if not episodes or not is_continued:
-            episodes.append((part, []))
+            episodes.append((fragment, []))
         episodes[-1][1].append(stored_row)
     if hindcast_folders:
         ids = dict(enumerate(dataset.episode_table().eps_id.tolist()))
     else:
-        ids = {episode: part.eps_id for episode, (part, _) in enumerate(episodes) if part is not None}
+        ids = {
+            episode: fragment.eps_id for episode, (fragment, _) in enumerate(episodes) if fragment is not None
+        }
     repeats = find_repeats(ids, lambda indices: compute_episode_checksums(dataset, indices))
     dropped_rows = {stored_row for episode in repeats.duplicates for stored_row in episodes[episode][1]}
     return _mark_rows(files, dropped_rows, "dropped"), len(repeats.duplicates)
@@ -68,11 +70,11 @@ def _iterate_rows(
     The fragment is None in files that Hindcast wrote, whose rows have not been read.
     """
     for file_index, file in enumerate(files):
-        parts = iter(file.stored_fragments)
+        fragments = iter(file.stored_fragments)
         for group_index, group in enumerate(file.entry.row_groups):
             continued_rows = set(group.continued)
             for row, num_steps in enumerate(group.lengths):
-                yield (file_index, group_index, row), next(parts, None), num_steps, row in continued_rows
+                yield (file_index, group_index, row), next(fragments, None), num_steps, row in continued_rows
 
 
 def _mark_rows(files: Sequence[IndexedFile], stored_rows: set[StoredRow], field: str) -> list[IndexedFile]:
@@ -96,7 +98,7 @@ def _mark_rows(files: Sequence[IndexedFile], stored_rows: set[StoredRow], field:
     return marked_files
 
 
-def _is_continuation(part: StoredFragment, previous: StoredFragment, num_previous_steps: int) -> bool:
-    if part.eps_id != previous.eps_id or previous.ended:
+def _is_continuation(fragment: StoredFragment, previous: StoredFragment, num_previous_steps: int) -> bool:
+    if fragment.eps_id != previous.eps_id or previous.ended:
         return False
-    return part.t_started == previous.t_started + num_previous_steps
+    return fragment.t_started == previous.t_started + num_previous_steps

@@ -105,7 +105,7 @@ class Ranks(Group):
     def _choose_num_updates_between_checks(self) -> int:
         now = time.monotonic()
         seconds, self._last_check_time = now - self._last_check_time, now
-        # At most twice as many as before plus one: the first updates are slower than the later ones.
+        # At most twice as many as before plus one, because one short measurement may overestimate the speed.
         num_updates = int(
             (self._num_updates_between_checks + 1) * _CHECK_INTERVAL_SECONDS / max(seconds, 1e-6)
         )

@@ -18,7 +18,7 @@ from hindcast.api.model import ModelSpec
 from hindcast.episodes.columns import Columns
 from hindcast.episodes.spaces import flatten_space
 from hindcast.errors import SpecError
-from hindcast.models.initial_weights import Initialiser, conv_initialiser, encoder_initialiser
+from hindcast.models.initial_weights import LayerInitialisers, conv_initialiser, encoder_initialiser
 
 ConvFilters = Sequence[Sequence[int]]
 
@@ -115,7 +115,7 @@ def sees_images(space: gym.Space, model: ModelSpec) -> bool:
     return any(isinstance(leaf, gym.spaces.Box) and _conv_filters(leaf, model) is not None for leaf in leaves)
 
 
-def fully_connected(sizes: Sequence[int], model: ModelSpec, initialiser: Initialiser) -> nn.Sequential:
+def fully_connected(sizes: Sequence[int], model: ModelSpec, initialiser: LayerInitialisers) -> nn.Sequential:
     """Build linear layers from `sizes[0]` to `sizes[-1]`, each followed by dropout, normalisation and activation.
 
     A single size gives an empty stack. Initial weights are orthogonal with gain √2, or those of `initialiser`, drawn
@@ -147,7 +147,7 @@ def _layers_after_linear(size: int, model: ModelSpec) -> list[nn.Module]:
     return [nn.Sequential(*layers)] if len(layers) > 1 else layers
 
 
-def linear(size_in: int, size_out: int, gain: float, initialiser: Initialiser) -> nn.Linear:
+def linear(size_in: int, size_out: int, gain: float, initialiser: LayerInitialisers) -> nn.Linear:
     """Build a linear layer; by default its initial weights are orthogonal with the given gain and its biases zero."""
     layer = nn.Linear(size_in, size_out)
     initialiser.fill(layer.weight, layer.bias, gain)

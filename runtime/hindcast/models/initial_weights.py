@@ -13,7 +13,7 @@ from hindcast.api.model import ModelSpec
 from hindcast.errors import SpecError
 
 
-class Initialiser(NamedTuple):
+class LayerInitialisers(NamedTuple):
     """Initialisers of the layers in one part of a network; None is the default.
 
     Attributes:
@@ -38,27 +38,27 @@ class Initialiser(NamedTuple):
         fill(weights, self.kernel, partial(nn.init.orthogonal_, gain=gain))
 
 
-DEFAULT_INITIALISER = Initialiser()
+DEFAULT_INITIALISER = LayerInitialisers()
 
 
-def encoder_initialiser(model: ModelSpec) -> Initialiser:
+def encoder_initialiser(model: ModelSpec) -> LayerInitialisers:
     """Return the initialiser of the dense layers of encoders and critics."""
-    return Initialiser(model.fcnet_kernel_initializer, model.fcnet_bias_initializer)
+    return LayerInitialisers(model.fcnet_kernel_initializer, model.fcnet_bias_initializer)
 
 
-def head_initialiser(model: ModelSpec) -> Initialiser:
+def head_initialiser(model: ModelSpec) -> LayerInitialisers:
     """Return the initialiser of heads, their last layer included."""
-    return Initialiser(model.head_fcnet_kernel_initializer, model.head_fcnet_bias_initializer)
+    return LayerInitialisers(model.head_fcnet_kernel_initializer, model.head_fcnet_bias_initializer)
 
 
-def conv_initialiser(model: ModelSpec) -> Initialiser:
+def conv_initialiser(model: ModelSpec) -> LayerInitialisers:
     """Return the initialiser of convolutions."""
-    return Initialiser(model.conv_kernel_initializer, model.conv_bias_initializer)
+    return LayerInitialisers(model.conv_kernel_initializer, model.conv_bias_initializer)
 
 
-def recurrent_initialiser(model: ModelSpec) -> Initialiser:
+def recurrent_initialiser(model: ModelSpec) -> LayerInitialisers:
     """Return the initialiser of the recurrent layer."""
-    return Initialiser(model.recurrent_kernel_initializer, model.recurrent_bias_initializer)
+    return LayerInitialisers(model.recurrent_kernel_initializer, model.recurrent_bias_initializer)
 
 
 def fill(tensor: Tensor, initialiser: NamedCall | None, default: Callable[[Tensor], Any]) -> None:

@@ -21,7 +21,7 @@ from hindcast.models.distributions import Actions
 from hindcast.models.encoders import ACTIVATIONS, HIDDEN_GAIN, Dropout, Encoder, Features, linear
 from hindcast.models.initial_weights import (
     DEFAULT_INITIALISER,
-    Initialiser,
+    LayerInitialisers,
     encoder_initialiser,
     head_initialiser,
 )
@@ -241,7 +241,7 @@ class MemberLinear(nn.Module):
         size_in: int,
         size_out: int,
         gain: float,
-        initialiser: Initialiser = DEFAULT_INITIALISER,
+        initialiser: LayerInitialisers = DEFAULT_INITIALISER,
     ) -> None:
         super().__init__()
         layers = [linear(size_in, size_out, gain, initialiser) for _ in range(members)]

@@ -136,7 +136,7 @@ def from_files(
     except (DataError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0]
         raise DataError(
-            f"{description_path} and the tensor files next to it do not match: {reason}"
+            f"{description_path} and the tensor files next to it do not match: {reason}; use another checkpoint."
         ) from error
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from hindcast.episodes.columns import SEPARATOR, Columns
 from hindcast.errors import DataError
-from hindcast.models.initial_weights import DEFAULT_INITIALISER, Initialiser, fill
+from hindcast.models.initial_weights import DEFAULT_INITIALISER, LayerInitialisers, fill
 
 T = TypeVar("T")
 State = dict[str, Tensor]
@@ -39,7 +39,7 @@ class RecurrentLayer(nn.Module):
     """
 
     def __init__(
-        self, kind: str, size_in: int, size: int, initialiser: Initialiser = DEFAULT_INITIALISER
+        self, kind: str, size_in: int, size: int, initialiser: LayerInitialisers = DEFAULT_INITIALISER
     ) -> None:
         super().__init__()
         self.output_size = size

@@ -49,8 +49,24 @@ class Callbacks:
     with environments.
     """
 
-    def on_algorithm_init(self, *, algorithm: Any, metrics_logger: MetricsLogger, **kwargs: Any) -> None:
-        """Called when networks and data are ready, before training starts."""
+    def on_algorithm_init(
+        self,
+        *,
+        algorithm: Any,
+        resource: dict[str, Any],
+        folder: str | None,
+        metrics_logger: MetricsLogger,
+        **kwargs: Any,
+    ) -> None:
+        """Called when networks and data are ready, before training starts or resumes.
+
+        Args:
+            algorithm: see the class.
+            resource: the resource of the training or recording, as the values of its YAML document.
+            folder: path or URI of the run folder; None in Python, where a run has none.
+            metrics_logger: see the class.
+            kwargs: none yet.
+        """
 
     def on_checkpoint_loaded(self, *, algorithm: Any, metrics_logger: MetricsLogger, **kwargs: Any) -> None:
         """Called when training resumes from a checkpoint."""

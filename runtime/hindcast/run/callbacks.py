@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from hindcast.api import OfflineRecording, OfflineTraining, document_of
 from hindcast.pipeline.metrics_logger import MetricsLogger
 from hindcast.record.callbacks import TRAINING_HOOKS
 from hindcast.record.episode_callbacks import call_each, make_callbacks, select_overriding
@@ -32,6 +33,19 @@ class TrainingCallbacks:
         self.algorithm: Any = None
         self._callbacks = select_overriding(make_callbacks(paths), TRAINING_HOOKS)
         self._metrics = MetricsLogger()
+
+    def start(self, resource: OfflineRecording | OfflineTraining, folder: str | None) -> None:
+        """Call `on_algorithm_init`, with the resource as the values of its YAML document.
+
+        Args:
+            resource: the training, or the recording whose expert is trained.
+            folder: the run folder; None in Python.
+
+        Raises:
+            UserCodeError: a callback raised an exception.
+        """
+        if self._callbacks:
+            self.call("on_algorithm_init", resource=document_of(resource), folder=folder)
 
     def call(self, event: str, **arguments: Any) -> None:
         """Call the method `event` of each callback; then merge the logged metrics into `arguments["result"]`, if any.

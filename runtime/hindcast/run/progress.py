@@ -87,10 +87,19 @@ def format_amount(progress: Progress) -> str:
     return f"{formatting.integer(progress.done)}{total} {progress.unit}"
 
 
-def format_metrics(metrics: Mapping[str, float], separator: str = "  ") -> str:
-    """Return the text of those metrics that progress lines show, in a fixed order."""
-    return separator.join(
-        text.format(formatting.count(metrics[name]))
-        for name, text in _METRIC_TEXTS.items()
-        if name in metrics
-    )
+def format_metrics(metrics: Mapping[str, float], separator: str = "  ", max_length: int | None = None) -> str:
+    """Return the text of those metrics that progress lines show, in a fixed order.
+
+    Args:
+        metrics: name -> value.
+        separator: text between two metrics.
+        max_length: maximum number of characters; metrics that do not fit whole are left out. None: no maximum.
+    """
+    line = ""
+    for name, text in _METRIC_TEXTS.items():
+        if name in metrics:
+            longer_line = (line + separator if line else "") + text.format(formatting.count(metrics[name]))
+            if max_length is not None and len(longer_line) > max_length:
+                break
+            line = longer_line
+    return line

@@ -126,7 +126,7 @@ class Cluster:
                 if error.status == 404:
                     return ClusterError(
                         f"the cluster at {self._host} does not know {target.kind} resources: install Hindcast there "
-                        "(docs/install.md), or choose another cluster with --context"
+                        "(docs/install-cluster.md), or choose another cluster with --context"
                     )
                 raise
         names = [entry["metadata"]["name"] for entry in listing["items"]]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hindcast.cli.command import command
+from hindcast.cli.command import add_module_folders, command
 from hindcast.cli.screen import Screen
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ def plan(
 
     # Read before the imports below, so that a mistake in a file shows without waiting for torch.
     resources = [entry.resource for entry in load_resources(files)]
+    add_module_folders(files)
 
     from rich.tree import Tree
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from hindcast.cli.command import command
+from hindcast.cli.command import add_module_folders, command
 from hindcast.cli.failures import EXIT_INTERRUPTED
 from hindcast.cli.screen import Screen
 
@@ -35,6 +35,7 @@ def run_files(files: list[Path], screen: Screen) -> None:
 
     # Read before the imports below, so that a mistake in a file shows without waiting for torch.
     entries = load_resources(files)
+    add_module_folders(files)
 
     from hindcast.cli.progress import open_reporter
     from hindcast.run.execute import execute

@@ -28,10 +28,15 @@ def train(
     local_dir: Annotated[Path, typer.Option(help="Folder for the YAML file and the run.")] = Path("runs"),
     checkpoint_freq: Annotated[
         int | None,
-        typer.Option(min=1, help="Iterations between checkpoints. The last state is always saved."),
+        typer.Option(
+            min=1, metavar="N", help="Iterations between checkpoints. The last state is always saved."
+        ),
     ] = None,
     keep_checkpoints_num: Annotated[
-        int | None, typer.Option(min=1, help="Number of recent checkpoints to keep in addition to the best.")
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Number of recent checkpoints to keep in addition to the best."
+        ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the YAML without running it.")] = False,
 ) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hindcast.cli.command import command
+from hindcast.cli.command import add_module_folders, command
 from hindcast.cli.screen import Screen
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ def tune(
     from hindcast.search import take as copy_checkpoint
     from hindcast.search.space import parse_search_space
 
+    add_module_folders([file])
     with open_reporter(screen) as reporter:
         result = search(
             file,

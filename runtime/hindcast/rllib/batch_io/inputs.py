@@ -17,6 +17,7 @@ from hindcast.errors import SpecError, UserCodeError
 from hindcast.formats.dataset_folder.manifest import read_manifest
 from hindcast.rllib.batch_io.readers import DatasetReader, InputReader, IOContext, JsonWriter
 from hindcast.rllib.batch_io.sample_batch import SampleBatch
+from hindcast.rllib.batch_io.tables import TableInput
 from hindcast.storage.location import resolve
 from hindcast.user_code import calling
 
@@ -45,13 +46,13 @@ def find_creator(entry: Any) -> Creator | None:
 
 
 def has_readers(inputs: Any) -> bool:
-    """Return True if any entry of `input_` is a function that makes a reader, or its registered name."""
+    """Return True if any entry of `input_` is a table, a function that makes a reader, or its registered name."""
     entries = inputs if isinstance(inputs, Mapping | list | tuple) else [inputs]
-    return any(find_creator(entry) for entry in entries)
+    return any(isinstance(entry, TableInput) or find_creator(entry) for entry in entries)
 
 
 class ReaderFolders:
-    """Temporary folders with the batches of readers, deleted by `close`.
+    """Temporary folders with the batches of readers, and with tables, deleted by `close`.
 
     Attributes:
         notes: a note for the user for each reader, with its number of timesteps.
@@ -62,7 +63,7 @@ class ReaderFolders:
         self._folders: list[tempfile.TemporaryDirectory[str]] = []
 
     def read(self, options: Mapping[str, Any]) -> Any:
-        """Write the batches of all readers, and return `input_` with their folders in place of the readers.
+        """Write the batches of all readers and all tables, and return `input_` with their folders in place.
 
         Raises:
             SpecError: a function does not return a reader, or a reader does not end.
@@ -82,15 +83,23 @@ class ReaderFolders:
         self._folders = []
 
     def _replace_reader(self, entry: Any, options: Mapping[str, Any]) -> Any:
-        """Return the folder with a reader's batches; return a path unchanged."""
+        """Return the folder with a reader's batches, or with a table; return a path unchanged."""
+        if isinstance(entry, TableInput):
+            folder = self._make_folder()
+            entry.write(folder)
+            return folder
         creator = find_creator(entry)
         if creator is None:
             return entry
-        folder = tempfile.TemporaryDirectory(prefix="hindcast-reader-")
-        self._folders.append(folder)
-        num_steps = _write_batches(creator, IOContext(folder.name, options), Path(folder.name))
+        folder = self._make_folder()
+        num_steps = _write_batches(creator, IOContext(folder, options), Path(folder))
         name = entry if isinstance(entry, str) else getattr(entry, "__qualname__", type(entry).__name__)
         self.notes.append(f"input_: the reader {name} returned {formatting.plural(num_steps, 'timestep')}")
+        return folder
+
+    def _make_folder(self) -> str:
+        folder = tempfile.TemporaryDirectory(prefix="hindcast-reader-")
+        self._folders.append(folder)
         return folder.name
 
 

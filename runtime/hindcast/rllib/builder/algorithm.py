@@ -422,7 +422,9 @@ class RunningAlgorithm:
             self._warm_start(plan.initial_checkpoint)
         else:
             self._trainer.begin()
-        self._callbacks.call("on_algorithm_init")
+        resource = plan.training or plan.recording
+        assert resource is not None
+        self._callbacks.start(resource, None)
 
     def _warm_start(self, path: str | None) -> None:
         """Load the initial policy of an algorithm without data; for a training on data `Trainer.begin` loads it."""

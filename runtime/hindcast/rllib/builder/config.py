@@ -29,6 +29,7 @@ from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.api.options import is_custom, schemas
 from hindcast.api.sentences import nearest
 from hindcast.errors import SpecError
+from hindcast.rllib.batch_io.tables import wrap_tables
 from hindcast.rllib.builder.composite_options import expand_options
 from hindcast.rllib.builder.model_config import model_config_to_dict
 from hindcast.rllib.builder.module_spec import spec_to_dict
@@ -148,7 +149,9 @@ class AlgorithmConfig:
         return self._set("learners", options)
 
     def offline_data(self, **options: Any) -> Self:
-        """Set the data to train on (`input_`) and the dataset to record (`output`)."""
+        """Set the data to train on (`input_`: paths, tables or readers) and the dataset to record (`output`)."""
+        if "input_" in options:
+            options["input_"] = wrap_tables(options["input_"])
         return self._set("offline_data", options)
 
     def evaluation(self, **options: Any) -> Self:

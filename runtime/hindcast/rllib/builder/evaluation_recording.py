@@ -94,7 +94,7 @@ class EvaluationRecording(GrowingDataset):
         return self._workers
 
     def _describe_conflict(self, policy: Policy) -> str | None:
-        module = self._policy_folder.child(self.module_name)
+        module = self._policy_folder.child(self.policy_folder_name)
         if module.exists() and Policy.load(module).digest == policy.digest:
             return None
         return "episodes of another policy"

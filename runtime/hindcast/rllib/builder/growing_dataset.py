@@ -29,7 +29,7 @@ class GrowingDataset(RecordingRun):
         reporter: receives the notes.
     """
 
-    module_name = "module"
+    policy_folder_name = "module"
     """Name of the folder, in the policy folder of the dataset, of the policy that is stored with the data."""
 
     def __init__(self, resource: OfflineRecording, reporter: Reporter) -> None:
@@ -56,7 +56,7 @@ class GrowingDataset(RecordingRun):
 
     @property
     def _module(self) -> str:
-        return str(self._policy_folder.child(self.module_name))
+        return str(self._policy_folder.child(self.policy_folder_name))
 
     def _open(self, policy: Policy) -> None:
         """Lock the output, and read its commits, or clear them if this dataset cannot continue them.

@@ -15,6 +15,7 @@ from hindcast.api.environment import NamedCall
 from hindcast.api.formats import format_traits
 from hindcast.api.sentences import nearest
 from hindcast.errors import SpecError
+from hindcast.rllib.batch_io.tables import TableInput
 from hindcast.rllib.builder.expressions import is_expression, parse_comparisons
 from hindcast.rllib.builder.model_config import DefaultModelConfig, convert_observation_filter, model_fields
 from hindcast.rllib.builder.module_spec import MultiRLModuleSpec, RLModuleSpec, module_fields
@@ -203,6 +204,11 @@ def _is_path(value: Any) -> bool:
 def _input_entry(path: Any, options: Options, common_fields: Options) -> dict[str, Any]:
     if isinstance(path, str) and path == "sampler":
         return {"sampler": common_fields.get("sampler", {})}
+    if isinstance(path, TableInput):
+        raise SpecError(
+            f"input_ contains {path}, which only build_algo() accepts, since a resource names files: write it to a "
+            "Parquet file, and name that file."
+        )
     if not _is_path(path):
         raise SpecError(
             f"input_ contains {path!r}, expected a path; only build_algo() accepts functions that make an InputReader, "

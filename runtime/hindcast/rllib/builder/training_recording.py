@@ -29,7 +29,7 @@ class TrainingRecording(GrowingDataset):
         policy: the policy that is trained.
     """
 
-    module_name = "learning"
+    policy_folder_name = "learning"
 
     def __init__(self, resource: OfflineRecording, reporter: Reporter, policy: Policy) -> None:
         sampling = resource.spec.policy.model_copy(update={"explore": True})
@@ -109,9 +109,9 @@ class TrainingRecording(GrowingDataset):
         return is_large or (max_episodes is not None and len(self._pending_episodes) >= max_episodes)
 
     def _describe_conflict(self, policy: Policy) -> str | None:  # noqa: ARG002
-        was_recorded_in_training = self._policy_folder.child(self.module_name).exists()
+        was_recorded_in_training = self._policy_folder.child(self.policy_folder_name).exists()
         return (
             None
             if was_recorded_in_training
-            else "episodes of a policy that is not trained while it is recorded"
+            else "episodes of a policy that was not trained while they were recorded"
         )

@@ -65,12 +65,12 @@ def train_expert(
     store.remove_incomplete()
     if latest_checkpoint := store.latest():
         trainer.load(latest_checkpoint)
-        callbacks.call("on_algorithm_init")
+        callbacks.start(resource, str(folder))
         callbacks.call("on_checkpoint_loaded")
         reporter.note(title(resource), f"the expert's training resumes after iteration {trainer.iteration}")
     else:
         trainer.begin()
-        callbacks.call("on_algorithm_init")
+        callbacks.start(resource, str(folder))
     log = ResultsLog(folder, resume_at=trainer.iteration)
     result = log.results[-1] if log.results else None
     try:

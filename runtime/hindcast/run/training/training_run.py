@@ -180,7 +180,7 @@ class TrainingRun:
         latest_checkpoint = self._store.latest()
         if latest_checkpoint is None:
             trainer.begin()
-            self._callbacks.call("on_algorithm_init")
+            self._callbacks.start(self._resource, str(self._folder))
             return
         saved_hash = latest_checkpoint.training.spec_hash
         if saved_hash not in {spec_hash(self._resource), *claimed_hashes(self._folder)}:
@@ -192,7 +192,7 @@ class TrainingRun:
         # A lost owner record is replaced only after the checkpoint was checked: a record with another number of
         # learners would keep out the resource that fits the checkpoint.
         claim(self._folder, self._resource, has_progress=True)
-        self._callbacks.call("on_algorithm_init")
+        self._callbacks.start(self._resource, str(self._folder))
         self._callbacks.call("on_checkpoint_loaded")
         self._mark_latest_checkpoint(trainer, latest_checkpoint)
         self._reporter.note(

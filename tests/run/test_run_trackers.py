@@ -1,0 +1,72 @@
+"""Callbacks that send results to experiment trackers; recorders stand for the trackers' packages."""
+
+import sys
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import pytest
+
+from hindcast.errors import SpecError
+from hindcast.trackers import MLflow, WandB
+
+RESOURCE = {
+    "metadata": {"name": "clone"},
+    "spec": {
+        "algorithm": "BC",
+        "config": {"lr": 0.1},
+        "environment": {"id": "reach:Reach", "kwargs": {"token": "secret"}},
+        "input": [{"path": "data", "readOptions": {"password": "secret"}}],
+    },
+}
+SETTINGS = {"algorithm": "BC", "config.lr": 0.1, "environment.id": "reach:Reach", "input.0.path": "data"}
+RESULT = {"training_iteration": 3, "learners": {"default_policy": {"total_loss": 0.5}}}
+
+
+@pytest.fixture
+def package(monkeypatch):
+    """Replace both packages by a recorder of their calls."""
+    recorder = MagicMock()
+    recorder.search_runs.return_value = []
+    for name in ("wandb", "mlflow"):
+        monkeypatch.setitem(sys.modules, name, recorder)
+    for variable in ("WANDB_PROJECT", "MLFLOW_EXPERIMENT_NAME"):
+        monkeypatch.delenv(variable, raising=False)
+    return recorder
+
+
+def test_wandb_run_is_named_by_its_folder_and_gets_results_without_secrets(package):
+    for _ in range(2):  # the second one resumes
+        tracker = WandB()
+        tracker.on_algorithm_init(
+            algorithm=None, resource=RESOURCE, folder="runs/clone/r1", metrics_logger=None
+        )
+    first, second = package.init.call_args_list
+    assert first == second
+    assert first.kwargs["config"] == SETTINGS
+    assert (first.kwargs["project"], first.kwargs["name"], first.kwargs["resume"]) == (
+        "hindcast",
+        "clone",
+        "allow",
+    )
+    tracker.on_train_result(algorithm=None, result=RESULT, metrics_logger=None)
+    metrics = {"training_iteration": 3.0, "learners/default_policy/total_loss": 0.5}
+    package.log.assert_called_once_with(metrics, step=3)
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+def test_mlflow_run_is_continued_if_its_folder_has_one(package, resumes):
+    if resumes:
+        package.search_runs.return_value = [SimpleNamespace(info=SimpleNamespace(run_id="earlier"))]
+    tracker = MLflow()
+    tracker.on_algorithm_init(algorithm=None, resource=RESOURCE, folder="runs/clone/r1", metrics_logger=None)
+    assert package.start_run.call_args.kwargs["run_id"] == ("earlier" if resumes else None)
+    assert package.log_params.call_count == (0 if resumes else 1)
+    tracker.on_train_result(algorithm=None, result=RESULT, metrics_logger=None)
+    assert package.log_metrics.call_args.kwargs["step"] == 3
+
+
+@pytest.mark.parametrize("tracker", [WandB, MLflow])
+def test_missing_package_is_named_with_its_extra(monkeypatch, tracker):
+    monkeypatch.setitem(sys.modules, tracker.package, None)
+    with pytest.raises(SpecError, match=f"hindcast-rl\\[{tracker.package}\\]"):
+        tracker()
