@@ -93,7 +93,7 @@ bench: $(READY) $(RLLIB_READY)  ## Hindcast and its rivals side by side
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt "torch==2.13.0"
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[runtime,operator,dev]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[runtime,operator,serve,dev]"
 	touch $(READY)
 
 # RLlib and d3rlpy, with torch, Ray and all else that both need from the project's own environment.

@@ -73,14 +73,18 @@ def render_once_per_kind(tmp_path_factory: pytest.TempPathFactory) -> Callable[[
     return render_once(tmp_path_factory.mktemp("pictures"))
 
 
-@pytest.fixture(autouse=True)
-def _cache_pictures(
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
-    render_once_per_kind: Callable[[Picture, Theme], bytes],
+@pytest.fixture
+def cached_pictures(
+    monkeypatch: pytest.MonkeyPatch, render_once_per_kind: Callable[[Picture, Theme], bytes]
 ) -> None:
+    """Draw each kind of picture once."""
+    monkeypatch.setattr(page, "render", render_once_per_kind)
+
+
+@pytest.fixture(autouse=True)
+def _cache_pictures(request: pytest.FixtureRequest) -> None:
     if request.path.parent.name != "report":
-        monkeypatch.setattr(page, "render", render_once_per_kind)
+        request.getfixturevalue("cached_pictures")
 
 
 @pytest.fixture(scope="session")

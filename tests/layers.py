@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Iterable
+from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 _LAYERS = ("quick", "all", "soak")
@@ -12,12 +15,12 @@ assert LAYER in _LAYERS, f"HINDCAST_CHECKS is {LAYER!r}; expected one of {', '.j
 
 
 def examples(count: int) -> settings:
-    """Return hypothesis settings: `count / 2` examples in CI, `count / 5` in the quick layer, `20 * count` in a soak.
+    """Return hypothesis settings: `count / 2` examples in CI, `count / 10` in the quick layer, `20 * count` in a soak.
 
     A failure prints how to reproduce it.
     """
     # Only a soak draws different examples each time; the other layers repeat the same ones in every run.
-    max_examples = {"quick": max(count // 5, 3), "all": max(count // 2, 3), "soak": 20 * count}[LAYER]
+    max_examples = {"quick": max(count // 10, 3), "all": max(count // 2, 3), "soak": 20 * count}[LAYER]
     return settings(
         max_examples=max_examples,
         derandomize=LAYER != "soak",
@@ -30,3 +33,13 @@ def examples(count: int) -> settings:
 def repeats(count: int, soak: int) -> int:
     """Return the number of moments, faults or seeds of a long check: `count`, or `soak` in a soak."""
     return soak if LAYER == "soak" else count
+
+
+def slow_except(quick: Collection[Any], values: Iterable[Any]) -> list[Any]:
+    """Return the values of a test's parameters, with the mark `slow` for those that are not in `quick`."""
+    return [
+        value
+        if value in quick
+        else pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.slow)
+        for value in values
+    ]

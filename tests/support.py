@@ -10,16 +10,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import gymnasium as gym
 import torch
 
+from hindcast.algorithms import build
 from hindcast.api import EnvironmentSpec, ModelSpec, OfflineRecording, OfflineTraining
 from hindcast.api.loading import validate_resource
 from hindcast.datasets.prepare.opening import open_data, open_reading
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.episodes.block import Block
-from hindcast.errors import Interrupted, OutputConflict
+from hindcast.errors import Interrupted, OutputConflict, SpecError
 from hindcast.formats.dataset_folder.commits import read_commits
 from hindcast.formats.format import ReadOptions
+from hindcast.learn.algorithm import ModelInputs, new_networks
 from hindcast.models.policy import Policy
 from hindcast.models.preprocessing import Preprocessing
 from hindcast.models.rl_module import build_module
@@ -84,6 +87,17 @@ def recording(path: object, **spec: Any) -> OfflineRecording:
     resource = validate_resource(_document("OfflineRecording", {**defaults, **spec, "output": output}))
     assert isinstance(resource, OfflineRecording)
     return resource
+
+
+def trainable_space(algorithm: str, *action_spaces: gym.Space) -> gym.Space:
+    """Return the first of these action spaces for which an algorithm builds networks with its default options."""
+    observation_space = gym.spaces.Box(-1, 1, (3,))
+    for action_space in action_spaces:
+        with suppress(SpecError):
+            inputs = ModelInputs(observation_space, action_space, ModelSpec(fcnet_hiddens=[4]))
+            new_networks(build(algorithm, {}), inputs, seed=0)
+            return action_space
+    raise AssertionError(f"{algorithm} trains none of {action_spaces}")
 
 
 def training(folder: object, data: object, **spec: Any) -> OfflineTraining:

@@ -139,7 +139,8 @@ class FaultyEnv(Walk):
     Args:
         what: the defect. "constructor", "reset" and "step" raise an exception there; "shape", "short", "missing" and
             "not a number" return such observations; "reward" and "info" return an invalid reward or info; "old reset"
-            and "old step" return as in Gym, before Gymnasium; "infinite" is the reward of each episode's second step.
+            and "old step" return as in Gym, before Gymnasium; "infinite" is the reward of the second step, and
+            "infinite obs" an observation after it.
     """
 
     def __init__(self, what: str) -> None:
@@ -164,6 +165,8 @@ class FaultyEnv(Walk):
             return observation, reward, terminated, info  # type: ignore[return-value]
         if self._what == "infinite" and self._t == 2:
             return observation, np.inf, terminated, truncated, info
+        if self._what == "infinite obs" and self._t == 2:
+            return np.full_like(observation, np.nan), reward, terminated, truncated, info
         if self._what == "step" and self._t == 2:
             raise RuntimeError("the simulator fell over")
         if self._what == "reward":

@@ -1,7 +1,12 @@
 """docs/reasons.md, generated from the operator's reasons."""
 
 from hindcast_operator.manifests.rayjob import BACKSTOP_SECONDS
-from hindcast_operator.planning.attempts import FINAL_REPORT_SECONDS, HEADLESS_SECONDS, UNREACHABLE_SECONDS
+from hindcast_operator.planning.attempts import (
+    FINAL_REPORT_SECONDS,
+    GANG_SECONDS,
+    HEADLESS_SECONDS,
+    UNREACHABLE_SECONDS,
+)
 from hindcast_operator.planning.diagnosis import KUBERAY_SILENCE_SECONDS
 from hindcast_operator.planning.reasons import Reason
 from hindcast_operator.planning.situations import ENDING_SECONDS
@@ -15,15 +20,16 @@ _GROUPS = {
     ),
     Reason.KUBERAY_NOT_INSTALLED: (
         "Missing from the cluster",
-        "The attempt waits for these until its start deadline (30 minutes, `runPolicy.startDeadlineSeconds`), since "
-        "what is missing may still come. Then it fails as `StartDeadlineExceeded` with the cause: another attempt "
-        "would wait for the same. Under `KubeRayNotInstalled` no attempt exists yet, and no deadline applies.",
+        "The attempt waits for these without limit, since what is missing may still come. If "
+        "`runPolicy.startDeadlineSeconds` is set, it then fails as `StartDeadlineExceeded` with the cause. Under "
+        "`KubeRayNotInstalled` no attempt exists yet, and no deadline applies.",
     ),
     Reason.OUT_OF_MEMORY: (
         "Lost attempts",
-        "Each counts against `runPolicy.backoffLimit`. The next attempt starts after a pause (10 s, doubled each time, "
-        "at most 10 minutes) and resumes from the last checkpoint. The first three also appear in `ClusterReady` "
-        "of a run that continues without the pod.",
+        "Each counts against `runPolicy.backoffLimit`, unless it says otherwise, until a later attempt has saved a "
+        "newer checkpoint or recorded more. The next attempt starts after a pause (10 s, doubled each time, at most "
+        "10 minutes; 2 minutes to an hour without storage or GPUs) and resumes from the last checkpoint. What befalls "
+        "pods also appears in `ClusterReady` of a run that continues without the pod.",
     ),
 }
 
@@ -41,7 +47,7 @@ Every reason that a resource's conditions, its `status.runs` and its events may 
 | Pending | accepted; waiting for its attempt, for old objects to be deleted, or for KubeRay | False | True | | |
 | Waiting | a resource that it refers to is not complete | False | True | | DataReady=False |
 | Queued | Kueue keeps the RayJob queued; no deadline applies | False | True | | ClusterReady=False |
-| Starting | the RayJob exists, no report yet; the start deadline applies | False | True | | ClusterReady=False |
+| Starting | the RayJob exists, no report yet | False | True | | ClusterReady=False |
 | Running | the attempt is reporting | True | | | ClusterReady |
 | Retrying | an attempt was lost; the next one starts after a pause | False | True | | |
 | Suspending | asked to save a checkpoint and stop; its pods are deleted afterwards | False | True | | Suspended=False |
@@ -60,8 +66,9 @@ suspended.
 | waiting for | how long | then |
 |---|---|---|
 | KubeRay to process the RayJob | {KUBERAY_SILENCE_SECONDS} s | reported as `KubeRayNotAnswering` |
-| the first report | `startDeadlineSeconds` from creation or the end of queueing | lost; failed if the cause is known |
-| a report, and progress | `stallTimeoutSeconds` | lost |
+| nodes, quota, images | `startDeadlineSeconds`, if given; not while queued | lost; failed if the cause is known |
+| a learner without a node while others hold GPUs | {GANG_SECONDS} s | all GPUs are released; retried, not counted |
+| a report, and progress, once all pods are ready | `stallTimeoutSeconds` | lost |
 | a report of an attempt without a head pod | {HEADLESS_SECONDS} s | lost |
 | a report of a head on an unreachable node | {UNREACHABLE_SECONDS} s | lost |
 | the final report of a RayJob that has ended | {FINAL_REPORT_SECONDS} s | lost |
@@ -69,6 +76,13 @@ suspended.
 | earlier pods to be deleted | until they are gone, {UNREACHABLE_SECONDS} s on an unreachable node | the next attempt |
 | the RayJob of a run that has reported its end | {ENDING_SECONDS} s | deleted, which frees its nodes |
 | all attempts together | `activeDeadlineSeconds`, if given; queued and suspended time does not count | failed |
+
+Times are measured by a clock that no step of the system's clock moves, and from when the operator saw a report. Before
+an attempt is ended, its objects are read again from the API server. If more than ten attempts fall silent within a
+minute, none is ended for it during the next ten (`ManyRunsSilent`).
+
+`effect` says what a reason means for the run: it *waits* (or goes on), the attempt is *lost* and another one starts, or
+it is *final* for the revision.
 
 A change of `runPolicy` applies at once, also to a running attempt, and is passed on to its RayJob, where KubeRay's own
 deadlines are at least {BACKSTOP_SECONDS} s behind these. `ttlSecondsAfterFinished` is fixed at its end.
@@ -86,8 +100,8 @@ def make_reasons_page() -> str:
             title, text = _GROUPS[reason]
             lines += [
                 f"\n## {title}\n\n{text}\n",
-                "| reason | event | meaning | what to do |",
-                "|---|---|---|---|",
+                "| reason | effect | event | meaning | what to do |",
+                "|---|---|---|---|---|",
             ]
-        lines.append(f"| `{reason}` | {reason.type} | {reason.meaning} | {reason.action} |")
+        lines.append(f"| `{reason}` | {reason.effect} | {reason.type} | {reason.meaning} | {reason.action} |")
     return "\n".join(lines) + "\n"

@@ -52,13 +52,22 @@ def make_reference_page(algorithms: Mapping[str, Schema]) -> str:
         lines += _section(definitions[name]["properties"]["type"]["const"], name, definitions[name])
     lines += ["\n## Algorithms\n", _ALGORITHMS]
     for name, schema in algorithms.items():
-        lines += [f'\n### {name}\n\n<a id="{name.lower()}"></a>In an {" or ".join(schema["x-kinds"])}.\n']
+        facts = [f"In an {' or '.join(schema['x-kinds'])}."]
+        facts += [sentence for keyword, sentence in _FACTS.items() if schema[keyword]]
+        lines += [f'\n### {name}\n\n<a id="{name.lower()}"></a>{" ".join(facts)}\n']
         lines += [schema["description"], "", *_table(schema)]
     return "\n".join(lines).rstrip() + "\n"
 
 
 _SPACES = """\
 Observation and action spaces, distinguished by `type`. Manifests and checkpoints use the same JSON."""
+
+_FACTS = {
+    "x-recurrent": "It trains recurrent policies (`model.recurrent`).",
+    "x-live": "It learns from episodes that its policy plays (`input.sampler`).",
+    "x-compiled": "Its losses can be compiled (`learners.compile`).",
+}
+"""Keyword of an algorithm's schema -> sentence on its page if it holds."""
 
 _ALGORITHMS = """\
 Options go in `config`; those of a custom algorithm ("package.module:Class") in `customConfig`."""

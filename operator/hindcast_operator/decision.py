@@ -1,4 +1,4 @@
-"""The decision about one resource: its new status, then actions, then events, in this order."""
+"""The decision about one resource: its new status, then events, then actions, in this order."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -83,8 +83,8 @@ class Decision:
 
     Attributes:
         status: the whole new status; equal to the old one if nothing changed.
-        actions: to be executed in this order after the status was written.
-        events: to be posted after the actions.
+        actions: to be executed in this order after the events.
+        events: to be posted after the status was written.
         requeue_at: when to reconcile even if no watch reports a change (deadlines, backoff); None if never.
     """
 

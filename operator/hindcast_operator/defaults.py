@@ -9,7 +9,7 @@ from ruamel.yaml.error import YAMLError
 
 from hindcast.api.base import BackoffLimit, Location, Model, Positive, ShortText, Text
 from hindcast.api.cluster import ClusterSpec
-from hindcast.api.sentences import problems_of, sentence
+from hindcast.api.sentences import problems_of
 from hindcast.errors import SpecError
 
 
@@ -64,5 +64,4 @@ def load_defaults(path: Path) -> Defaults:
     try:
         return Defaults.model_validate(values, by_alias=True, by_name=False)
     except ValidationError as error:
-        lines = [f"{path}: {sentence(problem)}" for problem in problems_of(error, Defaults, values)]
-        raise SpecError("\n".join(lines)) from error
+        raise SpecError.of(problems_of(error, Defaults, values)).locate(file=str(path)) from error

@@ -1,5 +1,7 @@
 """Extraction of facts from objects as the API server returns them."""
 
+import hashlib
+import json
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -20,6 +22,8 @@ Raw = dict[str, Any]
 
 # Every container that is about to start has one of these; any other reason means that something prevents the start.
 _NORMAL_WAIT_REASONS: Final = frozenset({"ContainerCreating", "PodInitializing"})
+_DISRUPTION_REASONS: Final = frozenset({"NodeShutdown", "Preempting", "Shutdown", "Terminated"})
+"""`status.reason` of pods that end with their node (the kubelet's node shutdown), or for more important pods."""
 _POOLS: Final = ("head", "data", "runner", "learner")
 
 
@@ -66,24 +70,13 @@ def ray_cluster_facts(raw: Raw) -> RayClusterFacts:
     )
 
 
-def config_map_facts(raw: Raw, previous: ConfigMapFacts | None, now: datetime) -> ConfigMapFacts:
-    """Extract the facts of an attempt's ConfigMap.
-
-    Args:
-        raw: the object as the API server returns it.
-        previous: facts of the previous version, with the times of the last heartbeat and progress; None for the first
-            version. Ignored if it describes an object with another uid.
-        now: the time to record if this version has a new heartbeat or new progress.
-    """
+def config_map_facts(raw: Raw) -> ConfigMapFacts:
+    """Extract the facts of an attempt's ConfigMap."""
     metadata, data = raw["metadata"], raw.get("data") or {}
-    if previous is not None and previous.uid != metadata["uid"]:
-        previous = None
-    report = _parse_report(data.get(REPORT_KEY))
-    previous_report = previous.report if previous else None
-    is_new_beat = report is not None and (previous_report is None or previous_report.number != report.number)
-    has_progressed = report is not None and (
-        previous_report is None or previous_report.last_progress_time != report.last_progress_time
-    )
+    text = data.get(REPORT_KEY) or ""
+    plain = _parse_json(text)
+    report, problem = _parse_report(plain)
+    beat = hashlib.sha256(text.encode()).hexdigest()[:16] if text else ""
     return ConfigMapFacts(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -91,20 +84,33 @@ def config_map_facts(raw: Raw, previous: ConfigMapFacts | None, now: datetime) -
         is_deleting=_is_deleting(raw),
         intent=data.get(INTENT_KEY) or "",
         report=report,
-        beat_seen_at=now if is_new_beat else (previous.beat_seen_at if previous and report else None),
-        progress_seen_at=now
-        if has_progressed
-        else (previous.progress_seen_at if previous and report else None),
+        report_problem=problem if text else None,
+        beat=beat,
+        progress=str(plain.get("lastProgressTime") or beat),
     )
 
 
-def _parse_report(text: str | None) -> Report | None:
-    if not text:
-        return None
+def _parse_json(text: str) -> Raw:
+    """Return the object in a report's text; an empty one if it contains none."""
     try:
-        return Report.model_validate_json(text)
+        plain = json.loads(text)
+    except ValueError:
+        return {}
+    return plain if isinstance(plain, dict) else {}
+
+
+def _parse_report(plain: Raw) -> tuple[Report | None, str | None]:
+    """Return the report, and why some of it cannot be read or None. It may be of another version."""
+    try:
+        return Report.model_validate(plain), None
+    except ValidationError as error:
+        unreadable_fields = {str(entry["loc"][0]) for entry in error.errors() if entry["loc"]}
+    problem = f"{', '.join(sorted(unreadable_fields))} cannot be read"
+    try:
+        rest = {name: value for name, value in plain.items() if name not in unreadable_fields}
+        return Report.model_validate(rest), problem
     except ValidationError:
-        return None
+        return None, problem
 
 
 def pod_facts(raw: Raw) -> PodFacts:
@@ -123,6 +129,7 @@ def pod_facts(raw: Raw) -> PodFacts:
         scheduling_failure=_scheduling_failure(status),
         container_wait=next(filter(None, map(_container_wait, containers)), None),
         is_oom_killed=any(map(_is_oom_killed, containers)),
+        is_disrupted=_is_disrupted(status),
     )
 
 
@@ -163,6 +170,13 @@ def _container_wait(container: Raw) -> tuple[str, str] | None:
     wait_state = (container.get("state") or {}).get("waiting") or {}
     reason = wait_state.get("reason")
     return None if not reason or reason in _NORMAL_WAIT_REASONS else (reason, wait_state.get("message") or "")
+
+
+def _is_disrupted(status: Raw) -> bool:
+    target = find_condition(status, "DisruptionTarget")
+    # The kubelet also sets it when the pod uses too much memory or disk; `reason` is then Evicted.
+    is_target = target.get("status") == "True" and status.get("reason") != "Evicted"
+    return is_target or status.get("reason") in _DISRUPTION_REASONS
 
 
 def _is_oom_killed(container: Raw) -> bool:

@@ -92,6 +92,7 @@ class PodFacts:
             `ImagePullBackOff` or `CreateContainerConfigError`; None if there is no such container.
         mount_failure: message of the latest FailedMount or FailedAttachVolume event, if the containers do not start.
         is_oom_killed: a container was killed because it ran out of memory, now or before its last restart.
+        is_disrupted: the pod has to leave its node, not for its own memory or disk: a drain, a preemption, a spot node.
     """
 
     name: str
@@ -106,6 +107,7 @@ class PodFacts:
     container_wait: tuple[str, str] | None = None
     mount_failure: str | None = None
     is_oom_killed: bool = False
+    is_disrupted: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,17 +116,18 @@ class ConfigMapFacts(ObjectFacts):
 
     Attributes:
         intent: the operator's request to the attempt; empty if there is none.
-        report: the attempt's latest report; None before its first heartbeat, or if it cannot be parsed.
-        beat_seen_at: when this operator first saw a report with the number of the latest one: each report is a
-            heartbeat. None without a report.
-        progress_seen_at: when this operator first saw a report with the latest one's time of progress; None without a
-            report.
+        report: the attempt's latest report, without the parts that cannot be read; None before its first heartbeat,
+            or if nothing of it can be read.
+        report_problem: why some of the report cannot be read; None if all can.
+        beat: text that differs between any two reports, each of which is a heartbeat; empty without a report.
+        progress: text that changes when the attempt makes progress; empty without a report.
     """
 
     intent: str = ""
     report: Report | None = None
-    beat_seen_at: datetime | None = None
-    progress_seen_at: datetime | None = None
+    report_problem: str | None = None
+    beat: str = ""
+    progress: str = ""
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,12 @@ class AttemptFacts:
         submitter_failure: why the submitter's Job cannot create its pod (quota, Pod Security): the event's message.
         conflict: `Kind/name (owner)` of a foreign object that has a name the attempt needs.
         refusal: why the API server refused to create one of the attempt's objects: the API server's message.
+        creation_failure: why the API server could not create one of them for now, such as a webhook that is away.
+        has_access: False if the Role or RoleBinding is missing that lets the attempt report. Only checked if no report
+            arrives.
+        beat_seen_at: when this operator first saw the latest heartbeat; before the first one, when all pods were ready.
+            None if that has not happened yet. It outlives reports that are missing or cannot be read.
+        progress_seen_at: the same for progress.
     """
 
     child_name: str
@@ -146,6 +155,10 @@ class AttemptFacts:
     submitter_failure: str | None = None
     conflict: str | None = None
     refusal: str | None = None
+    creation_failure: str | None = None
+    has_access: bool = True
+    beat_seen_at: datetime | None = None
+    progress_seen_at: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -178,6 +191,7 @@ class Facts:
         now: the time of the observation.
         suspend: `spec.suspend`, also if `resource` is None.
         run_policy: `spec.runPolicy`, also if `resource` is None; the default policy if it cannot be parsed.
+        is_verdict_held: no attempt may be ended for its silence now, because too many were in the last minutes.
     """
 
     kind: str
@@ -195,3 +209,4 @@ class Facts:
     now: datetime
     suspend: bool
     run_policy: RunPolicy
+    is_verdict_held: bool = False

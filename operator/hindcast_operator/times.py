@@ -1,8 +1,11 @@
 """Parsing and formatting of times, and deadlines in whole seconds."""
 
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+_MAX_SLEW: Final = 0.01
 _CENTURY_SECONDS: Final = 100 * 365 * 24 * 3600
 
 
@@ -37,3 +40,27 @@ def earliest_time(*times: datetime | None) -> datetime | None:
 def format_for_people(time: datetime) -> str:
     """Format a time for messages: `2026-11-21 06:00:00 UTC`."""
     return time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+class SteadyClock:
+    """The time of day, without steps: each call returns it.
+
+    After a step of the system's clock (NTP, a resumed VM) it approaches the system's time by at most 1 % of the time
+    that passes, so ages that are measured with it are right to 1 %.
+    """
+
+    def __init__(
+        self,
+        monotonic: Callable[[], float] = time.monotonic,
+        wall: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._monotonic, self._wall = monotonic, wall
+        self._last_reading, self._time = monotonic(), wall()
+
+    def __call__(self) -> datetime:
+        reading = self._monotonic()
+        elapsed, self._last_reading = reading - self._last_reading, reading
+        self._time += timedelta(seconds=elapsed)
+        max_slew = timedelta(seconds=elapsed * _MAX_SLEW)
+        self._time += max(-max_slew, min(self._wall() - self._time, max_slew))
+        return self._time

@@ -1,6 +1,8 @@
-"""Errors a user can act on. Each carries a sentence: what was found, where, and what to do. (One per line, if several.)
+"""Errors a user can act on. Each carries one or several problems: what is wrong, where, and what to do.
 
-The command line prints the message without a traceback and exits with `exit_code`.
+Code that knows more about the place of an error adds it with `UserError.locate`. The sentence is rendered at the edge:
+`str(error)` names fields as YAML does, the Python builder names its options instead, and `--json` prints the parts.
+The command line prints the sentence without a traceback and exits with `exit_code`.
 Anything that is not a `UserError` is a bug in Hindcast.
 
 Between processes a user error travels as a value (`catch_user_error`, `unwrap`).
@@ -8,16 +10,155 @@ Between processes a user error travels as a value (`catch_user_error`, `unwrap`)
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, Self, TypeVar
 
 T = TypeVar("T")
 
+Steps = tuple[str | int, ...]
+"""Path of a value in a document: keys and list indices."""
+
+_VERBS: Final = frozenset(
+    (
+        *("cannot", "combines", "contains", "continues", "counts", "does", "excludes", "has", "holds", "is"),
+        *("merges", "needs", "only", "provides", "refers", "requires", "sets", "was", "would"),
+    )
+)
+"""First words of problems that continue the sentence after the name of the place."""
+
+
+def format_path(steps: Sequence[str | int]) -> str:
+    """Format a path: `spec.input[0].path`."""
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
+    return text.removeprefix(".")
+
+
+def parse_path(text: str) -> Steps:
+    """Return the steps of a path that `format_path` wrote."""
+    return tuple(int(step) if step.isdigit() else step for step in re.findall(r"\w+", text))
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A sentence for the user, and the place that it is about.
+
+    Attributes:
+        field: path of a resource's field, or the name of an option; empty for none. Code that does not know in which
+            section of a resource a field is names it relative to that section (`("model", "convFilters")`).
+        what: the sentence without the place.
+        line: line of the field in `file`, from 1; 0 is the whole file. None is not known.
+        file: the YAML file of the resource.
+        resource: `Kind/name` of the resource.
+        path: a file or folder of data, or another file that cannot be used.
+        row: row in `path`, from 0.
+        row_name: what `row` counts, if not rows: lines from 1, or records from 0.
+        episode: id of the episode in `path`.
+        step: its timestep `t`.
+        remedy: what to do, after a semicolon.
+        mentions: other fields in the sentence, as it names them; with a value, if it says what to set
+            (`spec.environment`, `prepare.cutOffSteps: Drop`). A path begins at the resource, at `field`,
+            at the spec, or at an entry of `spec.input`.
+    """
+
+    field: Steps
+    what: str
+    line: int | None = None
+    file: str = ""
+    resource: str = ""
+    path: str = ""
+    row: int | None = None
+    row_name: str = ""
+    episode: str = ""
+    step: int | None = None
+    remedy: str = ""
+    mentions: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The sentence without the place."""
+        return f"{self.what}; {self.remedy}" if self.remedy else self.what
+
+    def __str__(self) -> str:
+        file, data = f"{self.file}:{self.line}" if self.line else self.file, self.path
+        if self.row is not None:
+            data += f", {self.row_name or 'row'} {self.row}"
+        if self.episode:
+            data += f" (episode {self.episode}" + ("" if self.step is None else f", t {self.step}") + ")"
+        places = [place for place in (file, self.resource, format_path(self.field), data) if place]
+        if not places or self.text.split(" ", 1)[0] not in _VERBS or not (self.field or data):
+            return ": ".join([*places, self.text])
+        return f"{': '.join(places)} {self.text}"
+
+    def with_names(self, field: Steps, names: Mapping[str, str]) -> Problem:
+        """Return the same problem for users who know fields by other names.
+
+        Args:
+            field: the new field.
+            names: mention -> what to write instead.
+        """
+        what, remedy = self.what, self.remedy
+        # The longest one first, because it may begin with another one.
+        for mention in sorted(names.keys() & set(self.mentions), key=len, reverse=True):
+            what, remedy = what.replace(mention, names[mention]), remedy.replace(mention, names[mention])
+        return replace(self, field=field, what=what, remedy=remedy, mentions=())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the sentence as `message`, and the parts of its place that are known."""
+        parts = {
+            name: getattr(self, name)
+            for name in ("file", "line", "resource", "path", "row", "episode", "step")
+        }
+        place = {"field": format_path(self.field), **parts}
+        return {
+            "message": str(self),
+            **{name: part for name, part in place.items() if part not in ("", None)},
+        }
+
 
 class UserError(Exception):
-    """Base of all errors that are shown to the user without a traceback (exit code 1)."""
+    """Base of all errors that are shown to the user without a traceback (exit code 1).
+
+    Args:
+        what: the sentence without the place; see `Problem`.
+        field: path of the resource's field that is wrong (`spec.input[0].path`).
+        place: other attributes of `Problem`.
+
+    Attributes:
+        problems: at least one; `str` renders one line for each.
+    """
 
     exit_code = 1
+
+    def __init__(self, what: str = "", field: str | Steps = (), **place: Any) -> None:
+        super().__init__(what)
+        steps = parse_path(field) if isinstance(field, str) else field
+        self.problems: tuple[Problem, ...] = (Problem(steps, what, **place),)
+
+    @classmethod
+    def of(cls, problems: Iterable[Problem]) -> Self:
+        """Make an error of several problems."""
+        error = cls()
+        error.problems = tuple(problems)
+        return error
+
+    def locate(self, field: str | Steps = (), **place: Any) -> Self:
+        """Add what is known of the place of the problems, and return the error; what they know already stays."""
+        if field:
+            place["field"] = parse_path(field) if isinstance(field, str) else field
+        self.problems = tuple(_complete(problem, place) for problem in self.problems)
+        return self
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.problems))
+
+
+def _complete(problem: Problem, place: dict[str, Any]) -> Problem:
+    unset = {part.name for part in fields(problem) if getattr(problem, part.name) in ((), "", None)}
+    if problem.path:  # a row of another path
+        unset -= {"row", "row_name", "episode", "step"}
+    return replace(problem, **{name: value for name, value in place.items() if name in unset})
 
 
 class SpecError(UserError):

@@ -68,7 +68,10 @@ def plural(number: float, noun: str) -> str:
 
 def natural_sort_key(name: str) -> list[tuple[int, str]]:
     """Return a sort key that orders numbers in names by value: `data-2` before `data-10`."""
-    return [(int(token), "") if token.isdigit() else (-1, token) for token in re.split(r"([0-9]+)", name)]
+    return [
+        (int(token), "") if token.isdecimal() and token.isascii() else (-1, token)
+        for token in re.split(r"([0-9]+)", name)
+    ]
 
 
 def first_few(items: Sequence[object], limit: int) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MethodType
 from typing import Any, NoReturn, TypeVar
 
-from hindcast.errors import SpecError, UserCodeError, UserError
+from hindcast.errors import SpecError, Steps, UserCodeError, UserError
 
 T = TypeVar("T")
 
@@ -37,12 +37,13 @@ class Misuse(Exception):
 
 
 @contextmanager
-def calling(subject: str, function: Callable[..., Any] | None = None) -> Iterator[None]:
+def calling(subject: str, function: Callable[..., Any] | None = None, field: str = "") -> Iterator[None]:
     """Run user code in the block, and convert its exceptions.
 
     Args:
         subject: name of the code, the subject of the error's sentence.
         function: function or class that is called; it may be Hindcast's and call user code.
+        field: path of the resource's field that names the code, for the error.
 
     Raises:
         UserCodeError: see `raise_user_code_error`.
@@ -50,11 +51,11 @@ def calling(subject: str, function: Callable[..., Any] | None = None) -> Iterato
     try:
         yield
     except Exception as error:
-        raise_user_code_error(error, subject, function)
+        raise_user_code_error(error, subject, function, field)
 
 
 def raise_user_code_error(
-    error: Exception, subject: str, function: Callable[..., Any] | None = None
+    error: Exception, subject: str, function: Callable[..., Any] | None = None, field: str = ""
 ) -> NoReturn:
     """Raise an exception of user code as a `UserCodeError` of one sentence.
 
@@ -62,6 +63,7 @@ def raise_user_code_error(
         error: the exception; a `Misuse` says what user code returned.
         subject: see `calling`.
         function: see `calling`.
+        field: see `calling`.
 
     Raises:
         UserCodeError: with the exception's type, the user's file and line, and the first line of the message. If no
@@ -77,9 +79,11 @@ def raise_user_code_error(
         raise error
     definition = None if function is None else definition_location(function)
     if isinstance(error, Misuse):
-        raise UserCodeError(f"{subject}{f' at {definition}' if definition else ''} {message}") from error
+        raise UserCodeError(
+            f"{subject}{f' at {definition}' if definition else ''} {message}", field
+        ) from error
     location = user_frames[-1] if user_frames else definition or _frames(error)[-1]
-    raise UserCodeError(f"{subject} raised {type(error).__name__} at {location}: {message}") from error
+    raise UserCodeError(f"{subject} raised {type(error).__name__} at {location}: {message}", field) from error
 
 
 def definition_location(function: Callable[..., Any]) -> str:
@@ -134,7 +138,7 @@ def class_import_path(cls: type) -> str:
     )
 
 
-def import_object(path: str, field: str) -> Any:
+def import_object(path: str, field: str | Steps) -> Any:
     """Import the object at `package.module:Name`, which the user named in `field`.
 
     Raises:
@@ -145,23 +149,25 @@ def import_object(path: str, field: str) -> Any:
         return _registered_objects[path]
     module_name, _, name = path.partition(":")
     try:
-        with calling(f"{field}: importing {module_name!r}"):
+        with calling(f"importing {module_name!r}"):
             module = importlib.import_module(module_name)
     except UserCodeError as error:
         missing = error.__cause__
         # If the user's module imports a missing module, the error is in their code and not in the field.
         if isinstance(missing, ModuleNotFoundError) and f"{module_name}.".startswith(f"{missing.name}."):
             raise SpecError(
-                f"{field} is {path!r}: there is no module {missing.name!r}; install it, put it beside the "
-                "YAML file, or add its folder to PYTHONPATH."
+                f"is {path!r}: there is no module {missing.name!r}; install it, put it beside the "
+                "YAML file, or add its folder to PYTHONPATH.",
+                field=field,
             ) from error
+        error.locate(field)
         raise
     if not hasattr(module, name):
-        raise SpecError(f"{field} is {path!r}: the module {module_name!r} has no {name!r}.")
+        raise SpecError(f"is {path!r}: the module {module_name!r} has no {name!r}.", field=field)
     return getattr(module, name)
 
 
-def import_subclass(path: str, base: type[T], field: str) -> type[T]:
+def import_subclass(path: str, base: type[T], field: str | Steps) -> type[T]:
     """Import the subclass of `base` at `package.module:Class`, which the user named in `field`.
 
     Raises:
@@ -170,7 +176,7 @@ def import_subclass(path: str, base: type[T], field: str) -> type[T]:
     """
     subclass = import_object(path, field)
     if not (isinstance(subclass, type) and issubclass(subclass, base)):
-        raise SpecError(f"{field} is {path!r}, which is not a subclass of {base.__name__}.")
+        raise SpecError(f"is {path!r}, which is not a subclass of {base.__name__}.", field=field)
     return subclass
 
 

@@ -8,8 +8,8 @@ from hindcast.algorithms import build
 from hindcast.api.model import ModelSpec
 from hindcast.episodes.block import Block
 from hindcast.learn.algorithm import Losses, ModelInputs, Step, new_networks
+from hindcast.pipeline.loader import build_window
 from hindcast.pipeline.window import Recipe
-from hindcast.pipeline.window_builder import build_window
 
 OBS = gym.spaces.Box(-1, 1, (3,), np.float32)
 BOX = gym.spaces.Box(-1, 1, (2,), np.float32)

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 import torch
-from algorithm_kit import BOX, WIDE, build_algorithm, make_transitions
+from algorithm_kit import WIDE, build_algorithm, make_transitions
 from gymnasium.spaces import Discrete
 
 from hindcast.algorithms import REGISTRY
@@ -12,22 +12,27 @@ from hindcast.algorithms.bc import BC
 from hindcast.errors import SpecError
 from hindcast.learn.compiling import compile_losses
 from hindcast.learn.learner import Learner
+from support import trainable_space
+from user_errors import raises_user_error
 
 CHOICES = Discrete(3, start=1)
+OPTIONS = {
+    "DQN": {"numQuantiles": 3},
+    "CQL": {"numActions": 3, "bcIters": 10, "lagrangian": True},
+}
 CASES = {
-    "BC": ("BC", {}, BOX),
-    "IQL": ("IQL", {}, BOX),
-    "DQN": ("DQN", {"numQuantiles": 3}, CHOICES),
-    "DiscreteCQL": ("DiscreteCQL", {}, CHOICES),
-    "CQL": ("CQL", {"numActions": 3, "bcIters": 10, "lagrangian": True}, WIDE),
-    "SAC": ("SAC", {}, WIDE),
-    "TD3BC": ("TD3BC", {}, WIDE),
-    "ReBRAC": ("ReBRAC", {}, WIDE),
+    name: (name, OPTIONS.get(name, {}), trainable_space(name, WIDE, CHOICES))
+    for name, algorithm_class in REGISTRY.items()
+    if algorithm_class.compiled_methods
 }
 
 
 @pytest.fixture(autouse=True)
-def _reset_dynamo():
+def _reset_dynamo(request):
+    """Forget compiled functions; tests without the mark `slow` compile none, and need not import the compiler."""
+    if request.node.get_closest_marker("slow") is None:
+        yield
+        return
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
@@ -65,19 +70,13 @@ def test_compiled_losses_equal_eager_losses(name):
     )
 
 
-def test_every_compilable_algorithm_is_tested():
-    assert {
-        name for name, algorithm_class in REGISTRY.items() if algorithm_class.compiled_methods
-    } == CASES.keys()
-
-
 @pytest.mark.slow
 def test_resume_with_compiled_losses_is_exact():
     uninterrupted, resumed = make_learner("IQL", "aot_eager"), make_learner("IQL", "aot_eager")
-    train_on_seeds(uninterrupted, range(5), BOX)
+    train_on_seeds(uninterrupted, range(5), WIDE)
     resumed.load(uninterrupted.state())
-    expected = train_on_seeds(uninterrupted, range(5, 8), BOX)
-    assert_close(train_on_seeds(resumed, range(5, 8), BOX), expected, rtol=0, atol=0)
+    expected = train_on_seeds(uninterrupted, range(5, 8), WIDE)
+    assert_close(train_on_seeds(resumed, range(5, 8), WIDE), expected, rtol=0, atol=0)
 
 
 @pytest.mark.slow
@@ -94,9 +93,10 @@ def test_inductor_equals_eager():
 
 def test_algorithm_without_compiled_methods_is_refused():
     algorithm, _ = build_algorithm("FQL")
-    with pytest.raises(
+    with raises_user_error(
         SpecError,
-        match=r"spec.learners.compile: torch.compile does not support the losses of FQL as one graph",
+        "torch.compile does not support the losses of FQL as one graph",
+        field="spec.learners.compile",
     ):
         compile_losses(algorithm)
 
@@ -120,6 +120,7 @@ class CountingBC(BC):
         return super().losses(nets, batch, step)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm_class", "problem"),
     [

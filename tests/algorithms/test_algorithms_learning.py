@@ -13,7 +13,7 @@ from hindcast.record.runner import EnvRunner
 from hindcast.run.training.expert import iterate_and_evaluate
 from hindcast.run.training.offline_trainer import make_offline_trainer
 from hindcast.run.training.online_trainer import make_online_trainer
-from hindcast.run.training.trainer import make_policy_and_learner
+from hindcast.run.training.trainer import build_networks
 from layers import repeats
 from support import record, recording, train, training
 
@@ -116,13 +116,14 @@ def test_bc_clones_the_expert_from_20_episodes(expert, seed):
     obs = torch.from_numpy(np.concatenate([episode.columns["obs"][:-1] for episode in episodes]))
     actions = torch.from_numpy(np.concatenate([episode.columns["actions"] for episode in episodes]))
     algorithm = build("BC", {"lr": 1e-3})
-    policy, learner = make_policy_and_learner(
+    networks = build_networks(
         algorithm,
         environment_spaces(CARTPOLE),
         ModelSpec(fcnet_hiddens=[64, 64]),
         environment=CARTPOLE,
         seed=seed,
     )
+    policy, learner = networks.make_policy_and_learner()
     generator = torch.Generator().manual_seed(seed)
     for _ in range(300):
         rows = torch.randint(len(obs), (256,), generator=generator)

@@ -11,6 +11,7 @@ from hindcast.api import OfflineRecording, OfflineTraining, document_of, load_re
 from hindcast.api.documents import read_documents
 from hindcast.errors import SpecError
 from layers import examples
+from user_errors import raises_user_error
 
 RECORDING = """\
 apiVersion: hindcast.dev/v1alpha1
@@ -272,7 +273,9 @@ def test_validate_checks_plain_values_like_a_file() -> None:
     spec = {"algorithm": "BC", "input": [{"path": "data"}], "stop": {"epochs": 1}}
     data = {"apiVersion": "hindcast.dev/v1alpha1", "kind": "OfflineTraining", "metadata": {"name": "a"}}
     assert isinstance(validate_resource(data | {"spec": spec}), OfflineTraining)
-    with pytest.raises(SpecError, match=r"^spec.config.lr is 'fast' \(text\), expected a number or a list$"):
+    with raises_user_error(
+        SpecError, r"is 'fast' \(text\), expected a number or a list$", field="spec.config.lr"
+    ):
         validate_resource(data | {"spec": spec | {"config": {"lr": "fast"}}})
 
 

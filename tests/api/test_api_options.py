@@ -11,7 +11,6 @@ from hindcast.api import checks, options
 from hindcast.api.checks import check_algorithm
 from hindcast.api.option_types import Schedule
 from hindcast.api.options import build_model, non_default_options
-from hindcast.api.sentences import sentence
 
 
 class Options(BaseModel):
@@ -54,7 +53,7 @@ def list_problems(
     algorithm: str, config: object, kind: str = "OfflineTraining", model: object = None
 ) -> list[str]:
     spec = {"algorithm": algorithm, "config": config, "model": model}
-    return [sentence(problem) for problem in check_algorithm(kind, spec, ("spec",))]
+    return [str(problem) for problem in check_algorithm(kind, spec, ("spec",))]
 
 
 @pytest.mark.usefixtures("_stub_schemas")

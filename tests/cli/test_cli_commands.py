@@ -1,5 +1,6 @@
 import json
 import re
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -205,14 +206,24 @@ def test_evaluate_with_reference_returns_adds_score_and_refuses_equal_returns(
     assert "the random return 5 must be below the expert return 5" in result.err
 
 
-def test_evaluate_with_data_estimates_from_recorded_episodes(hindcast, finished_folder):
-    arguments = ["evaluate", RUN_FOLDER, "--data", "data", "--explore", "--model-updates", "20"]
+def test_evaluate_on_episodes_that_trained_the_policy_is_refused(hindcast, finished_folder):
+    result = hindcast("evaluate", RUN_FOLDER, "--data", "data", "--explore")
+    assert result.code == 2
+    assert re.search(
+        r"data: (\d+) of \1 episodes trained the policy, so estimates on them are too good", result.err
+    )
+
+
+def test_evaluate_with_data_estimates_from_recorded_episodes(hindcast, finished_folder, tmp_path):
+    checkpoint = shutil.copytree(Path(RUN_FOLDER, "module"), tmp_path / "module")
+    arguments = ["evaluate", checkpoint, "--data", "data", "--explore", "--model-updates", "20"]
     report = json.loads(hindcast(*arguments, "--json").out)
     assert report["gamma"] == 0.99
     assert report["estimates"].keys() == {"is", "wis", "pdis", "pdwis", "dm", "dr", "wdr"}
     result = hindcast(*arguments)
     assert result.code == 0, result.err
-    assert report["verdict"]["sentence"] in result.out
+    assert report["verdict"]["sentence"] in " ".join(result.out.split())
+    assert "it is not known which episodes trained this policy" in result.out
     assert json.loads(hindcast(*arguments, "--episodes", "5", "--json").out)["episodes"] == 5
 
 

@@ -68,6 +68,7 @@ def test_data_commands_write_expected_episodes(hindcast, recording_path):
         (("convert", "DATA", "DATA/out"), 2, "a separate folder"),
         (("convert", "DATA", "out", "--to", "Column"), 2, "did you mean 'Columns'?"),
         (("convert", "DATA", "out", "--file-size", "much"), 2, "--file-size is 'much', expected a size"),
+        (("convert", "DATA", "out", "--file-size", "0"), 2, "--file-size is '0', expected a size above 0"),
         (
             ("convert", "DATA", "out", "--schema", "obs"),
             2,

@@ -7,10 +7,10 @@ import pytest
 
 from hindcast.cli.progress import open_reporter
 from hindcast.cli.screen import Flags, Screen
+from hindcast.report import progress as report_progress
 from hindcast.report.events import Outcome, Progress
+from hindcast.report.progress import Pace, describe_progress, format_amount, format_metrics
 from hindcast.run import execute as execute_module
-from hindcast.run import progress as run_progress
-from hindcast.run.progress import Pace, describe_progress, format_amount, format_metrics
 
 RECORDING = "OfflineRecording/random-data"
 
@@ -32,7 +32,7 @@ class FakeClock:
 def clock(monkeypatch):
     """Replace the clock of progress lines."""
     clock = FakeClock()
-    monkeypatch.setattr(run_progress, "time", clock)
+    monkeypatch.setattr(report_progress, "time", clock)
     return clock
 
 

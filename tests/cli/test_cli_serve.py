@@ -71,3 +71,14 @@ def test_serve_with_invalid_options_is_refused(tmp_path: Path, checkpoint: Path,
     check_refusal("does not exist: check the path", 3, policy=tmp_path / "nowhere")
     with EpisodeWriter(tmp_path / "log"):
         check_refusal("another process is writing to", 4)
+
+
+def test_serve_without_its_extra_names_the_extra(
+    tmp_path: Path, hindcast: Hindcast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "hindcast.serve.http_server", raising=False)
+    (tmp_path / "token").write_text("a token")
+    result = hindcast("serve", tmp_path, "--log", tmp_path / "log", "--token-file", tmp_path / "token")
+    assert result.code == 1
+    assert "requires uvicorn, which is not installed: pip install 'hindcast-rl[serve]'" in result.err

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hindcast.api import OfflineRecording, OfflineTraining, spec_hash
 from hindcast.api.attempt import Attempt, Report, ResolvedInput
-from hindcast.cluster.channel import SupersededError
+from hindcast.cluster.channel import ReportRefused
 
 
 class RecordingChannel:
@@ -16,19 +16,19 @@ class RecordingChannel:
     Attributes:
         reports: accepted reports, in order.
         intent: intent to return.
-        superseded_after: number of reports after which reports are refused; None to accept all.
+        refused_after: number of reports after which reports are refused; None to accept all.
         on_report: called with each accepted report.
     """
 
     def __init__(self) -> None:
         self.reports: list[Report] = []
         self.intent = ""
-        self.superseded_after: int | None = None
+        self.refused_after: int | None = None
         self.on_report: Callable[[Report], None] = lambda report: None
 
     def send(self, report: Report) -> str:
-        if self.superseded_after is not None and len(self.reports) >= self.superseded_after:
-            raise SupersededError("superseded by the test")
+        if self.refused_after is not None and len(self.reports) >= self.refused_after:
+            raise ReportRefused("refused by the test")
         self.reports.append(report)
         self.on_report(report)
         return self.intent

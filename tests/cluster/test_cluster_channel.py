@@ -17,7 +17,7 @@ from hindcast.cluster.channel import (
     ConfigMapChannel,
     ConfigMapName,
     ReportError,
-    SupersededError,
+    ReportRefused,
     open_channel,
 )
 from hindcast.errors import SpecError
@@ -84,9 +84,9 @@ def test_send_merges_report_and_returns_intent(api: FakeApiServer) -> None:
 
 
 @pytest.mark.parametrize("status", [403, 404])
-def test_status_403_or_404_means_superseded(api: FakeApiServer, status: int) -> None:
+def test_status_403_or_404_is_refusal(api: FakeApiServer, status: int) -> None:
     api.status = status
-    with pytest.raises(SupersededError, match=str(status)):
+    with pytest.raises(ReportRefused, match=str(status)):
         api.channel().send(REPORT)
 
 

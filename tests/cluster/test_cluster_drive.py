@@ -303,12 +303,15 @@ class TestRecording:
         assert "runners died before they finished a range of episodes" in outcome.message
 
     @pytest.mark.usefixtures("slow_file")
-    def test_superseded_attempt_ends_without_outcome(self, tmp_path: Path, channel: RecordingChannel) -> None:
+    def test_superseded_attempt_ends_without_outcome(
+        self, tmp_path: Path, channel: RecordingChannel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("hindcast.cluster.reporting.REFUSAL_SECONDS", 2.0)
         resource = recording(tmp_path / "data", environment=SLOW_ENVIRONMENT, duration=SLOW_DURATION)
 
         def supersede(report: Report) -> None:
             if report.stage == "Recording":
-                channel.superseded_after = len(channel.reports)
+                channel.refused_after = len(channel.reports)
 
         channel.on_report = supersede
         assert run_attempt(resource, tmp_path, channel) == driver_module.SUPERSEDED_EXIT_CODE

@@ -19,6 +19,7 @@ from hindcast.cluster.pools import Pools
 from hindcast.errors import Interrupted, NoCudaDevice, UserCodeError
 from hindcast.report.events import Outcome
 from support import WALK, MemoryReporter, StopAfter, sources, train, training
+from user_errors import raises_user_error
 
 UPDATES = 24
 
@@ -190,7 +191,7 @@ def test_user_error_is_raised_without_restart(tmp_path: Path, walks: Path, group
 
 
 def test_learner_without_its_gpu_is_refused(tmp_path: Path, walks: Path, group: LearnerGroupRunner) -> None:
-    with pytest.raises(NoCudaDevice, match=r"spec\.learners\.gpus is 1, but torch finds no CUDA device"):
+    with raises_user_error(NoCudaDevice, "is 1, but torch finds no CUDA device", field="spec.learners.gpus"):
         learners = {"gpus": 1, "cpus": 1, "device": "Auto"}
         group.train(make_training(tmp_path, walks, 1, learners=learners), has_pool_labels=True)
     assert not (tmp_path / "test").exists()

@@ -10,9 +10,9 @@ from cluster_toys import RecordingChannel
 
 from hindcast.api.attempt import CHECKPOINT, AttemptOutcome, Report
 from hindcast.api.status import CheckpointStatus
-from hindcast.cluster.channel import ReportError, SupersededError
+from hindcast.cluster.channel import ReportError, ReportRefused
 from hindcast.cluster.reporting import (
-    REFUSAL_GRACE_SECONDS,
+    REFUSAL_SECONDS,
     ReportSender,
     heartbeat,
     make_progress_status,
@@ -153,33 +153,35 @@ def test_outcome_is_delivered_after_outage(channel: RecordingChannel, clock: Fak
     assert clock.sender.is_outcome_delivered
 
 
-def test_refusal_after_first_report_supersedes_immediately(
-    channel: RecordingChannel, clock: FakeClock
+@pytest.mark.parametrize("num_reports", [0, 1, 5])
+@pytest.mark.parametrize("seconds", [10, 60, REFUSAL_SECONDS - 30])
+def test_refusals_for_minutes_supersede_nothing(
+    channel: RecordingChannel, clock: FakeClock, num_reports: int, seconds: float
 ) -> None:
-    channel.superseded_after = 1
-    clock.advance(26)
+    """Regression: one 403 after the first report ended the attempt, so a restarted API server ended all runs."""
+    channel.refused_after = num_reports
+    clock.advance(30 * num_reports + seconds)
+    channel.refused_after = None
+    clock.advance(20)
+    assert not clock.sender.is_superseded
+    assert channel.last_report.number == num_reports + 1
+
+
+def test_refusals_longer_than_limit_supersede(channel: RecordingChannel, clock: FakeClock) -> None:
+    channel.refused_after = 1
+    clock.advance(REFUSAL_SECONDS + 60)
     assert clock.sender.is_superseded
     clock.advance(100)
     assert len(channel.reports) == 1
 
 
-def test_refusals_of_first_report_are_tolerated_for_a_while(
-    channel: RecordingChannel, clock: FakeClock
-) -> None:
-    def refuse(report: Report) -> None:
-        if clock.now < 10:
-            raise SupersededError("403")
+def test_other_failure_between_refusals_restarts_limit(channel: RecordingChannel, clock: FakeClock) -> None:
+    def fail(report: Report) -> None:
+        raise ReportRefused("403") if clock.now % 400 > 20 else ReportError("503")
 
-    channel.on_report = refuse
-    clock.advance(20)
+    channel.on_report = fail
+    clock.advance(3 * REFUSAL_SECONDS)
     assert not clock.sender.is_superseded
-    assert channel.last_report.number == 1
-
-
-def test_lasting_refusal_of_first_report_supersedes(channel: RecordingChannel, clock: FakeClock) -> None:
-    channel.superseded_after = 0
-    clock.advance(REFUSAL_GRACE_SECONDS + 16)
-    assert clock.sender.is_superseded
 
 
 def test_only_new_checkpoint_is_reported(channel: RecordingChannel, clock: FakeClock) -> None:

@@ -18,6 +18,7 @@ from hindcast.datasets.opening import open_dataset
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.arrow.layout import ArrowEncoder
+from user_errors import raises_user_error
 
 LAYOUTS = ("episodes/arrow", "episodes/messagepack")
 STORAGE_FORMATS = [(layout, "lz4") for layout in LAYOUTS] + [
@@ -176,11 +177,11 @@ def test_nulls_are_refused(kit, tmp_path):
     nullable = pa.schema([field.with_nullable(True) for field in schema], schema.metadata)
     rows = {name: [None] for name in schema.names} | {"length": [2], "t_started": [0]}
     pq.write_table(pa.table(rows, schema=nullable), tmp_path / "x.parquet")
-    with pytest.raises(DataError, match=r"x\.parquet is damaged \(row 0: 'eps_id' is null"):
+    with raises_user_error(DataError, "'eps_id' is null", path="x.parquet", row=0):
         read_all(tmp_path)
     for length in (None, -2):
         pq.write_table(pa.table(rows | {"length": [length]}, schema=nullable), tmp_path / "x.parquet")
-        with pytest.raises(DataError, match=r"x\.parquet is damaged .*'length'"):
+        with raises_user_error(DataError, "is damaged .*'length'", path="x.parquet", row=0):
             open_dataset(tmp_path)
 
 

@@ -26,6 +26,7 @@ from hindcast.formats.dataset_folder.commits import read_commits
 from hindcast.formats.dataset_folder.manifest import read_manifest
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.storage.location import resolve
+from user_errors import raises_user_error
 
 
 def read_all(dataset) -> Block:
@@ -454,9 +455,7 @@ def test_cell_of_wrong_size_is_located(kit, tmp_path):
     table = table.set_column(i, field, pa.array(cells, pa.large_binary()))
     pq.write_table(table, tmp_path / "x.parquet")
     dataset = open_dataset(tmp_path)
-    with pytest.raises(
-        DataError, match=r"x\.parquet is damaged \(row 1: 'actions' has 32 bytes: expected 40"
-    ):
+    with raises_user_error(DataError, "'actions' has 32 bytes: expected 40", path="x.parquet", row=1):
         dataset.read(dataset.units[0])
 
 

@@ -228,7 +228,8 @@ def test_wrong_number_of_observations_is_an_error(kit, tmp_path):
     )
     pq.write_table(table, path)
     (problem,) = find_problems(tmp_path, "unreadable")
-    assert "row 1: 'obs' has 80 bytes: expected 96 (6 x float32 [4])" in problem.message
+    assert "'obs' has 80 bytes: expected 96 (6 x float32 [4])" in problem.message
+    assert problem.row == 1
 
 
 @pytest.mark.parametrize("layout", WRITTEN_LAYOUTS)
@@ -250,7 +251,7 @@ def test_invalid_episode_ends_are_problems(kit, tmp_path, layout):
     assert "1 of 4 episodes has no timesteps (first: e1" in problems_by_kind["empty-episode"].message
     assert "1 of 4 episodes has both a terminal state and a cut" in problems_by_kind["ended-twice"].message
     assert (
-        "1 of 4 episodes has no beginning: they start after t = 0 (first: e3"
+        "1 of 4 episodes has no beginning, but a first timestep after t = 0 (first: e3"
         in problems_by_kind["no-beginning"].message
     )
     assert problems_by_kind["unfinished"].severity == "info"

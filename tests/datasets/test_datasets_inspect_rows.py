@@ -23,5 +23,5 @@ def test_unreadable_cell_names_its_row(kit, tmp_path):
 
 
 def test_row_error_can_be_pickled():
-    error = pickle.loads(pickle.dumps(RowError("a file, row 3: wrong", 3, "goes-on")))
-    assert (str(error), error.row, error.kind) == ("a file, row 3: wrong", 3, "goes-on")
+    error = pickle.loads(pickle.dumps(RowError("wrong", "goes-on", path="a file", row=3)))
+    assert (str(error), error.kind) == ("a file, row 3: wrong", "goes-on")

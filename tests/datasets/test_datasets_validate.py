@@ -11,6 +11,7 @@ from hindcast.datasets.validate import check_block, check_spec, find_faults
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.spec import DataSpec, Leaf
+from user_errors import raises_user_error
 
 LENGTHS = [3, 0, 5]
 
@@ -47,22 +48,22 @@ def test_valid_values_pass():
 
 @pytest.mark.parametrize("invalid", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize(
-    ("name", "row", "location"),
+    ("name", "row", "place"),
     [
-        ("obs", 0, r"row 40 \(episode e0\), t = 0"),
-        ("obs", 3, r"row 40 \(episode e0\), t = 3"),
-        ("obs", 4, r"row 41 \(episode e1\), t = 0"),
-        ("obs", 10, r"row 42 \(episode e2\), t = 105"),
-        ("actions", 2, r"row 40 \(episode e0\), t = 2"),
-        ("rewards", 3, r"row 42 \(episode e2\), t = 100"),
-        ("rewards", 7, r"row 42 \(episode e2\), t = 104"),
+        ("obs", 0, {"row": 40, "episode": "e0", "step": 0}),
+        ("obs", 3, {"row": 40, "episode": "e0", "step": 3}),
+        ("obs", 4, {"row": 41, "episode": "e1", "step": 0}),
+        ("obs", 10, {"row": 42, "episode": "e2", "step": 105}),
+        ("actions", 2, {"row": 40, "episode": "e0", "step": 2}),
+        ("rewards", 3, {"row": 42, "episode": "e2", "step": 100}),
+        ("rewards", 7, {"row": 42, "episode": "e2", "step": 104}),
     ],
 )
-def test_values_that_are_not_finite_are_located(name, row, location, invalid):
+def test_values_that_are_not_finite_are_located(name, row, place, invalid):
     columns = {"obs": np.zeros((11, 2), np.float32), "actions": np.zeros((8, 2)), "rewards": np.zeros(8)}
     columns[name].reshape(len(columns[name]), -1)[row, -1] = invalid
-    with pytest.raises(
-        DataError, match=rf"data/x\.parquet, {location}: '{name}' has {invalid}, expected a finite number"
+    with raises_user_error(
+        DataError, f"'{name}' has {invalid}, expected a finite number", path="data/x.parquet", **place
     ):
         check(make_block(**columns))
 
@@ -72,8 +73,8 @@ def test_values_that_are_not_finite_are_located(name, row, location, invalid):
 def test_values_beyond_float32_are_located(name, invalid):
     columns = {"obs": np.zeros((11, 2)), "actions": np.zeros((8, 2)), "rewards": np.zeros(8)}
     columns[name].reshape(len(columns[name]), -1)[[1, 2], -1] = invalid, -invalid  # their sum is finite
-    message = rf"t = 1: '{name}' has {invalid}, expected a finite number within float32's range \(±3\.4e38\)"
-    with pytest.raises(DataError, match=message.replace("+", r"\+")):
+    message = rf"'{name}' has {invalid}, expected a finite number within float32's range \(±3\.4e38\)"
+    with raises_user_error(DataError, message.replace("+", r"\+"), step=1):
         check(make_block(**columns))
 
 

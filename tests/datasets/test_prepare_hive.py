@@ -20,6 +20,7 @@ from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.format import ReadOptions
 from support import episode_hashes
+from user_errors import raises_user_error
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +105,7 @@ def test_column_of_the_file_takes_precedence_over_a_key(tmp_path):
 def test_null_key_is_refused_by_name(tmp_path):
     table = kit.make_table(kit.make_block([4]), tmp_path / "flat").drop_columns(["eps_id"])
     kit.write_files(tmp_path / "hive" / "eps_id=__HIVE_DEFAULT_PARTITION__", table)
-    with pytest.raises(DataError, match=r"part-0.parquet, row 0: 'eps_id' is null"):
+    with raises_user_error(DataError, "'eps_id' is null", path="part-0.parquet", row=0):
         open_data(tmp_path / "hive")
 
 
@@ -118,8 +119,8 @@ def test_contradicting_observations_between_files_are_refused(tmp_path):
     first_table = open_rows.append_column("terminateds", flags[0]).append_column("truncateds", flags[1])
     pq.write_table(first_table, folder / "a.parquet")
     pq.write_table(table.slice(4), folder / "b.parquet")
-    with pytest.raises(
-        DataError, match=r"b.parquet: row 0 .*differs from the next observation of .*a.parquet's last row"
+    with raises_user_error(
+        DataError, r"differs from the next observation of .*a.parquet's last row", path="b.parquet", row=0
     ):
         open_data(folder)
     split_block = kit.read_block(open_data(Reading((str(folder),), prepare=PrepareSpec(gaps="Split"))))

@@ -12,6 +12,7 @@ import pytest
 from hindcast.datasets.inspection.inspecting import inspect_data
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.errors import DataError
+from user_errors import raises_user_error
 
 
 @pytest.fixture(autouse=True)
@@ -120,7 +121,7 @@ def test_bad_files_are_each_listed_if_all_are_bad(tmp_path):
 
 def test_single_bad_file_is_an_error(tmp_path):
     write_json_lines(tmp_path / "a.json", 0, text='{"eps_id": "e9"')
-    with pytest.raises(DataError, match=r"a\.json, row 0: it is not JSON"):
+    with raises_user_error(DataError, "it is not JSON", path="a.json", row=0):
         inspect(tmp_path / "a.json")
 
 

@@ -14,6 +14,7 @@ from hindcast.datasets.prepare.reading import Reading
 from hindcast.errors import DataError
 from hindcast.formats.format import ReadOptions
 from support import CARTPOLE, episode_hashes, record, recording
+from user_errors import raises_user_error
 
 
 @pytest.fixture
@@ -72,8 +73,8 @@ def test_stored_order_is_noted(tmp_path, cache):
 def test_missing_timestep_is_named(tmp_path, cache):
     table = kit.make_table(kit.make_block([4, 7, 3]), tmp_path / "table")
     path = kit.write_files(tmp_path / "rows", table.take(np.delete(np.arange(14), 6)))
-    with pytest.raises(
-        DataError, match=r"part-0.parquet: row 6 \(episode e1, t 3\): t is 3 after 1: timestep 2 is"
+    with raises_user_error(
+        DataError, "t is 3 after 1: timestep 2 is", path="part-0.parquet", row=6, episode="e1", step=3
     ):
         open_data(path, cache=cache)
     reading = Reading((path,), prepare=PrepareSpec(gaps="Split"))

@@ -44,7 +44,7 @@ def test_repeated_episodes_count_once_and_are_noted(tmp_path: Path, table: pa.Ta
     assert note.startswith(
         "4 stored episodes repeat others (the same id and the same content), and count once"
     )
-    assert "part-0.parquet: row 14 (episode e0)" in note
+    assert "part-0.parquet, row 14 (episode e0)" in note
 
 
 def test_repeated_episodes_without_next_observations_count_once(tmp_path: Path, table: pa.Table) -> None:

@@ -174,7 +174,7 @@ def test_episodes_without_ids_may_span_partitions(tmp_path, monkeypatch, block, 
     assert (prepared_block.columns["obs"] == block.columns["obs"]).all()
 
 
-def test_missing_next_observations_are_refused_or_zeros(tmp_path, block, table):
+def test_missing_next_observations_are_refused_or_the_last_one_is_repeated(tmp_path, block, table):
     path = kit.write_files(tmp_path / "rows", kit.scramble_rows(table.drop_columns(["new_obs"])))
     with pytest.raises(
         DataError, match=r"\.parquet: the column 'new_obs' is missing.*ignoreFinalObservation"
@@ -182,7 +182,7 @@ def test_missing_next_observations_are_refused_or_zeros(tmp_path, block, table):
         open_rows(path)
     prepared_block = kit.read_block(open_rows(path, ignore_final_observation=True))
     final_rows = prepared_block.obs_start + prepared_block.length
-    assert (prepared_block.columns["obs"][final_rows] == 0).all()
+    assert (prepared_block.columns["obs"][final_rows] == prepared_block.columns["obs"][final_rows - 1]).all()
     assert prepared_block.num_steps == 14
 
 
@@ -202,7 +202,7 @@ def test_last_steps_without_next_observation_are_dropped(tmp_path, table, missin
     observations = np.array(table["obs"].to_pylist())
     final_observations = prepared_block.columns["obs"][prepared_block.obs_start + prepared_block.length]
     assert final_observations.tolist() == [
-        [0.0] * observations.shape[1],
+        observations[3].tolist(),
         observations[10].tolist(),
         observations[13].tolist(),
     ]

@@ -46,7 +46,7 @@ def test_file_of_unknown_format_is_described(tmp_path, name, content, expected):
     (tmp_path / name).write_bytes(content)
     message = open_refused(tmp_path / name)
     assert expected in message
-    assert "supported are Minari, D4RL, Parquet, RLlib's SampleBatch, JSON (plain or gzip)" in message
+    assert "supported are Minari, HDF5 (robomimic, LIBERO, d3rlpy 2), D4RL, Parquet, Arrow (IPC)" in message
 
 
 def test_folder_of_a_run_is_refused(tmp_path):
@@ -61,21 +61,15 @@ def test_folder_of_a_run_is_refused(tmp_path):
 
 
 def test_arrow_and_numpy_files_are_described(tmp_path):
-    feather.write_feather(pa.table({"obs": [0.5]}), tmp_path / "a.feather", compression="uncompressed")
+    feather.write_feather(pa.table({"obs": [0.5]}), tmp_path / "a.arr", compression="uncompressed")
     np.savez(tmp_path / "a.npz", obs=np.zeros(3))
-    assert "an Arrow file (Feather): write it as Parquet" in open_refused(tmp_path / "a.feather")
+    assert "an Arrow file: name it *.arrow, or write it as Parquet" in open_refused(tmp_path / "a.arr")
     assert "a ZIP archive or NumPy's .npz" in open_refused(tmp_path / "a.npz")
 
 
-@pytest.mark.parametrize("orient", ["columns", "list"])
-def test_json_with_columns_as_objects_is_refused(tmp_path, orient):
+def test_json_with_columns_as_objects_is_refused(tmp_path):
     rows = [STEP, {**STEP, "t": 1}]
-    columns = {
-        name: {str(i): row[name] for i, row in enumerate(rows)}
-        if orient == "columns"
-        else [row[name] for row in rows]
-        for name in STEP
-    }
+    columns = {name: {str(i): row[name] for i, row in enumerate(rows)} for name in STEP}
     (tmp_path / "a.json").write_text(json.dumps(columns))
     message = open_refused(tmp_path / "a.json")
     assert "holds columns, not rows: write one object for each row (pandas: orient='records')" in message

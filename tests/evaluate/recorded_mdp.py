@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,12 @@ Array = NDArray[Any]
 
 
 def write_dataset(
-    folder: Path, columns: dict[str, Array], spaces: tuple[gym.Space, gym.Space], *, terminated: bool = True
+    folder: Path,
+    columns: dict[str, Array],
+    spaces: tuple[gym.Space, gym.Space],
+    *,
+    terminated: bool = True,
+    normalized_actions: bool = True,
 ) -> Dataset:
     """Write episodes of equal length, and open them as a dataset.
 
@@ -37,6 +43,7 @@ def write_dataset(
         columns: columns `[N, T, ...]`; observations are `[N, T + 1, ...]`.
         spaces: observation space and action space.
         terminated: True if all episodes terminate, False if all are truncated.
+        normalized_actions: see `DataSpec`.
     """
     num_episodes, num_steps = columns["rewards"].shape
     block = Block(
@@ -47,19 +54,22 @@ def write_dataset(
         terminated=np.full(num_episodes, terminated),
         truncated=np.full(num_episodes, not terminated),
     )
-    with BlockWriter(resolve(folder), DataSpec.from_block(block, *spaces, "Chain-v0"), "s") as writer:
+    spec = replace(DataSpec.from_block(block, *spaces, "Chain-v0"), normalized_actions=normalized_actions)
+    with BlockWriter(resolve(folder), spec, "s") as writer:
         writer.write(block)
     return open_dataset(folder)
 
 
-def make_linear_policy(spaces: tuple[gym.Space, gym.Space], weights: Array) -> Policy:
+def make_linear_policy(
+    spaces: tuple[gym.Space, gym.Space], weights: Array, *, normalize_actions: bool = False
+) -> Policy:
     """Return a policy with one linear layer and the weights `[P, observation size]`.
 
     A one-hot observation selects the column of weights that is the P parameters of its action distribution.
     """
     model = ModelSpec.model_validate({"fcnetHiddens": []})
     preprocessing = Preprocessing.from_specs(
-        *spaces, model, EnvironmentSpec(id="Chain-v0", normalize_actions=False)
+        *spaces, model, EnvironmentSpec(id="Chain-v0", normalize_actions=normalize_actions)
     )
     module = build_module(preprocessing.observation_space, preprocessing.action_space, model, value=False)
     layer = next(submodule for submodule in module.modules() if isinstance(submodule, torch.nn.Linear))
@@ -139,16 +149,43 @@ class ContinuousMdp:
             self.spaces, np.tile(np.stack([self.target, log_deviation]), self.num_steps)
         )
 
+    def scaled(self, folder: Path, num_episodes: int, logp_factor: float) -> tuple[Policy, Dataset]:
+        """Return the target for actions within ±16 that it scales to ±1, and a dataset in the environment's units.
+
+        Args:
+            folder: folder of the dataset.
+            num_episodes: number of episodes.
+            logp_factor: factor of the recorded densities by which they are too small.
+        """
+        scale = 16.0
+        spaces = (self.spaces[0], gym.spaces.Box(-scale, scale, (1,)))
+        columns = self.play_columns(num_episodes, 0)
+        columns["action_logp"] -= np.float32(math.log(logp_factor))
+        parameters = np.stack(
+            [self.target / scale, np.full(self.num_states, math.log(self.deviation / scale))]
+        )
+        policy = make_linear_policy(spaces, np.tile(parameters, self.num_steps), normalize_actions=True)
+        return policy, write_dataset(folder, columns, spaces, normalized_actions=False)
+
     def record(self, folder: Path, num_episodes: int, seed: int, *, logp: bool) -> Dataset:
         """Play the behaviour and write a dataset, with log-probabilities if `logp`."""
+        columns = self.play_columns(num_episodes, seed)
+        if not logp:
+            del columns["action_logp"]
+        return write_dataset(folder, columns, self.spaces)
+
+    def play_columns(self, num_episodes: int, seed: int) -> dict[str, Array]:
+        """Play the behaviour; return the recorded columns, each `[N, T, ...]`."""
         rng = np.random.default_rng(seed)
         states = rng.integers(0, self.num_states, (num_episodes, self.num_steps))
         obs = one_hot(states + self.num_states * np.arange(self.num_steps), self.num_states * self.num_steps)
         noise = rng.normal(size=(num_episodes, self.num_steps))
         actions = (self.behaviour[states] + self.deviation * noise).astype(np.float32)
         rewards = 3.0 - np.square(actions - self.goal[states])
-        columns = {"obs": obs, "actions": actions[..., None], "rewards": rewards}
-        if logp:
-            logp_values = -0.5 * noise**2 - math.log(self.deviation * math.sqrt(2 * math.pi))
-            columns["action_logp"] = logp_values.astype(np.float32)
-        return write_dataset(folder, columns, self.spaces)
+        logp = -0.5 * noise**2 - math.log(self.deviation * math.sqrt(2 * math.pi))
+        return {
+            "obs": obs,
+            "actions": actions[..., None],
+            "rewards": rewards,
+            "action_logp": logp.astype(np.float32),
+        }

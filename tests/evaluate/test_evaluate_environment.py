@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import BrokenExecutor, Future
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -175,6 +177,32 @@ class TestWorkers:
         workers.append(make_workers(evaluator, 1))
         with pytest.raises(WorkerLost, match="evaluation runners died 3 times"):
             workers[-1].gather(workers[-1].submit(policy, 0))
+
+
+class DeadWorkers:
+    """Workers of which each call fails because its process was killed."""
+
+    num_workers = 2
+    num_calls = 0
+
+    def submit(self, *_: object) -> Future[Any]:
+        self.num_calls += 1
+        future: Future[Any] = Future()
+        future.set_exception(BrokenExecutor())
+        return future
+
+    def share(self, value: Any) -> Any:
+        return value
+
+    def close(self) -> None: ...
+
+
+def test_evaluation_is_not_started_again_after_last_death() -> None:
+    dead_workers = DeadWorkers()
+    evaluation_workers = EvaluationWorkers(EnvEvaluator(ENVIRONMENT, 4), dead_workers)
+    with pytest.raises(WorkerLost):
+        evaluation_workers.gather(evaluation_workers.submit(make_policy(WALK), 0))
+    assert dead_workers.num_calls == 3 * dead_workers.num_workers
 
 
 class CrashingWalk(Walk):

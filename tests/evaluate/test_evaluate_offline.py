@@ -21,6 +21,7 @@ from hindcast.evaluate.offline import OfflineOptions, OfflineReport, evaluate_of
 from hindcast.evaluate.target_policy import TargetPolicy
 from hindcast.pipeline.window import WindowData
 from layers import repeats
+from user_errors import raises_user_error
 
 FIT = FittedQOptions(updates=repeats(200, soak=800), members=8, hiddens=(64, 64), lr=5e-3, samples=4)
 CLONE = CloneOptions(updates=repeats(300, soak=2000), patience=1000, lr=1e-2, hiddens=(32,))
@@ -191,8 +192,8 @@ def test_invalid_log_probability_is_refused_with_location(tmp_path: Path) -> Non
     columns = mdp.play_columns(20, 0)
     columns["action_logp"][7, 3] = math.nan
     data = write_dataset(tmp_path, columns, mdp.spaces)
-    with pytest.raises(
-        DataError, match=r"\.parquet, row 7: action_logp is nan at timestep 3 of the episode, expect"
+    with raises_user_error(
+        DataError, "action_logp is nan at timestep 3 of the episode, expect", path=".parquet", row=7
     ):
         evaluate_offline(mdp.make_policy(), data, "lake", make_options(mdp))
 

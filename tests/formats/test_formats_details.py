@@ -26,6 +26,7 @@ from hindcast.formats.layouts import LAYOUTS, make_encoder
 from hindcast.formats.messagepack.values import pack
 from hindcast.formats.parquet.file import ParquetEncoder
 from hindcast.storage.location import resolve
+from user_errors import raises_user_error
 
 LAYOUT_NAMES = tuple(LAYOUTS)
 DETAILS_TEXTS = (
@@ -229,7 +230,7 @@ def test_read_invalid_custom_data_raises(kit, tmp_path, custom_data, message):
     assert cell.endswith(empty_custom_data)
     damaged_cell = cell[: -len(empty_custom_data)] + pack("custom_data") + msgpack.packb(custom_data)
     pq.write_table(pa.table({"item": pa.array([damaged_cell], pa.binary())}), path)
-    with pytest.raises(DataError, match=rf"000000-a1-000\.parquet.*row 0: it holds .*{message}"):
+    with raises_user_error(DataError, f"it holds .*{message}", path="000000-a1-000.parquet", row=0):
         open_dataset(tmp_path)
 
 

@@ -402,8 +402,6 @@ class TestUntrustedPickles:
         ({"obs": [[1.0, None]] * 5}, "'obs' holds a null: expected a number"),
         ({"terminateds": [0, 0, 7, 0, 0]}, "row 2: 'terminateds' is 7: expected true or false"),
         ({"t": [0.0, 1.5, 2.0, 0.0, 1.0]}, "row 1: 't' is 1.5: expected a whole number"),
-        ({"when": pa.array([0] * 5, pa.timestamp("us"))}, "'when' is a column of timestamp[us]"),
-        ({"blob": [b"x"] * 5}, "'blob' is a column of binary"),
         ({"obs": make_tensor_column(CURRENT_OBS, metadata=b"[3]")}, "expected tensors of [3]"),
         (
             {"obs": (make_tensor_column(CURRENT_OBS)[0], {b"ARROW:extension:name": b"ray.data.ragged"})},

@@ -29,6 +29,7 @@ from hindcast.errors import DataError
 from hindcast.formats.parquet import opening as parquet
 from layers import examples
 from random_data import any_space, columns_of
+from user_errors import raises_user_error
 
 OBS = spaces.Box(-10, 10, (2,), np.float32)
 
@@ -132,7 +133,7 @@ def test_index_in_small_tables_gives_same_episodes_and_error_rows(tmp_path, monk
     episodes = [make_state("a", 3), make_state("b", 5), make_state("c", 2)]
     block = read_all(write_states(tmp_path / "good", *episodes))
     assert (block.eps_id.tolist(), block.length.tolist()) == (["a", "b", "c"], [3, 5, 2])
-    with pytest.raises(DataError, match=r"uid_000000-0\.parquet is damaged \(row 3: "):
+    with raises_user_error(DataError, "is damaged", path="uid_000000-0.parquet", row=3):
         open_dataset(write_states(tmp_path / "bad", *episodes, b"no state"))
 
 
@@ -337,9 +338,8 @@ class TestUntrustedValues:
         for field in ("observations", "actions", "infos"):
             episode_state = make_state("a", 1)
             episode_state[field]["data"] = bomb_array
-            with pytest.raises(
-                DataError,
-                match=r"uid_000000-0\.parquet is damaged \(row 0: .*object array, which is a pickle",
+            with raises_user_error(
+                DataError, "object array, which is a pickle", path="uid_000000-0.parquet", row=0
             ):
                 read_all(write_states(tmp_path / field, episode_state))
         for case in ("all items", "last item"):
@@ -368,7 +368,7 @@ class TestUntrustedValues:
         episode_state["actions"]["data"] = [
             {b"nd": True, b"type": dtype, b"kind": b"", b"shape": [1], b"data": bytes(8)}
         ]
-        with pytest.raises(DataError, match=r"row 0: .*(an array of the dtype|object array)"):
+        with raises_user_error(DataError, "an array of the dtype|object array", row=0):
             read_all(write_states(tmp_path, episode_state))
 
 
@@ -386,7 +386,7 @@ class TestUntrustedValues:
 )
 def test_invalid_state_raises(tmp_path, change, message):
     folder = write_states(tmp_path, make_state("a", 3), make_state("b", 3, **change))
-    with pytest.raises(DataError, match=rf"uid_000000-0\.parquet is damaged \(row 1: .*{re.escape(message)}"):
+    with raises_user_error(DataError, re.escape(message), path="uid_000000-0.parquet", row=1):
         open_dataset(folder)
 
 
@@ -397,32 +397,29 @@ def test_invalid_state_raises(tmp_path, change, message):
         (b"", "0 bytes, which end before the episode does"),
         (b"\x80", "a map without id_"),
         (b"\xc1garbage", "it is not the state of an episode"),
-        (pickle.dumps({"a": 1}), "row 1: it"),
+        (pickle.dumps({"a": 1}), "it"),
         (pack_state([1, 2]), "it is not the state of an episode"),
         (pack_state(make_state("b", 3))[:-40], "which end before the episode does"),
         (pack_state(make_state("b", 3)) + b"\x00", "1 bytes after the end of the episode"),
-        (b"\x81\xacobservations\x81\xa4data\xdd\xff\xff\xff\xff", "row 1: it"),
+        (b"\x81\xacobservations\x81\xa4data\xdd\xff\xff\xff\xff", "it"),
     ],
 )
 def test_cell_without_state_raises(tmp_path, cell, message):
     folder = write_states(tmp_path, make_state("a", 3), cell)
-    with pytest.raises(
-        DataError,
-        match=rf"uid_000000-0\.parquet is damaged \(row 1: .*{re.escape(message.removeprefix('row 1: '))}",
-    ):
+    with raises_user_error(DataError, re.escape(message), path="uid_000000-0.parquet", row=1):
         open_dataset(folder)
 
 
 def test_episodes_with_other_shape_outputs_or_space_raise(tmp_path):
     other_shape = make_state("b", 3)
     other_shape["observations"]["data"] = [np.zeros(3, dtype=np.float32)] * 4
-    with pytest.raises(DataError, match=r"row 2: 'obs' is float32 \[3\] here and float32 \[2\] in others"):
+    with raises_user_error(DataError, r"'obs' is float32 \[3\] here and float32 \[2\] in others", row=2):
         open_dataset(write_states(tmp_path / "shape", make_state("a"), make_state("c"), other_shape))
     no_outputs = make_state("b", extra_model_outputs=None)
-    with pytest.raises(DataError, match=r"row 1: episode b has no 'action_logp', which others have"):
+    with raises_user_error(DataError, "episode b has no 'action_logp', which others have", row=1):
         open_dataset(write_states(tmp_path / "outputs", make_state("a"), no_outputs))
     other_space = make_state("b", space=spaces.Box(-1, 1, (2,), np.float32))
-    with pytest.raises(DataError, match=r"row 1: the observation space of episode b is Box\(-1"):
+    with raises_user_error(DataError, r"the observation space of episode b is Box\(-1", row=1):
         open_dataset(write_states(tmp_path / "space", make_state("a"), other_space))
     with pytest.raises(DataError, match=r"uid_000001.* cannot be one dataset: .*observation space"):
         open_dataset(write_states(tmp_path / "files", make_state("a"), other_space, rows_per_file=1))

@@ -135,13 +135,11 @@ def test_flipped_byte_is_reported_or_harmless(tmp_path: Path) -> None:
     assert num_refused
 
 
-def test_other_hdf5_file_raises_with_missing_column(tmp_path: Path) -> None:
+def test_robomimic_file_without_actions_raises(tmp_path: Path) -> None:
     path = tmp_path / "robot.hdf5"
     with h5py.File(path, "w") as file:
         file["data/demo_0/obs/image"] = np.zeros((4, 2))
-    with pytest.raises(
-        DataError, match=r"robot\.hdf5 is neither a D4RL nor a Minari file.*'data/demo_0/obs/image'"
-    ):
+    with pytest.raises(DataError, match=r"robot\.hdf5 has no /data/demo_0/actions"):
         count_rows(path)
 
 

@@ -224,7 +224,6 @@ def test_large_file_is_split_into_pieces(path: Path, monkeypatch: pytest.MonkeyP
             {},
             "'done' and 'terminal' could both be 'terminateds'",
         ),
-        ({**COLUMNS, "when": pa.array([1, 2, 3], pa.timestamp("s"))}, {}, "'when' is a column of timestamp"),
         ({**COLUMNS, "obs_0": [1, 2, 3], "eps_id": ["a", None, "b"]}, {}, "row 1: 'eps_id' is null"),
         ({**COLUMNS, "t": [0.0, 0.5, 1.0]}, {}, "row 1: 't' is 0.5: expected a whole number"),
         (COLUMNS, {"schema": {"obs": "observatons"}}, "no column 'observatons', which `schema` names"),

@@ -15,6 +15,7 @@ from hindcast.errors import DataError
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.registry import detect_format
 from hindcast.storage.location import resolve
+from user_errors import raises_user_error
 
 ROW = {"obs": [0.5, 1.5], "action": 1, "reward": 1, "done": False}
 
@@ -77,7 +78,7 @@ def test_integer_beyond_int64_after_first_piece_raises(
 def test_text_of_other_encoding_raises_with_row_or_header(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes("obs,action,reward,episode\n1,2,3,a\n1,2,3,ä\n".encode("latin-1"))
-    with pytest.raises(DataError, match=r"a.csv, row 1: 'episode'.*UTF8"):
+    with raises_user_error(DataError, "'episode'.*UTF8", path="a.csv", row=1):
         read_table(path)
     path.write_bytes("obs,action,reward,größe\n1,2,3,4\n".encode("latin-1"))
     with pytest.raises(DataError, match=r"a.csv is not UTF-8 text: its header is"):
@@ -92,14 +93,14 @@ def test_text_of_other_encoding_raises_with_row_or_header(tmp_path: Path) -> Non
 def test_integer_beyond_int64_in_nested_value_raises(tmp_path: Path, cell: Any) -> None:
     valid_cell = {"x": [1, 2]} if isinstance(cell, dict) else [[0.5], [1]]
     rows = [{**ROW, "obs": valid_cell}, {**ROW, "obs": cell}]
-    with pytest.raises(DataError, match=r"a.json, row 1: 'obs' is \d{19,}, a whole number"):
+    with raises_user_error(DataError, r"'obs' is \d{19,}, a whole number", path="a.json", row=1):
         read_table(write(tmp_path / "a.json", to_json_lines(rows)))
 
 
 def test_integer_beyond_int64_in_csv_json_cell_raises(tmp_path: Path) -> None:
     text = 'obs,action,reward,done\n"[0, 1]",0,1,false\n"[0, 9223372036854775808]",0,1,true\n'
-    with pytest.raises(
-        DataError, match=r"a.csv, row 1: 'obs' begins like JSON.* is 9223372036854775808, a whole"
+    with raises_user_error(
+        DataError, "'obs' begins like JSON.* is 9223372036854775808, a whole", path="a.csv", row=1
     ):
         read_table(write(tmp_path / "a.csv", text))
 
@@ -222,14 +223,14 @@ def test_first_piece_determines_types(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("hindcast.formats.tables.text_files.CHUNK_BYTES", 1000)
     csv_text = "obs,action,reward\n" + "1,0,0\n" * 300 + "1.5,0,0.5\n"
     path = write(tmp_path / "a.csv", csv_text)
-    with pytest.raises(
-        DataError, match=r"a\.csv, row 300: 'obs': it cannot be converted to int64.*column_types"
+    with raises_user_error(
+        DataError, "'obs': it cannot be converted to int64.*column_types", path="a.csv", row=300
     ):
         read_table(path)
     assert read_table(path, options={"columnTypes": {"obs": "float64"}}).columns["obs"][-1] == 1.5
     json_text = '{"obs":[1],"action":0,"reward":0}\n' * 100 + '{"obs":[1.5],"action":0,"reward":0.5}\n'
     path = write(tmp_path / "a.json", json_text)
-    with pytest.raises(DataError, match=r"a\.json, row 100: 'obs' is \[1\.5\].*column_types"):
+    with raises_user_error(DataError, r"'obs' is \[1\.5\].*column_types", path="a.json", row=100):
         read_table(path)
     assert read_table(path, options={"columnTypes": {"obs": "float64"}}).columns["obs"][-1] == [1.5]
 
@@ -237,7 +238,7 @@ def test_first_piece_determines_types(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.csv", "", "is empty"),
+        ("a.csv", "", "holds no rows"),
         ("a.csv", "obs,action,reward\n", "holds no rows"),
         ("a.csv", "obs,action,reward\n1,2\n", "row 0: Expected 3 columns, got 2"),
         ("a.csv", "obs,action,reward\n1,2,3\n1,2,x\n", "row 1: 'reward': it cannot be converted to double"),

@@ -250,5 +250,5 @@ def test_other_protobuf_message_raises(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=r"a\.tfrecord"):
             read(path)
     path.write_bytes(b"")
-    with pytest.raises(DataError, match="holds no records"):
+    with pytest.raises(DataError, match="holds no rows"):
         read(path)

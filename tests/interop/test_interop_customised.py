@@ -71,8 +71,9 @@ def test_same_components_give_the_same_batch(run_script: RunScript, tmp_path: Pa
     rows = {name: np.array(table[name].to_pylist()) for name in table.column_names}
     for name, list_type in types.items():
         rows[name] = rows[name].astype(list_type.value_type.to_pandas_dtype())
+    source = training.spec.input[0]
     block = prelearn_rows(
-        prelearner_class, rows, {}, training_options(training, training.spec.input[0]), "rows"
+        prelearner_class, rows, {}, training_options(training, source), "rows"
     )
 
     batch = {**block.columns, "obs": block.columns["obs"][block.obs_row], "terminateds": block.terminated}

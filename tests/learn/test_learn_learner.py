@@ -10,6 +10,7 @@ from hindcast.errors import DataError, UserCodeError
 from hindcast.learn.algorithm import Losses, Step, new_networks
 from hindcast.learn.group import Group
 from hindcast.learn.learner import Learner, LearnerState
+from hindcast.learn.metrics import Metrics, MetricSums
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.pipeline.shard import Shard
 
@@ -81,6 +82,12 @@ def test_metrics_of_some_updates_are_means_over_those_updates():
     for index in range(4):
         learner.update(make_batch(index))
     assert learner.metrics()["rare"] == 5.0
+
+
+def test_metrics_weighted_by_tensor_are_added_without_reading_it():
+    """A meta tensor has no value to read."""
+    value, weight = torch.ones(1, device="meta"), torch.ones((), device="meta")
+    MetricSums(value.device).add(Metrics(("loss",), value), update=1, weight=weight)
 
 
 def test_learning_rate_follows_trained_timesteps():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -13,6 +14,7 @@ from hindcast.api.attempt import AttemptOutcome, Report, ResolvedInput
 from hindcast.api.loading import validate_resource
 from hindcast.api.run_policy import RunPolicy
 from hindcast.api.status import CheckpointStatus, OutputStatus, ProgressStatus
+from hindcast_operator.control.startup import Pulse
 from hindcast_operator.decision import (
     Action,
     CreateAttempt,
@@ -103,6 +105,7 @@ class World:
         """Names of all attempts with a RayJob, in the order of creation."""
         self.events: list[Event] = []
         self._uids = count(1)
+        self._pulses: defaultdict[str, Pulse] = defaultdict(Pulse)
 
     # -- observation and execution of plans ------------------------------------------------------------------
     @property
@@ -110,6 +113,13 @@ class World:
         return None if self.problems else validate_resource(self.manifest)
 
     def observe(self) -> Facts:
+        for child in self.attempts:
+            self._pulses[child].update(self.attempts[child], self.now)
+            self.attempts[child] = replace(
+                self.attempts[child],
+                beat_seen_at=self._pulses[child].beat_seen_at,
+                progress_seen_at=self._pulses[child].progress_seen_at,
+            )
         kind, name = self.manifest["kind"], self.manifest["metadata"]["name"]
         watched_names = watched_children(kind, name, self.resource, read_status(self.status))
         children = {child: AttemptFacts(child) for child in watched_names} | self.attempts
@@ -182,6 +192,9 @@ class World:
                 child_name, f"cm-{next(self._uids)}", owner_uid=attempt.uid, is_deleting=False
             )
             self.attempts[child_name] = attempt_facts = replace(attempt_facts, config_map=config_map)
+            yield
+        if not attempt_facts.has_access:
+            self.attempts[child_name] = attempt_facts = replace(attempt_facts, has_access=True)
             yield
         if attempt_facts.ray_job is None:
             job = RayJobFacts(
@@ -288,11 +301,8 @@ class World:
             else last_report.last_progress_time,
             **{"stage": "Training", **fields},
         )
-        progress_seen_at = (
-            self.now if has_progress or config_map.progress_seen_at is None else config_map.progress_seen_at
-        )
         config_map = replace(
-            config_map, report=report, beat_seen_at=self.now, progress_seen_at=progress_seen_at
+            config_map, report=report, beat=str(report.number), progress=report.last_progress_time
         )
         self.change_attempt(self.child_name, config_map=config_map)
         return self

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -101,33 +101,35 @@ def test_recording_with_training_ref_is_affected_by_training() -> None:
     assert cache.put(kinds.TRAINING, make_object("clone", 2)) == {WALKS, CLONE}
 
 
-def make_report_data(number: int, progress_time: str) -> dict[str, str]:
-    report = {"number": number, "reportTime": CREATION_TIME, "lastProgressTime": progress_time}
-    return {"report.json": json.dumps(report)}
-
-
-def test_new_beat_and_progress_record_their_time() -> None:
-    now = datetime(2026, 11, 21, tzinfo=UTC)
-    cache = Cache(clock=lambda: now)
-
-    def put_report(version: int, data: dict[str, str]) -> ConfigMapFacts:
-        cache.put(kinds.CONFIG_MAP, make_child("walks-r2-3", version, data=data))
+def test_facts_of_config_map_have_heartbeat_of_any_report() -> None:
+    def extract_facts(**data: str) -> ConfigMapFacts:
+        cache = Cache()
+        cache.put(kinds.CONFIG_MAP, make_child("walks-r2-3", 1, data=data))
         facts = find_facts(cache, "walks-r2-3")
         assert isinstance(facts, ConfigMapFacts)
         return facts
 
-    first_time = now
-    assert put_report(1, {"intent": "checkpoint"}).beat_seen_at is None
-    assert put_report(2, make_report_data(1, "a")).beat_seen_at == first_time
-    now += timedelta(seconds=30)
-    second_time = now
-    facts = put_report(3, make_report_data(2, "a"))
-    assert (facts.beat_seen_at, facts.progress_seen_at) == (second_time, first_time)
-    now += timedelta(seconds=30)
-    facts = put_report(4, make_report_data(2, "a") | {"intent": "checkpoint"})
-    assert (facts.beat_seen_at, facts.progress_seen_at) == (second_time, first_time)
-    assert facts.intent == "checkpoint"
-    assert put_report(5, {"report.json": "not a report"}).report is None
+    def make_report(**fields: Any) -> str:
+        return json.dumps({"number": 1, "reportTime": "t", "lastProgressTime": "p", **fields})
+
+    facts = extract_facts(intent="checkpoint")
+    assert (facts.intent, facts.beat, facts.progress, facts.report) == ("checkpoint", "", "", None)
+    newer_outcome = {"state": "Lost", "reason": "NewerWord", "message": "", "newField": 1}
+    texts = [
+        make_report(),
+        make_report(number=2),
+        make_report(newField={"a": 1}, outcome=newer_outcome),
+        make_report(stage=7),
+        make_report(number="two"),
+        "[]",
+        "not a report",
+    ]
+    facts_by_text = [extract_facts(**{"report.json": text}) for text in texts]
+    assert len({facts.beat for facts in facts_by_text}) == len(texts)
+    assert [facts.progress for facts in facts_by_text[:5]] == ["p"] * 5
+    assert [facts.report is not None for facts in facts_by_text] == [True] * 4 + [False] * 3
+    assert [facts.report_problem for facts in facts_by_text[:4]] == [None] * 3 + ["stage cannot be read"]
+    assert all(facts.report_problem for facts in facts_by_text[4:])
 
 
 def test_facts_of_ray_job_have_state_and_owner() -> None:

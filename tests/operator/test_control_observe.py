@@ -11,6 +11,7 @@ from hindcast_operator.control import kinds
 from hindcast_operator.control.cache import Cache, Key
 from hindcast_operator.control.observe import Observer
 from hindcast_operator.control.startup import new_startups
+from hindcast_operator.times import SteadyClock
 
 
 def make_recording(**output: Any) -> dict[str, Any]:
@@ -53,7 +54,7 @@ def test_rule_missing_in_released_crd_becomes_problem(
     """A cluster with CRDs of an earlier version admits such a resource, so the operator reports its problems."""
     body, cache = make_recording(**output), Cache()
     cache.put(kinds.RECORDING, body)
-    observer = Observer(None, cache, new_startups())  # type: ignore[arg-type]
+    observer = Observer(None, cache, new_startups(), SteadyClock())  # type: ignore[arg-type]
     facts = asyncio.run(observer.observe(Key("OfflineRecording", "team", "lines")))
     assert facts is not None
     assert facts.problems == problems
@@ -64,7 +65,7 @@ def test_invalid_spec_still_provides_suspend_and_run_policy() -> None:
     body, cache = make_recording(format="JSON", compression="zstd"), Cache()
     body["spec"] |= {"suspend": True, "runPolicy": {"stallTimeoutSeconds": 7200}}
     cache.put(kinds.RECORDING, body)
-    observer = Observer(None, cache, new_startups())  # type: ignore[arg-type]
+    observer = Observer(None, cache, new_startups(), SteadyClock())  # type: ignore[arg-type]
     facts = asyncio.run(observer.observe(Key("OfflineRecording", "team", "lines")))
     assert facts is not None and facts.resource is None
     assert (facts.suspend, facts.run_policy.stall_timeout_seconds) == (True, 7200)
@@ -81,7 +82,7 @@ def test_circular_reference_ends_when_one_resource_has_started() -> None:
     cache = Cache()
     cache.put(kinds.RECORDING, recorder)
     cache.put(kinds.TRAINING, clone)
-    observer = Observer(None, cache, new_startups())  # type: ignore[arg-type]
+    observer = Observer(None, cache, new_startups(), SteadyClock())  # type: ignore[arg-type]
 
     def observe_states() -> list[str]:
         keys = (Key("OfflineRecording", "team", "lines"), Key("OfflineTraining", "team", "clone"))

@@ -216,10 +216,10 @@ def test_ray_job_submits_once_and_shuts_down(resource: Resource) -> None:
 
 def test_kuberay_deadlines_are_later_than_operator_deadlines() -> None:
     spec = ray_job(training(runPolicy={"startDeadlineSeconds": 100, "ttlSecondsAfterFinished": 5}))["spec"]
-    assert spec["preRunningDeadlineSeconds"] > 100 and "activeDeadlineSeconds" not in spec
+    assert not {"preRunningDeadlineSeconds", "activeDeadlineSeconds"} & spec.keys()
     assert spec["ttlSecondsAfterFinished"] == 5
-    spec = ray_job(training(runPolicy={"activeDeadlineSeconds": 1000, "startDeadlineSeconds": 100}))["spec"]
-    assert spec["activeDeadlineSeconds"] > 1100
+    spec = ray_job(training(runPolicy={"activeDeadlineSeconds": 1000}))["spec"]
+    assert spec["activeDeadlineSeconds"] > 1000
     spec = ray_job(training(runPolicy={"activeDeadlineSeconds": 10**12}))["spec"]
     assert spec["activeDeadlineSeconds"] == 2**31 - 1, "KubeRay's field has 32 bits"
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 from plan_world import START, TRAINING, World, make_pod, make_running_world
 
+from hindcast.api.attempt import UNCOUNTED_REASONS
 from hindcast_operator.facts import PodFacts, RayClusterFacts
 from hindcast_operator.planning.reasons import Reason
 
 
 def make_starting_world() -> World:
-    world = World()
+    world = World(runPolicy={"startDeadlineSeconds": 1800})
     world.settle()
     world.update_job(deployment_status="Initializing", started_at=world.now).settle()
     return world
@@ -38,6 +39,21 @@ POD_PROBLEMS: list[tuple[str, PodFacts, str, str]] = [
         make_pod("head", scheduling_failure=f"{NO_NODE}3 Insufficient memory."),
         "Unschedulable",
         "spec.cluster.resources.head.memory",
+    ),
+    (
+        "submitter",
+        make_pod("submitter", scheduling_failure=f"{NO_NODE}3 Insufficient cpu."),
+        "Unschedulable",
+        "Insufficient cpu; add nodes",
+    ),
+    (
+        "taint of GPUs",
+        make_pod(
+            "data",
+            scheduling_failure=f"{NO_NODE}3 node(s) had untolerated taint {{nvidia.com/gpu: present}}.",
+        ),
+        "Unschedulable",
+        "spec.cluster.tolerations",
     ),
     (
         "disk",
@@ -105,6 +121,7 @@ POD_PROBLEMS: list[tuple[str, PodFacts, str, str]] = [
         "MountFailed",
         'configmap "code"',
     ),
+    ("disrupted", make_pod("data", is_disrupted=True, is_deleting=True), "Disrupted", "spot"),
     ("evicted", make_pod("data", phase="Failed", reason="Evicted"), "Evicted", "evicted"),
     (
         "node",
@@ -291,15 +308,20 @@ def test_sizes_of_attempt_are_in_status_and_messages() -> None:
     assert f"(now {pools['learner']['memory']['value']})" in world.status["message"]
 
 
+def test_uncounted_reasons_of_table_and_runtime_are_the_same() -> None:
+    uncounted = {reason.value for reason in Reason if reason.effect == "lost, not counted"}
+    assert uncounted == UNCOUNTED_REASONS | {"Preempted", "Superseded"}, (
+        "the last two are outcomes, not losses"
+    )
+
+
 # -- endings -------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("job_reason", "seconds", "outcome", "reason"),
     [
         ("SubmissionFailed", 10, "Lost", "SubmissionFailed"),
         ("AppFailed", 10, "Lost", "LostDriver"),
-        ("PreRunningDeadlineExceeded", 2700, "Lost", "StartDeadlineExceeded"),
         ("DeadlineExceeded", 6300, "Failed", "DeadlineExceeded"),
-        ("PreRunningDeadlineExceeded", 1700, "Lost", "LostDriver"),
         ("DeadlineExceeded", 3500, "Lost", "LostDriver"),
     ],
 )
@@ -308,7 +330,7 @@ def test_ending_by_kuberay_depends_on_reason_and_deadline_of_spec(
 ) -> None:
     """If KubeRay ends the RayJob before the deadline of the spec, which was raised meanwhile, the attempt is lost.
 
-    The deadlines are 1800 s for the start and 3600 s for all attempts; `seconds` pass before KubeRay ends the RayJob.
+    The deadline is 3600 s for all attempts; `seconds` pass before KubeRay ends the RayJob.
     """
     world = World(runPolicy={"activeDeadlineSeconds": 3600})
     world.settle()

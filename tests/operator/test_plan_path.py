@@ -58,18 +58,3 @@ def test_lost_attempt_is_retried(reason: str) -> None:
     assert world.created_children == ["cartpole-bc-t1-1", "cartpole-bc-t1-2"]
     assert world.status["runs"][0]["retries"] == 1
     assert world.status["runs"][1]["reason"] == reason
-
-
-def test_unavailable_storage_is_retried_without_limit() -> None:
-    world = make_running_world(runPolicy={"backoffLimit": 1})
-    for attempt in range(1, 6):
-        world.report_end("Lost", "StorageUnavailable", "cannot read s3://b/x: nothing answers").settle()
-        assert world.state == "Retrying"
-        assert "nothing answers" in world.status["message"]
-        world.advance(89).settle()  # the pause is 90 to 150 s
-        assert len(world.created_children) == attempt
-        world.advance(62).settle()
-        assert world.status["runs"][0]["retries"] == 0
-        world.start_pods().send_report()
-    world.report_end("Succeeded", "Succeeded").settle()
-    assert world.state == "Succeeded"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from plan_world import (
     CHECKPOINT,
     DEFAULTS,
+    PROGRESS,
+    RECORDING,
     REFERRING_TRAINING,
     World,
     make_pod,
@@ -15,9 +19,11 @@ from plan_world import (
     make_running_world,
 )
 
+from hindcast.api.status import ProgressStatus
 from hindcast_operator.decision import CreateAttempt, DeleteAttempt, SetDeadlines, SetIntent
 from hindcast_operator.defaults import RunDefaults
-from hindcast_operator.times import format_timestamp
+from hindcast_operator.facts import AttemptFacts, RayClusterFacts
+from hindcast_operator.planning import Reason, plan
 
 
 def condition_statuses(world: World) -> dict[str, str]:
@@ -157,8 +163,6 @@ def test_foreign_ray_job_is_name_conflict() -> None:
 
 
 def test_foreign_account_is_name_conflict() -> None:
-    from hindcast_operator.facts import AttemptFacts
-
     world = World()
     child = "cartpole-bc-t1-1"
     conflict = "ServiceAccount/cartpole-bc-training (owned by Pod/x)"
@@ -184,7 +188,7 @@ def test_object_of_earlier_resource_is_awaited(is_deleting: bool) -> None:
 def make_foreign_attempt(uid: str, owner: str | None, is_deleting: bool = False) -> Any:
     from plan_world import START
 
-    from hindcast_operator.facts import AttemptFacts, RayJobFacts
+    from hindcast_operator.facts import RayJobFacts
 
     child = "cartpole-bc-t1-1"
     return AttemptFacts(child, ray_job=RayJobFacts(child, uid, owner, is_deleting, created_at=START))
@@ -203,8 +207,6 @@ def test_ray_job_is_adopted_after_lost_status() -> None:
 
 
 def test_refused_creation_is_retried() -> None:
-    from dataclasses import replace
-
     world = World()
     first_decision = world.plan()
     world.write_status(first_decision)
@@ -255,18 +257,49 @@ def test_preempted_attempt_is_queued_again_without_retry() -> None:
     assert (world.state, world.status["runs"][0]["retries"]) == ("Queued", 0)
 
 
-def test_missed_start_deadline_without_known_cause_is_retried() -> None:
+def test_silent_start_with_all_pods_ready_is_retried() -> None:
     world = World()
     world.settle()
     decision = world.start_pods().settle()
     assert decision.requeue_at == world.now.replace(hour=6, minute=30)
     world.advance(1800).settle()
-    assert world.state == "Retrying"
-    assert world.status["runs"][0]["reason"] == "StartDeadlineExceeded"
+    assert (world.state, world.status["runs"][0]["reason"]) == ("Retrying", "NoHeartbeat")
+
+
+WEATHER: dict[str, dict[str, Any]] = {
+    "busy GPUs": {
+        "pods": (make_pod("learner", scheduling_failure="0/1 nodes: 1 Insufficient nvidia.com/gpu."),)
+    },
+    "quota": {
+        "ray_cluster": RayClusterFacts("c", replica_failure='pods "x" is forbidden: exceeded quota: q')
+    },
+    "policy": {"submitter_failure": 'pods "x" is forbidden: violates PodSecurity "restricted"'},
+    "image": {"pods": (make_pod("head", container_wait=("ImagePullBackOff", "no such image")),)},
+    "mount": {"pods": (make_pod("head", mount_failure='configmap "x" not found'),)},
+    "KubeRay away": {},
+}
+
+
+@pytest.mark.parametrize("weather", WEATHER)
+@pytest.mark.parametrize("seconds", [20, 3600, 7 * 24 * 3600])
+def test_weather_is_awaited_and_named_without_limit(weather: str, seconds: float) -> None:
+    """Regression: half an hour of busy GPUs, of a full quota or without KubeRay failed a run for good."""
+    world = World()
+    world.settle()
+    world.update_job(deployment_status="" if weather == "KubeRay away" else "Initializing")
+    world.change_attempt(world.child_name, **WEATHER[weather])
+    decision = world.advance(max(seconds, 60 if weather == "KubeRay away" else 0)).settle()
+    assert world.state == "Starting"
+    assert Reason.from_word(world.find_reason() or "").effect == "waits"
+    assert world.find_reason() != "ClusterStarting"
+    assert decision.requeue_at is None
+    world.change_attempt(world.child_name, ray_cluster=None, submitter_failure=None)
+    world.start_pods().send_report().settle()
+    assert (world.state, world.status["runs"][0]["attempt"]) == ("Running", 1)
 
 
 def test_missed_start_deadline_with_known_cause_fails() -> None:
-    world = World()
+    world = World(runPolicy={"startDeadlineSeconds": 1800})
     world.settle()
     world.update_job(deployment_status="Initializing")
     world.set_pods(
@@ -367,12 +400,12 @@ def test_changed_deadlines_are_passed_to_kuberay() -> None:
     world = make_running_world(runPolicy={"activeDeadlineSeconds": 3600})
     world.edit_spec(runPolicy={"activeDeadlineSeconds": 9000, "ttlSecondsAfterFinished": 60})
     decision = world.reconcile()
-    # activeDeadlineSeconds + startDeadlineSeconds (1800) + BACKSTOP_SECONDS (900)
-    changes = {"activeDeadlineSeconds": 11700, "ttlSecondsAfterFinished": 60}
+    # activeDeadlineSeconds + BACKSTOP_SECONDS (900)
+    changes = {"activeDeadlineSeconds": 9900, "ttlSecondsAfterFinished": 60}
     assert decision.actions == (SetDeadlines(world.child_name, changes),)
     assert world.reconcile().actions == ()
     world.edit_spec(runPolicy={"startDeadlineSeconds": 7200})
-    changes = {"activeDeadlineSeconds": None, "preRunningDeadlineSeconds": 8100, "ttlSecondsAfterFinished": 0}
+    changes = {"activeDeadlineSeconds": None, "ttlSecondsAfterFinished": 0}
     assert world.reconcile().actions == (SetDeadlines(world.child_name, changes),)
     assert world.reconcile().actions == ()
     assert (world.state, len(world.created_children)) == ("Running", 1)
@@ -405,23 +438,196 @@ def test_losses_beyond_backoff_limit_fail() -> None:
 
 
 def test_checkpoint_resets_retries() -> None:
-    world = make_running_world(runPolicy={"backoffLimit": 1})
-    for _ in range(3):
+    world, checkpoint = make_running_world(runPolicy={"backoffLimit": 1}), CHECKPOINT
+    for iteration in (10, 20, 30):
         world.report_end("Lost", "WorkerLost").settle()
         assert (world.state, world.status["runs"][0]["retries"]) == ("Retrying", 0)
         world.advance(60).settle()
         assert world.status["runs"][0]["retries"] == 1
-        world.start_pods().advance(20).send_report(
-            checkpoint=CHECKPOINT
-        ).settle()  # the checkpoint of the previous attempt
+        world.start_pods().advance(20).send_report(checkpoint=checkpoint).settle()  # of the previous attempt
         assert world.status["runs"][0]["retries"] == 1
-        new_checkpoint = CHECKPOINT.model_copy(update={"save_time": format_timestamp(world.now)})
-        world.send_report(checkpoint=new_checkpoint).settle()
+        new_checkpoint = CHECKPOINT.model_copy(update={"iteration": iteration})
+        checkpoint = new_checkpoint
+        world.send_report(checkpoint=checkpoint).settle()
         assert world.status["runs"][0]["retries"] == 0
     world.report_end("Lost", "WorkerLost").settle()
     world.advance(60).settle()
-    world.start_pods().send_report(checkpoint=new_checkpoint).report_end("Lost", "WorkerLost").settle()
+    world.start_pods().send_report(checkpoint=checkpoint).report_end("Lost", "WorkerLost").settle()
     assert (world.state, world.find_reason()) == ("Failed", "BackoffLimitExceeded")
+
+
+def test_recording_forgets_losses_only_beyond_earlier_attempts() -> None:
+    """Regression: losses of a recording were never forgotten, so four lost nodes in a week failed it."""
+    world = World(RECORDING, runPolicy={"backoffLimit": 1})
+    for episodes in (100, 200, 300):
+        world.settle()
+        world.start_pods().send_report(progress=ProgressStatus(episodes=episodes)).settle()
+        world.report_end("Lost", "WorkerLost").settle()
+        assert (world.state, world.status["runs"][0]["retries"]) == ("Retrying", 0)
+        world.advance(60)
+    world.settle()
+    world.start_pods().send_report(progress=ProgressStatus(episodes=300)).report_end(
+        "Lost", "WorkerLost"
+    ).settle()
+    assert (world.state, world.find_reason()) == ("Failed", "BackoffLimitExceeded")
+
+
+@pytest.mark.parametrize("reported", ["WorkerLost", "Terminated", None])
+def test_disrupted_attempt_does_not_count_as_loss(reported: str | None) -> None:
+    world = make_running_world(runPolicy={"backoffLimit": 0})
+    for _ in range(5):
+        head, learner = world.attempt.pods
+        world.set_pods(head, replace(learner, is_disrupted=True, is_deleting=True)).settle()
+        assert world.find_reason("ClusterReady") == "Disrupted"
+        world.set_pods(head).advance(60).send_report().settle()
+        if reported is None:
+            world.finish_job("FAILED").settle()
+            world.advance(10)
+        else:
+            world.report_end("Lost", reported)
+        world.settle()
+        assert (world.state, world.status["runs"][0]["reason"]) == ("Retrying", "Disrupted")
+        world.advance(60).settle()
+        world.start_pods().send_report().settle()
+    assert world.state == "Running"
+
+
+def test_learners_release_gpus_that_wait_for_another_learner() -> None:
+    world = World(learners={"replicas": 2, "gpus": 1}, runPolicy={"backoffLimit": 0})
+    pauses = []
+    for _ in range(6):
+        world.settle()
+        world.update_job(deployment_status="Initializing")
+        waiting = make_pod(
+            "learner", name="b", created_at=world.now, scheduling_failure="Insufficient nvidia.com/gpu"
+        )
+        world.set_pods(
+            make_pod("learner", name="a", created_at=world.now, phase="Running", is_ready=True), waiting
+        )
+        decision = world.settle()
+        assert world.state == "Starting" and decision.requeue_at is not None
+        world.now = decision.requeue_at
+        decision = world.settle()
+        assert (world.state, world.status["runs"][0]["reason"]) == ("Retrying", "GpusReleased")
+        assert world.live_children == [] and decision.requeue_at is not None
+        pauses.append((decision.requeue_at - world.now).total_seconds())
+        world.now = decision.requeue_at
+    assert pauses[0] < 160 and pauses[-1] > 2600
+
+
+def test_learners_without_any_gpu_hold_nothing_and_wait() -> None:
+    world = World(learners={"replicas": 2, "gpus": 1})
+    world.settle()
+    pods = [make_pod("learner", name=name, scheduling_failure="Insufficient nvidia.com/gpu") for name in "ab"]
+    world.update_job(deployment_status="Initializing").set_pods(*pods).settle()
+    assert world.advance(86400).settle().requeue_at is None
+    assert (world.state, world.find_reason()) == ("Starting", "Unschedulable")
+
+
+@pytest.mark.parametrize("has_reached_storage", [False, True])
+def test_storage_away_is_awaited_ever_longer_without_gpus(has_reached_storage: bool) -> None:
+    """Regression: a wrong host name started 2,153 GPU clusters in a week, and the run never said so."""
+    world = World(runPolicy={"backoffLimit": 0})
+    end, num_attempts = world.now + timedelta(days=7), 0
+    world.settle()
+    if has_reached_storage:
+        world.start_pods().send_report(progress=PROGRESS).settle()
+    while world.now < end:
+        world.start_pods().send_report().report_end("Lost", "StorageUnavailable", "no answer").settle()
+        num_attempts += 1
+        is_stalled = num_attempts >= 3 and not has_reached_storage
+        assert world.state == ("Stalled" if is_stalled else "Retrying")
+        assert world.live_children == []
+        world.now = world.settle().requeue_at or end
+        world.settle()
+    assert 100 < num_attempts < 250
+    assert world.state == "Starting", "it goes on by itself once storage is back"
+
+
+def test_creation_that_fails_for_now_is_named() -> None:
+    """Regression: a webhook that was away left the run Pending without a word."""
+    world = World()
+    world.write_status(world.plan())
+    child = "cartpole-bc-t1-1"
+    failure = 'Internal error occurred: failed calling webhook "mrayjob.kb.io": connection refused'
+    world.attempts[child] = AttemptFacts(child, creation_failure=failure)
+    decision = world.plan()
+    assert (decision.status.state, decision.status.conditions[0].reason) == ("Pending", "CreationFailing")
+    assert "mrayjob.kb.io" in (decision.status.message or "")
+    assert [type(action) for action in decision.actions] == [CreateAttempt]
+
+
+# -- reports that do not arrive ------------------------------------------------------------------------------
+@pytest.mark.parametrize("missing", ["ConfigMap", "access"])
+@pytest.mark.parametrize("has_reported", [False, True])
+def test_missing_object_of_live_attempt_is_restored(missing: str, has_reported: bool) -> None:
+    world = make_running_world() if has_reported else World()
+    world.settle()
+    if not has_reported:
+        world.start_pods()
+    change = {"config_map": None} if missing == "ConfigMap" else {"has_access": False}
+    world.change_attempt(world.child_name, **change)
+    world.settle()
+    assert world.attempt.config_map is not None and world.attempt.has_access
+    assert (world.status["runs"][0]["attempt"], len(world.created_children)) == (1, 1)
+    world.advance(60).send_report().settle()
+    assert world.state == "Running"
+
+
+@pytest.mark.parametrize("loss", ["ConfigMap deleted", "ConfigMap restored", "report unreadable"])
+def test_clocks_survive_lost_report(loss: str) -> None:
+    """Regression: without a readable report, no deadline applied, and a hung run held its GPUs for ever."""
+    world = make_running_world()
+    config_map = world.attempt.config_map
+    assert config_map is not None
+    lost_map = None if loss == "ConfigMap deleted" else replace(config_map, report=None, beat="", progress="")
+    if loss == "report unreadable":
+        lost_map = replace(config_map, report=None, report_problem="number cannot be read")
+    world.change_attempt(world.child_name, config_map=lost_map)
+    if loss == "ConfigMap deleted":
+        world.problems = ("the spec is not valid now, so nothing is restored",)
+    decision = world.settle()
+    assert world.state == "Running" and decision.requeue_at is not None
+    if loss == "report unreadable":
+        assert world.find_reason("ClusterReady") == "ReportUnreadable"
+    world.now = decision.requeue_at
+    world.settle()
+    assert world.status["runs"][0]["reason"] == "NoHeartbeat"
+    assert world.live_children == []
+
+
+def test_unreadable_first_report_starts_run() -> None:
+    world = World()
+    world.settle()
+    config_map = replace(world.start_pods().attempt.config_map, beat="1", progress="1", report_problem="x")  # type: ignore[type-var]
+    world.change_attempt(world.child_name, config_map=config_map)
+    world.settle()
+    assert (world.state, world.find_reason("ClusterReady")) == ("Running", "ReportUnreadable")
+
+
+def test_held_verdict_ends_nothing_and_is_named() -> None:
+    world = make_running_world()
+    facts = replace(world.advance(3600).observe(), is_verdict_held=True)
+    decision = plan(facts, DEFAULTS)
+    assert (decision.status.state, decision.actions) == ("Running", ())
+    assert "many runs fell silent" in (decision.status.message or "")
+
+
+@pytest.mark.parametrize(
+    "outcome", [("Lost", "NewerWord"), ("NewerState", "NewerWord"), ("Failed", "NewerWord")]
+)
+def test_outcome_with_unknown_word_is_taken_over(outcome: tuple[str, str]) -> None:
+    world = make_running_world()
+    world.report_end(*outcome).settle()
+    assert world.status["runs"][0]["reason"] == "NewerWord"
+    assert world.status["runs"][0]["outcome"] == ("Failed" if outcome[0] == "Failed" else "Lost")
+    world.status = {
+        **world.status,
+        "newField": {"a": 1},
+        "runs": [{**world.status["runs"][0], "newField": 1}],
+    }
+    world.settle()
+    assert world.state == ("Failed" if outcome[0] == "Failed" else "Retrying")
 
 
 def test_backoff_limit_zero_fails_at_first_loss() -> None:
@@ -549,14 +755,10 @@ def test_state_suspended_requires_deleted_pods() -> None:
 
 
 def make_attempt_with_pod_being_deleted() -> Any:
-    from hindcast_operator.facts import AttemptFacts
-
     return AttemptFacts("cartpole-bc-t1-1", pods=(make_pod("learner", phase="Running", is_deleting=True),))
 
 
 def test_next_attempt_waits_five_minutes_for_unreachable_pod() -> None:
-    from dataclasses import replace
-
     world = make_running_world()
     world.report_end("Lost", "WorkerLost").settle()
     remaining_attempt = make_attempt_with_pod_being_deleted()

@@ -16,11 +16,12 @@ from pipeline_fakes import FakeDataset
 from hindcast import OfflinePreLearner
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.errors import DataError, UserCodeError, WorkerLost
-from hindcast.pipeline.data_workers import DataWorkers
+from hindcast.pipeline.data_workers import DataWorkers, _Worker
 from hindcast.pipeline.executors import Local, UnitInEpoch
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData, Source
 from ray_here import POOL
+from user_errors import raises_user_error
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_here"), pytest.mark.filterwarnings("ignore")]
 
@@ -207,7 +208,7 @@ def test_invalid_data_on_data_worker_names_file_and_row():
         {**dataset.blocks[1].columns, "obs": np.where(np.arange(10)[:, None] == 6, np.nan, 1.0) * np.ones(3)}
     )
     invalid = make_data(dataset, DataWorkers((1, 1), num_cpus=0.5))
-    with pytest.raises(DataError, match=r"file-1\.parquet, row 1 .*'obs' has nan"):
+    with raises_user_error(DataError, "'obs' has nan", path="file-1.parquet", row=1):
         invalid.next()
     invalid.close()
 
@@ -233,3 +234,38 @@ class PlainPreLearn:
 
     def __call__(self, unit, epoch):
         return self.dataset.read(unit)
+
+
+class IdleWorker(_Worker):
+    """A worker that has been idle for an hour until it is assigned a unit."""
+
+    def __init__(self):
+        self.num_units = 0
+        self.is_ended = False
+
+    def is_ready(self):
+        return True
+
+    def load(self):
+        return self.num_units
+
+    def idle_seconds(self):
+        return 0.0 if self.num_units else 3600.0
+
+    def read(self, job, work):
+        self.num_units += 1
+        return "block"
+
+    def end(self):
+        self.is_ended = True
+
+
+def test_idle_worker_that_is_assigned_a_unit_is_not_ended(monkeypatch):
+    """The first worker is busy, so that the unit goes to the second one."""
+    monkeypatch.setattr(_Worker, "load", lambda worker: worker.load())
+    pool = DataWorkers((1, 2))
+    pool._pool += [IdleWorker(), IdleWorker()]
+    pool._pool[0].num_units = 1
+    assert pool._submit(job=[], work=None, is_needed=True) == "block"
+    assert [worker.num_units for worker in pool._pool] == [1, 1]
+    assert not any(worker.is_ended for worker in pool._pool)

@@ -197,6 +197,15 @@ def test_coverage_of_weighted_sequences_is_fraction_of_timesteps(feed_kind, make
     assert mixed_feed.metrics()["coverage"] == 1.0
 
 
+def test_coverage_of_mix_without_recorded_data_is_zero(make_feed):
+    live_feeds = [make_feed("streaming", FakeDataset(UNITS)) for _ in range(2)]
+    for feed in live_feeds:
+        feed.metrics = lambda: {"timesteps_seen": 0.0, "data_wait_seconds": 0.0}
+        feed.epoch_size = feed.epoch_timesteps = 0
+    metrics = MixedFeed([(feed, 1.0) for feed in live_feeds], seed=0, batch_size=5).metrics()
+    assert (metrics["epoch"], metrics["coverage"]) == (0.0, 0.0)
+
+
 @both_feeds
 def test_next_raises_when_loading_fails(feed_kind, make_feed):
     dataset = FakeDataset(UNITS)

@@ -16,10 +16,12 @@ from hindcast.datasets.prepare.reading import Reading
 from hindcast.errors import DataError, SpecError, UserCodeError
 from hindcast.formats.spec import DataSpec
 from hindcast.models.preprocessing import Preprocessing
+from hindcast.pipeline.connectors import BatchConnector, BlockConnector
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData, Source, offline_data_class
 from hindcast.pipeline.targets import Targets
 from hindcast.run.inputs import Input, make_sources
+from user_errors import raises_user_error
 
 UNITS = [[5, 1, 7], [20], [3, 3, 3, 3], [11, 9], [2], [30, 1]]
 STEPS = sum(map(sum, UNITS))
@@ -104,7 +106,7 @@ def test_nan_raises_with_its_location_if_first_epoch_is_validated(make_data):
     dataset = FakeDataset([[4], [3, 5]])
     dataset.blocks[1].columns["obs"][6, 1] = np.nan
     data = make_data(dataset, batch_size=12)
-    with pytest.raises(DataError, match=r"file-1.parquet, row 1 .*t = 2: 'obs' has nan"):
+    with raises_user_error(DataError, "'obs' has nan", path="file-1.parquet", row=1, step=2):
         data.next()
     second_epoch = make_data(dataset, batch_size=12)
     second_epoch.seek(second_epoch.state() | {"feed": second_epoch.state()["feed"] | {"cursor": 12}})
@@ -160,7 +162,7 @@ def test_plan_reports_bytes_of_the_feed(make_data):
 
 @pytest.mark.parametrize("options", [{"residentBudget": "1Ki"}, {"connectors": ["user_steps:Noise"]}])
 def test_impossible_residency_raises(options, make_data):
-    with pytest.raises(SpecError, match=r"spec\.pipeline\.residency is Resident, but"):
+    with raises_user_error(SpecError, "is Resident, but", field="spec.pipeline.residency"):
         make_data(FakeDataset(UNITS), residency="Resident", **options)
 
 
@@ -198,6 +200,28 @@ def test_stochastic_connector_draws_by_unit_and_epoch(make_data):
     assert torch.equal(by_step[0], by_step[2])
     assert not torch.equal(by_step[0], by_step[1])
     assert not are_equal_batches(make_data(dataset, seed=1, **options).next(), epochs[0])
+
+
+class BlockDraw(BlockConnector):
+    stochastic = True
+
+    def __call__(self, block, context):
+        return block.with_columns(
+            {**block.columns, "rewards": 0 * block.columns["rewards"] + context.rng.random()}
+        )
+
+
+class BatchDraw(BatchConnector):
+    stochastic = True
+
+    def __call__(self, batch, context):
+        return {**batch, "draw": torch.full_like(batch["rewards"], context.rng.random())}
+
+
+def test_first_connectors_over_blocks_and_batches_draw_different_numbers(make_data):
+    """The first unit has id 0, and the first batch begins at item 0."""
+    batch = make_data(FakeDataset([[5]]), batch_size=5, connector_objects=[BlockDraw(), BatchDraw()]).next()
+    assert not torch.equal(batch["rewards"], batch["draw"])
 
 
 def test_undeclared_randomness_raises(make_data):
@@ -367,7 +391,7 @@ def test_observation_filter_is_fitted_to_the_data(make_data):
     dataset = FakeDataset(UNITS)
     data = make_data(dataset, batch_size=STEPS, preprocessing=preprocessing)
     data.fit_preprocessing()
-    observations = np.concatenate([block.columns["obs"] for block in dataset.blocks])
+    observations = np.concatenate([block.columns["obs"][block.obs_row] for block in dataset.blocks])
     assert preprocessing.filters["obs"].mean == pytest.approx(observations.mean(0))
     assert preprocessing.filters["obs"].std == pytest.approx(observations.std(0, ddof=1))
     obs = data.next()["obs"]

@@ -5,6 +5,7 @@ import pytest
 
 from hindcast.errors import DataError, SpecError, UserCodeError
 from hindcast.user_code import calling, import_object, import_subclass
+from user_errors import raises_user_error
 
 
 def test_error_within_a_library_names_the_users_line():
@@ -51,7 +52,7 @@ def test_syntax_error_names_its_line(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("path", ["nowhere:X", "json.nowhere:X", "json:Nobody"])
 def test_invalid_import_path_is_a_spec_error(path):
-    with pytest.raises(SpecError, match=r"^spec\.x is "):
+    with raises_user_error(SpecError, "is ", field="spec.x"):
         import_object(path, "spec.x")
 
 

@@ -24,6 +24,7 @@ from hindcast.record.random_policy import RandomActor
 from hindcast.record.runner import Actor, EnvRunner, Episode, episodes_to_block
 from hindcast.record.seeding import reset_seed
 from support import CARTPOLE, WALK, add_position_dependence, episode_hashes, make_policy
+from user_errors import raises_user_error
 
 COMPOSITE = {"id": "toy_environments:Composite"}
 CONTINUOUS = {"id": "toy_environments:Continuous"}
@@ -229,7 +230,7 @@ class TestActions:
         np.testing.assert_array_equal(inputs.argmax(-1), greedy_episodes[0].columns["actions"])
 
     def test_greedy_random_policy_is_refused(self) -> None:
-        with pytest.raises(SpecError, match=r"spec\.policy\.explore"):
+        with raises_user_error(SpecError, field="spec.policy.explore"):
             play_episodes(WALK, explore=False)
 
 

@@ -28,6 +28,7 @@ from hindcast.report.events import Outcome
 from hindcast.report.plots import RecordedReturns, loss_plot, return_plot, time_plot
 from hindcast.report.writing import write_recording_report, write_training_report
 from hindcast.storage.location import resolve
+from layers import slow_except
 
 RESOURCES = """
 apiVersion: hindcast.dev/v1alpha1
@@ -235,6 +236,7 @@ def test_report_contains_the_resource(training_page):
     assert load_resources(yaml_file)[0].resource == training_page.resource
 
 
+@pytest.mark.usefixtures("cached_pictures")
 def test_recording_report_shows_data_and_expert(recording):
     write_dataset()
     write_results("data/_hindcast/policy")
@@ -246,6 +248,7 @@ def test_recording_report_shows_data_and_expert(recording):
     assert any(alt.startswith("The PPO expert passes a return of 450 at 30.7k timesteps") for alt in alts)
 
 
+@pytest.mark.usefixtures("cached_pictures")
 def test_report_escapes_texts(training):
     write_results("runs/clone/r1")
     report = write_training_report(training, training_outcome(message="<script>alert(1)</script> & more"), {})
@@ -254,6 +257,7 @@ def test_report_escapes_texts(training):
     assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; more" in html
 
 
+@pytest.mark.usefixtures("cached_pictures")
 def test_unreadable_data_is_a_problem_in_the_report(training):
     write_results("runs/clone/r1")
     report_page = read_page(write_training_report(training, training_outcome(), {"nowhere": None}))
@@ -261,6 +265,7 @@ def test_unreadable_data_is_a_problem_in_the_report(training):
     assert {path.stem for path in Path("runs/clone/r1/plots").iterdir()} == {"return", "loss", "time"}
 
 
+@pytest.mark.usefixtures("cached_pictures")
 def test_report_of_training_without_evaluation_has_no_returns(training):
     write_dataset()
     lines = write_results("runs/clone/r1")
@@ -272,6 +277,7 @@ def test_report_of_training_without_evaluation_has_no_returns(training):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("cached_pictures")
 def test_plots_of_several_datasets_are_numbered(training):
     write_dataset("one")
     write_dataset("two", num_episodes=10)
@@ -282,6 +288,7 @@ def test_plots_of_several_datasets_are_numbered(training):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("cached_pictures")
 def test_finished_run_keeps_its_report(training, recording):
     write_dataset()
     write_results("runs/clone/r1")
@@ -308,7 +315,7 @@ def test_rendering_is_deterministic(tmp_path):
         assert render(plot, LIGHT) == render(plot, LIGHT)
 
 
-@pytest.mark.parametrize("iterations", [1, 2, 60, 300])
+@pytest.mark.parametrize("iterations", slow_except([1, 60], [1, 2, 60, 300]))
 def test_plots_draw_runs_of_any_length(tmp_path, iterations):
     curves = Curves(write_results(tmp_path, returns=np.linspace(-500, 9000, iterations).tolist()))
     for plot in (return_plot(curves, stop=8000), loss_plot(curves), time_plot(curves)):

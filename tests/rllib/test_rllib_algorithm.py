@@ -180,7 +180,7 @@ class TestTraining:
             config.build_algo()
         assert 'set input_prepare={"cut_off_steps": "Drop"}' in str(error.value)
         assert "column under `input_read_schema`; or" in str(error.value)
-        assert "set ignore_final_observation=True to use zeros" in str(error.value)
+        assert "set ignore_final_observation=True to repeat" in str(error.value)
         config.offline_data(input_prepare={"cut_off_steps": "Drop"})
         with config.build_algo() as algo:
             assert algo.offline_data.epoch_timesteps == 4

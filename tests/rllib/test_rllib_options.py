@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +33,13 @@ from hindcast import (
     RLModule,
     RLModuleSpec,
 )
+from hindcast.api.input import PrepareSpec, Sampler
 from hindcast.api.loading import validate_resource
+from hindcast.api.options import options_of, schemas
 from hindcast.errors import SpecError
 from hindcast.models.rl_module import PolicyModule
 from hindcast.record.callbacks import EPISODE_HOOKS, TRAINING_HOOKS
-from hindcast.rllib.builder.options import OPTIONS, Option, option_table
+from hindcast.rllib.builder.options import OPTIONS, Option, option_table, to_option_name
 from module_toys import Net
 from support import CARTPOLE, record, recording
 
@@ -307,6 +311,91 @@ def test_samples_cover_the_table() -> None:
         *MODEL_SAMPLES,
         *(f"{name}_kwargs" for name in MODEL_SAMPLES if name.endswith("initializer")),
     } == option_names
+
+
+YAML_NAMES = {
+    step
+    for options in OPTIONS.values()
+    for option in options.values()
+    for field in (option.training, option.recording)
+    for step in field.split(".")
+    if step != step.lower()
+} | {to_camel(name) for model in (PrepareSpec, Sampler) for name in model.model_fields if "_" in name}
+INVALID_VALUES = (-1, 1.5, "no such value", "\0", {"no_such_entry": 1}, {}, [[1]], object)
+INDIFFERENT_OPTIONS = {
+    "input_read_sample_batches",
+    "materialize_data",
+    "materialize_mapped_data",
+    "output_write_episodes",
+    "prelearner_use_recorded_module_states",
+    "use_lstm",
+}
+"""Options of which only the truth counts."""
+
+
+def messages_on(configs: Iterable[Callable[[Any], AlgorithmConfig]]) -> Iterator[str]:
+    """Yield the messages of the errors that invalid values cause."""
+    for make_config in configs:
+        for value in INVALID_VALUES:
+            try:
+                make_config(value).to_resource()
+            except SpecError as error:
+                yield from str(error).splitlines()
+
+
+def assert_names_option(name: str, messages: Iterable[str]) -> None:
+    """Check that each message names the option, or an entry of its value, and no field of a resource."""
+    for message in messages:
+        assert name in message, message
+        assert "spec." not in message, message
+        assert YAML_NAMES.isdisjoint(re.findall(r"\w+", message)), message
+
+
+@pytest.mark.parametrize("name", MAPPED_OPTIONS.keys() - {"learner_class"})
+def test_error_on_option_names_it(name: str) -> None:
+    option = MAPPED_OPTIONS[name]
+    bases = [
+        make for make, field in ((bc_config, option.training), (recorder_config, option.recording)) if field
+    ]
+    if option.training.startswith("input.sampler"):
+        bases = [sampler_config]
+    elif name == "output_compress_columns":
+        bases = [lambda: recorder_config().offline_data(output_format="SampleBatch")]
+    elif option.training.startswith("evaluation.offline."):
+        bases = [lambda: bc_config().evaluation(offline_evaluation_input="held")]
+    messages = list(
+        messages_on(partial(lambda base, value: set_option(base(), option, value), base) for base in bases)
+    )
+    assert bool(messages) == (name not in INDIFFERENT_OPTIONS)
+    assert_names_option(name, messages)
+
+
+@pytest.mark.parametrize("name", MODEL_SAMPLES)
+def test_error_on_model_option_names_it(name: str) -> None:
+    messages = list(messages_on([lambda value: bc_config().rl_module(model_config={name: value})]))
+    assert bool(messages) == (name not in INDIFFERENT_OPTIONS)
+    assert_names_option(f"model_config.{name}", messages)
+
+
+@pytest.mark.parametrize("algorithm", schemas())
+def test_error_on_option_of_algorithm_names_it(algorithm: str) -> None:
+    paths = {"output": "out"} if algorithm == "PPO" else {"input_": "data"}
+    for field in options_of(algorithm):
+        name = to_option_name(field)
+        messages = list(
+            messages_on(
+                [
+                    lambda value: (
+                        AlgorithmConfig(algorithm)
+                        .environment("CartPole-v1")
+                        .offline_data(**paths)
+                        .training(**{name: value})  # noqa: B023
+                    )
+                ]
+            )
+        )
+        assert messages, name
+        assert_names_option(name, messages)
 
 
 @pytest.mark.parametrize("name", [name for name, option in MAPPED_OPTIONS.items() if option.training])
@@ -587,11 +676,11 @@ class TestMistakes:
             (lambda: bc_config().offline_data(map_batches_kwargs=2).to_resource(), "expected a dictionary"),
             (
                 lambda: bc_config().offline_data(input_filesystem="nfs").to_resource(),
-                "the file system is 'nfs'",
+                "input_filesystem is 'nfs'",
             ),
             (
                 lambda: bc_config().offline_data(input_filesystem={}).plan(),
-                "the file system is {}: put it in the path",
+                "input_filesystem is {}: put it in the path",
             ),
             (
                 lambda: bc_config().offline_data(input_filesystem=pafs.LocalFileSystem()).to_resource(),
@@ -607,7 +696,7 @@ class TestMistakes:
             ),
             (
                 lambda: bc_config().offline_data(input_={"sampler": 0.5, "a": 0.5}).to_resource(),
-                "spec.input[0].sampler does not apply to BC; it is an option for CQL, DQN",
+                "sampler does not apply to BC; it is an option for CQL, DQN",
             ),
             (
                 lambda: (
@@ -621,7 +710,7 @@ class TestMistakes:
             ),
             (
                 lambda: sampler_config().training(sampler={"episodes": 3}).to_resource(),
-                "spec.input[0].sampler.episodes is not a field",
+                "sampler: 'episodes' is not an option here",
             ),
             (lambda: AlgorithmConfig("DQN").to_resource(), "input_ is missing"),
             (

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import gymnasium as gym
 import numpy as np
 import orjson
 import pytest
@@ -26,9 +27,9 @@ from hindcast.models.policy_files import WEIGHTS
 from hindcast.run.execute import execute
 from hindcast.run.interruption import Interruption
 from hindcast.run.training import offline_trainer
-from layers import repeats
+from layers import repeats, slow_except
 from no_device_reads import NoDeviceReads
-from support import MemoryReporter, StopAfter, record, recording, train, training
+from support import MemoryReporter, StopAfter, record, recording, train, trainable_space, training
 
 ALGORITHM_FILES = Path(__file__).parents[1] / "learn"
 BATCH_SIZE = 24
@@ -79,8 +80,7 @@ SMALL_TRANSFORMER = {
     "lr": 1e-2,
 }
 PRIORITY_OPTIONS = {"prioritizedReplay": True, "nStep": 3, "numQuantiles": 4}
-CASES = {
-    **OUTSIDE_CASES,
+SPECIAL_CASES = {
     "BC": Case("BC", {"lr": 1e-3}),
     "MARWIL": Case("MARWIL", {"lr": 1e-3, "targetsEvery": 4}),
     "IQL": Case("IQL", {}),
@@ -88,7 +88,6 @@ CASES = {
     "DQN with priorities": Case("DQN", PRIORITY_OPTIONS, can_stream=False),
     "DiscreteCQL": Case("DiscreteCQL", {"lr": 1e-3}),
     "CQL": Case("CQL", {"numActions": 2, "lagrangian": True, "bcIters": 11}, data="steered", has_noise=True),
-    "SAC": Case("SAC", {}, data="steered", has_noise=True),
     "SAC that plays": Case(
         "SAC", {}, data="steered", has_noise=True, live_environment="toy_environments:SteeredWalk"
     ),
@@ -98,8 +97,6 @@ CASES = {
         can_stream=False,
         live_environment="toy_environments:Walk",
     ),
-    "TD3BC": Case("TD3BC", {}, data="steered", has_noise=True),
-    "ReBRAC": Case("ReBRAC", {}, data="steered", has_noise=True),
     "DecisionTransformer": Case("DecisionTransformer", {"dropout": 0.0, **SMALL_TRANSFORMER}),
     "DecisionTransformer with dropout": Case(
         "DecisionTransformer", SMALL_TRANSFORMER, data="steered", has_noise=True
@@ -107,7 +104,18 @@ CASES = {
     "FQL": Case("FQL", {"flowSteps": 3}, data="steered", has_noise=True),
     "FQL with chunks": Case("FQL", {"flowSteps": 3, "actionChunk": 3}, data="steered", has_noise=True),
 }
-each_case = pytest.mark.parametrize("name", CASES)
+ACTION_SPACES = {"steered": gym.spaces.Box(-1, 1, (1,)), "walks": gym.spaces.Discrete(2)}
+"""Data -> actions like those in it."""
+DEFAULT_CASES = {
+    name: Case(name, {}, data=data, has_noise=True)
+    for name, algorithm_class in REGISTRY.items()
+    if "OfflineTraining" in algorithm_class.kinds and name not in SPECIAL_CASES
+    for data, space in ACTION_SPACES.items()
+    if trainable_space(name, *ACTION_SPACES.values()) is space
+}
+CASES = {**OUTSIDE_CASES, **SPECIAL_CASES, **DEFAULT_CASES}
+QUICK_CASES = ["BC", "IQL", "CQL", "DQN with priorities", "DecisionTransformer", "custom LSTM BC"]
+each_case = pytest.mark.parametrize("name", slow_except(QUICK_CASES, CASES))
 STREAMING_CASES = [name for name, case in CASES.items() if case.can_stream]
 
 
@@ -183,22 +191,13 @@ def resident_fits(data: dict[str, Path], tmp_path_factory: pytest.TempPathFactor
     return {name: fit(name, tmp_path_factory.mktemp("resident"), data) for name in CASES}
 
 
-def test_cases_cover_every_algorithm() -> None:
-    offline_names = {
-        name for name, algorithm_class in REGISTRY.items() if "OfflineTraining" in algorithm_class.kinds
-    }
-    assert offline_names == {case.path for case in CASES.values()} - {
-        case.path for case in OUTSIDE_CASES.values()
-    }
-
-
 @pytest.mark.parametrize("name", OUTSIDE_CASES)
 def test_algorithm_outside_package_has_fewer_than_150_lines(name: str) -> None:
     file = ALGORITHM_FILES / f"{CASES[name].path.partition(':')[0]}.py"
     assert len(file.read_text().splitlines()) < 150
 
 
-@each_case
+@pytest.mark.parametrize("name", CASES)
 def test_training_lowers_loss(name: str, resident_fits: dict[str, Fit]) -> None:
     first_metrics, *_, last_metrics = (
         result["learners"]["default_policy"] for result in resident_fits[name].results
@@ -221,7 +220,7 @@ def test_lstm_recalls_cue(recall_data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", STREAMING_CASES)
+@pytest.mark.parametrize("name", slow_except(QUICK_CASES, STREAMING_CASES))
 def test_streaming_equals_resident(
     name: str, resident_fits: dict[str, Fit], data: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -230,7 +229,11 @@ def test_streaming_equals_resident(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("name", "budget"), [*((name, None) for name in CASES), *((name, "1Ki") for name in STREAMING_CASES)]
+    ("name", "budget"),
+    slow_except(
+        [(name, None) for name in QUICK_CASES],
+        [*((name, None) for name in CASES), *((name, "1Ki") for name in STREAMING_CASES)],
+    ),
 )
 def test_resume_is_bit_exact(
     name: str, budget: str | None, resident_fits: dict[str, Fit], data: dict[str, Path], tmp_path: Path
@@ -241,7 +244,9 @@ def test_resume_is_bit_exact(
     assert fit(name, tmp_path, data, residentBudget=budget) == resident_fits[name]
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in OUTSIDE_CASES])
+@pytest.mark.parametrize(
+    "name", slow_except(QUICK_CASES, [name for name in CASES if name not in OUTSIDE_CASES])
+)
 def test_update_reads_nothing_from_device(
     name: str, data: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,7 +262,9 @@ def test_update_reads_nothing_from_device(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", [name for name in CASES if name not in OUTSIDE_CASES])
+@pytest.mark.parametrize(
+    "name", slow_except(QUICK_CASES, [name for name in CASES if name not in OUTSIDE_CASES])
+)
 def test_captured_updates_equal_eager_updates(
     name: str,
     resident_fits: dict[str, Fit],
@@ -294,6 +301,7 @@ def test_captured_updates_equal_eager_updates(
     assert num_launches.total() >= NUM_ITERATIONS * UPDATES_PER_ITERATION - 3 * len(num_launches) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["BC", "IQL", "CQL"])
 def test_resume_with_compiled_losses_is_bit_exact(
     name: str,

@@ -12,6 +12,7 @@ from hindcast import BCConfig, Callbacks, PPOConfig
 from hindcast.errors import Interrupted, SpecError, UserCodeError
 from hindcast.report.results import read_results
 from hindcast.storage.location import resolve
+from layers import slow_except
 from support import WALK, StopAfter, read_all, record, recording, train, training
 
 THIS_MODULE = "test_run_callbacks"
@@ -190,7 +191,7 @@ def test_invalid_callbacks_are_reported(
         train(training(tmp_path, walks, **make_spec(name)))
 
 
-@pytest.mark.parametrize("is_parallel", [False, True])
+@pytest.mark.parametrize("is_parallel", slow_except([False], [False, True]))
 def test_evaluation_calls_episode_callbacks(walks: Path, tmp_path: Path, is_parallel: bool) -> None:
     evaluation = {"interval": 1, "duration": 5, "parallelToTraining": is_parallel}
     resource = training(

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 DESIGN = (ROOT / "docs/design.md").read_text()
 PACKAGES = {"hindcast": ROOT / "runtime/hindcast", "hindcast_operator": ROOT / "operator/hindcast_operator"}
 WALKS = {
-    "From Parquet to the loss": ("hindcast", 15),
+    "From Parquet to the loss": ("hindcast", 14),
     "From `kubectl apply` to a RayJob": ("hindcast_operator", 20),
 }
 INTERFACES = {"formats/arrow/layout.py": "formats/layouts.py", "algorithms/bc.py": "learn/algorithm.py"}

@@ -108,12 +108,12 @@ def test_invalid_function_is_reported_with_line(function: Any, error: type[UserE
         call_evaluation_function(function)
     pattern = re.escape(message).replace(r"\{file\}", rf"{re.escape(str(THIS_FILE))}:\d+")
     assert re.search(
-        rf"^spec\.evaluation\.customFunction '__main__:{function.__name__}' .*{pattern}",
+        rf"^spec\.evaluation\.customFunction: '__main__:{function.__name__}' .*{pattern}",
         str(error_info.value),
     )
 
 
 def test_error_of_python_config_names_option(tmp_path: Path) -> None:
     config = BCConfig().environment("CartPole-v1").evaluation(custom_evaluation_function=takes_policy_only)
-    with pytest.raises(SpecError, match=r"^custom_evaluation_function '\w+:takes_policy_only' \("):
+    with pytest.raises(SpecError, match=r"^custom_evaluation_function: '\w+:takes_policy_only' \("):
         config.offline_data(input_=str(tmp_path)).build_algo()

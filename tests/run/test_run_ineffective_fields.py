@@ -65,9 +65,9 @@ def test_evaluation_options_require_environment_or_estimates() -> None:
     assert notes_on_ineffective_fields(resource, is_one_machine=True) == [
         "spec.evaluation.interval has no effect without spec.environment",
         "spec.evaluation.duration has no effect without spec.environment",
+        "spec.evaluation.offline.gamma has no effect without spec.evaluation.offline.estimates",
         "spec.evaluation.offline.clip has no effect without estimates by importance sampling",
         "spec.evaluation.offline.modelUpdates has no effect without the estimates dm, dr or wdr",
-        "spec.evaluation.offline.gamma has no effect without evaluation.offline.estimates",
     ]
     evaluation = {"offline": offline | {"estimates": ["dr"]}}
     assert (

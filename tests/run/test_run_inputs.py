@@ -80,6 +80,15 @@ class RowMappingPreLearner(OfflinePreLearner):
         raise NotImplementedError
 
 
+def test_pre_learner_receives_format_of_each_input(tmp_path: Path) -> None:
+    sources = [{"path": "rows"}, {"path": "batches", "format": "SampleBatch"}]
+    pipeline = {"preLearner": f"{__name__}:{RowMappingPreLearner.__name__}"}
+    resource = training(tmp_path, "rows", environment=WALK, input=sources, pipeline=pipeline)
+    inputs = resolve_inputs(resource, FileReferences({}))
+    configs = [TrainingConfig(input_.reading.options.mapper_training) for input_ in inputs]
+    assert [config.input_read_sample_batches for config in configs] == [False, True]
+
+
 def test_offline_data_class_and_pre_learner_receive_options_of_training(tmp_path: Path) -> None:
     configs = {}
     for field, component_class in (("offlineData", CustomOfflineData), ("preLearner", RowMappingPreLearner)):

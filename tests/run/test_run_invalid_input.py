@@ -229,16 +229,16 @@ class TestData:
             run(folder)
         assert str(file) in message_of(error)
 
-    def test_float_actions_in_discrete_space_are_refused(
+    def test_fractional_actions_in_discrete_space_are_refused(
         self, run: Callable[..., None], walks: Path, tmp_path: Path
     ) -> None:
-        def convert_to_float(columns: dict[str, np.ndarray]) -> None:
-            columns["actions"] = columns["actions"].astype(np.float32)
+        def add_half(columns: dict[str, np.ndarray]) -> None:
+            columns["actions"] = columns["actions"].astype(np.float32) + 0.5
 
-        folder = write_changed_copy(walks, tmp_path / "data", convert_to_float)
+        folder = write_changed_copy(walks, tmp_path / "data", add_half)
         with pytest.raises(DataError) as error:
             run(folder)
-        assert re.search(r"'actions' is float32", message_of(error))
+        assert re.search(r"'actions' has \d\.5, expected an integer", message_of(error))
 
     def test_missing_actions_are_named(self, run: Callable[..., None], walks: Path, tmp_path: Path) -> None:
         folder = write_changed_copy(walks, tmp_path / "data", lambda columns: columns.pop("actions"))

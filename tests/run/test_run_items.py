@@ -13,6 +13,7 @@ from hindcast.errors import Interrupted, UserError
 from hindcast.learn.checkpoint import CheckpointStore
 from hindcast.run.interruption import Interruption
 from hindcast.storage.location import resolve
+from layers import slow_except
 from support import StopAfter, train, training
 
 TOYS: dict[str, dict[str, Any]] = {
@@ -72,7 +73,7 @@ def test_streaming_equals_resident(toy: str, walks: Path, tmp_path: Path) -> Non
 
 
 @toys
-@pytest.mark.parametrize("residency", ["Resident", "Streaming"])
+@pytest.mark.parametrize("residency", slow_except(["Streaming"], ["Resident", "Streaming"]))
 @stops
 def test_stopped_training_equals_uninterrupted_training(
     toy: str, residency: str, stop: type[StopAfter], walks: Path, tmp_path: Path

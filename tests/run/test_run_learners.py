@@ -22,6 +22,7 @@ from hindcast.run.placement import LOCAL, choose_learner_device
 from hindcast.run.training.offline_trainer import make_offline_trainer
 from hindcast.run.training.trainer import Trainer
 from support import MemoryReporter, StopAfter, train, training
+from user_errors import raises_user_error
 
 
 @pytest.fixture
@@ -78,7 +79,7 @@ class TestDevice:
     @pytest.mark.parametrize("is_one_machine", [True, False])
     def test_missing_cuda_device_is_refused(self, cuda: Any, is_one_machine: bool) -> None:
         cuda(0)
-        with pytest.raises(NoCudaDevice, match=r"spec\.learners\.device: cuda was requested"):
+        with raises_user_error(NoCudaDevice, "cuda was requested", field="spec.learners.device"):
             choose_learner_device(LearnersSpec(device="cuda"), is_one_machine)
 
     def test_clamp_is_reported_by_run(
@@ -154,7 +155,7 @@ class TestGlobalBatch:
 
     def test_uneven_shards_are_noted(self, tmp_path: Path, walks: Path) -> None:
         trainer = make_trainer_of_rank(training(tmp_path, walks), walks, Shard(0, 3), initial_num_learners=2)
-        assert trainer.notes == [
+        assert list(map(str, trainer.notes)) == [
             "3 learners share the batch of 64 timesteps; its size was fixed when the run started with 2",
             "a batch of 64 timesteps is divided among 3 learners: shards differ by one and are weighted by size",
         ]
@@ -162,7 +163,9 @@ class TestGlobalBatch:
         assert len(trainer.experience.next()["obs"]) == 21
 
     def test_batch_smaller_than_number_of_learners_is_refused(self, tmp_path: Path, walks: Path) -> None:
-        with pytest.raises(SpecError, match=r"spec\.learners\.replicas is 40, but a batch has 32 timesteps"):
+        with raises_user_error(
+            SpecError, "is 40, but a batch has 32 timesteps", field="spec.learners.replicas"
+        ):
             make_trainer_of_rank(training(tmp_path, walks), walks, Shard(0, 40), initial_num_learners=1)
 
 

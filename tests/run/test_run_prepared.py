@@ -19,6 +19,7 @@ from hindcast.run.inputs import open_inputs, resolve_inputs
 from hindcast.run.interruption import Interruption
 from hindcast.run.planning import plan
 from support import WALK, MemoryReporter, record, recording, training
+from user_errors import raises_user_error
 
 
 @pytest.fixture(autouse=True)
@@ -170,8 +171,8 @@ def test_builder_ignores_run_folder_of_same_name(
 
 def test_mapped_format_without_class_is_refused(tmp_path: Path) -> None:
     resource = training(tmp_path / "run", tmp_path, input=[{"path": str(tmp_path), "format": "Images"}])
-    with pytest.raises(
-        SpecError, match=r"spec.input\[0\].format is Images: set spec.pipeline.preLearner to the class"
+    with raises_user_error(
+        SpecError, "is Images: set spec.pipeline.preLearner to the class", field="spec.input[0].format"
     ):
         resolve_inputs(resource, FileReferences({}))
 

@@ -42,6 +42,7 @@ from support import (
     training,
 )
 from toy_environments import Walk
+from user_errors import raises_user_error
 
 COMPOSITE = {"id": "toy_environments:Composite"}
 EXPERT = {
@@ -119,18 +120,27 @@ class TestDataset:
         assert json.loads(block.columns["infos"][0]) == {"t": 0, "names": ["a", "b"]}
         assert episode_indices(tmp_path) == list(range(40))
 
-    @pytest.mark.parametrize("replicas", [1, 2])
-    def test_non_finite_rewards_are_noted_once(self, replicas: int, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("replicas", "what", "noun", "t"),
+        [
+            (1, "infinite", "rewards", 1),
+            pytest.param(2, "infinite", "rewards", 1, marks=pytest.mark.slow),
+            (1, "infinite obs", "observations", 2),
+        ],
+    )
+    def test_non_finite_numbers_are_noted_once(
+        self, replicas: int, what: str, noun: str, t: int, tmp_path: Path
+    ) -> None:
         reporter = MemoryReporter()
-        environment = {"id": "toy_environments:FaultyEnv", "kwargs": {"what": "infinite"}}
+        environment = {"id": "toy_environments:FaultyEnv", "kwargs": {"what": what}}
         resource = recording(
             tmp_path, environment=environment, runners={"replicas": replicas, "envsPerRunner": 4}
         )
         record(resource, reporter=reporter)
         assert episode_indices(tmp_path) == list(range(40))
-        (note,) = [note for note in reporter.notes if "rewards" in note]
-        assert "'toy_environments:FaultyEnv' returned rewards that are NaN or infinite in " in note
-        assert re.search(r"\(first: [0-9a-f]{8}-[0-9]{8}, t = 1\)", note)
+        (note,) = [note for note in reporter.notes if noun in note]
+        assert f"'toy_environments:FaultyEnv' returned {noun} that are NaN or infinite in " in note
+        assert re.search(rf"\(first: [0-9a-f]{{8}}-[0-9]{{8}}, t = {t}\)", note)
 
     def test_missing_infos_take_no_space(self, walks: Path) -> None:
         for file in walks.glob("*.parquet"):
@@ -549,7 +559,7 @@ class TestPolicy:
 
     def test_expert_with_missing_initial_checkpoint_is_refused(self, tmp_path: Path) -> None:
         expert = {**EXPERT, "initialCheckpoint": "nowhere"}
-        with pytest.raises(DataError, match=r"spec\.policy\.train\.initialCheckpoint: .*nowhere"):
+        with raises_user_error(DataError, "nowhere", field="spec.policy.train.initialCheckpoint"):
             record(recording(tmp_path / "data", policy={"train": expert}))
 
 

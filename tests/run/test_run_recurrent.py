@@ -17,6 +17,7 @@ from hindcast.evaluate.environment import evaluate_policy
 from hindcast.models.policy import Policy
 from hindcast.run.interruption import Interruption
 from support import StopAfter, episode_hashes, leftovers, read_all, record, recording, train, training
+from user_errors import raises_user_error
 
 RECALL = {"id": "toy_environments:Recall"}
 each_cell = pytest.mark.parametrize("cell", ["lstm", "gru"])
@@ -191,5 +192,7 @@ def test_algorithm_on_single_timesteps_refuses_recurrent_policy(recall_data: Pat
 
 
 def test_recording_states_of_stateless_policy_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"spec\.output\.recurrentStates: the policy has no recurrent state"):
+    with raises_user_error(
+        SpecError, "the policy has no recurrent state", field="spec.output.recurrentStates"
+    ):
         record(recording(tmp_path, output={"recurrentStates": True}))

@@ -34,6 +34,7 @@ from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import resolve
 from support import WALK, MemoryReporter, StopAfter, make_policy, record, recording, train, training
 from toy_pipeline import ObservationLog
+from user_errors import raises_user_error
 
 NUM_STEPS = 1000
 
@@ -242,8 +243,8 @@ class TestStop:
         )
         trainer.begin()
         assert trainer.iterate()["num_updates_lifetime"] == 5
-        with pytest.raises(
-            SpecError, match=r"spec\.stop: the training ended at update 5; raise spec\.stop to continue"
+        with raises_user_error(
+            SpecError, r"the training ended at update 5; raise spec\.stop to continue", field="spec.stop"
         ):
             trainer.iterate()
         assert trainer.iteration == 1
@@ -439,9 +440,11 @@ class TestContinuation:
         "evaluation",
         [
             {"duration": 5},
-            {"interval": 1, "duration": 5},
-            {"interval": 2, "duration": 5},
-            {"offline": {"heldOut": 0.4, "estimates": ["wis"], "explore": True}},
+            pytest.param({"interval": 1, "duration": 5}, marks=pytest.mark.slow),
+            pytest.param({"interval": 2, "duration": 5}, marks=pytest.mark.slow),
+            pytest.param(
+                {"offline": {"heldOut": 0.4, "estimates": ["wis"], "explore": True}}, marks=pytest.mark.slow
+            ),
             {"offline": {"heldOut": 0.4, "estimates": ["wis"], "explore": True, "interval": 1}},
         ],
         ids=[
@@ -562,7 +565,7 @@ class TestContinuation:
         ("first_evaluation", "second_evaluation"),
         [
             ({"interval": 1, "duration": 1}, {"interval": 1, "duration": 20, "explore": True}),
-            (
+            pytest.param(
                 {"offline": {"heldOut": 0.4, "interval": 1, "estimates": ["dm"], "modelUpdates": 300}},
                 {
                     "offline": {
@@ -573,6 +576,7 @@ class TestContinuation:
                         "gamma": 0,
                     }
                 },
+                marks=pytest.mark.slow,
             ),
         ],
         ids=["returns", "estimates"],
@@ -772,7 +776,7 @@ class TestInitialCheckpoint:
     )
     def test_other_model_is_refused(self, tmp_path: Path, walks: Path, model: dict[str, Any]) -> None:
         make_policy(WALK).save(tmp_path / "policy")
-        with pytest.raises(SpecError, match=r"spec\.initialCheckpoint: .*model"):
+        with raises_user_error(SpecError, "model", field="spec.initialCheckpoint"):
             self.train_from(tmp_path / "runs", walks, tmp_path / "policy", model=model)
 
     @pytest.mark.parametrize(
@@ -911,7 +915,7 @@ class TestInitialCheckpoint:
             assert torch.equal(tensor, policy.values.state_dict()[name]), name
 
     def test_missing_initial_checkpoint_is_named(self, tmp_path: Path, walks: Path) -> None:
-        with pytest.raises(DataError, match=r"spec\.initialCheckpoint: .*nowhere"):
+        with raises_user_error(DataError, "nowhere", field="spec.initialCheckpoint"):
             self.train_from(tmp_path / "runs", walks, tmp_path / "nowhere")
 
 

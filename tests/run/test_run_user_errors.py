@@ -20,6 +20,7 @@ from hindcast.run.execute import execute
 from hindcast.run.training.algorithm import make_algorithm
 from hindcast.storage.location import resolve
 from support import WALK, MemoryReporter, read_all, record, recording, train, training
+from user_errors import raises_user_error
 
 ALGORITHMS_WITH_REWARDS = [
     name for name in algorithms("OfflineTraining") if "rewards" in build(name, {}).needs().columns
@@ -116,7 +117,7 @@ def test_missing_initial_checkpoint_is_refused_before_data_are_opened(tmp_path: 
 
 def test_missing_option_of_custom_algorithm_is_named(walks: Path, tmp_path: Path) -> None:
     resource = training(tmp_path / "runs", walks, algorithm="algorithm_toys:WithRequiredOption", config={})
-    with pytest.raises(SpecError, match=r"^spec\.customConfig\.z is missing$"):
+    with raises_user_error(SpecError, "is missing$", field="spec.customConfig.z"):
         make_algorithm(resource)
 
 

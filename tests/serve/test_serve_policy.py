@@ -6,7 +6,10 @@ import http.client
 import json
 import logging
 import socket
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -46,6 +49,18 @@ def server(policy: Policy, tmp_path: Path) -> Iterator[PolicyServer]:
 def http_server(server: PolicyServer) -> Iterator[HttpServer]:
     """Serve `server` over HTTP; requests may have 1,000 bytes."""
     with HttpServer(server, TOKEN, max_body_bytes=1000) as http_server:
+        yield http_server
+
+
+@pytest.fixture(scope="module")
+def shared_http_server(policy: Policy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
+    """Serve a policy whose episode "r" has an action; requests may have 1,000 bytes."""
+    with (
+        PolicyServer(policy, tmp_path_factory.mktemp("shared") / "log") as server,
+        HttpServer(server, TOKEN, max_body_bytes=1000) as http_server,
+    ):
+        server.start_episode("r")
+        server.log_action("r", np.zeros(4), 0, action_logp=0.0)
         yield http_server
 
 
@@ -193,6 +208,32 @@ def test_repeated_request_counts_once(server: PolicyServer, http_server: HttpSer
     assert (block.length.tolist(), block.columns["rewards"].tolist()) == ([1], [1.0])
 
 
+def test_same_requests_at_the_same_time_are_executed_once_before_close(
+    server: PolicyServer, http_server: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, may_return = [], threading.Event()
+
+    def end_episode(**arguments: Any) -> None:
+        calls.append(arguments)
+        may_return.wait()
+
+    monkeypatch.setattr(server, "end_episode", end_episode)
+    document = json.dumps({"episode_id": "a", "observation": [0, 0, 0, 0]})
+    with ThreadPoolExecutor() as pool:
+        answers = [
+            pool.submit(send_request, http_server, "end_episode", document, Idempotency_Key="one")
+            for _ in range(3)
+        ]
+        while not calls:
+            time.sleep(0.01)
+        assert send_request(http_server, "unknown", "{}")[0] == 404  # other requests do not wait
+        closing = pool.submit(http_server.close)
+        may_return.set()
+        closing.result()
+        assert [answer.result() for answer in answers] == [(200, {})] * 3
+    assert len(calls) == 1
+
+
 @pytest.mark.parametrize(
     ("method", "body", "expected"),
     [
@@ -224,15 +265,13 @@ def test_repeated_request_counts_once(server: PolicyServer, http_server: HttpSer
     ],
 )
 def test_invalid_request_is_answered_with_one_line(
-    method: str, body: str, expected: tuple[int, str], server: PolicyServer, http_server: HttpServer
+    method: str, body: str, expected: tuple[int, str], shared_http_server: HttpServer
 ) -> None:
-    server.start_episode("r")
-    server.log_action("r", np.zeros(4), 0, action_logp=0.0)
-    status, document = send_request(http_server, method, body)
+    status, document = send_request(shared_http_server, method, body)
     assert status == expected[0]
     assert expected[1] in document["error"]
     assert "\n" not in document["error"]
-    send_request(http_server, "start_episode", "{}")  # the server still answers
+    assert send_request(shared_http_server, "start_episode", "{}")[0] == 200
 
 
 def test_wrong_token_is_refused_and_not_echoed(
@@ -266,27 +305,62 @@ def test_wrong_token_is_refused_and_not_echoed(
     [
         (b"nonsense\r\n\r\n", b"400"),
         (b"POST /health SPDY/3\r\n\r\n", b"400"),
-        (b"PUT /health HTTP/1.1\r\n\r\n", b"501"),
-        (b"GET /health HTTP/1.1\r\nX: " + b"x" * (1 << 17) + b"\r\n\r\n", b"431"),
-        (b"GET /health HTTP/1.1\r\n" + b"".join(b"X%d: 1\r\n" % n for n in range(200)) + b"\r\n", b"431"),
+        (b"PUT /health HTTP/1.1\r\nConnection: close\r\n\r\n", b"405"),
+        (b"GET /health HTTP/1.1\r\nX: " + b"x" * (1 << 20) + b"\r\n\r\n", b"400"),
         (b"GET /health HTTP/1.0\r\n\r\n", b"200"),
         (b"GET /health HTTP/1.1\r\nCONNECTION: Close\r\n\r\n", b"200"),
     ],
-    ids=["no request", "another protocol", "another verb", "a long line", "many headers", "1.0", "closes"],
+    ids=["no request", "another protocol", "another verb", "large headers", "1.0", "closes"],
 )
 def test_raw_request_is_answered_and_connection_closed(
-    http_server: HttpServer, request_: bytes, status: bytes
+    shared_http_server: HttpServer, request_: bytes, status: bytes
 ) -> None:
-    with socket.create_connection((http_server.host, http_server.port), timeout=10) as connection:
+    address = (shared_http_server.host, shared_http_server.port)
+    with socket.create_connection(address, timeout=10) as connection:
         connection.sendall(request_)
         with suppress(ConnectionResetError):  # the server may close before it has read the whole request
             answer = connection.makefile("rb").readline()
             assert answer.split()[1] == status
 
 
-def test_health_check_answers(http_server: HttpServer) -> None:
-    connection = http.client.HTTPConnection(http_server.host, http_server.port, timeout=10)
-    for path, status in (("/health", 200), ("/else", 404)):
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"", b""),
+        (b"GET /health HTTP/1.1\r\nX: ", b""),
+        (
+            b"POST /start_episode HTTP/1.1\r\nContent-Length: 5\r\nAuthorization: Bearer a token\r\n\r\n",
+            b"408",
+        ),
+    ],
+    ids=["nothing", "part of the headers", "part of the request"],
+)
+def test_connection_without_complete_request_is_closed(
+    request_: bytes, status: bytes, server: PolicyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hindcast.serve.http_server._IDLE_TIMEOUT_SECONDS", 0.1)
+    with (
+        HttpServer(server, TOKEN) as http_server,
+        socket.create_connection((http_server.host, http_server.port), timeout=10) as connection,
+    ):
+        connection.sendall(request_)
+        assert connection.makefile("rb").read().partition(b"HTTP/1.1 ")[2][:3] == status
+
+
+def test_request_without_length_is_limited_too(shared_http_server: HttpServer) -> None:
+    connection = http.client.HTTPConnection(shared_http_server.host, shared_http_server.port, timeout=10)
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    for size, status in ((100, 400), (101, 413)):  # the document is spaces, which is not JSON
+        connection.request("POST", "/get_action", iter([b" " * 10] * size), headers, encode_chunked=True)
+        response = connection.getresponse()
+        response.read()
+        assert response.status == status
+    connection.close()
+
+
+def test_health_check_answers(shared_http_server: HttpServer) -> None:
+    connection = http.client.HTTPConnection(shared_http_server.host, shared_http_server.port, timeout=10)
+    for path, status in (("/health", 200), ("/else", 405)):
         connection.request("GET", path)
         response = connection.getresponse()
         response.read()

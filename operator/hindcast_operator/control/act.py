@@ -119,26 +119,38 @@ class Applier:
         startup = self._startups[resource.uid][action.attempt.ray_job_name]
         if startup.is_backing_off():
             return False
+        job = self._cache.child(kinds.RAY_JOB, resource.key.namespace, action.attempt.ray_job_name)
+        has_job = job is not None and _is_current(job, resource)
         try:
             for manifest in build(action.resource, action.attempt):
-                await self._ensure_object(resource, manifest)
+                await self._ensure_object(resource, manifest, has_job)
         except _NameConflict as conflict:
             startup.blocker = (conflict.kind, conflict.name)
-            return startup.record_failure(conflict=str(conflict), refusal=None)
+            return startup.record_failure(conflict=str(conflict))
         except ApiError as error:
             # A namespace that is being deleted answers 403 too, but the user cannot resolve that.
-            if error.code not in _REFUSAL_CODES or "is being terminated" in error.message:
+            if error.code in (0, 401, 429) or "is being terminated" in error.message:
                 raise
-            return startup.record_failure(conflict=None, refusal=error.message[:1000])
+            if "strict decoding error: unknown field" in error.message:
+                old_kuberay = (
+                    f"KubeRay is older than 1.5, or its CRDs are; upgrade it ({error.message[:500]})"
+                )
+                return startup.record_failure(refusal=old_kuberay)
+            if error.code in _REFUSAL_CODES:
+                return startup.record_failure(refusal=error.message[:1000])
+            return startup.record_failure(failure=error.message[:1000])
         return startup.record_success()
 
-    async def _ensure_object(self, resource: Resource, manifest: dict[str, Any]) -> None:
-        """Create an object of an attempt, or update it if it exists. An existing RayJob is left as it is."""
+    async def _ensure_object(self, resource: Resource, manifest: dict[str, Any], has_job: bool) -> None:
+        """Create an object of an attempt, or update it if it exists.
+
+        An existing RayJob is left as it is, and with it the ConfigMap, which its pods may already have read.
+        """
         kind, name = kinds.KINDS_BY_NAME[manifest["kind"]], manifest["metadata"]["name"]
         namespace = resource.key.namespace
         child = self._cache.child(kind, namespace, name)
         exists = child is not None and _is_current(child, resource)
-        if exists and kind is kinds.RAY_JOB:
+        if exists and has_job:
             return
         raw = await (self._adopt if exists else self._create_or_adopt)(resource, kind, manifest)
         if kind in kinds.WATCHED_KINDS:

@@ -116,12 +116,12 @@ class Api:
         try:
             return await self.call("GET", kind.path(namespace, name))
         except ApiError as error:
-            if error.code == 404:
+            if error.reason == "NotFound":  # a kind that the API server does not serve now is another 404
                 return None
             raise
 
     async def list_all(
-        self, kind: ObjectKind, namespace: str | None, metadata_only: bool
+        self, kind: ObjectKind, namespace: str | None, metadata_only: bool = False
     ) -> AsyncIterator[Object]:
         """Yield all objects of a kind that match its selector. They are read in pages of 200.
 

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from hindcast_operator import extract, names
 from hindcast_operator.control import kinds
@@ -69,12 +68,11 @@ class Cache:
     The operator's own writes are added immediately, and a newer version is never replaced by an older one.
     """
 
-    def __init__(self, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(self) -> None:
         self.resources: dict[Key, Resource] = {}
         self._children: dict[Key, Child] = {}
         self._children_by_owner: dict[Key, dict[Key, Child]] = {}
         self._referrers_by_target: dict[Key, set[Key]] = {}
-        self._clock = clock
 
     def children(self, owner: Key) -> Iterable[Child]:
         """Return the cached objects with labels that name the resource `owner`."""
@@ -165,23 +163,11 @@ class Cache:
             return set()
         if previous is not None:
             self._drop_child(previous)
-        child = Child(key, metadata["uid"], version, owner, attempt, self._extract_facts(kind, raw, previous))
+        child = Child(key, metadata["uid"], version, owner, attempt, _EXTRACTORS[kind](raw))
         self._children[key] = child
         self._children_by_owner.setdefault(owner, {})[key] = child
         is_unchanged = previous is not None and previous.owner == owner and previous.facts == child.facts
         return set() if is_unchanged else {owner}
-
-    def _extract_facts(self, kind: ObjectKind, raw: Raw, previous: Child | None) -> ChildFacts:
-        if kind is kinds.RAY_JOB:
-            return extract.ray_job_facts(raw)
-        if kind is kinds.RAY_CLUSTER:
-            return extract.ray_cluster_facts(raw)
-        if kind is kinds.POD:
-            return extract.pod_facts(raw)
-        previous_facts = previous.facts if previous is not None else None
-        return extract.config_map_facts(
-            raw, previous_facts if isinstance(previous_facts, ConfigMapFacts) else None, self._clock()
-        )
 
     def _drop_child(self, child: Child) -> None:
         del self._children[child.key]
@@ -196,6 +182,14 @@ class Cache:
             referrers.discard(resource.key)
             if not referrers:
                 self._referrers_by_target.pop(target, None)
+
+
+_EXTRACTORS: Final[Mapping[ObjectKind, Callable[[Raw], ChildFacts]]] = {
+    kinds.RAY_JOB: extract.ray_job_facts,
+    kinds.RAY_CLUSTER: extract.ray_cluster_facts,
+    kinds.POD: extract.pod_facts,
+    kinds.CONFIG_MAP: extract.config_map_facts,
+}
 
 
 def find_references(key: Key, spec: Raw) -> list[Key]:

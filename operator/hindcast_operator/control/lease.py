@@ -127,7 +127,16 @@ class LeaderLease:
     async def _renew(self) -> None:
         assert self._lease is not None
         self._lease["spec"]["renewTime"] = _timestamp()
-        self._lease = await self._replace(self._lease)
+        try:
+            self._lease = await self._replace(self._lease)
+        except ApiError as error:
+            if error.code != 409:
+                raise
+            # The answer to the last renewal may have been lost: then the Lease is newer, and still this replica's.
+            lease = await self._api.get(LEASE, self._options.namespace, self._options.name)
+            if lease is None or (lease.get("spec") or {}).get("holderIdentity") != self.identity:
+                raise
+            self._lease = lease
 
     async def _replace(self, lease: dict[str, Any]) -> dict[str, Any]:
         timeout = aiohttp.ClientTimeout(total=max(self._options.seconds / 3, 1.0))

@@ -20,6 +20,9 @@ API_ERRORS = Counter(
     "hindcast_api_errors", "Answers of the API server other than 2xx; code none: no answer.", ["code"]
 )
 WRITES = Counter("hindcast_writes", "Writes that the API server accepted.", ["what"])
+VERDICTS_HELD = Counter(
+    "hindcast_verdicts_held", "Silent attempts that were not ended, because many fell silent at once."
+)
 WATCH_STARTS = Counter("hindcast_watch_starts", "Starts of the watches, including the first.")
 OBJECTS = Gauge("hindcast_objects", "Resources by kind and state.", ["kind", "state"])
 RUN_SECONDS = Histogram(

@@ -1,17 +1,18 @@
 """Observation of one resource: facts from the cache, and from objects that no watch reports."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, Literal
 
 from pydantic import ValidationError
 
 from hindcast.api import Resource, validate_resource
-from hindcast.api.attempt import ResolvedInput
+from hindcast.api.attempt import MAX_REPORT_INTERVAL_SECONDS, ResolvedInput
 from hindcast.api.run_policy import RunPolicy
 from hindcast.errors import SpecError
+from hindcast_operator import names
 from hindcast_operator.control import cache, kinds
 from hindcast_operator.control.api import Api
 from hindcast_operator.control.cache import Cache, Child, Key
@@ -34,6 +35,8 @@ _DELETION_CHECK_SECONDS: Final = 30.0
 """Interval between checks of a pod that is being deleted. On a node that does not answer, the pod stays, and the watch
 reports no further change."""
 _FINAL_STATUSES: Final = frozenset({"Complete", "Failed"})
+_SILENCE_SECONDS: Final = 2.0 * MAX_REPORT_INTERVAL_SECONDS
+"""After this time without a report, the objects through which the attempt reports are read."""
 
 CheckedResource = tuple[Resource | None, tuple[str, ...]]
 """The resource as a model and no problems, or None and the problems of its spec."""
@@ -42,8 +45,11 @@ CheckedResource = tuple[Resource | None, tuple[str, ...]]
 class Observer:
     """Collects the facts about a resource at one moment."""
 
-    def __init__(self, api: Api, cluster_cache: Cache, startups: Startups) -> None:
+    def __init__(
+        self, api: Api, cluster_cache: Cache, startups: Startups, clock: Callable[[], datetime]
+    ) -> None:
         self._api = api
+        self._clock = clock
         self._cache = cluster_cache
         self._startups = startups
         self._validations: dict[Key, tuple[Any, CheckedResource]] = {}
@@ -55,10 +61,13 @@ class Observer:
         snapshot = self._cache.resources.get(key)
         if snapshot is None:
             return None
-        now = datetime.now(UTC)
+        now = self._clock()
         resource, problems = self._validate(snapshot)
         await self._refresh_reports(snapshot)
         children_by_attempt = self._children_by_attempt(snapshot, resource)
+        startups = self._startups[snapshot.uid]
+        for name in startups.keys() - children_by_attempt.keys():
+            del startups[name]
         attempts = {
             name: await self._observe_attempt(snapshot, name, children_by_attempt[name], now)
             for name in children_by_attempt
@@ -113,6 +122,30 @@ class Observer:
             if raw is not None:
                 self._cache.put(kinds.CONFIG_MAP, raw)
 
+    async def read_live(self, facts: Facts) -> None:
+        """Read the objects of a resource's attempts from the API server into the cache.
+
+        A verdict that ends an attempt is made again afterwards: the watches may be late.
+        """
+        key = Key(facts.kind, facts.namespace, facts.name)
+        for name in facts.attempts:
+            for kind in (kinds.RAY_JOB, kinds.CONFIG_MAP):
+                child = self._cache.child(kind, key.namespace, name)
+                raw = await self._api.get(kind, key.namespace, name)
+                if raw is not None:
+                    self._cache.put(kind, raw)
+                elif child is not None:
+                    self._cache.remove(kind, key.namespace, name, child.uid)
+        pods = [child for child in self._cache.children(key) if isinstance(child.facts, PodFacts)]
+        labels = f"{names.KIND_LABEL}={facts.kind},{names.NAME_LABEL}={facts.name}"
+        live_uids = set()
+        async for raw in self._api.list_all(replace(kinds.POD, selector=labels), key.namespace):
+            live_uids.add(raw["metadata"]["uid"])
+            self._cache.put(kinds.POD, raw)
+        for pod in pods:
+            if pod.uid not in live_uids:
+                self._cache.remove(kinds.POD, pod.key.namespace, pod.key.name, pod.uid)
+
     def _children_by_attempt(
         self, snapshot: cache.Resource, resource: Resource | None
     ) -> dict[str, list[Child]]:
@@ -139,12 +172,39 @@ class Observer:
         startup = self._startups[snapshot.uid][name]
         await self._check_blocker(snapshot, startup)
         attempt = _attempt_facts(name, children, startup)
-        if not is_starting(attempt):
-            return attempt
-        if startup.should_read_events():
-            await read_events(self._api, snapshot.key.namespace, attempt, startup, now)
-        pods = tuple(replace(pod, mount_failure=startup.mount_failures.get(pod.name)) for pod in attempt.pods)
-        return replace(attempt, submitter_failure=startup.submitter_failure, pods=pods)
+        if is_starting(attempt):
+            if startup.should_read_events():
+                await read_events(self._api, snapshot.key.namespace, attempt, startup, now)
+            pods = tuple(
+                replace(pod, mount_failure=startup.mount_failures.get(pod.name)) for pod in attempt.pods
+            )
+            attempt = replace(attempt, submitter_failure=startup.submitter_failure, pods=pods)
+        startup.pulse.update(attempt, now)
+        await self._check_access(snapshot, name, startup, now)
+        return replace(
+            attempt,
+            has_access=startup.has_access,
+            beat_seen_at=startup.pulse.beat_seen_at,
+            progress_seen_at=startup.pulse.progress_seen_at,
+        )
+
+    async def _check_access(
+        self, snapshot: cache.Resource, name: str, startup: Startup, now: datetime
+    ) -> None:
+        """Record in `startup` whether an attempt that has fallen silent may still report."""
+        since, loop = startup.pulse.beat_seen_at, asyncio.get_running_loop()
+        if since is None or (now - since).total_seconds() < _SILENCE_SECONDS:
+            startup.has_access = True
+            return
+        if loop.time() < startup.next_access_time:
+            return
+        startup.next_access_time = loop.time() + _SILENCE_SECONDS
+        namespace, account = snapshot.key.namespace, names.account_name(snapshot.key.kind, snapshot.key.name)
+        role = await self._api.get(kinds.ROLE, namespace, account)
+        binding = await self._api.get(kinds.ROLE_BINDING, namespace, account)
+        rules = (role or {}).get("rules") or ()
+        may_report = any(name in (rule.get("resourceNames") or ()) for rule in rules)
+        startup.has_access = may_report and bool((binding or {}).get("subjects"))
 
     async def _check_blocker(self, snapshot: cache.Resource, startup: Startup) -> None:
         """Record in `startup` whether a foreign object still has a name that the attempt needs."""
@@ -154,7 +214,7 @@ class Observer:
         kind, name = startup.blocker
         blocker = await self._api.get(kind, snapshot.key.namespace, name)
         if blocker is not None and classify_owner(blocker, snapshot) == "foreign":
-            startup.record_failure(startup.conflict, startup.refusal)  # postpones the next check
+            startup.record_failure(conflict=startup.conflict)  # postpones the next check
         else:
             startup.record_success()
 
@@ -168,6 +228,9 @@ class Observer:
                 due_times.append(startup.next_creation_time)
             if is_starting(attempt):
                 due_times.append(startup.next_events_time)
+            if attempt.beat_seen_at is not None and facts.status.get("runs"):
+                silence = (facts.now - attempt.beat_seen_at).total_seconds()
+                due_times.append(loop.time() + max(_SILENCE_SECONDS - silence, _SILENCE_SECONDS / 2))
             if any(pod.is_deleting for pod in attempt.pods):
                 due_times.append(loop.time() + _DELETION_CHECK_SECONDS)
         return max(min(due_times) - loop.time(), 1.0) if due_times else None
@@ -202,12 +265,14 @@ def _attempt_facts(name: str, children: list[Child], startup: Startup) -> Attemp
     facts = [child.facts for child in children]
     return AttemptFacts(
         child_name=name,
-        config_map=next((f for f in facts if isinstance(f, ConfigMapFacts)), None),
-        ray_job=next((f for f in facts if isinstance(f, RayJobFacts)), None),
+        # By name too: anybody who may create ConfigMaps could give another one the labels and the owner.
+        config_map=next((f for f in facts if isinstance(f, ConfigMapFacts) and f.name == name), None),
+        ray_job=next((f for f in facts if isinstance(f, RayJobFacts) and f.name == name), None),
         ray_cluster=next((f for f in facts if isinstance(f, RayClusterFacts)), None),
         pods=tuple(sorted((f for f in facts if isinstance(f, PodFacts)), key=lambda pod: pod.name)),
         conflict=startup.conflict,
         refusal=startup.refusal,
+        creation_failure=startup.failure,
     )
 
 

@@ -1,8 +1,9 @@
-"""One reconciliation of one resource: observe, plan, write the status, execute the actions, post the events."""
+"""One reconciliation of one resource: observe, plan, write the status, post the events, execute the actions."""
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -15,11 +16,18 @@ from hindcast_operator.control.cache import Cache, Key
 from hindcast_operator.control.metrics import RunMeter
 from hindcast_operator.control.observe import Observer
 from hindcast_operator.control.startup import new_startups
+from hindcast_operator.control.verdicts import (
+    HOLD_RECHECK_SECONDS,
+    VerdictBreaker,
+    ends_live_attempt,
+    silent_attempts,
+)
 from hindcast_operator.control.work_queue import WorkQueue
 from hindcast_operator.decision import Decision
 from hindcast_operator.defaults import Defaults
 from hindcast_operator.facts import Facts
 from hindcast_operator.planning import plain_status, plan
+from hindcast_operator.times import SteadyClock
 
 log = structlog.get_logger()
 
@@ -27,7 +35,16 @@ log = structlog.get_logger()
 class Reconciler:
     """Takes keys from the queue and reconciles their resources; several workers may run at a time."""
 
-    def __init__(self, api: Api, cache: Cache, queue: WorkQueue[Key], defaults: Defaults) -> None:
+    def __init__(
+        self,
+        api: Api,
+        cache: Cache,
+        queue: WorkQueue[Key],
+        defaults: Defaults,
+        clock: Callable[[], datetime] | None = None,
+    ) -> None:
+        """Create a reconciler. `clock` returns the time of day without steps; None: a `SteadyClock`."""
+        clock = clock or SteadyClock()
         self._cache = cache
         self._queue = queue
         self._defaults = defaults
@@ -35,7 +52,8 @@ class Reconciler:
         self._meter = RunMeter()
         self._uids: dict[Key, str] = {}
         self._applier = Applier(api, cache, self._startups, queue.add)
-        self.observer = Observer(api, cache, self._startups)
+        self._breaker = VerdictBreaker()
+        self.observer = Observer(api, cache, self._startups, clock)
 
     async def work(self) -> None:
         """Process keys of the queue until cancelled."""
@@ -77,13 +95,25 @@ class Reconciler:
         if facts is None or facts.is_deleting or resource is None:
             return
         decision = plan(facts, self._defaults)
+        if ends_live_attempt(facts, decision):
+            await self.observer.read_live(facts)
+            facts = await self.observer.observe(key)
+            resource = self._cache.resources.get(key)
+            if facts is None or resource is None:
+                return
+            decision = plan(facts, self._defaults)
+            if silent_attempts(facts, decision) and not self._breaker.allows():
+                facts = replace(facts, is_verdict_held=True)
+                decision = plan(facts, self._defaults)
+                self._queue.add_after(key, HOLD_RECHECK_SECONDS)
         status = plain_status(decision.status)
         self._meter.update(facts, status)
         await self._write_status(key, facts, status)
-        if await self._act(key, decision):
-            self._queue.add(key)
+        # Before the actions: if one of them fails, the next reconciliation finds the new status, and no transition.
         for event in decision.events:
             await self._applier.post_event(resource, event)
+        if await self._act(key, decision):
+            self._queue.add(key)
         self._schedule(key, facts, decision.requeue_at)
 
     async def _write_status(self, key: Key, facts: Facts, status: Mapping[str, Any]) -> None:

@@ -150,6 +150,10 @@ class Operator:
 
     async def _fill_cache(self) -> None:
         affected_keys: set[Key] = set()
+        old_kuberay = self._reconciler.observer.kuberay
+        if RAY_JOB not in self._served_kinds:
+            # First: without the kind, a RayJob that is missing was not deleted.
+            self._reconciler.observer.kuberay = "NotInstalled"
         for kind in WATCHED_KINDS:
             if kind in self._served_kinds:
                 affected_keys |= await resync(
@@ -157,7 +161,6 @@ class Operator:
                 )
             else:
                 affected_keys |= self.cache.remove_all(kind)
-        old_kuberay = self._reconciler.observer.kuberay
         self._reconciler.observer.kuberay = "Ready" if RAY_JOB in self._served_kinds else "NotInstalled"
         if old_kuberay != self._reconciler.observer.kuberay:
             affected_keys |= self.cache.resources.keys()

@@ -1,4 +1,6 @@
-"""Causes that keep an attempt from starting and that no watch reports. A restarted operator detects them again.
+"""What no watch reports about an attempt: causes that keep it from starting, and for how long it has been silent.
+
+A restarted operator detects all of it again.
 
 Refused creations are recorded from the answers of the API server. Events of other components are read only while an
 attempt starts and something delays it. If a quota or Pod Security refuses the submitter's pod, there is a Job with an
@@ -26,6 +28,38 @@ _NORMAL_START_SECONDS: Final = 5.0
 
 
 @dataclass
+class Pulse:
+    """When this operator first saw the latest heartbeat and the latest progress of an attempt.
+
+    Both outlive reports that are missing or cannot be read. Before the first heartbeat, an attempt is awaited from the
+    time at which all its pods were ready.
+    """
+
+    beat_seen_at: datetime | None = None
+    progress_seen_at: datetime | None = None
+    _beat: str = ""
+    _progress: str = ""
+
+    def update(self, attempt: AttemptFacts, now: datetime) -> None:
+        """Note what the facts about the attempt show at `now`, by a clock without steps."""
+        config_map, job = attempt.config_map, attempt.ray_job
+        if config_map is not None and config_map.beat not in ("", self._beat):
+            self._beat, self.beat_seen_at = config_map.beat, now
+            if config_map.progress != self._progress:
+                self._progress, self.progress_seen_at = config_map.progress, now
+        elif not self._beat:
+            is_up = job is not None and job.deployment_status == "Running" and _are_pods_ready(attempt)
+            since = (self.beat_seen_at or now) if is_up else None
+            self.beat_seen_at = self.progress_seen_at = since
+
+
+def _are_pods_ready(attempt: AttemptFacts) -> bool:
+    return attempt.submitter_failure is None and all(
+        pod.is_ready or pod.phase == "Succeeded" for pod in attempt.pods
+    )
+
+
+@dataclass
 class Startup:
     """The known problems of one attempt's start.
 
@@ -33,19 +67,27 @@ class Startup:
         conflict: `Kind/name (owner)` of a foreign object that has a name the attempt needs.
         blocker: kind and name of the foreign object.
         refusal: why the API server refused one of the attempt's objects.
+        failure: why it could not create one of them for now.
         submitter_failure: why the submitter's Job cannot create its pod.
         mount_failures: name of a pod -> why its volume is not mounted.
         next_creation_time: when to retry the creation, by the event loop's clock; 0 if it has not failed.
         next_events_time: when to read events, by the event loop's clock; 0 before the first `should_read_events`.
+        has_access: the Role and the RoleBinding that let the attempt report existed when they were last read.
+        next_access_time: when to read them again if no report arrives, by the event loop's clock.
+        pulse: when this operator last heard of the attempt.
     """
 
     conflict: str | None = None
     blocker: tuple[ObjectKind, str] | None = None
     refusal: str | None = None
+    failure: str | None = None
     submitter_failure: str | None = None
     mount_failures: dict[str, str] = field(default_factory=dict)
     next_creation_time: float = 0.0
     next_events_time: float = 0.0
+    has_access: bool = True
+    next_access_time: float = 0.0
+    pulse: Pulse = field(default_factory=Pulse)
     _num_failures: int = 0
     _num_readings: int = 0
 
@@ -53,11 +95,15 @@ class Startup:
         """Return True if the creation failed and its retry is not due yet."""
         return _now() < self.next_creation_time
 
-    def record_failure(self, conflict: str | None, refusal: str | None) -> bool:
+    def record_failure(
+        self, *, conflict: str | None = None, refusal: str | None = None, failure: str | None = None
+    ) -> bool:
         """Record a failed creation. Return True if the cause is new."""
-        is_new = (conflict, refusal) != (self.conflict, self.refusal)
-        self.conflict, self.refusal = conflict, refusal
         self._num_failures += 1
+        # A first failure is often over by the next try.
+        failure = failure if self._num_failures > 1 else None
+        is_new = (conflict, refusal, failure) != (self.conflict, self.refusal, self.failure)
+        self.conflict, self.refusal, self.failure = conflict, refusal, failure
         self.next_creation_time = _now() + min(
             _FIRST_RETRY_SECONDS * 2.0 ** (self._num_failures - 1), _MAX_RETRY_SECONDS
         )
@@ -65,8 +111,10 @@ class Startup:
 
     def record_success(self) -> bool:
         """Record that all objects of the attempt exist. Return True if a problem was recorded before."""
-        had_problem = self.conflict is not None or self.refusal is not None
-        self.conflict = self.refusal = self.blocker = None
+        problems = (self.conflict, self.refusal, self.failure)
+        had_problem = any(problem is not None for problem in problems) or not self.has_access
+        self.conflict = self.refusal = self.failure = self.blocker = None
+        self.has_access = True
         self._num_failures, self.next_creation_time = 0, 0.0
         return had_problem
 
@@ -131,7 +179,7 @@ def describe_owner(raw: dict[str, Any]) -> str:
 def is_starting(attempt: AttemptFacts) -> bool:
     """Return True if the attempt's cluster is starting and the attempt has not reported yet."""
     job = attempt.ray_job
-    has_reported = attempt.config_map is not None and attempt.config_map.report is not None
+    has_reported = attempt.config_map is not None and bool(attempt.config_map.beat)
     return (
         job is not None
         and job.deployment_status in {"Initializing", "Running"}

@@ -1,4 +1,4 @@
-"""The RayJob of an attempt, for KubeRay 1.6."""
+"""The RayJob of an attempt, for KubeRay 1.5 and later."""
 
 import json
 from typing import Any, Final
@@ -53,16 +53,10 @@ def build_ray_job(resource: Resource, attempt: Attempt, sizes: Sizes) -> dict[st
 
 def ray_job_deadlines(policy: RunPolicy) -> dict[str, int]:
     """Return the deadline fields of a RayJob, in seconds. A run's deadlines are later than the operator's."""
-    seconds_by_field = {
-        "ttlSecondsAfterFinished": policy.ttl_seconds_after_finished,
-        "preRunningDeadlineSeconds": policy.start_deadline_seconds + BACKSTOP_SECONDS,
-    }
+    # Without preRunningDeadlineSeconds, which KubeRay 1.5 does not have. The operator has a start deadline itself.
+    seconds_by_field = {"ttlSecondsAfterFinished": policy.ttl_seconds_after_finished}
     if policy.active_deadline_seconds is not None:
-        # With the start deadline added, it passes later than `preRunningDeadlineSeconds`. KubeRay's reason then shows
-        # whether the attempt did not start or ran too long.
-        seconds_by_field["activeDeadlineSeconds"] = (
-            policy.active_deadline_seconds + policy.start_deadline_seconds + BACKSTOP_SECONDS
-        )
+        seconds_by_field["activeDeadlineSeconds"] = policy.active_deadline_seconds + BACKSTOP_SECONDS
     return {name: min(seconds, _MAX_SECONDS) for name, seconds in seconds_by_field.items()}
 
 

@@ -10,9 +10,15 @@ from hindcast.api.run_policy import RunPolicy
 from hindcast.api.status import Condition, RunStatus, Status
 from hindcast_operator.facts import AttemptFacts, ConfigMapFacts, Facts, PodFacts, RayJobFacts
 from hindcast_operator.planning.diagnosis import Diagnosis, diagnose
-from hindcast_operator.planning.revisions import Revision, renew_run
+from hindcast_operator.planning.revisions import Revision, achieved_amount, renew_run
 from hindcast_operator.planning.status import find_condition
-from hindcast_operator.times import earliest_time, format_timestamp, parse_time, time_after
+from hindcast_operator.times import (
+    earliest_time,
+    format_timestamp,
+    parse_optional_time,
+    parse_time,
+    time_after,
+)
 
 UNREACHABLE_SECONDS: Final = 300
 """A pod counts as gone if its node has not answered for this long. If the pod still runs, the output's lease keeps it
@@ -20,6 +26,12 @@ from writing."""
 
 FINAL_REPORT_SECONDS: Final = 10
 """For how long to wait for an attempt's final report after its RayJob has ended: the end may be observed first."""
+
+DISRUPTION_SECONDS: Final = 600
+"""If an attempt ends within this time after one of its pods had to leave its node, the loss does not count."""
+
+GANG_SECONDS: Final = 600
+"""If a learner has found no node for this long while others hold GPUs, all are released."""
 
 HEADLESS_SECONDS: Final = 2 * MAX_REPORT_INTERVAL_SECONDS
 """If an attempt has no head pod and has not reported for this long, its driver is gone."""
@@ -38,6 +50,7 @@ class LiveAttempt:
         cluster_condition: the stored condition ClusterReady, which records what killed pods that are gone; None if the
             stored status has none.
         now: the time of the observation.
+        is_verdict_held: the attempt may not be ended for its silence now.
     """
 
     run: RunStatus
@@ -47,6 +60,7 @@ class LiveAttempt:
     diagnosis: Diagnosis | None
     cluster_condition: Condition | None
     now: datetime
+    is_verdict_held: bool = False
 
     def with_run(self, run: RunStatus) -> "LiveAttempt":
         """Return a copy with a changed entry."""
@@ -76,6 +90,12 @@ class LiveAttempt:
         return None if self.config_map is None else self.config_map.report
 
     @property
+    def has_reported(self) -> bool:
+        """True once a report was seen, also one that cannot be read."""
+        is_reporting = self.config_map is not None and bool(self.config_map.beat)
+        return is_reporting or self.run.first_report_time is not None
+
+    @property
     def head(self) -> PodFacts | None:
         """The pod in which the driver runs; None if there is no such pod, or if it has ended or is being deleted."""
         return next((pod for pod in self.facts.pods if pod.pool == "head" and _is_alive(pod)), None)
@@ -99,20 +119,23 @@ def observe_attempt(
         facts=attempt_facts,
         revision=revision,
         uid=facts.uid,
-        diagnosis=diagnose(attempt_facts, run.image or "", old.resolved, now),
+        diagnosis=diagnose(
+            attempt_facts, run.image or "", old.resolved, now, parse_optional_time(run.admission_time)
+        ),
         cluster_condition=find_condition(old, "ClusterReady"),
         now=now,
+        is_verdict_held=facts.is_verdict_held,
     )
-    run = _update_run(attempt, was_queued=old.state == "Queued")
+    run = _update_run(attempt, facts.kind, was_queued=old.state == "Queued")
     if attempt.job is None and run.ray_job_uid is None:
         run = renew_run(facts, revision, run)
     return attempt.with_run(run)
 
 
-def _update_run(attempt: LiveAttempt, was_queued: bool) -> RunStatus:
-    """Return the attempt's entry with new observations: the RayJob's uid, first report, checkpoint, admission.
+def _update_run(attempt: LiveAttempt, kind: str, was_queued: bool) -> RunStatus:
+    """Return the attempt's entry with new observations: the RayJob's uid, first report, disruption, admission.
 
-    A checkpoint of this attempt resets `retries`.
+    Progress beyond the earlier attempts resets `retries`.
 
     `was_queued` is True if the stored state is Queued: an admission since then counts from now.
     """
@@ -122,10 +145,15 @@ def _update_run(attempt: LiveAttempt, was_queued: bool) -> RunStatus:
     changes: dict[str, str | int | None] = {}
     if not job.is_deleting and run.ray_job_uid is None:
         changes["ray_job_uid"] = job.uid
-    if attempt.report is not None and run.first_report_time is None:
+    if attempt.has_reported and run.first_report_time is None:
         changes["first_report_time"] = format_timestamp(attempt.now)
-    if _has_saved_checkpoint(attempt):
-        changes["retries"] = 0
+    report = attempt.report
+    if report is not None:
+        amount = achieved_amount(kind, report.checkpoint, report.progress)
+        if amount > (run.initial_amount or 0):
+            changes["retries"] = 0
+    if any(pod.is_disrupted for pod in attempt.facts.pods):
+        changes["disruption_time"] = format_timestamp(attempt.now)
     if is_queued(job):
         if run.first_report_time is None:
             changes["admission_time"] = None
@@ -135,11 +163,10 @@ def _update_run(attempt: LiveAttempt, was_queued: bool) -> RunStatus:
     return run.model_copy(update=changes)
 
 
-def _has_saved_checkpoint(attempt: LiveAttempt) -> bool:
-    """Return True if the latest checkpoint was saved by this attempt, not by an earlier one."""
-    # Both times are timestamps in the same format: their order as text is their order in time.
-    checkpoint = None if attempt.report is None else attempt.report.checkpoint
-    return checkpoint is not None and (checkpoint.save_time or "") > (attempt.run.start_time or "")
+def is_disrupted(attempt: LiveAttempt) -> bool:
+    """Return True if a pod of the attempt had to leave its node in the last minutes."""
+    time = parse_optional_time(attempt.run.disruption_time)
+    return time is not None and attempt.now < time_after(time, DISRUPTION_SECONDS)
 
 
 # -- what exists --------------------------------------------------------------------------------------------
@@ -149,6 +176,14 @@ def owned_config_map(attempt: AttemptFacts, uid: str) -> ConfigMapFacts | None:
     """Return the attempt's ConfigMap if the resource with this uid owns it, else None."""
     config_map = attempt.config_map
     return config_map if config_map is not None and config_map.owner_uid == uid else None
+
+
+def is_cut_off(attempt: LiveAttempt) -> bool:
+    """Return True if an object is missing through which the attempt reports: its ConfigMap, Role or RoleBinding."""
+    job = attempt.job
+    if job is None or job.is_deleting or is_over(job) or is_queued(job):
+        return False
+    return attempt.facts.config_map is None or not attempt.facts.has_access
 
 
 def is_gone(attempt: AttemptFacts, now: datetime) -> bool:
@@ -194,10 +229,23 @@ Deadline = Callable[[LiveAttempt], datetime | None]
 
 
 def start_deadline(attempt: LiveAttempt) -> datetime | None:
-    """Return the deadline of the first report, counted from the admission; None while queued and after a report."""
-    if attempt.run.admission_time is None or attempt.run.first_report_time is not None:
+    """Return the deadline of the first report, counted from the admission.
+
+    None without a limit, while the attempt is queued, and after a report.
+    """
+    limit = attempt.policy.start_deadline_seconds
+    if limit is None or attempt.run.admission_time is None or attempt.has_reported:
         return None
-    return time_after(parse_time(attempt.run.admission_time), attempt.policy.start_deadline_seconds)
+    return time_after(parse_time(attempt.run.admission_time), limit)
+
+
+def gang_deadline(attempt: LiveAttempt) -> datetime | None:
+    """Return when the learners release their GPUs, because another learner finds no node; None if none waits."""
+    learners = [pod for pod in attempt.facts.pods if pod.pool == "learner" and not pod.is_deleting]
+    waiting_since = [pod.created_at for pod in learners if pod.scheduling_failure is not None]
+    if attempt.has_reported or not waiting_since or len(waiting_since) == len(learners):
+        return None
+    return time_after(min(waiting_since), GANG_SECONDS)
 
 
 def active_deadline(attempt: LiveAttempt) -> datetime | None:
@@ -212,19 +260,19 @@ def active_deadline(attempt: LiveAttempt) -> datetime | None:
 
 
 def heartbeat_deadline(attempt: LiveAttempt) -> datetime | None:
-    """Return the deadline of the next report; None before the first one."""
-    config_map = attempt.config_map
-    if config_map is None or config_map.beat_seen_at is None:
-        return None
-    return time_after(config_map.beat_seen_at, attempt.policy.stall_timeout_seconds)
+    """Return the deadline of the next report; None until all pods are ready."""
+    return _silence_deadline(attempt, attempt.facts.beat_seen_at)
 
 
 def progress_deadline(attempt: LiveAttempt) -> datetime | None:
-    """Return the deadline of the next progress; None before the first report."""
-    config_map = attempt.config_map
-    if config_map is None or config_map.progress_seen_at is None:
+    """Return the deadline of the next progress; None until all pods are ready."""
+    return _silence_deadline(attempt, attempt.facts.progress_seen_at)
+
+
+def _silence_deadline(attempt: LiveAttempt, since: datetime | None) -> datetime | None:
+    if since is None or attempt.is_verdict_held:
         return None
-    return time_after(config_map.progress_seen_at, attempt.policy.stall_timeout_seconds)
+    return time_after(since, attempt.policy.stall_timeout_seconds)
 
 
 def head_deadline(attempt: LiveAttempt) -> datetime | None:
@@ -232,14 +280,14 @@ def head_deadline(attempt: LiveAttempt) -> datetime | None:
 
     None while the head pod is reachable, and before the first report.
     """
-    config_map, head = attempt.config_map, attempt.head
-    if config_map is None or config_map.beat_seen_at is None:
+    head, beat_seen_at = attempt.head, attempt.facts.beat_seen_at
+    if beat_seen_at is None or not attempt.has_reported:
         return None
     if head is None:
-        return time_after(config_map.beat_seen_at, HEADLESS_SECONDS)
+        return time_after(beat_seen_at, HEADLESS_SECONDS)
     if head.unreachable_since is None:
         return None
-    return time_after(max(head.unreachable_since, config_map.beat_seen_at), UNREACHABLE_SECONDS)
+    return time_after(max(head.unreachable_since, beat_seen_at), UNREACHABLE_SECONDS)
 
 
 def final_report_deadline(attempt: LiveAttempt) -> datetime | None:

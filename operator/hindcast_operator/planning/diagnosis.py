@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from pydantic.alias_generators import to_camel
 
-from hindcast.api.attempt import Pool
 from hindcast_operator.facts import AttemptFacts, PodFacts
 from hindcast_operator.manifests.sizes import resources_field
 from hindcast_operator.planning.reasons import Reason
@@ -37,7 +36,7 @@ _QUOTA_PHRASES: Final = (
     "usage per Container",
     "LimitRange",
 )
-POD_LOSSES: Final = (Reason.OUT_OF_MEMORY, Reason.EVICTED, Reason.NODE_UNREACHABLE)
+POD_LOSSES: Final = (Reason.OUT_OF_MEMORY, Reason.EVICTED, Reason.DISRUPTED, Reason.NODE_UNREACHABLE)
 """Reasons that end running pods rather than keep them from starting."""
 
 
@@ -49,16 +48,20 @@ class Diagnosis:
     message: str
 
 
-def kuberay_deadline(attempt: AttemptFacts) -> datetime | None:
+def kuberay_deadline(attempt: AttemptFacts, admitted_at: datetime | None) -> datetime | None:
     """Return when KubeRay should have processed the RayJob; None if it has, or if the RayJob is missing or queued."""
     job = attempt.ray_job
     if job is None or job.is_suspended or job.deployment_status:
         return None
-    return time_after(job.created_at, KUBERAY_SILENCE_SECONDS)
+    return time_after(max(job.created_at, admitted_at or job.created_at), KUBERAY_SILENCE_SECONDS)
 
 
 def diagnose(
-    attempt: AttemptFacts, image: str, resolved: Mapping[str, Any], now: datetime
+    attempt: AttemptFacts,
+    image: str,
+    resolved: Mapping[str, Any],
+    now: datetime,
+    admitted_at: datetime | None = None,
 ) -> Diagnosis | None:
     """Return the first problem that keeps the attempt's pods from running, or None.
 
@@ -67,8 +70,9 @@ def diagnose(
         image: the attempt's runtime image, which the message names.
         resolved: `status.resolved`, which contains the current sizes of the pools; empty if they are not known.
         now: the time of the observation.
+        admitted_at: when the RayJob left Kueue's queue; None if it is queued, or if that is not known yet.
     """
-    deadline = kuberay_deadline(attempt)
+    deadline = kuberay_deadline(attempt, admitted_at)
     if deadline is not None and now >= deadline:
         return Diagnosis(
             Reason.KUBERAY_NOT_ANSWERING,
@@ -83,13 +87,13 @@ def diagnose(
     return next(filter(None, diagnoses), None)
 
 
-def memory_hint(pool: Pool | None, resolved: Mapping[str, Any]) -> str:
+def memory_hint(pool: str | None, resolved: Mapping[str, Any]) -> str:
     """Return the remedy "raise FIELD" for more memory in a pool, with the current value if it is known."""
-    if pool is None:
+    if pool is None or pool not in _POOL_ORDER:
         return "raise the memory of its pool (spec.cluster.resources.<pool>.memory)"
     size = _resolved_memory(pool, resolved)
     current_size = f" (now {size})" if size else ""
-    return f"raise {_resources_path(pool)}.memory{current_size}"
+    return f"raise {_resources_path(pool, 'memory')}{current_size}"
 
 
 def quote(text: str) -> str:
@@ -100,7 +104,8 @@ def quote(text: str) -> str:
 
 def _sort_pods(pods: Iterable[PodFacts]) -> list[PodFacts]:
     return sorted(
-        (pod for pod in pods if not pod.is_deleting), key=lambda pod: (_POOL_ORDER.index(pod.pool), pod.name)
+        (pod for pod in pods if pod.is_disrupted or not pod.is_deleting),
+        key=lambda pod: (_POOL_ORDER.index(pod.pool), pod.name),
     )
 
 
@@ -109,26 +114,27 @@ def _diagnose_pod(pod: PodFacts, image: str, resolved: Mapping[str, Any]) -> Dia
     if not pod.is_ready and pod.is_oom_killed:
         hint = memory_hint(pod.pool, resolved) if pod.pool != "submitter" else "see podOverrides"
         return Diagnosis(Reason.OUT_OF_MEMORY, f"{name} ran out of memory and was killed; {hint}")
+    if pod.is_disrupted:
+        text = f"{name} has to leave its node (a drain, a preemption or a lost spot node)"
+        return Diagnosis(Reason.DISRUPTED, text)
     if pod.reason == "Evicted":
-        return Diagnosis(
-            Reason.EVICTED, f"{name} was evicted from its node (disk or memory pressure, or a drain)"
-        )
+        return Diagnosis(Reason.EVICTED, f"{name} was evicted from its node (disk or memory pressure)")
     if pod.unreachable_since is not None:
         return Diagnosis(Reason.NODE_UNREACHABLE, f"the node of {name} is unreachable")
     if pod.scheduling_failure is not None:
         return Diagnosis(Reason.UNSCHEDULABLE, _unschedulable_message(name, pod))
-    if pod.container_wait is not None:
-        return _diagnose_waiting(name, image, *pod.container_wait) or _diagnose_mounts(name, pod)
-    return _diagnose_mounts(name, pod)
+    diagnosis = None if pod.container_wait is None else _diagnose_waiting(name, image, *pod.container_wait)
+    return diagnosis or _diagnose_mounts(name, pod)
 
 
 def _unschedulable_message(name: str, pod: PodFacts) -> str:
-    scheduler_message, field = pod.scheduling_failure or "", _resources_path(pod.pool)
+    scheduler_message = pod.scheduling_failure or ""
     remedies = {
-        "nvidia.com/gpu": "add GPU nodes or lower spec.learners.gpus",
-        "Insufficient cpu": f"add nodes or lower {field}.cpu",
-        "Insufficient memory": f"add nodes or lower {field}.memory",
-        "Insufficient ephemeral-storage": f"add nodes or lower {field}.ephemeralStorage",
+        # Not the GPUs' name alone: the taint of GPU nodes has it too, and keeps out the pods that need none.
+        "Insufficient nvidia.com/gpu": "add GPU nodes or lower spec.learners.gpus",
+        "Insufficient cpu": _capacity_remedy(pod.pool, "cpu"),
+        "Insufficient memory": _capacity_remedy(pod.pool, "memory"),
+        "Insufficient ephemeral-storage": _capacity_remedy(pod.pool, "ephemeralStorage"),
         "taint": "add nodes or tolerate the taint (spec.cluster.tolerations)",
         "selector": "add matching nodes or change spec.cluster.nodeSelector",
         "affinity": "add matching nodes or change spec.cluster.nodeSelector",
@@ -136,6 +142,11 @@ def _unschedulable_message(name: str, pod: PodFacts) -> str:
     }
     remedy = next(text for phrase, text in remedies.items() if phrase in scheduler_message)
     return f"no node can run {name}: {quote(scheduler_message).rstrip('.')}; {remedy}"
+
+
+def _capacity_remedy(pool: str, resource: str) -> str:
+    # The submitter's size is fixed.
+    return "add nodes" if pool == "submitter" else f"add nodes or lower {_resources_path(pool, resource)}"
 
 
 def _diagnose_waiting(name: str, image: str, reason: str, message: str) -> Diagnosis | None:
@@ -178,10 +189,10 @@ def _diagnose_refusal(subject: str, message: str) -> Diagnosis:
     return Diagnosis(Reason.PODS_REFUSED, f"the API server rejected {subject}: {quotation}")
 
 
-def _resources_path(pool: str) -> str:
-    return f"spec.cluster.resources.{to_camel(resources_field(pool))}"
+def _resources_path(pool: str, resource: str) -> str:
+    return f"spec.cluster.resources.{to_camel(resources_field(pool))}.{resource}"
 
 
-def _resolved_memory(pool: Pool, resolved: Mapping[str, Any]) -> str | None:
+def _resolved_memory(pool: str, resolved: Mapping[str, Any]) -> str | None:
     value = resolved.get("pools", {}).get(pool, {}).get("memory", {}).get("value")
     return None if value is None else str(value)

@@ -9,12 +9,15 @@ from hindcast.api.attempt import AttemptOutcome
 from hindcast.api.status import RunStatus
 from hindcast_operator.facts import RayJobFacts
 from hindcast_operator.planning.attempts import (
+    GANG_SECONDS,
     Deadline,
     LiveAttempt,
     active_deadline,
     final_report_deadline,
+    gang_deadline,
     head_deadline,
     heartbeat_deadline,
+    is_disrupted,
     is_queued,
     progress_deadline,
     start_deadline,
@@ -73,7 +76,7 @@ def end_attempt(attempt: LiveAttempt, ending: Ending) -> RunStatus:
 def _detect_ending(attempt: LiveAttempt, resolved: Mapping[str, Any]) -> Ending | None:
     outcome = None if attempt.report is None else attempt.report.outcome
     if outcome is not None:
-        return _suspend_if_stopping(attempt, _reported_ending(outcome, resolved))
+        return _suspend_if_stopping(attempt, _reported_ending(attempt, outcome, resolved))
     ending = (
         _ending_if_deleted(attempt)
         or _ending_if_invalid(attempt)
@@ -103,11 +106,15 @@ def _suspend_if_stopping(attempt: LiveAttempt, ending: Ending) -> Ending:
     return Ending("Suspended", ending.reason, f"Stopped without a new checkpoint: {ending.message}")
 
 
-def _reported_ending(outcome: AttemptOutcome, resolved: Mapping[str, Any]) -> Ending:
+def _reported_ending(attempt: LiveAttempt, outcome: AttemptOutcome, resolved: Mapping[str, Any]) -> Ending:
     message = outcome.message
+    if outcome.reason in ("WorkerLost", "Terminated"):
+        return _lost_ending(attempt, Reason.from_word(outcome.reason), message)
     if outcome.reason == "OutOfMemory" and "spec." not in message:
         message = f"{message.rstrip('. ')}; {memory_hint(outcome.pool, resolved)}"
-    return Ending(outcome.state, Reason.from_word(outcome.reason), message)
+    # A state of a newer runtime is no success, and another attempt may find out more.
+    state: Outcome = outcome.state if outcome.state in ("Succeeded", "Failed", "Suspended") else "Lost"  # type: ignore[assignment]
+    return Ending(state, Reason.from_word(outcome.reason), message)
 
 
 # -- endings by a change of the attempt's objects -----------------------------------------------------------
@@ -199,6 +206,11 @@ def _ending_without_progress(attempt: LiveAttempt) -> Ending:
     )
 
 
+def _ending_with_released_gpus(_: LiveAttempt) -> Ending:
+    text = f"Some learners held GPUs for {GANG_SECONDS} s while another found no node; all were released"
+    return Ending("Lost", Reason.GPUS_RELEASED, text)
+
+
 def _ending_without_start(attempt: LiveAttempt) -> Ending:
     """Return the ending of an attempt that did not report in time: `Failed` if the cause is known, else `Lost`."""
     # A known cause would keep the next attempt from starting too.
@@ -213,6 +225,8 @@ def _ending_without_start(attempt: LiveAttempt) -> Ending:
 def _lost_ending(attempt: LiveAttempt, reason: Reason, message: str) -> Ending:
     """Return the ending of a lost attempt. What killed the pods, if it is known, replaces `reason`."""
     # Once the pods are gone, only the ClusterReady condition still records what killed them.
+    if is_disrupted(attempt):
+        return Ending("Lost", Reason.DISRUPTED, f"{message}: a pod had to leave its node")
     if attempt.diagnosis is not None and attempt.diagnosis.reason in POD_LOSSES:
         return Ending("Lost", attempt.diagnosis.reason, f"{message}: {attempt.diagnosis.message}")
     old = attempt.cluster_condition
@@ -222,7 +236,6 @@ def _lost_ending(attempt: LiveAttempt, reason: Reason, message: str) -> Ending:
 
 
 _KUBERAY_DEADLINES: Final[Mapping[str, tuple[Deadline, Callable[[LiveAttempt], Ending]]]] = {
-    "PreRunningDeadlineExceeded": (start_deadline, _ending_without_start),
     "DeadlineExceeded": (active_deadline, _ending_by_active_deadline),
 }
 """KubeRay's reason for ending a RayJob early -> the operator's corresponding deadline, and the ending by it."""
@@ -235,6 +248,7 @@ _DEADLINES: Final[tuple[tuple[Deadline, Callable[[LiveAttempt], Ending]], ...]] 
     (heartbeat_deadline, _ending_without_heartbeat),
     (progress_deadline, _ending_without_progress),
     (start_deadline, _ending_without_start),
+    (gang_deadline, _ending_with_released_gpus),
 )
 """Each deadline with the ending of an attempt that missed it. If several have passed, the first one in this order
 counts."""

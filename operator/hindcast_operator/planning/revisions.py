@@ -7,7 +7,7 @@ from typing import Any
 
 from hindcast.api import OfflineTraining, Resource, course_hash, spec_hash
 from hindcast.api.run_policy import RunPolicy
-from hindcast.api.status import RunStatus
+from hindcast.api.status import CheckpointStatus, ProgressStatus, RunStatus
 from hindcast_operator.defaults import Defaults
 from hindcast_operator.facts import Facts, ReferenceFacts
 from hindcast_operator.manifests import effective_resource, effective_run_policy
@@ -22,7 +22,7 @@ from hindcast_operator.planning.runs import (
     input_names,
     num_losses,
 )
-from hindcast_operator.planning.status import Check
+from hindcast_operator.planning.status import Check, read_status
 from hindcast_operator.times import format_timestamp
 
 
@@ -260,10 +260,26 @@ def new_run(
         ray_job_name=child_name(facts.kind, facts.name, revision.number, number),
         inputs=_inputs_of_new_run(facts, previous, revision.defaults),
         retries=0 if previous is None else num_losses(previous),
+        initial_amount=_initial_amount(facts, previous),
         active_seconds=0 if previous is None else active_seconds(previous, now),
         start_time=format_timestamp(now),
         **creation_fields,
     )
+
+
+def achieved_amount(kind: str, checkpoint: CheckpointStatus | None, progress: ProgressStatus | None) -> int:
+    """Return how far a run has come: the iteration of a training's checkpoint; what a recording has recorded."""
+    if kind == OfflineTraining.__name__:
+        return (checkpoint.iteration or 0) if checkpoint is not None else 0
+    return (progress.timesteps or progress.episodes or 0) if progress is not None else 0
+
+
+def _initial_amount(facts: Facts, previous: RunStatus | None) -> int | None:
+    """Return what the earlier attempts of a revision have achieved; None for the first attempt."""
+    if previous is None:
+        return None
+    status = read_status(facts.status)
+    return max(achieved_amount(facts.kind, status.checkpoint, status.progress), previous.initial_amount or 0)
 
 
 def renew_run(facts: Facts, revision: Revision, run: RunStatus) -> RunStatus:

@@ -4,10 +4,11 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from itertools import takewhile
 from typing import Any, Final, Literal
 
 from hindcast.api import Resource
-from hindcast.api.attempt import UNCOUNTED_REASON, Attempt, ResolvedInput
+from hindcast.api.attempt import UNCOUNTED_REASONS, Attempt, ResolvedInput
 from hindcast.api.base import FIXED, LOCATION, Mark, Model
 from hindcast.api.status import RunStatus, Status
 from hindcast_operator.facts import Facts
@@ -23,7 +24,10 @@ DIGEST_PREFIX: Final = "sha256:"
 """Prefix of the digest that represents a list or a mapping in the result of `deferred_fields`."""
 MIN_PAUSE_SECONDS: Final = 10
 MAX_PAUSE_SECONDS: Final = 600
-STORAGE_PAUSE_SECONDS: Final = 120
+MIN_LONG_PAUSE_SECONDS: Final = 120
+MAX_LONG_PAUSE_SECONDS: Final = 3600
+LONG_PAUSE_REASONS: Final = (Reason.STORAGE_UNAVAILABLE, Reason.GPUS_RELEASED)
+"""What is missing then may stay away for long. Each attempt starts a cluster with GPUs to find out."""
 
 _IMMEDIATE_FIELDS: Final = ("spec.revision", "spec.suspend", "spec.runPolicy")
 """Fields whose changes apply at once, also to an existing attempt."""
@@ -142,11 +146,17 @@ def _digest(model: Model, name: str) -> str:
 
 
 def num_losses(run: RunStatus) -> int:
-    """Return how many attempts of the revision, up to and including this one, were lost since its last new checkpoint.
+    """Return how many attempts of the revision, up to and including this one, were lost since its last progress.
 
-    Attempts that were lost because storage was unavailable do not count.
+    Attempts that were lost for one of `UNCOUNTED_REASONS` do not count.
     """
-    return run.retries + (run.outcome == "Lost" and run.reason != UNCOUNTED_REASON)
+    return run.retries + (run.outcome == "Lost" and run.reason not in UNCOUNTED_REASONS)
+
+
+def num_uncounted_losses(runs: Sequence[RunStatus]) -> int:
+    """Return how many attempts of a revision were lost last in a row, all for the same uncounted reason."""
+    row = takewhile(lambda run: (run.revision, run.reason) == (runs[0].revision, runs[0].reason), runs)
+    return len(list(row)) if runs and runs[0].reason in UNCOUNTED_REASONS else 0
 
 
 def active_seconds(run: RunStatus, now: datetime) -> int:
@@ -157,15 +167,20 @@ def active_seconds(run: RunStatus, now: datetime) -> int:
     return run.active_seconds + max(0, int((end - parse_time(run.admission_time)).total_seconds()))
 
 
-def retry_time(run: RunStatus) -> datetime:
-    """Return when the attempt after the lost attempt `run` begins.
+def retry_time(runs: Sequence[RunStatus]) -> datetime:
+    """Return when the next attempt begins, after the latest one was lost.
 
-    The pause is 10 s after the first loss and doubles with each further loss, up to 600 s. It is 120 s if storage was
-    unavailable. Each pause is up to a quarter longer or shorter.
+    The pause is 10 s after the first loss and doubles with each further loss, up to 600 s. If storage was unavailable
+    or nodes were missing, it is 120 s and doubles up to an hour. Each pause is up to a quarter longer or shorter.
+
+    Args:
+        runs: the history, newest first.
     """
-    seconds = STORAGE_PAUSE_SECONDS
-    if run.reason != UNCOUNTED_REASON:
-        seconds = min(MIN_PAUSE_SECONDS * 2 ** min(num_losses(run) - 1, 16), MAX_PAUSE_SECONDS)
+    run = runs[0]
+    minimum, maximum, number = MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS, num_losses(run)
+    if run.reason in LONG_PAUSE_REASONS:
+        minimum, maximum, number = MIN_LONG_PAUSE_SECONDS, MAX_LONG_PAUSE_SECONDS, num_uncounted_losses(runs)
+    seconds = min(minimum * 2 ** min(max(number - 1, 0), 16), maximum)
     # Runs that were lost with one node must not all start again at the same time. The jitter is a hash of the attempt's
     # name, not random, so that a restarted operator computes the same pause.
     fraction = int.from_bytes(hashlib.sha256(run.ray_job_name.encode()).digest()[:4]) / 2**32

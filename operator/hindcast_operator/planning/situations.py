@@ -13,33 +13,49 @@ from hindcast_operator.manifests import find_refusals, ray_job_deadlines
 from hindcast_operator.names import child_name
 from hindcast_operator.planning.attempts import (
     LiveAttempt,
+    is_cut_off,
     is_gone,
     is_over,
     is_queued,
     next_pod_loss_time,
     start_deadline,
 )
-from hindcast_operator.planning.diagnosis import POD_LOSSES, kuberay_deadline
+from hindcast_operator.planning.diagnosis import POD_LOSSES, kuberay_deadline, quote
 from hindcast_operator.planning.outcomes import next_deadline
 from hindcast_operator.planning.reasons import Reason
-from hindcast_operator.planning.revisions import Revision, check_data_ready, invalid_spec_message, new_run
+from hindcast_operator.planning.revisions import (
+    Revision,
+    check_change_waiting,
+    check_data_ready,
+    invalid_spec_message,
+    new_run,
+)
 from hindcast_operator.planning.runs import (
     add_run,
     attempt_number,
     current_run,
     describe_attempt,
     next_attempt_number,
+    num_uncounted_losses,
     replace_latest_run,
     retry_time,
 )
 from hindcast_operator.planning.status import Check, Situation, State
-from hindcast_operator.times import earliest_time, format_for_people, parse_time, time_after
+from hindcast_operator.times import (
+    earliest_time,
+    format_for_people,
+    parse_optional_time,
+    parse_time,
+    time_after,
+)
 
 ENDING_SECONDS: Final = 120
 """After a driver has reported its end, it exits and KubeRay deletes the cluster. If that takes longer than this, the
 operator deletes the RayJob."""
 POLL_SECONDS: Final = 30
 """Maximum time between checks of another owner's object that has a name the attempt needs."""
+STALL_LOSSES: Final = 3
+"""After so many attempts without an answer from storage, and none with one, its address is probably wrong."""
 CREATION_SECONDS: Final = 60
 """Maximum time between retries of a creation that the API server refused."""
 
@@ -89,12 +105,24 @@ def live_situation(case: Case, attempt: LiveAttempt) -> Situation:
     """Return the situation of a resource with a live attempt. Its actions also delete all other attempts' objects."""
     situation = _situation_by_state(case.with_run(attempt.run), attempt)
     deletions = _deletions(case, kept_name=attempt.run.ray_job_name)
-    return replace(situation, actions=(*deletions, *situation.actions, *_deadline_actions(attempt)))
+    repairs = _repair_actions(case, attempt)
+    return replace(situation, actions=(*deletions, *repairs, *situation.actions, *_deadline_actions(attempt)))
+
+
+def _repair_actions(case: Case, attempt: LiveAttempt) -> tuple[Action, ...]:
+    """Return the action that restores the objects through which a live attempt reports, if one is missing."""
+    revision = case.revision
+    if revision.resource is None or revision.drift is not None or not is_cut_off(attempt):
+        return ()
+    # Pods that have not started yet read their settings from the ConfigMap, and no others exist than the current ones.
+    if not attempt.has_reported and check_change_waiting(case.facts.resource, attempt.run) is not None:
+        return ()
+    return (CreateAttempt(revision.resource, describe_attempt(attempt.run, case.facts)),)
 
 
 def situation_without_kuberay(case: Case) -> Situation:
     """Return the situation of a resource in a cluster without KubeRay: no attempt can be created or observed."""
-    message = "KubeRay is not installed: install KubeRay 1.6 or later; the run then continues by itself"
+    message = "KubeRay is not installed: install KubeRay 1.5 or later; the run then continues by itself"
     return case.situation("Pending", Reason.KUBERAY_NOT_INSTALLED, message)
 
 
@@ -109,7 +137,7 @@ def _situation_by_state(case: Case, attempt: LiveAttempt) -> Situation:
         return case.situation(
             "Queued", Reason.QUEUED, message, cluster_ready=Check(False, Reason.QUEUED, message)
         )
-    if attempt.report is None and run.first_report_time is None:
+    if not attempt.has_reported:
         return _starting_situation(case, attempt)
     return _running_situation(case, attempt)
 
@@ -132,10 +160,13 @@ def _situation_before_creation(case: Case, attempt: LiveAttempt) -> Situation:
         return obstacle
     assert case.revision.resource is not None
     create = CreateAttempt(case.revision.resource, describe_attempt(attempt.run, case.facts))
+    recheck_time = time_after(case.now, CREATION_SECONDS)
     if attempt.facts.refusal is not None:
         message = f"The API server refused to create the attempt: {attempt.facts.refusal}; will retry"
-        recheck_time = time_after(case.now, CREATION_SECONDS)
         return case.situation("Stalled", Reason.CREATION_REFUSED, message, create, requeue_at=recheck_time)
+    if attempt.facts.creation_failure is not None:
+        message = f"The attempt cannot be created now: {quote(attempt.facts.creation_failure)}; will retry"
+        return case.situation("Pending", Reason.CREATION_FAILING, message, create, requeue_at=recheck_time)
     return _creating_situation(case, attempt.run, create)
 
 
@@ -166,7 +197,7 @@ def _starting_situation(case: Case, attempt: LiveAttempt) -> Situation:
     )
     if attempt.diagnosis is not None:
         reason, message = attempt.diagnosis.reason, f"{_capitalise(attempt.diagnosis.message)}{deadline_text}"
-    kuberay_due = kuberay_deadline(attempt.facts)
+    kuberay_due = kuberay_deadline(attempt.facts, parse_optional_time(attempt.run.admission_time))
     recheck_time = earliest_time(
         next_deadline(attempt), kuberay_due if kuberay_due is not None and kuberay_due > case.now else None
     )
@@ -194,8 +225,18 @@ def _check_cluster_ready(attempt: LiveAttempt) -> Check:
     """Return the condition ClusterReady. After the head's pod is gone, it still names what killed the pod."""
     if attempt.diagnosis is not None:
         return Check(False, attempt.diagnosis.reason, _capitalise(attempt.diagnosis.message))
-    if attempt.run.first_report_time is None:
+    if not attempt.has_reported:
         return Check(False, Reason.CLUSTER_STARTING, "The attempt has not reported yet")
+    if attempt.is_verdict_held:
+        message = (
+            "Nothing new was heard of the attempt for longer than spec.runPolicy.stallTimeoutSeconds. It is not ended, "
+            "because many runs fell silent at once: check the operator's clock and its connection"
+        )
+        return Check(False, Reason.MANY_RUNS_SILENT, message)
+    problem = None if attempt.config_map is None else attempt.config_map.report_problem
+    if problem is not None:
+        message = f"The attempt's report is of another version: {problem}; the run is not affected"
+        return Check(False, Reason.REPORT_UNREADABLE, message)
     old = attempt.cluster_condition
     if old is not None and old.status == "False" and old.reason in POD_LOSSES and attempt.head is None:
         return Check(False, Reason.from_word(old.reason), old.message)
@@ -289,23 +330,34 @@ def _find_obstacle(case: Case) -> Situation | None:
     if (invalid_spec := _invalid_spec_situation(case)) is not None:
         return invalid_spec
     data, run = case.data_ready, case.run
+    state: State
     if data is not None and not data.is_true:
         is_stalled = data.reason in (Reason.DEPENDENCY_FAILED, Reason.CIRCULAR_REFERENCE)
-        state: State = "Stalled" if is_stalled else "Waiting"
+        state = "Stalled" if is_stalled else "Waiting"
         return case.situation(state, data.reason, data.message)
     if case.facts.kuberay == "NotInstalled":
         return situation_without_kuberay(case)
     if _is_deletion_unfinished(case):
         return _cleaning_up_situation(case)
-    if run is not None and run.outcome == "Lost" and case.now < (next_start := retry_time(run)):
+    if run is not None and run.outcome == "Lost" and case.now < (next_start := retry_time(case.runs)):
         message = (
             f"Attempt {run.attempt} was lost ({run.reason}): {(run.message or '').rstrip('.')}. "
             f"Attempt {run.attempt + 1} starts at {format_for_people(next_start)}"
         )
-        return case.situation("Retrying", Reason.RETRYING, message, requeue_at=next_start)
+        state, reason = ("Retrying", Reason.RETRYING)
+        if _has_never_reached_storage(case, run):
+            state, reason = ("Stalled", Reason.STORAGE_UNAVAILABLE)
+            message += ". No attempt of the revision has reached storage: check its address and credentials"
+        return case.situation(state, reason, message, requeue_at=next_start)
     number = next_attempt_number(case.runs, case.revision.number)
     next_name = child_name(case.facts.kind, case.facts.name, case.revision.number, number)
     return _name_conflict_situation(case, case.facts.attempts.get(next_name, AttemptFacts(next_name)))
+
+
+def _has_never_reached_storage(case: Case, run: RunStatus) -> bool:
+    has_results = case.facts.status.get("progress") or case.facts.status.get("checkpoint")
+    is_away = run.reason == Reason.STORAGE_UNAVAILABLE and not has_results
+    return is_away and num_uncounted_losses(case.runs) >= STALL_LOSSES
 
 
 def _cleaning_up_situation(case: Case) -> Situation:

@@ -18,8 +18,8 @@ from hindcast.algorithms.ppo import PPO
 from hindcast.algorithms.rebrac import ReBRAC
 from hindcast.algorithms.sac import SAC
 from hindcast.algorithms.td3_bc import TD3BC
-from hindcast.api.sentences import nearest, problems_of, sentence
-from hindcast.errors import SpecError
+from hindcast.api.sentences import nearest, problems_of
+from hindcast.errors import SpecError, parse_path
 from hindcast.learn.algorithm import Algorithm
 from hindcast.user_code import calling, import_subclass, refuse_unused_overrides
 
@@ -58,8 +58,7 @@ def build(name: str, config: Mapping[str, Any], field: str = "config") -> Algori
     try:
         options = algorithm.Options.model_validate(dict(config))
     except ValidationError as error:
-        problems = problems_of(error, algorithm.Options, dict(config), (field,))
-        raise SpecError("; ".join(sentence(problem) for problem in problems)) from error
+        raise SpecError.of(problems_of(error, algorithm.Options, dict(config), parse_path(field))) from error
     with calling(f"algorithm {algorithm.__name__}", algorithm):
         return algorithm(options)
 

@@ -114,12 +114,14 @@ class DQN(Algorithm):
         options, model, name = self.options, inputs.model, type(self).__name__
         if not isinstance(inputs.action_space, gym.spaces.Discrete):
             raise SpecError(
-                f"spec.algorithm: {name} requires one discrete action, a Discrete space, not {inputs.action_space}; "
-                "use SAC, CQL or TD3BC for continuous actions, and IQL, MARWIL or BC for other actions."
+                f"{name} requires one discrete action, a Discrete space, not {inputs.action_space}; "
+                "use SAC, CQL or TD3BC for continuous actions, and IQL, MARWIL or BC for other actions.",
+                field="spec.algorithm",
             )
         if model.recurrent != "none" or model.module_class is not None:
             raise SpecError(
-                f"spec.model: {name} builds its policy from action values: leave recurrent and moduleClass out."
+                f"{name} builds its policy from action values: leave recurrent and moduleClass out.",
+                field="spec.model",
             )
         module_options = {"dueling": options.dueling, "quantiles": options.num_quantiles}
         policy = GreedyPolicy(

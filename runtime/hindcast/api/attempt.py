@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from hindcast.api.base import Model, Positive, ShortText
+from hindcast.api.base import Positive, Record, ShortText
 from hindcast.api.status import CheckpointStatus, OutputStatus, ProgressStatus, Timestamp
 
 RESOURCE_KEY: Final = "resource.yaml"
@@ -53,15 +53,15 @@ AttemptReason = Literal[
 """The reason for an attempt's end. The last five are Lost: storage did not answer, storage refused a request, a process
 was killed for memory, a worker or node was lost, the driver was terminated."""
 
-UNCOUNTED_REASON: Final[AttemptReason] = "StorageUnavailable"
-"""An attempt that was lost for this reason does not count as a retry."""
+UNCOUNTED_REASONS: Final = frozenset({"StorageUnavailable", "NodeUnreachable", "Disrupted", "GpusReleased"})
+"""An attempt that was lost for one of these reasons does not count as a retry: the cluster's weather, not the run."""
 
 
 class ResolvedInput(OutputStatus):
     """An input from another resource: a recording's dataset, or the path of a training's best checkpoint."""
 
 
-class Attempt(Model):
+class Attempt(Record):
     """An attempt of a run, and its inputs."""
 
     revision: Positive
@@ -80,20 +80,20 @@ class Attempt(Model):
     """Inputs from the resources that this one refers to, by `Kind/name`."""
 
 
-class AttemptOutcome(Model):
+class AttemptOutcome(Record):
     """The end of an attempt."""
 
-    state: AttemptState
-    """Success or failure, and whether another attempt may succeed."""
-    reason: AttemptReason
-    """The reason, in one word."""
+    state: AttemptState | ShortText
+    """Success or failure, and whether another attempt may succeed; a newer runtime may have other words."""
+    reason: AttemptReason | ShortText
+    """The reason, in one word; a newer runtime may have others."""
     message: Annotated[str, Field(max_length=500)]
     """One sentence for people: what happened, where (file:line of the user's code), what to do. No secrets."""
-    pool: Pool | None = None
+    pool: Pool | ShortText | None = None
     """The pool in which it happened, if known. After an OutOfMemory, raise the memory of this pool."""
 
 
-class Report(Model):
+class Report(Record):
     """The report of an attempt."""
 
     number: Positive

@@ -140,6 +140,12 @@ class Model(BaseModel):
         return schema
 
 
+class Record(Model):
+    """Base of what the operator and the runtime write for each other: fields of another version are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
 def _choice_message(quantifier: str, names: tuple[str, ...], chosen_names: str | None = None) -> str:
     message = f"{quantifier} of {', '.join(map(to_camel, names))} is needed"
     return message if chosen_names is None else f"{message}, found {chosen_names}"

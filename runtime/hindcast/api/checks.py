@@ -8,11 +8,11 @@ from typing import Any, Final, get_args
 
 from pydantic import ValidationError
 
-from hindcast.api.documents import Problem, Steps
 from hindcast.api.model import Distribution, ModelSpec
 from hindcast.api.options import algorithms, is_custom, live_algorithms, options_model, schemas
 from hindcast.api.sentences import nearest, problems_of
 from hindcast.api.spelling import Spelling
+from hindcast.errors import Problem, Steps
 
 Spec = Mapping[str, Any]
 """Plain, unchecked values: the spec of an OfflineTraining, or the policy.train of an OfflineRecording."""
@@ -49,7 +49,7 @@ def check_algorithm(kind: str, spec: Spec, path: Steps, spelling: Spelling | Non
     problems = [problem for check in checks for problem in check(algorithm, spec)]
     return [
         *_check_options(algorithm, spec.get("config", {}), (*path, "config"), spelling),
-        *(Problem((*path, *problem.steps), problem.text) for problem in problems),
+        *(Problem((*path, *problem.field), problem.what) for problem in problems),
     ]
 
 

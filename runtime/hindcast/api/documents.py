@@ -14,26 +14,10 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import Node, ScalarNode, SequenceNode
 
-Steps = tuple[str | int, ...]
-"""Path of a value in a document: keys and list indices."""
+from hindcast.errors import Problem, Steps
 
 _TAG_PREFIX: Final = "tag:yaml.org,2002:"
 _MAX_NODES: Final = 100_000
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A problem in a document.
-
-    Attributes:
-        steps: path of the value with the problem; empty for the whole document.
-        text: the sentence, without the path.
-        line: line of the problem, from 1; None is the line of `steps`, 0 the whole file.
-    """
-
-    steps: Steps
-    text: str
-    line: int | None = None
 
 
 @dataclass(frozen=True)

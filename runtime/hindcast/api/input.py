@@ -50,6 +50,9 @@ class PrepareSpec(Model):
     order: Literal["Auto", "Time", "Stored", "Chain"] = "Auto"
     """Order of the rows of an episode: `Time` by their column `t`, `Stored` as in the files, `Chain` by each row's next
     observation, which must be another row's observation. `Auto`: the first of these that is possible."""
+    episodes: Literal["Auto", "File"] = "Auto"
+    """Whether an episode may continue in another file. `File`: no, so ids are those of one file, and without ids an
+    episode ends with its file. `Auto`: if its id, `t`, observations or flags show that it does."""
     gaps: Literal["Refuse", "Split", "Join"] = "Refuse"
     """What to do when timesteps are missing within an episode: `Split` cuts it there, `Join` treats its rows as
     consecutive, for data in which `t` orders the rows but does not count them. Rows with a date or time as `t` are
@@ -100,7 +103,7 @@ class InputSource(Model):
     """Whether Box actions are in [-1, 1], as a policy produces them, or in the environment's range. Default: from the
     data; recordings of Hindcast and RLlib are normalised, other data are not."""
     ignore_final_observation: bool = False
-    """Read data that have no next observations; the last observation of an episode is then zeros."""
+    """Read data that have no next observations; the last observation of an episode is then repeated."""
     prepare: PrepareSpec = PrepareSpec()
     """Rules for assembling complete episodes from rows."""
 

@@ -1,7 +1,7 @@
 """Load resources from YAML files. All problems of all files are reported at once, one sentence each."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,12 +9,12 @@ from pydantic import ValidationError
 
 from hindcast.api.base import API_VERSION
 from hindcast.api.checks import check_algorithm
-from hindcast.api.documents import Document, Problem, read_documents
+from hindcast.api.documents import Document, read_documents
 from hindcast.api.recording import OfflineRecording, TrainPolicy
-from hindcast.api.sentences import problems_of, sentence, show_value, similar
+from hindcast.api.sentences import problems_of, show_value, similar
 from hindcast.api.spelling import EITHER_SPELLING, IN_YAML, Spelling
 from hindcast.api.training import OfflineTraining
-from hindcast.errors import SpecError
+from hindcast.errors import Problem, SpecError
 
 Resource = OfflineRecording | OfflineTraining
 
@@ -53,21 +53,20 @@ def load_resources(paths: Iterable[str | Path] | str | Path) -> list[LoadedResou
     """
     files = [paths] if isinstance(paths, str | Path) else list(paths)
     resources: list[LoadedResource] = []
-    problems: list[str] = []
+    problems: list[Problem] = []
     for path in files:
         documents = list(read_documents(Path(path)))
         if not documents:
-            problems.append(
-                f"{path}: contains no resource; begin it with apiVersion: {API_VERSION} and a kind"
-            )
+            what = f"contains no resource; begin it with apiVersion: {API_VERSION} and a kind"
+            problems.append(Problem((), what, file=str(path)))
         for document in documents:
             resource, document_problems = _build_resource(document, IN_YAML)
-            problems += [_located_sentence(str(path), document, problem) for problem in document_problems]
+            problems += [_locate(problem, str(path), document) for problem in document_problems]
             if resource is not None:
                 resources.append(LoadedResource(resource, str(path), document.line, document))
     problems += _duplicate_problems(resources)
     if problems:
-        raise SpecError("\n".join(problems))
+        raise SpecError.of(problems)
     return resources
 
 
@@ -81,7 +80,7 @@ def validate_resource(data: dict[str, Any]) -> Resource:
     """
     resource, problems = _build_resource(Document(data, line=1), EITHER_SPELLING)
     if resource is None:
-        raise SpecError("\n".join(sentence(problem) for problem in problems))
+        raise SpecError.of(problems)
     return resource
 
 
@@ -107,7 +106,7 @@ def _build_resource(document: Document, spelling: Spelling) -> tuple[Resource | 
         problems += problems_of(error, model, document.value)
     problems += check_algorithms(document.value, spelling)
     return (None if problems else resource), sorted(
-        problems, key=lambda problem: problem.line or document.line_of(problem.steps)
+        problems, key=lambda problem: problem.line or document.line_of(problem.field)
     )
 
 
@@ -155,13 +154,12 @@ def check_algorithms(value: dict[str, Any], spelling: Spelling | None = None) ->
     return check_algorithm(value["kind"], section, path, spelling)
 
 
-def _located_sentence(file: str, document: Document, problem: Problem) -> str:
-    line = document.line_of(problem.steps) if problem.line is None else problem.line
-    location = f"{file}:{line}" if line else file
-    return f"{location}: {sentence(problem)}"
+def _locate(problem: Problem, file: str, document: Document) -> Problem:
+    line = document.line_of(problem.field) if problem.line is None else problem.line
+    return replace(problem, file=file, line=line)
 
 
-def _duplicate_problems(resources: list[LoadedResource]) -> list[str]:
+def _duplicate_problems(resources: list[LoadedResource]) -> list[Problem]:
     first_by_key: dict[tuple[str, str | None, str], LoadedResource] = {}
     problems = []
     for entry in resources:
@@ -169,9 +167,10 @@ def _duplicate_problems(resources: list[LoadedResource]) -> list[str]:
         key = (entry.resource.kind, metadata.namespace, metadata.name)
         if key in first_by_key:
             first_location = first_by_key[key].at("metadata", "name")
-            problems.append(
-                f"{entry.at('metadata', 'name')}: metadata.name is '{metadata.name}', which is the name of "
-                f"another {entry.resource.kind} ({first_location}); rename one"
+            what = (
+                f"is '{metadata.name}', which is the name of another {entry.resource.kind} ({first_location}); "
+                "rename one"
             )
+            problems.append(_locate(Problem(("metadata", "name"), what), entry.file, entry.document))
         first_by_key.setdefault(key, entry)
     return problems

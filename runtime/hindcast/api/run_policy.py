@@ -7,12 +7,13 @@ class RunPolicy(Model):
     """Deadlines, retries and clean-up, which may be changed at any time, also during an attempt. Not used locally."""
 
     backoff_limit: BackoffLimit = 3
-    """Number of lost attempts that are retried; a training counts them since its last checkpoint. User errors are never
-    retried."""
+    """Number of lost attempts that are retried, counted since the last progress: a training's checkpoint, or more
+    recorded than before. Attempts lost with a node or with storage do not count. User errors are never retried."""
     active_deadline_seconds: Positive | None = None
     """Seconds that all attempts together may run (queued and suspended not counted). Default: no limit."""
-    start_deadline_seconds: Positive = 1800
-    """Seconds from the start of an attempt (if it is queued: from its admission) to its first heartbeat."""
+    start_deadline_seconds: Positive | None = None
+    """Seconds for which an attempt may wait for nodes, quota and whatever else its pods need (if it is queued: from its
+    admission on). Default: no limit."""
     stall_timeout_seconds: Positive = 1800
     """Seconds without a heartbeat or without progress after which an attempt counts as lost."""
     suspend_grace_seconds: NonNegative = 120

@@ -2,8 +2,7 @@
 
 import difflib
 import json
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from types import UnionType
 from typing import Annotated, Any, Final, Union, get_args, get_origin
 
@@ -11,8 +10,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from hindcast.api.documents import Problem, Steps
 from hindcast.api.spelling import OLD_SPELLING
+from hindcast.errors import Problem, Steps, format_path
 
 _MAX_VALUE_LENGTH: Final = 60
 
@@ -28,8 +27,6 @@ _EXPECTED_VALUES: Final = {
 }
 RELATION_ERROR: Final = "related"
 """Type of the error on a field that another field bounds; the error's context names both."""
-_VERBS: Final = ("cannot", "combines", "contains", "does", "has", "is", "merges", "refers", "sets")
-"""First words of problems that continue the sentence after the field's name."""
 _COMPLETE_SENTENCES: Final = {
     OLD_SPELLING: "is {value!r}: write {word}",
     "missing": "is missing",
@@ -49,26 +46,6 @@ _BOUNDS: Final = {
     "literal_error": "{expected}",
     "union_tag_invalid": "{expected_tags}",
 }
-
-
-def format_path(steps: Sequence[str | int]) -> str:
-    """Format a path: `spec.input[0].path`."""
-    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
-    return text.removeprefix(".")
-
-
-def parse_path(text: str) -> tuple[str | int, ...]:
-    """Return the steps of a path that `format_path` wrote."""
-    return tuple(int(step) if step.isdigit() else step for step in re.findall(r"\w+", text))
-
-
-def sentence(problem: Problem, prefix: str = "") -> str:
-    """Format a problem as one sentence: the path, then the problem."""
-    path = prefix + format_path(problem.steps)
-    if not path:
-        return problem.text
-    is_predicate = problem.text.split(" ", 1)[0] in _VERBS
-    return f"{path} {problem.text}" if is_predicate else f"{path}: {problem.text}"
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from hindcast.api.base import FreeForm, Model, NonNegative, Positive, ShortText, Text
+from hindcast.api.base import FreeForm, NonNegative, Positive, Record, ShortText, Text
 from hindcast.api.lists import ListMap
 
 Timestamp = Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-time"})]
@@ -21,7 +21,7 @@ def _drop_non_finite(metrics: Any) -> Any:
     }
 
 
-class Condition(Model):
+class Condition(Record):
     """A condition, as in Kubernetes."""
 
     type: Annotated[str, Field(min_length=1, max_length=316)]
@@ -38,7 +38,7 @@ class Condition(Model):
     """The generation that the condition describes."""
 
 
-class ProgressStatus(Model):
+class ProgressStatus(Record):
     """Progress of the run."""
 
     iteration: NonNegative | None = None
@@ -63,7 +63,7 @@ class ProgressStatus(Model):
     """Latest mean episode return, for the printer column."""
 
 
-class OutputStatus(Model):
+class OutputStatus(Record):
     """The recorded dataset."""
 
     path: Text
@@ -80,7 +80,7 @@ class OutputStatus(Model):
     """Digest of its manifest."""
 
 
-class CheckpointStatus(Model):
+class CheckpointStatus(Record):
     """The run's checkpoints."""
 
     path: Text
@@ -97,7 +97,7 @@ class CheckpointStatus(Model):
     """Estimated return of the best checkpoint, if an estimate selected it."""
 
 
-class RunStatus(Model):
+class RunStatus(Record):
     """One attempt."""
 
     revision: NonNegative
@@ -123,7 +123,10 @@ class RunStatus(Model):
     """The operational fields that it was created with, by path, with digests for lists and mappings; empty once it has
     ended."""
     retries: NonNegative = 0
-    """Number of earlier attempts of the revision that were lost. 0 once this attempt has saved a checkpoint."""
+    """Number of earlier attempts of the revision that were lost. 0 once this attempt has progressed beyond them."""
+    initial_amount: NonNegative | None = None
+    """What earlier attempts had achieved when it was created: the iteration of the checkpoint, or the timesteps or
+    episodes recorded."""
     active_seconds: NonNegative = 0
     """Seconds for which earlier attempts of the revision had nodes, or waited for them outside a queue."""
     start_time: Timestamp | None = None
@@ -132,6 +135,8 @@ class RunStatus(Model):
     """When it left the queue, or was created if it was not queued; unset while it is queued."""
     first_report_time: Timestamp | None = None
     """When its first report was seen."""
+    disruption_time: Timestamp | None = None
+    """When one of its pods last had to leave its node."""
     stop_requested_time: Timestamp | None = None
     """When it was asked to save a checkpoint and stop."""
     end_time: Timestamp | None = None
@@ -144,7 +149,7 @@ class RunStatus(Model):
     """The reason for the outcome, in a sentence."""
 
 
-class Status(Model):
+class Status(Record):
     """The observed state."""
 
     observed_generation: int = -1

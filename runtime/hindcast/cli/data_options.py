@@ -119,7 +119,7 @@ class ReadFlags:
         bool,
         _source_option(
             "--ignore-final-observation",
-            help="Read data without next observations; each episode's last observation is then zeros.",
+            help="Read data without next observations; each episode's last observation is then repeated.",
         ),
     ] = False
     pre_learner: Annotated[
@@ -194,6 +194,8 @@ class WriteFlags:
 
         try:
             file_bytes = parse_bytes(self.file_size)
+            if not file_bytes:
+                raise ValueError(f"is {self.file_size!r}, expected a size above 0")
         except ValueError as error:
             raise SpecError(f"--file-size {error}") from error
         packed_columns = tuple(name.strip() for name in self.compress_columns.split(",") if name.strip())

@@ -25,23 +25,12 @@ EXIT_CODES = {
     EXIT_INTERRUPTED: "interrupted; run the command again to resume",
 }
 
-_EXTRAS = {"kubernetes": "cluster"} | dict.fromkeys(
-    (
-        "fsspec",
-        "gymnasium",
-        "jinja2",
-        "matplotlib",
-        "msgpack",
-        "numpy",
-        "orjson",
-        "pyarrow",
-        "ray",
-        "safetensors",
-        "tensorboard",
-        "torch",
-    ),
-    "runtime",
-)
+_PACKAGES_BY_EXTRA = {
+    "cluster": "kubernetes",
+    "runtime": "fsspec gymnasium jinja2 matplotlib msgpack numpy orjson pyarrow ray safetensors tensorboard torch",
+    "serve": "httptools starlette uvicorn",
+}
+_EXTRAS = {package: extra for extra, packages in _PACKAGES_BY_EXTRA.items() for package in packages.split()}
 """Package -> the extra that installs it."""
 
 
@@ -61,7 +50,13 @@ def report_failure(error: BaseException, command: str, screen: Screen) -> int:
 
 def failure_document(error: BaseException, message: str, exit_code: int) -> dict[str, Any]:
     """Return the document that `--json` prints for a failure."""
-    return {"type": type(error).__name__, "message": message, "exitCode": exit_code}
+    problems = error.problems if isinstance(error, UserError) else ()
+    return {
+        "type": type(error).__name__,
+        "message": message,
+        "exitCode": exit_code,
+        "problems": [problem.to_json() for problem in problems],
+    }
 
 
 def _message_and_code(error: BaseException, command: str, screen: Screen) -> tuple[str, int]:

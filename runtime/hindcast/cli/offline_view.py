@@ -8,22 +8,29 @@ from rich.text import Text
 
 from hindcast import formatting
 from hindcast.evaluate.offline import MAX_CALIBRATION_ERROR, Estimate, OfflineReport
+from hindcast.run.checkpoint_evaluation import OfflineEvaluation
 
 _ANSWER_COLOURS = {"better": "green", "worse": "red", "unknown": "yellow"}
 
 
-def render_report(report: OfflineReport, data_name: str, gamma: float) -> Iterator[RenderableType]:
+def render_report(evaluation: OfflineEvaluation, data_name: str) -> Iterator[RenderableType]:
     """Yield the output of `hindcast evaluate --data` from top to bottom.
 
     Args:
-        report: result of the evaluation.
+        evaluation: result of the evaluation.
         data_name: name of the evaluated data, for the title.
-        gamma: discount factor of the returns.
     """
+    report = evaluation.report
     yield (
         f"{data_name}: {formatting.plural(report.episodes, 'episode')}, "
-        f"{formatting.plural(report.timesteps, 'timestep')}; returns discounted by {gamma:g}"
+        f"{formatting.plural(report.timesteps, 'timestep')}; returns discounted by {evaluation.gamma:g}; "
+        f"{'sampled' if report.explore else 'greedy'} actions"
     )
+    if evaluation.num_trained:
+        left_out = formatting.plural(evaluation.num_trained, "more episode")
+        yield f"{left_out} of the data trained the policy, so they do not judge it"
+    elif evaluation.num_trained is None:
+        yield "it is not known which episodes trained this policy: estimates on these would be too good"
     yield _table(report)
     for reason in dict.fromkeys(report.not_estimated.values()):
         names = ", ".join(name for name, name_reason in report.not_estimated.items() if name_reason == reason)
@@ -47,7 +54,10 @@ def _table(report: OfflineReport) -> Table:
     table.add_column("estimate", style="dim")
     table.add_column("return", justify="right")
     table.add_column("interval")
-    for name, estimate in {"behaviour": report.behaviour, **report.estimates}.items():
+    rows = {"recorded policy": report.behaviour}
+    if report.behaviour_continued is not None:
+        rows["the same, cut-off episodes continued by the model"] = report.behaviour_continued
+    for name, estimate in {**rows, **report.estimates}.items():
         table.add_row(name, formatting.significant(estimate.value), _interval(estimate))
     return table
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hindcast.cli.screen import Screen
 from hindcast.report.events import Outcome, Progress, Reporter
-from hindcast.run.progress import ProgressLines, format_amount, format_metrics
+from hindcast.report.progress import ProgressLines, format_amount, format_metrics
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars

@@ -19,16 +19,19 @@ ATTEMPT_VARIABLE = "HINDCAST_ATTEMPT"
 
 _TIMEOUT_SECONDS = (5.0, 15.0)
 """Timeouts of a request: to connect, and between bytes of the answer."""
-_SUPERSEDED_STATUSES = (403, 404)
-"""Answers to a superseded attempt: its permission was revoked, or its ConfigMap was deleted."""
-
-
-class SupersededError(Exception):
-    """The attempt may no longer report: another one has started, or the resource was deleted."""
+_REFUSAL_STATUSES = (403, 404)
 
 
 class ReportError(Exception):
     """The API server did not accept the report; the next one may succeed."""
+
+
+class ReportRefused(ReportError):
+    """The permission or the ConfigMap is missing.
+
+    Either the attempt is superseded, or the operator has not restored them yet, or the API server has just restarted:
+    it answers 403 for some minutes, until it has listed the RoleBindings (kubernetes/kubernetes#121635).
+    """
 
 
 class Channel(Protocol):
@@ -38,8 +41,6 @@ class Channel(Protocol):
         """Send the report; return the operator's intent: `CHECKPOINT`, or an empty string to continue.
 
         Raises:
-            SupersededError: another attempt has started, or the resource was deleted. Before the first accepted report
-                the operator may also not have granted the permission yet.
             ReportError: the report was not accepted and should be sent again.
         """
 
@@ -102,10 +103,9 @@ class ConfigMapChannel:
             status, content = error.status, b""
         except (HTTPError, OSError) as error:
             raise ReportError(f"{type(error).__name__}: {error}") from error
-        if status in _SUPERSEDED_STATUSES:
-            raise SupersededError(f"the API server answered the report with status {status}")
         if status != 200:
-            raise ReportError(f"the API server answered the report with status {status}")
+            error_class = ReportRefused if status in _REFUSAL_STATUSES else ReportError
+            raise error_class(f"the API server answered the report with status {status}")
         intent: str = (json.loads(content).get("data") or {}).get(INTENT_KEY, "")
         return intent
 
@@ -124,7 +124,8 @@ def open_channel(config_map: ConfigMapName) -> ConfigMapChannel:
     except config.ConfigException as error:
         raise SpecError(
             f"the head's pod has no service account to report with ({error}): remove "
-            "automountServiceAccountToken: false from spec.cluster.podOverrides."
+            "automountServiceAccountToken: false from spec.cluster.podOverrides.",
+            mentions=("spec.cluster.podOverrides",),
         ) from error
     configuration.retries = False  # urllib3 would repeat the old report; `ReportSender` sends the latest one
     return ConfigMapChannel(client.ApiClient(configuration), config_map)

@@ -25,15 +25,15 @@ from hindcast.cluster.channel import Channel
 from hindcast.cluster.log import DriverLog, capture_output, make_redactor
 from hindcast.cluster.mailbox import Mailbox
 from hindcast.cluster.memory import explain_by_memory
-from hindcast.cluster.outcome import EXIT_CODES, FinishedRun, classify, make_outcome
+from hindcast.cluster.outcome import DEFECT_EXIT_CODE, EXIT_CODES, FinishedRun, classify, make_outcome
 from hindcast.cluster.pools import Pools
 from hindcast.cluster.reporting import ReportSender, heartbeat, send_outcome
 from hindcast.cluster.storage_monitor import StorageMonitor
 from hindcast.errors import SpecError
 from hindcast.ray_session import join_cluster
+from hindcast.report.progress import ProgressLines
 from hindcast.run.claim import title
 from hindcast.run.interruption import Interruption, catch_signals
-from hindcast.run.progress import ProgressLines
 
 SUPERSEDED_EXIT_CODE: Final = 1
 """Exit code of a superseded driver."""
@@ -118,8 +118,10 @@ def connect_to_ray() -> None:
         if "ersion mismatch" not in str(error):
             raise
         raise SpecError(
-            f"spec.cluster.image: the driver and the cluster run different versions of Ray or Python: {error}; use "
-            "one image for all pods, and set spec.cluster.rayVersion to its version."
+            f"the driver and the cluster run different versions of Ray or Python: {error}; use "
+            "one image for all pods, and set spec.cluster.rayVersion to its version.",
+            field="spec.cluster.image",
+            mentions=("spec.cluster.rayVersion",),
         ) from error
 
 
@@ -239,4 +241,4 @@ def _deliver_outcome(sender: ReportSender, outcome: AttemptOutcome) -> int:
         print(
             "the outcome could not be reported: the API server did not answer, or no longer accepts reports."
         )
-    return EXIT_CODES[outcome.reason]
+    return EXIT_CODES.get(outcome.reason, DEFECT_EXIT_CODE)

@@ -172,7 +172,10 @@ class LearnerProcess:
     def _run(self, assignment: Assignment, rank: int, rendezvous: tuple[str, int] | None) -> Outcome | None:
         # Ray does not report the kernel's kills; the container's counter does.
         if assignment.is_restart and count_oom_kills():
-            raise OutOfMemory("a learner ran out of memory and was killed: raise spec.learners.memory")
+            raise OutOfMemory(
+                "a learner ran out of memory and was killed: raise spec.learners.memory",
+                mentions=("spec.learners.memory",),
+            )
         resource, sources, mailbox, pools, _ = assignment
         device, _ = choose_learner_device(resource.spec.learners, pools.is_one_machine)
         group = Group()

@@ -70,7 +70,7 @@ class FinishedRun:
     output: OutputStatus | None = None
 
 
-EXIT_CODES: Final[dict[AttemptReason, int]] = {
+EXIT_CODES: Final[dict[str, int]] = {
     **{
         reason: error_class.exit_code if state == "Failed" else 1
         for error_class, state, reason in _USER_ERRORS

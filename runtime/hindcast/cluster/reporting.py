@@ -26,12 +26,13 @@ from hindcast.api.attempt import (
     Report,
 )
 from hindcast.api.status import CheckpointStatus, OutputStatus, ProgressStatus
-from hindcast.cluster.channel import Channel, ReportError, SupersededError
+from hindcast.cluster.channel import Channel, ReportError, ReportRefused
 from hindcast.report.events import Progress
-from hindcast.run.progress import Pace, format_amount
+from hindcast.report.progress import Pace, format_amount
 
-REFUSAL_GRACE_SECONDS: Final = 30.0
-"""Period in which refusals of the first report are ignored: the permission may be granted after the pod starts."""
+REFUSAL_SECONDS: Final = 600.0
+"""After so long without an answer other than a refusal, the attempt counts as superseded. A later attempt that has
+begun to write is noticed within seconds, by the lease of the run's folder."""
 
 _MAX_BACKOFF_SECONDS: Final = 15.0
 _HEARTBEAT_SECONDS: Final = MAX_REPORT_INTERVAL_SECONDS - 5  # leaves time for one retry
@@ -78,7 +79,7 @@ class ReportSender:
         self._pace = Pace()
         self._has_changes = True
         self._num_sent = 0
-        self._start_time = clock()
+        self._refusal_start_time: float | None = None
         self._last_sent_time = -math.inf
         self._num_failures = 0
         self._earliest_retry_time = -math.inf
@@ -134,14 +135,14 @@ class ReportSender:
         try:
             report = self._build_report()
             intent = self._channel.send(report)
-        except SupersededError:
-            self._handle_refusal()
-        except ReportError:
+        except ReportError as error:
+            self._count_refusal(error)
             self._schedule_retry()
         except Exception:  # a bug here must not stop the heartbeat
             traceback.print_exc()
             self._schedule_retry()
         else:
+            self._refusal_start_time = None
             self._last_sent_time, self._num_failures, self._num_sent = self._clock(), 0, self._num_sent + 1
             self.is_outcome_delivered = report.outcome is not None
             self.is_checkpoint_requested = self.is_checkpoint_requested or intent == CHECKPOINT
@@ -171,12 +172,14 @@ class ReportSender:
         self._fields |= fields
         self._has_changes = True
 
-    def _handle_refusal(self) -> None:
-        """Stop reporting, unless permission for the first report may still be granted."""
-        if self._num_sent or self._clock() - self._start_time > REFUSAL_GRACE_SECONDS:
+    def _count_refusal(self, error: ReportError) -> None:
+        """Give up once reports have been refused for `REFUSAL_SECONDS`. Any other answer ends the count."""
+        if not isinstance(error, ReportRefused):
+            self._refusal_start_time = None
+        elif self._refusal_start_time is None:
+            self._refusal_start_time = self._clock()
+        elif self._clock() - self._refusal_start_time > REFUSAL_SECONDS:
             self.is_superseded = True
-        else:
-            self._schedule_retry()
 
     def _schedule_retry(self) -> None:
         """Retry later with the latest state, after exponential backoff with jitter."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
 from dataclasses import replace
 
 from hindcast.api import OfflineRecording, OfflineTraining
@@ -19,7 +18,7 @@ from hindcast.formats.dataset_folder.manifest import read_manifest
 from hindcast.record.environments import close_unplayed_environments, keep_environments
 from hindcast.report.writing import write_training_report
 from hindcast.run.execute import check_early, execute_recording, prepare_inputs
-from hindcast.run.inputs import Input, make_sources
+from hindcast.run.inputs import make_sources
 from hindcast.storage.location import resolve
 
 
@@ -62,7 +61,7 @@ def execute(
 
 def _execute(resource: OfflineRecording | OfflineTraining, mailbox: Mailbox, pools: Pools) -> FinishedRun:
     references = ResolvedReferences(pools.attempt)
-    inputs: Sequence[Input] = check_early(resource, references)
+    inputs = check_early(resource, references).inputs
     # The environments that are played in are on the pools' pods.
     close_unplayed_environments()
     if isinstance(resource, OfflineRecording):

@@ -18,7 +18,7 @@ from hindcast.datasets.episode_table import EPISODE_FIELDS, RETURN_FIELD, Episod
 from hindcast.datasets.sources import map_in_threads
 from hindcast.datasets.units import EpisodeLocation, Unit
 from hindcast.episodes.block import I64, Block
-from hindcast.episodes.columns import Columns
+from hindcast.episodes.columns import Columns, root
 from hindcast.errors import DataError, SpecError
 from hindcast.formats.dataset_folder.manifest import digest_of
 from hindcast.formats.spec import DataSpec
@@ -199,7 +199,7 @@ class Dataset(ABC):
         """
         if with_returns and Columns.REWARDS not in self.spec.leaves:
             raise DataError(
-                f"the data have no rewards, so no returns: they have {', '.join(self.spec.leaves)}"
+                f"the data have no rewards, so no returns: they have {', '.join(self.spec.leaves)}",
             )
         leaves = [Columns.REWARDS] if with_returns else []
         tables = map_in_threads(
@@ -259,10 +259,10 @@ class View(Dataset):
         """See `Dataset.read`; JSON leaves that the source dataset lacks are empty."""
         dataset, source_unit, episodes, new_ids = self._origins[unit.id]
         column_names = set(self.spec.leaves if columns is None else columns)
-        missing_leaves = [
-            leaf for leaf in self.spec.leaves if leaf in column_names and leaf not in dataset.spec.leaves
-        ]
-        block = dataset.read(source_unit, column_names.difference(missing_leaves))
+        leaves = [leaf for leaf in self.spec.leaves if {leaf, root(leaf)} & column_names]
+        missing_leaves = [leaf for leaf in leaves if leaf not in dataset.spec.leaves]
+        unknown_names = column_names.difference(leaves, map(root, leaves))
+        block = dataset.read(source_unit, unknown_names.union(leaves).difference(missing_leaves))
         if len(episodes) < block.num_episodes:
             block = block.take(episodes)
         if missing_leaves:

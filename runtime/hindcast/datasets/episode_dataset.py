@@ -107,7 +107,7 @@ class EpisodeDataset(Dataset):
             first_file = next(iter(self._files.values()))
             raise DataError(
                 f"the dataset of {first_file.origin or first_file.location} has no column "
-                f"{', '.join(sorted(unknown_columns))}: it has {', '.join(self.spec.leaves)}"
+                f"{', '.join(sorted(unknown_columns))}: it has {', '.join(self.spec.leaves)}",
             )
         return [leaf for leaf in self.spec.leaves if leaf in column_names or root(leaf) in column_names]
 
@@ -130,7 +130,8 @@ class EpisodeDataset(Dataset):
         except CellError as error:
             raise error.to_row_error(*self._locate_row([part], error.row)) from error
         except DataError as error:
-            raise DataError(str(error) if part.path in str(error) else f"{part.path}: {error}") from error
+            error.locate(path=part.path)
+            raise
 
     def _get_row_groups(self, unit: Unit) -> list[RowGroup]:
         return [self._files[path].entry.row_groups[i] for path, groups in unit.parts for i in groups]

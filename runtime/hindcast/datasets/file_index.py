@@ -19,7 +19,7 @@ from hindcast.errors import DataError, UserError
 from hindcast.formats.entries import FileEntry, JsonModel, RowGroup, StoredFragment
 from hindcast.formats.layout import CellError, Contents
 from hindcast.formats.layouts import DEFAULT_LAYOUT, LAYOUTS, detect_layout
-from hindcast.formats.parquet.opening import compute_fingerprint, damage_message, open_parquet
+from hindcast.formats.parquet.opening import compute_fingerprint, describe_damage, open_parquet
 from hindcast.formats.spec import DataSpec
 from hindcast.formatting import plural
 from hindcast.storage.location import Entry, Location, resolve
@@ -69,7 +69,7 @@ def index_file(location: Location, relative_path: str) -> IndexedFile:
         num_rows = sum(len(lengths) for lengths in contents.lengths)
         if num_rows != file.metadata.num_rows or len(contents.lengths) != file.num_row_groups:
             reason = f"it has {plural(num_rows, 'row')}, but its footer says {file.metadata.num_rows}"
-            raise DataError(damage_message(str(location), reason))
+            raise DataError(describe_damage(reason), path=str(location))
         row_groups = [
             RowGroup(
                 rows=len(lengths),
@@ -107,7 +107,8 @@ def _read_layout(location: Location, file: pq.ParquetFile) -> tuple[str, Content
     except CellError as error:
         raise error.to_row_error(str(location), error.row) from error
     except DataError as error:
-        raise type(error)(f"{location}: {error}") from error
+        error.locate(path=str(location))
+        raise
 
 
 class _CachedFile(JsonModel):

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, NamedTuple, TypeVar
 
 from hindcast.datasets.file_index import IndexCache, IndexedFile, describe_file
+from hindcast.datasets.folder_kinds import select_live_entries
 from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.commits import committed_files, read_commits
 from hindcast.formats.dataset_folder.folder_owner import describe_progress
@@ -19,6 +20,7 @@ from hindcast.formats.entries import FileEntry
 from hindcast.formats.format import is_hidden
 from hindcast.formats.layouts import EXPORTED_LAYOUTS, LAYOUTS
 from hindcast.formats.parquet.opening import UnknownLayoutError
+from hindcast.formatting import natural_sort_key
 from hindcast.storage.location import Entry, Location, broken_links, missing_error
 
 _GLOB = re.compile(r"[*?\[]")
@@ -79,7 +81,7 @@ def find_files(
 
 
 def expand_glob(location: Location) -> list[Location]:
-    """Return the sorted matches of a glob; only the location itself if it has no wildcards.
+    """Return the matches of a glob in natural order; only the location itself if it has no wildcards.
 
     Raises:
         DataError: nothing matches, or the glob's brackets are wrong.
@@ -90,7 +92,7 @@ def expand_glob(location: Location) -> list[Location]:
     matches = list(_match_names(base, location.path[len(base.path) :].strip("/").split("/")))
     if not matches:
         raise DataError(f"nothing matches {location}: check the pattern")
-    return matches
+    return sorted(matches, key=lambda match: natural_sort_key(match.path))
 
 
 def glob_base(location: Location) -> Location:
@@ -165,7 +167,7 @@ def _find_files_at(location: Location, verify: bool, refuse: RefusalHandler) -> 
         info = location.info()
         entry = Entry(location, location.name, info.size or 0, is_file=True, modified_ns=info.mtime_ns)
         return DataFiles(_index_files(location.parent(), [entry], refuse), [], [])
-    entries = location.list(recursive=True)
+    entries = select_live_entries(location, location.list(recursive=True))
     recordings = _find_recordings(entries)
     if "" in recordings:
         return _find_recording_files(location, entries, verify, refuse)
@@ -186,12 +188,12 @@ def _find_files_at(location: Location, verify: bool, refuse: RefusalHandler) -> 
     parquet_entries = [entry for entry in plain_entries if _is_parquet(entry)]
     if not parquet_entries and not recordings:
         names = ", ".join(entry.relative_path for entry in entries[:5]) or "nothing"
-        raise UnknownLayoutError(f"{location} holds no Parquet files: it holds {names}")
+        raise UnknownLayoutError(f"holds no Parquet files: it holds {names}", path=str(location))
     files_by_path.update(
         {file.entry.path: [file] for file in _index_files(location, parquet_entries, refuse)}
     )
     return DataFiles(
-        [file for name in sorted(files_by_path) for file in files_by_path[name]],
+        [file for name in sorted(files_by_path, key=natural_sort_key) for file in files_by_path[name]],
         [entry.location for entry in plain_entries if not _is_parquet(entry)],
         unlisted_files,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import gymnasium as gym
@@ -14,7 +15,7 @@ from hindcast.datasets.units import EpisodeLocation
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import SCALAR_COLUMNS, Columns, is_per_observation, leaves_of, root
 from hindcast.episodes.spaces import flatten_space, num_values
-from hindcast.errors import DataError
+from hindcast.errors import DataError, Problem
 from hindcast.formats.spec import DataSpec
 
 _FINITE_COLUMNS = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
@@ -61,15 +62,18 @@ def check_spec(
         leaf_names = leaves_of(column, spec.leaves)
         if sorted(leaf_names) != sorted(expected_leaves):
             raise DataError(
-                f"{path}: {column!r} has the columns {leaf_names or 'none'}, but the space {space} requires "
-                f"{sorted(expected_leaves)}"
+                f"{column!r} has the columns {leaf_names or 'none'}, but the space {space} requires "
+                f"{sorted(expected_leaves)}",
+                path=path,
             )
         for name, leaf_space in expected_leaves.items():
             leaf = spec.leaves[name]
-            if not _fits_space(leaf.dtype, leaf.shape, leaf_space):
+            if not fits_space(leaf.dtype, leaf.shape, leaf_space):
                 advice = "; replace each text by a number" if leaf.kind == "text" else ""
+                if isinstance(leaf_space, spaces.Discrete) and leaf.shape == (leaf_space.n,):
+                    advice = "; if it is one-hot, store the index of the 1"
                 raise DataError(
-                    f"{path}: {name!r} is {leaf}, but the space has {describe_space(leaf_space)}{advice}"
+                    f"{name!r} is {leaf}, but the space has {describe_space(leaf_space)}{advice}", path=path
                 )
 
 
@@ -86,7 +90,7 @@ def check_scalar_columns(spec: DataSpec, path: str) -> None:
     for name in (leaf for column in SCALAR_COLUMNS for leaf in leaves_of(column, spec.leaves)):
         leaf = spec.leaves[name]
         if name not in SCALAR_COLUMNS or leaf.dtype is None or leaf.dtype.kind not in "biuf" or leaf.shape:
-            raise DataError(f"{path}: {name!r} is {leaf}; expected a number for each timestep")
+            raise DataError(f"{name!r} is {leaf}; expected a number for each timestep", path=path)
 
 
 def check_block(
@@ -122,8 +126,15 @@ def check_block(
         for fault in find_faults(
             name, column, None if isinstance(space, spaces.Box) and not is_bounded else space
         ):
-            _, sentence = describe_fault(block, name, fault, locate)
-            raise DataError(sentence)
+            problem = describe_fault(block, name, fault, locate)
+            if is_bounded and isinstance(space, spaces.Box) and fault.kind == "outside-space":
+                remedy = "widen the space (spec.actionSpace), or clip the actions in the data"
+                problem = replace(problem, remedy=remedy, mentions=("spec.actionSpace",))
+            elif isinstance(space, spaces.Discrete):
+                problem = replace(
+                    problem, remedy="if the data count from another number, set the space's n and start"
+                )
+            raise DataError.of([problem])
 
 
 def get_leaf_spaces(
@@ -187,7 +198,7 @@ def values_outside_space(column: NDArray[Any], space: gym.Space | None) -> NDArr
     return is_outside if is_outside.any() else None
 
 
-def _fits_space(dtype: np.dtype | None, shape: tuple[int, ...], space: gym.Space | None) -> bool:
+def fits_space(dtype: np.dtype | None, shape: tuple[int, ...], space: gym.Space | None) -> bool:
     """Return True if values of a dtype (None for text) and shape may be in the space; their range is not checked."""
     if isinstance(space, spaces.Text):
         return dtype is None
@@ -234,13 +245,13 @@ def describe_space(space: gym.Space | None) -> str:
     return f"{space} of shape {list(space.shape)}" if space is not None and space.shape else str(space)
 
 
-def describe_fault(block: Block, name: str, fault: Fault, locate: Locator) -> tuple[EpisodeLocation, str]:
-    """Return the location of a fault's first value, and a sentence with the value and what is expected."""
+def describe_fault(block: Block, name: str, fault: Fault, locate: Locator) -> Problem:
+    """Return the location of a fault's first value, with the value and what is expected."""
     index = np.unravel_index(int(np.argmax(fault.mask)), fault.mask.shape)
     row = int(index[0])
     starts = block.obs_start if is_per_observation(name) else block.start
     episode = int(np.searchsorted(starts, row, side="right")) - 1
     t = int(block.t_started[episode]) + row - int(starts[episode])
-    location = locate(episode)
-    description = f"{name!r} has {block.columns[name][index]!s}, expected {fault.expected}"
-    return location, f"{location} (episode {block.eps_id[episode]}), t = {t}: {description}"
+    path, file_row = locate(episode)
+    what = f"{name!r} has {block.columns[name][index]!s}, expected {fault.expected}"
+    return Problem((), what, path=path, row=file_row, episode=str(block.eps_id[episode]), step=t)

@@ -154,6 +154,20 @@ def effective_episodes(weights: F64) -> float:
     )
 
 
+def mean_ratio(evidence: Evidence) -> tuple[float, float]:
+    """Return the mean of all steps' unclipped ratios, and its standard error over episodes.
+
+    The expectation is 1 if the log-probabilities are those of the recorded actions, in the units of the policy's own.
+    It is less if the policy acts where nothing was recorded.
+    """
+    assert evidence.log_ratio is not None
+    with np.errstate(over="ignore"):
+        ratios = np.exp(evidence.log_ratio)
+    num_steps = len(ratios)
+    mean = float(ratios.mean())
+    return mean, float(np.sqrt(np.square(evidence.sum_by_episode(ratios - mean)).sum()) / num_steps)
+
+
 def compute_estimates(evidence: Evidence, counts: F64) -> dict[str, F64]:
     """Compute every estimate for which the evidence has ratios and values, for each resample of the episodes.
 

@@ -92,8 +92,14 @@ class FittedQ:
         """Return V(s) = E[Q(s, π(s))] `[B, E]` (float64)."""
         return self._expected_q(self._critics, batch).T.double() * self._reward_scale
 
+    @torch.no_grad()
+    def half_way_v(self, batch: Batch) -> Tensor:
+        """Return V(s) `[B, E]` (float64) as it was after half of the updates."""
+        return self._expected_q(self._half_way_critics, batch).T.double() * self._reward_scale
+
     def _learn(self, window: WindowData, steps: Tensor, check: Callable[[int], None]) -> None:
         target_critics = cast(Critics, frozen_copy(self._critics))
+        self._half_way_critics = target_critics
         weights = self._draw_weights(window)
 
         def compute_loss(batch_steps: Tensor) -> Tensor:
@@ -103,9 +109,11 @@ class FittedQ:
             errors = (self._critics(batch) - targets.clamp(self._min_value, self._max_value)).square()
             return (weights[:, batch_steps] * errors).mean(1).sum()
 
-        for _ in fit(
+        for update in fit(
             self._critics, steps, self._options, compute_loss, generator=self._generator, check=check
         ):
+            if update == self._options.updates // 2:
+                self._half_way_critics = cast(Critics, frozen_copy(self._critics))
             polyak_update(target_critics, self._critics, self._options.tau)
 
     @torch.no_grad()
@@ -148,10 +156,12 @@ class CrossFitResult(NamedTuple):
         values: values for the estimators.
         spread: standard deviation of the mean initial value, over members of the models and over initial states. NaN
             if the models have a single member.
+        drift: absolute change of the mean initial value in the second half of the updates.
     """
 
     values: Values
     spread: float
+    drift: float
 
 
 def cross_fit(
@@ -175,6 +185,8 @@ def cross_fit(
     q = torch.zeros(window.num_steps, dtype=torch.float64)
     v = torch.zeros(window.num_steps + len(first_half), dtype=torch.float64)
     variance = torch.zeros((), dtype=torch.float64)
+    drift = 0.0
+    first_steps = window.length.cumsum(0) - window.length
     for half_index, (fit_half, evaluation_half) in enumerate(
         ((first_half, ~first_half), (~first_half, first_half))
     ):
@@ -194,12 +206,15 @@ def cross_fit(
         q = torch.where(evaluation_half.repeat_interleave(window.length), mean_q, q)
         start_values = member_values[window.obs_start][evaluation_half].mean(0)
         # The mean over all episodes weights the mean over a half with the half's share of the episodes.
-        variance += start_values.var() * evaluation_half.double().mean() ** 2
+        share = evaluation_half.double().mean()
+        variance += start_values.var() * share**2
+        half_way_values = map_steps(window, model.half_way_v, first_steps[evaluation_half])
+        drift += float((start_values.mean() - half_way_values.mean()) * share)
     final_v = v[window.obs_start + window.length].masked_fill(window.terminated, 0.0)
     start_v = v[window.obs_start]
     spread = (variance + start_v.var() / len(start_v)).sqrt()
     values = Values(q.numpy(), v[window.obs_row].numpy(), final_v.numpy())
-    return CrossFitResult(values, float(spread))
+    return CrossFitResult(values, float(spread), abs(drift))
 
 
 def _check_with_offset(check: Callable[[int], None], offset: int, update: int) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
+import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ from hindcast.evaluate.estimators import (
     effective_episodes,
     jackknife_contributions,
     mean_contributions,
+    mean_ratio,
     missing_weight_margins,
 )
 from hindcast.evaluate.fitted_q import CrossFitResult, FittedQOptions, cross_fit
@@ -39,7 +40,15 @@ from hindcast.evaluate.intervals import (
 )
 from hindcast.evaluate.recorded_episodes import load_window, map_steps
 from hindcast.evaluate.target_policy import Batch, TargetPolicy, actions_equal
-from hindcast.evaluate.verdict import Verdict, no_verdict, verdict_from_model, verdict_from_resamples
+from hindcast.evaluate.verdict import (
+    MIN_RECORDED_ACTIONS,
+    Difference,
+    Verdict,
+    difference_to_recorded,
+    find_under_recorded,
+    make_verdict,
+    no_verdict,
+)
 from hindcast.learn.algorithm import Critic
 from hindcast.learn.batches import actions_of
 from hindcast.models.policy import Policy
@@ -52,6 +61,8 @@ and its maximum number of updates; an exception from it ends the evaluation."""
 MAX_CALIBRATION_ERROR: Final = 0.1
 """Calibration error of a clone above which its ratios are unreliable."""
 
+NO_MODEL_REQUESTED: Final = "no model was requested"
+
 NO_MODEL_IF_RECURRENT: Final = (
     "the policy has a recurrent state, but a model's values depend on observations alone"
 )
@@ -62,6 +73,17 @@ NO_CLONE_IF_RECURRENT: Final = (
 
 MIN_EFFECTIVE_EPISODES: Final = 10.0
 """Effective episodes below which estimates by ratios are refused."""
+
+_VERDICT_ORDER: Final = ("wdr", "dr", "pdwis", "wis", "pdis", "is", "dm")
+"""Estimates by which a verdict is given, the best first."""
+
+_MAX_RATIO_ERROR: Final = 0.1
+_MAX_RATIO_STANDARD_ERRORS: Final = 5.0
+"""Distance of the mean ratio from its expectation, absolute and in standard errors, beyond which ratios are refused."""
+
+_MAX_DRIFT: Final = 0.1
+"""Change of a model's initial value in the second half of its updates, as a share of it, above which the model has not
+converged, unless the change is within the spread of the ensemble."""
 
 _NUM_ACTION_SAMPLES: Final = 8
 """Number of actions to sample from the policy in an initial state, if its actions cannot be listed."""
@@ -79,6 +101,7 @@ class OfflineOptions:
         resamples: number of resamples of the episodes, for intervals.
         seed: seed of resamples and fits.
         ratios: False for no importance sampling and no clone of the behaviour, which leaves only `dm`.
+        estimates: estimates that may decide the verdict; empty for the best available one.
         fit: options of the model; None for no model, which leaves out `dm`, `dr` and `wdr`.
         clone: options of the behaviour's clone, used if log-probabilities were not recorded.
     """
@@ -90,6 +113,7 @@ class OfflineOptions:
     resamples: int = 1000
     seed: int = 0
     ratios: bool = True
+    estimates: tuple[str, ...] = ()
     fit: FittedQOptions | None = field(default_factory=FittedQOptions)
     clone: CloneOptions = field(default_factory=CloneOptions)
 
@@ -118,7 +142,12 @@ class OfflineReport:
 
     Attributes:
         episodes, timesteps: size of the recorded data.
-        behaviour: mean discounted return as recorded.
+        explore: True if the policy samples its actions, False if it takes their mode.
+        behaviour: mean discounted return of the recorded policy, as recorded.
+        behaviour_continued: the same with the model's value of what followed episodes that were cut off, which `dm`,
+            `dr` and `wdr` include too; None without a model or without such episodes.
+        under_recorded: action -> number of times that it was recorded, for actions that were recorded fewer than
+            `MIN_RECORDED_ACTIONS` times and that the policy takes more often (Discrete spaces).
         estimates: name -> estimate; see `estimators`.
         not_estimated: name of a missing estimate -> reason.
         calibration: calibration of the behaviour's clone; None without a clone.
@@ -131,7 +160,10 @@ class OfflineReport:
 
     episodes: int
     timesteps: int
+    explore: bool
     behaviour: Estimate
+    behaviour_continued: Estimate | None
+    under_recorded: dict[int, int]
     estimates: dict[str, Estimate]
     not_estimated: dict[str, str]
     calibration: Calibration | None
@@ -275,7 +307,10 @@ class _Evaluation:
         return OfflineReport(
             episodes=len(self._evidence.length),
             timesteps=len(self._evidence.rewards),
+            explore=self.options.explore,
             behaviour=behaviour,
+            behaviour_continued=self._behaviour_continued(),
+            under_recorded=self._under_recorded,
             estimates=named_estimates,
             not_estimated=self._refusals,
             calibration=None if self.behaviour is None else self.behaviour[1],
@@ -329,7 +364,7 @@ class _Evaluation:
         ratio_reasons: dict[str, str] = dict.fromkeys(
             (*RATIO_ESTIMATES, *DOUBLY_ROBUST_ESTIMATES), self._ratio_refusal
         )
-        model_problem = "no model was requested" if self.options.fit is None else NO_MODEL_IF_RECURRENT
+        model_problem = NO_MODEL_REQUESTED if self.options.fit is None else NO_MODEL_IF_RECURRENT
         model_reasons = dict.fromkeys(("dm", *DOUBLY_ROBUST_ESTIMATES), model_problem)
         return (ratio_reasons if self._ratio_refusal else {}) | (
             model_reasons if self._evidence.values is None else {}
@@ -340,6 +375,8 @@ class _Evaluation:
         """Reason why ratios are refused; empty if they are used."""
         is_logp_recorded = Columns.ACTION_LOGP in self.window.columns
         if problem := ratio_problem(self.target, self.options, is_logp_recorded):
+            return problem
+        if problem := self._unit_problem:
             return problem
         assert self._effective_episodes is not None
         if self._effective_episodes >= MIN_EFFECTIVE_EPISODES:
@@ -353,6 +390,23 @@ class _Evaluation:
             return f"too few episodes: {overlap}"
         cause = "because the policy rarely takes the recorded action" + _explore_hint(self.target)
         return f"too little overlap: {overlap}, {cause}"
+
+    @property
+    def _unit_problem(self) -> str:
+        """Explain why the recorded log-probabilities cannot be those of the recorded actions; else empty."""
+        mean, error = mean_ratio(self._evidence)
+        # A mean below 1 may also come from actions that were never recorded, for which the interval has a margin.
+        excess = mean - 1
+        if self._is_cloned or excess <= max(_MAX_RATIO_ERROR, _MAX_RATIO_STANDARD_ERRORS * error):
+            return ""
+        return (
+            f"the importance ratios of single steps have the mean {formatting.significant(mean)}, expected 1: "
+            "action_logp is not the log-probability of the recorded actions, or it is in other units than the actions"
+        )
+
+    @property
+    def _is_cloned(self) -> bool:
+        return self.behaviour is not None and self.behaviour[1] is not None
 
     @cached_property
     def _usable_evidence(self) -> Evidence:
@@ -407,24 +461,92 @@ class _Evaluation:
         # There is no interval if one episode has all the weight.
         return max(map(abs, jackknife_interval(error, contributions, self.options.level) or (error,)))
 
+    @cached_property
+    def _continuation(self) -> F64:
+        return continuation_values(self._evidence)
+
+    def _behaviour_continued(self) -> Estimate | None:
+        if not self._continuation.any():
+            return None
+        value = float(self._resampled_estimates["behaviour"][0] + self._continuation.mean())
+        contributions = self._contributions["behaviour"] + mean_contributions(self._continuation)
+        return Estimate(value, jackknife_interval(value, contributions, self.options.level))
+
+    @cached_property
+    def _under_recorded(self) -> dict[int, int]:
+        space = self.target.module.action_space
+        if not isinstance(space, gym.spaces.Discrete):
+            return {}
+        num_expected = map_steps(self.window, self.target.action_probs).sum(0).numpy()
+        actions = self.window.columns[Columns.ACTIONS].long().flatten().numpy() - int(space.start)
+        num_recorded = np.bincount(actions, minlength=int(space.n))
+        is_rare = find_under_recorded(num_recorded, num_expected, len(self._evidence.length))
+        return {
+            action + int(space.start): int(num_recorded[action])
+            for action in np.flatnonzero(is_rare).tolist()
+        }
+
     def _verdict(self) -> Verdict:
-        """Compare with the behaviour: by ratios and model if both exist, else by ratios, else by the model."""
-        samples, counts = self._resampled_estimates, self._resample_counts
-        name = next((name for name in ("wdr", "pdwis", "dm") if name in samples), None)
-        if name is None:
-            return no_verdict(self._ratio_refusal)
-        # Of an episode that was cut off, `wdr` and `dm` include the model's value of the continuation, but the
-        # behaviour's recorded return does not. The value is subtracted: both policies are assumed to continue equally.
-        continuation = (
-            0.0 if name == "pdwis" else counts @ continuation_values(self._evidence) / counts.sum(1)
-        )
-        gains = samples[name] - samples["behaviour"] - continuation
+        """Compare with the recorded policy, by the best of the requested estimates that can decide."""
+        if self._under_recorded:
+            counts = ", ".join(f"{action} ({count})" for action, count in self._under_recorded.items())
+            return no_verdict(
+                f"the policy takes actions that were recorded fewer than {MIN_RECORDED_ACTIONS} times: {counts}"
+            )
+        problems: list[str] = []
+        for name in _VERDICT_ORDER:
+            if name not in (self.options.estimates or _VERDICT_ORDER):
+                continue
+            if problem := self._refusals.get(name) or self._verdict_problem(name):
+                problems.append(problem)
+            else:
+                return self._verdict_by(name)
+        # The reason of a missing model is of no use to someone who requested none.
+        reasons = [problem for problem in problems if problem != NO_MODEL_REQUESTED] or problems
+        return no_verdict(reasons[0])
+
+    def _verdict_problem(self, name: str) -> str:
+        """Explain why an estimate cannot decide; empty if it can."""
+        uses_model = name in ("dm", *DOUBLY_ROBUST_ESTIMATES)
+        if self._is_cloned and not uses_model:
+            return (
+                "the recorded policy's log-probabilities are missing, and a clone of it decides nothing alone: record "
+                "action_logp, or evaluate with a model (dr, wdr)"
+            )
+        if name != "dm" and self.behaviour is not None and self.behaviour[1] is not None:
+            error = self.behaviour[1].error
+            if error > MAX_CALIBRATION_ERROR:
+                return f"the clone of the recorded policy fits badly (calibration error {error:.2f})"
+        if uses_model and self._model is not None:
+            value = abs(float(self._resampled_estimates["dm"][0]))
+            if self._model.drift > max(_MAX_DRIFT * value, self._model.spread):
+                return (
+                    f"the model has not converged: its value changed by {formatting.significant(self._model.drift)} "
+                    "in the second half of its updates; raise their number"
+                )
+        return ""
+
+    def _verdict_by(self, name: str) -> Verdict:
+        by_name = (self._usable_evidence, name, self._resampled_estimates, self._contributions)
+        remarks = ["sampled actions" if self.options.explore else "greedy actions"]
+        difference: Difference | None
         if name == "dm":
             assert self._model is not None
-            spread = math.hypot(self._model.spread, samples["behaviour"][1:].std(), self._model_error[0])
-            return verdict_from_model(float(gains[0]), spread, name, self._ratio_refusal)
-        assert self._effective_episodes is not None
-        return verdict_from_resamples(gains[1:], samples["behaviour"][1:], name, self._effective_episodes)
+            assert self.options.fit is not None
+            value, recorded = difference_to_recorded(*by_name)
+            error = float(np.hypot(self._model.spread, np.sqrt(np.square(recorded).sum())))
+            if not error > 0:
+                return no_verdict("the values of the model have no spread")
+            freedom = 2 * (self.options.fit.members - 1)
+            difference = Difference(value, error, freedom, self._max_model_error)
+            remarks.append(f"by the model alone: {self._ratio_refusal}" if self._ratio_refusal else "")
+        else:
+            assert self._effective_episodes is not None
+            difference = Difference.by_ratios(*by_name)
+            remarks.append(formatting.plural(round(self._effective_episodes), "effective episode"))
+        if self._is_cloned:
+            remarks.append("provisional, as the recorded policy was cloned")
+        return make_verdict(difference, name, self.options.level, *remarks)
 
     def _signals(self) -> dict[str, float]:
         signals: dict[str, float] = {}

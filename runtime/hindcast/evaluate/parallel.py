@@ -58,11 +58,12 @@ class EvaluationWorkers:
             WorkerLost: workers died in three attempts.
             TimeoutError: a range did not finish in time.
         """
-        for _ in range(_MAX_DEATHS):
+        for attempt in range(1, _MAX_DEATHS + 1):
             try:
                 return _merge_reports(evaluation.futures, timeout, self._evaluator.is_open_ended)
             except BrokenExecutor:
-                evaluation = self._begin(evaluation.files, evaluation.seed)
+                if attempt < _MAX_DEATHS:
+                    evaluation = self._begin(evaluation.files, evaluation.seed)
         raise WorkerLost(
             f"evaluation runners died {_MAX_DEATHS} times in one evaluation: they were killed, ran out of memory, or "
             "the environment's native code crashed"

@@ -71,10 +71,13 @@ def _refuse_invalid_logp(window: WindowData, dataset: Dataset) -> None:
     ends = window.length.cumsum(0)
     episode = int(torch.searchsorted(ends, step, right=True))
     t = step - int(ends[episode] - window.length[episode])
+    path, row = _locate_episode(dataset, episode)
     raise DataError(
-        f"{_locate_episode(dataset, episode)}: {Columns.ACTION_LOGP} is {float(logp[step]):g} at timestep {t} of the "
+        f"{Columns.ACTION_LOGP} is {float(logp[step]):g} at timestep {t} of the "
         "episode, expected the log-probability of the recorded action. Leave out the episode, or leave out the column "
-        "so that the recorded policy is cloned."
+        "so that the recorded policy is cloned.",
+        path=path,
+        row=row,
     )
 
 

@@ -91,6 +91,18 @@ class TargetPolicy:
         return zeros.masked_fill(~actions_equal(distribution.mode(), actions).cpu(), -torch.inf)
 
     @torch.no_grad()
+    def action_probs(self, batch: Batch) -> Tensor:
+        """Return the probabilities `[B, n]` (float64) of the n actions of a Discrete space."""
+        space = self.module.action_space
+        assert isinstance(space, gym.spaces.Discrete)
+        num_rows = num_timesteps(batch)
+        actions = (torch.arange(int(space.n)) + int(space.start)).unsqueeze(1).expand(-1, num_rows)
+        distribution = self.distribution(batch)
+        if self.explore:
+            return torch.stack([distribution.logp(action).double().exp() for action in actions], 1)
+        return torch.stack([actions_equal(distribution.mode(), action).double() for action in actions], 1)
+
+    @torch.no_grad()
     def weighted_actions(
         self, batch: Batch, num_samples: int, generator: torch.Generator
     ) -> tuple[Actions, Tensor]:
@@ -111,8 +123,7 @@ class TargetPolicy:
             candidates = [distribution.mode()]
         elif isinstance(space, gym.spaces.Discrete):
             indices = torch.arange(int(space.n)) + int(space.start)
-            actions = indices.unsqueeze(1).expand(-1, num_rows)
-            return actions, torch.stack([distribution.logp(choice).exp() for choice in actions])
+            return indices.unsqueeze(1).expand(-1, num_rows), self.action_probs(batch).T.float()
         else:
             noises = (sample_noise(self.module, batch, generator) for _ in range(num_samples))
             candidates = [distribution.sample(noise) for noise in noises]

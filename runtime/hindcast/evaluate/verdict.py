@@ -1,93 +1,186 @@
-"""States in one sentence whether a policy is better than the one that recorded the data."""
+"""States in one sentence whether a policy is better than the one that recorded the data.
+
+The verdict is read off the interval of the difference between the two returns on the same episodes, so that their luck
+cancels. tests/evaluate/test_evaluate_verdict.py measures how often it is wrong.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import NormalDist
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hindcast import formatting
+from hindcast.evaluate.estimators import (
+    DOUBLY_ROBUST_ESTIMATES,
+    F64,
+    Evidence,
+    continuation_values,
+    mean_contributions,
+)
+from hindcast.evaluate.intervals import Interval, student_interval, t_probability
 
-_CONFIDENCE = 0.95
-_NEGLIGIBLE_GAIN = 1e-3
-"""Gain up to which two policies count as equal, in standard deviations of the return."""
+MIN_RECORDED_ACTIONS: Final = 10
+"""Number of times that an action must be recorded before a verdict on a policy that takes it more often."""
+
+_NEGLIGIBLE_ERROR: Final = 1e-6
+"""Standard error up to which a difference counts as none, in standard errors of the recorded return."""
 
 Answer = Literal["better", "worse", "unknown"]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The comparison of a policy with the behaviour.
+    """The comparison of a policy with the recorded policy.
 
     Attributes:
-        answer: "better" or "worse" than the behaviour, with a probability of at least 0.95; else "unknown".
+        answer: "better" or "worse" than the recorded policy if the interval excludes 0; else "unknown".
         probability: probability that the policy is better; None without a usable estimate.
         estimate: name of the estimate that the verdict is based on; None without one.
+        difference: the policy's discounted return minus the recorded policy's, on the same episodes; None without an
+            estimate.
+        interval: interval of the difference; None without one.
         sentence: the verdict in words.
     """
 
     answer: Answer
     probability: float | None
     estimate: str | None
+    difference: float | None
+    interval: Interval | None
     sentence: str
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The return of a policy minus the return of the recorded policy on the same episodes.
+
+    Attributes:
+        value: the difference.
+        error: its standard error.
+        degrees_of_freedom: degrees of freedom of the standard error.
+        margin: width to add on each side of the interval.
+    """
+
+    value: float
+    error: float
+    degrees_of_freedom: int
+    margin: float = 0.0
+
+    @classmethod
+    def by_ratios(
+        cls, evidence: Evidence, name: str, estimates: Mapping[str, F64], contributions: Mapping[str, F64]
+    ) -> Difference | None:
+        """Return the difference by an estimate that uses ratios, with its jackknife error.
+
+        Args:
+            evidence: the recorded episodes.
+            name: name of the estimate.
+            estimates: result of `compute_estimates`, with the original episodes first.
+            contributions: result of `jackknife_contributions`.
+
+        Returns:
+            The difference; None if one episode has all the weight.
+        """
+        value, behaviour_contributions = difference_to_recorded(evidence, name, estimates, contributions)
+        return_error = float(np.sqrt(np.square(contributions["behaviour"]).sum()))
+        squares = np.square(contributions[name] - behaviour_contributions)
+        total = float(squares.sum())
+        if not np.isfinite(total):
+            return None
+        error = float(np.sqrt(total * (1 - 1 / len(squares))))
+        # Equal policies differ by rounding errors, which must not count as gains.
+        if error <= _NEGLIGIBLE_ERROR * return_error:
+            return cls(value, 0.0, 1)
+        # A few squares may make up most of the variance, which is then as uncertain as a sum of (Σd²)² / Σd⁴ equal
+        # squares.
+        return cls(value, error, max(1, int(total**2 / float(np.square(squares).sum()))))
+
+
+def difference_to_recorded(
+    evidence: Evidence, name: str, estimates: Mapping[str, F64], contributions: Mapping[str, F64]
+) -> tuple[float, F64]:
+    """Return an estimate minus the return of the recorded policy, and the contributions `[N]` to the latter.
+
+    Arguments: see `Difference.by_ratios`.
+    """
+    recorded, recorded_contributions = float(estimates["behaviour"][0]), contributions["behaviour"]
+    if name in ("dm", *DOUBLY_ROBUST_ESTIMATES):
+        # The recorded return does not include what followed cut-off episodes, so the model's value of it is added:
+        # both policies are assumed to continue in the same way.
+        continuation = continuation_values(evidence)
+        recorded += float(continuation.mean())
+        recorded_contributions = recorded_contributions + mean_contributions(continuation)
+    return float(estimates[name][0]) - recorded, recorded_contributions
+
+
+def find_under_recorded(
+    num_recorded: NDArray[np.int64], num_expected: F64, num_episodes: int
+) -> NDArray[np.bool_]:
+    """Return `[A]` True for actions that the data say too little about to judge a policy that takes them.
+
+    A rare disaster may not have been recorded at all, so no interval covers it.
+
+    Args:
+        num_recorded: `[A]` number of times that each action was recorded.
+        num_expected: `[A]` number of times that the policy would take each action in the recorded states.
+        num_episodes: number of recorded episodes.
+    """
+    # One expected use in 20 episodes is rare enough to ignore.
+    return np.asarray(
+        (num_recorded < MIN_RECORDED_ACTIONS)
+        & (num_expected > 2 * num_recorded)
+        & (num_expected > num_episodes / 20)
+    )
 
 
 def no_verdict(reason: str) -> Verdict:
     """Return the verdict "unknown" with a reason."""
-    return Verdict("unknown", None, None, f"no verdict: {reason}")
+    return Verdict("unknown", None, None, None, None, f"no verdict: {reason}")
 
 
-def verdict_from_resamples(
-    gains: NDArray[np.float64], returns: NDArray[np.float64], estimate: str, num_effective_episodes: float
-) -> Verdict:
-    """Return the verdict from the policy's gain over the behaviour in each resample of the episodes.
+def make_verdict(difference: Difference | None, estimate: str, level: float, *remarks: str) -> Verdict:
+    """Return the verdict from the interval of the difference.
 
     Args:
-        gains: `[R]` estimate minus the behaviour's return in the same resample.
-        returns: `[R]` the behaviour's return in each resample.
+        difference: the difference; None gives no verdict.
         estimate: name of the estimate.
-        num_effective_episodes: `estimators.effective_episodes` of the estimate's weights.
+        level: confidence level of the interval.
+        remarks: what the sentence adds in brackets.
     """
-    if not np.isfinite(gains).all():
-        return no_verdict("in some resamples all episodes have weight 0")
-    # Equal policies differ by rounding errors, which must not count as gains.
-    gains = np.where(np.abs(gains) <= _NEGLIGIBLE_GAIN * returns.std(), 0.0, gains)
-    probability = float((gains > 0).mean() + 0.5 * (gains == 0).mean())
-    return _make_verdict(
-        probability, estimate, formatting.plural(round(num_effective_episodes), "effective episode")
+    if difference is None:
+        return no_verdict("one episode has all the weight")
+    answer: Answer = "unknown"
+    interval: Interval | None = (difference.value, difference.value)
+    probability = 0.5
+    if difference.error > 0:
+        freedom = difference.degrees_of_freedom
+        interval = student_interval(difference.value, difference.error, level, freedom, difference.margin)
+        distance = max(0.0, abs(difference.value) - difference.margin) / difference.error
+        certainty = t_probability(distance, freedom)
+        probability = certainty if difference.value > 0 else 1 - certainty
+        if interval is not None and not interval[0] <= 0 <= interval[1]:
+            answer = "better" if interval[0] > 0 else "worse"
+    assert interval is not None
+    low, high = map(formatting.significant, interval)
+    sign = "+" if difference.value >= 0 else ""
+    numbers = f"{sign}{formatting.significant(difference.value)} [{low}, {high}]"
+    if answer == "unknown":
+        claim = "inconclusive"
+        chance = f"{_percent(probability)} chance that it is better than the recorded policy"
+    else:
+        claim = f"probably {answer} than the recorded policy"
+        chance = _percent(probability if answer == "better" else 1 - probability)
+    brackets = "; ".join((chance, f"by {estimate}", *filter(None, remarks)))
+    return Verdict(
+        answer, probability, estimate, difference.value, interval, f"{numbers}: {claim} ({brackets})"
     )
 
 
-def verdict_from_model(gain: float, spread: float, estimate: str, reason: str) -> Verdict:
-    """Return the verdict from a model alone.
-
-    Args:
-        gain: estimate minus the behaviour's return.
-        spread: standard deviation of the gain; there is no verdict if it is 0 or NaN.
-        estimate: name of the estimate.
-        reason: why no estimate by ratios is available.
-    """
-    if not spread > 0:
-        return no_verdict("the values of the model have no spread")
-    return _make_verdict(NormalDist().cdf(gain / spread), estimate, remark=f", by the model alone: {reason}")
-
-
-def _make_verdict(probability: float, estimate: str, details: str = "", remark: str = "") -> Verdict:
-    answer: Answer = "unknown"
-    claim = f"inconclusive: {_percent(probability)} chance that it is better than the recorded policy"
-    notes = [details]
-    if probability >= _CONFIDENCE:
-        answer, claim = "better", "probably better than the recorded policy"
-        notes = [_percent(probability), details]
-    elif probability <= 1 - _CONFIDENCE:
-        answer, claim = "worse", "probably worse than the recorded policy"
-        notes = [_percent(1 - probability), details]
-    brackets = "; ".join(filter(None, notes))
-    return Verdict(answer, probability, estimate, f"{claim}{f' ({brackets})' if brackets else ''}{remark}")
-
-
 def _percent(probability: float) -> str:
-    return ">99 %" if probability > 0.99 else formatting.as_percentage(probability)
+    if probability > 0.99:
+        return ">99 %"
+    return "<1 %" if probability < 0.01 else formatting.as_percentage(probability)

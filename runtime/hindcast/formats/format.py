@@ -32,7 +32,7 @@ class ReadOptions:
         filter: comparisons; a row is read only if it passes all of them.
         compress_columns: Hindcast's names of the columns that may hold compressed cells; with None any column may.
         ignore_final_observation: whether to read data without next observations; each episode's last observation is
-            then zeros.
+            then repeated.
         options: the format's own options, `readOptions` in a resource.
         keys: name -> value of the columns that are stored in the names of a file's folders (`day=3`).
         mapper: import path of the user's class that converts rows of text, images, binary files or Ray Data to episodes
@@ -51,6 +51,13 @@ class ReadOptions:
     mapper: str | None = None
     mapper_kwargs: Mapping[str, Any] = field(default_factory=dict)
     mapper_training: Mapping[str, Any] = field(default_factory=dict)
+
+
+class NoRowsError(DataError):
+    """A file without rows, such as tools write for an empty part; it is left out if other files have rows."""
+
+    def __init__(self, location: Location) -> None:
+        super().__init__("holds no rows: delete it, or leave it out of the paths", path=str(location))
 
 
 class Piece(NamedTuple):

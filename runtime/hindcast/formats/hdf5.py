@@ -63,7 +63,8 @@ def translate_errors(location: Location, node: Any = None, name: str = "") -> It
     except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
         node_path = "/" if node is None else _join_path(node, name)
         raise DataError(
-            f"{location} is damaged, or is not an HDF5 file (at {node_path}): {reason_of(error)}; copy it again"
+            f"is damaged, or is not an HDF5 file (at {node_path}): {reason_of(error)}; copy it again",
+            path=str(location),
         ) from error
 
 
@@ -84,17 +85,20 @@ def open_child(location: Location, group: Group, name: str) -> Any:
     with translate_errors(location, group, name):
         links, name_bytes = group.id.links, name.encode()
         if not links.exists(name_bytes):  # `name in group` would follow links
-            raise DataError(f"{location} has no {_join_path(group, name)}: {_describe_group(group)}")
+            raise DataError(f"has no {_join_path(group, name)}: {_describe_group(group)}", path=str(location))
         if links.get_info(name_bytes).type != h5py.h5l.TYPE_HARD:
             raise DataError(
-                f"{location} has a link at {_join_path(group, name)}, which may lead out of the file "
-                "and is not followed: copy its target into the file"
+                f"has a link at {_join_path(group, name)}, which may lead out of the file "
+                "and is not followed: copy its target into the file",
+                path=str(location),
             )
         object_id = h5py.h5o.open(group.id, name_bytes)
         if isinstance(object_id, h5py.h5g.GroupID):
             return h5py.Group(object_id)
         if not isinstance(object_id, h5py.h5d.DatasetID):
-            raise DataError(f"{location} has neither a group nor a dataset at {_join_path(group, name)}")
+            raise DataError(
+                f"has neither a group nor a dataset at {_join_path(group, name)}", path=str(location)
+            )
         _check_dataset(location, object_id, _join_path(group, name))
         return h5py.Dataset(object_id, readonly=True)
 
@@ -126,7 +130,7 @@ def collect_datasets(
             f"{name}/{path}" if path else name: dataset for path, dataset in children.items()
         }
         if len(datasets_by_path) > _MAX_LEAVES:
-            raise DataError(f"{location} has more than {_MAX_LEAVES} datasets below {node.name}")
+            raise DataError(f"has more than {_MAX_LEAVES} datasets below {node.name}", path=str(location))
     return datasets_by_path
 
 
@@ -137,7 +141,7 @@ def count_rows(location: Location, dataset: Dataset) -> int:
         DataError: the dataset holds a single value.
     """
     if not dataset.shape:
-        raise DataError(f"{location} has one value at {dataset.name}: expected one for each step")
+        raise DataError(f"has one value at {dataset.name}: expected one for each step", path=str(location))
     return int(dataset.shape[0])
 
 
@@ -176,7 +180,7 @@ def _check_dataset(location: Location, dataset_id: Any, path: str) -> None:
     dtype = dataset_id.dtype
     is_supported = dtype.kind in "biufc" or h5py.check_string_dtype(dtype) is not None
     if dataset_id.shape is None or not (is_supported or h5py.check_vlen_dtype(dtype) == np.dtype(np.uint8)):
-        raise DataError(f"{location} holds neither numbers nor text at {path} (its type is {dtype})")
+        raise DataError(f"holds neither numbers nor text at {path} (its type is {dtype})", path=str(location))
 
 
 def _join_path(node: Any, name: str) -> str:

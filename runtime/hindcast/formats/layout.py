@@ -18,7 +18,7 @@ from hindcast.episodes.batched import text_as_objects
 from hindcast.episodes.block import I64, Block, Bool
 from hindcast.errors import DataError
 from hindcast.formats.entries import StoredFragment
-from hindcast.formats.parquet.opening import damage_message
+from hindcast.formats.parquet.opening import describe_damage
 from hindcast.formats.spec import DataSpec
 
 RowErrorKind = Literal["unreadable", "goes-on"]
@@ -42,7 +42,19 @@ class CellError(Exception):
 
     def to_row_error(self, path: str, row: int) -> RowError:
         """Return the error for the user, which names the file and `row`, the index of the row in it."""
-        return RowError(damage_message(path, f"row {row}: {self}"), row)
+        return RowError(describe_damage(str(self)), path=path, row=row)
+
+
+class DifferentCellError(CellError):
+    """A cell that can be decoded, but differs from others in its columns, shapes or kinds."""
+
+    def with_row(self, row: int) -> CellError:
+        """See `CellError.with_row`."""
+        return DifferentCellError(row, str(self))
+
+    def to_row_error(self, path: str, row: int) -> RowError:
+        """See `CellError.to_row_error`."""
+        return RowError(str(self), path=path, row=row, remedy="keep such episodes in a dataset of their own")
 
 
 def first_true(flags: NDArray[np.bool_]) -> int | None:
@@ -81,13 +93,12 @@ class RowError(DataError):
     """An invalid row of a file.
 
     Attributes:
-        row: index in the file; None if the file has no rows.
         kind: "goes-on" if an episode has steps after its end, else "unreadable".
     """
 
-    def __init__(self, message: str, row: int | None = None, kind: RowErrorKind = "unreadable") -> None:
-        super().__init__(message)
-        self.row, self.kind = row, kind
+    def __init__(self, what: str = "", kind: RowErrorKind = "unreadable", **place: Any) -> None:
+        super().__init__(what, **place)
+        self.kind = kind
 
 
 class Contents(NamedTuple):

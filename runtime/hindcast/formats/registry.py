@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from hindcast.formats.d4rl.episode_groups import HDF5Episodes
 from hindcast.formats.d4rl.format import D4RL
 from hindcast.formats.format import Format, is_hidden
 from hindcast.formats.media.files import Binary, Images, Text
@@ -12,16 +13,20 @@ from hindcast.formats.media.ray_data import RayData
 from hindcast.formats.media.tfrecord import TFRecord
 from hindcast.formats.minari.format import Minari
 from hindcast.formats.sample_batch.format import SampleBatchFormat
+from hindcast.formats.tables.arrow_file import ArrowFile
 from hindcast.formats.tables.csv_table import Csv
 from hindcast.formats.tables.json_table import Json
 from hindcast.formats.tables.parquet import Parquet
+from hindcast.formatting import natural_sort_key
 from hindcast.storage.location import Entry, Location
 
 # Order matters: a format that looks into a file comes before one that accepts its suffix (SampleBatch before JSON).
 _DETECTED_FORMATS: Final[tuple[Format, ...]] = (
     Minari(),
+    HDF5Episodes(),
     D4RL(),
     Parquet(),
+    ArrowFile(),
     SampleBatchFormat(),
     Json(),
     Csv(),
@@ -47,7 +52,7 @@ def detect_format(location: Location) -> Format | None:
 
 
 def find_locations(entries: Sequence[Entry], format: str = "Auto") -> list[Location]:
-    """Return the locations to read from a folder's recursive listing, sorted by path.
+    """Return the locations to read from a folder's recursive listing, in natural order (`log-2` before `log-10`).
 
     Hidden files are left out. Files that are read together (the files of a Minari dataset, the images of a folder) are
     one location. With "Auto", the format of each location is detected later; some locations may then have no format.
@@ -67,4 +72,6 @@ def find_locations(entries: Sequence[Entry], format: str = "Auto") -> list[Locat
         for entry in entries
         if entry.is_file and entry.relative_path not in grouped_files and not is_hidden(entry.relative_path)
     ]
-    return sorted([*files, *(group.location for group in groups)], key=lambda location: location.path)
+    return sorted(
+        [*files, *(group.location for group in groups)], key=lambda location: natural_sort_key(location.path)
+    )

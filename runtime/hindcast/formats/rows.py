@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +16,7 @@ Timesteps = NDArray[Any]
 """int64 timesteps, counted from 0 at the start of an episode, or datetime64 times, which only order the rows."""
 AGENT_COLUMNS: Final = (Columns.AGENT_ID, Columns.MODULE_ID)
 """Columns with the ids of the agent and the module that acted; the ids become part of an episode's details."""
-_ROW_ARRAYS: Final = ("terminated", "truncated", "next_missing", "row", "eps_id", "t")
+_ROW_ARRAYS: Final = ("terminated", "truncated", "next_missing", "row", "eps_id", "t", "is_obs_only")
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,11 +30,14 @@ class Rows:
         terminated: `[R]` whether the environment ended the episode with this step.
         truncated: `[R]` whether the episode was cut off after this step.
         next_missing: `[R]` whether a row has no next observation although the data have next observations; `new_obs`
-            is zero there.
+            repeats `obs` there.
         path: the file, as the user wrote it.
         row: `[R]` index of each row in the file.
         eps_id: `[R]` episode ids, object array of `str`; None if the data have no ids.
         t: `[R]` timestep in the episode, or time; None if the data have neither.
+        is_obs_only: `[R]` whether a row holds only the observation after its episode's last timestep, and the flags
+            of that timestep; None if no row does.
+        left_out: name of a column that is left out, because it cannot be read and nothing requires it -> the reason.
     """
 
     columns: dict[str, NDArray]
@@ -45,9 +48,15 @@ class Rows:
     row: I64
     eps_id: NDArray[np.object_] | None = None
     t: Timesteps | None = None
+    is_obs_only: Bool | None = None
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.row)
+
+    def with_ids(self) -> Rows:
+        """Return the rows with ids; rows without ids get the id "" until their episodes are named."""
+        return self if self.eps_id is not None else replace(self, eps_id=np.full(len(self), "", dtype=object))
 
     def take(self, index: I64 | Bool) -> Rows:
         """Return the rows that an index array or a mask selects."""

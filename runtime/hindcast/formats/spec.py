@@ -58,6 +58,12 @@ class Leaf:
         are_numbers = all(leaf.dtype is not None and leaf.dtype.kind in "iuf" for leaf in (self, other))
         return self == other or (are_numbers and self.shape == other.shape)
 
+    def widen(self, other: Leaf) -> Leaf:
+        """Return the leaf that holds the numbers of both; they are the same up to dtype."""
+        if self.dtype is None or other.dtype is None:
+            return self
+        return Leaf(np.result_type(self.dtype, other.dtype), self.shape)
+
     @property
     def itemsize(self) -> int:
         """Size of one value in bytes; 0 for text and JSON, whose size varies."""
@@ -150,11 +156,12 @@ class DataSpec:
         return cls(leaves, observation_space, action_space, environment)
 
     @classmethod
-    def merge_all(cls, specs: Iterable[tuple[object, DataSpec]]) -> DataSpec:
+    def merge_all(cls, specs: Iterable[tuple[object, DataSpec]], *, can_widen: bool = False) -> DataSpec:
         """Merge the specs of several files or datasets; without specs the result is an empty spec.
 
         Args:
             specs: pairs of a name, for messages, and a spec.
+            can_widen: see `difference`.
 
         Raises:
             DataError: two of the files or datasets cannot be one dataset.
@@ -164,7 +171,7 @@ class DataSpec:
         previous = common
         for source, spec in pairs:
             if spec is not previous:  # files of one recording share one object: skip the comparison
-                if difference := common.difference(spec):
+                if difference := common.difference(spec, can_widen=can_widen):
                     raise DataError(f"{first_source} and {source} cannot be one dataset: {difference}")
                 common = common.merge(spec)
             previous = spec
@@ -232,9 +239,15 @@ class DataSpec:
         return any(dtype is not None and dtype.kind == "f" for dtype in dtypes)
 
     def merge(self, other: DataSpec) -> DataSpec:
-        """Merge two specs that have no `difference`; the environment is None unless both have the same one."""
+        """Merge two specs that have no `difference`, or only in the dtypes of numbers, of which the wider remains.
+
+        The environment is None unless both have the same one.
+        """
+        common_leaves = {
+            name: leaf.widen(other.leaves[name]) for name, leaf in self.leaves.items() if name in other.leaves
+        }
         return DataSpec(
-            leaves={**self.leaves, **other.leaves},
+            leaves={**self.leaves, **other.leaves, **common_leaves},
             observation_space=_first_known(self.observation_space, other.observation_space),
             action_space=_first_known(self.action_space, other.action_space),
             environment=self.environment if self.environment == other.environment else None,

@@ -112,12 +112,14 @@ class ModelInputs:
         model = self.model
         if model.recurrent != "none" or model.module_class is not None:
             raise SpecError(
-                f"spec.model: {algorithm} builds its own kind of policy: leave recurrent and moduleClass out."
+                f"{algorithm} builds its own kind of policy: leave recurrent and moduleClass out.",
+                field="spec.model",
             )
         if auto is None and model.distribution != "auto":
             raise SpecError(
-                f"model.distribution is {ModelSpec.in_yaml('distribution', model.distribution)!r}, but {algorithm} "
-                "builds its own policy: leave distribution out."
+                f"is {ModelSpec.in_yaml('distribution', model.distribution)!r}, but {algorithm} "
+                "builds its own policy: leave distribution out.",
+                field="model.distribution",
             )
         changes: dict[str, Any] = {"module_options": options}
         if auto is not None and model.distribution == "auto":
@@ -349,7 +351,7 @@ def new_networks(algorithm: Algorithm, inputs: ModelInputs, seed: int) -> nn.Mod
     distribution, distributions = inputs.model.distribution, algorithm.distributions
     if distributions is not None and distribution not in distributions:
         problem = untrainable_problem(distribution, type(algorithm).__name__, distributions)
-        raise SpecError(f"spec.model.distribution {problem}.")
+        raise SpecError(f"{problem}.", field="spec.model.distribution")
     torch.manual_seed(seed)
     with calling(f"algorithm {type(algorithm).__name__}", algorithm.networks):
         nets = algorithm.networks(inputs)

@@ -36,7 +36,7 @@ def compile_losses(algorithm: Algorithm, backend: str = "inductor") -> None:
     name = type(algorithm).__name__
     if not algorithm.compiled_methods:
         raise SpecError(
-            f"{_FIELD}: torch.compile does not support the losses of {name} as one graph; {_REMEDY}."
+            f"torch.compile does not support the losses of {name} as one graph; {_REMEDY}.", field=_FIELD
         )
     if backend == "inductor":
         _check_compiler()
@@ -63,13 +63,15 @@ def _compile(method: Callable[..., Any], algorithm_name: str, backend: str) -> C
         except torch._dynamo.exc.TorchDynamoException as error:
             reason = " ".join(str(error).split("\n\n")[0].split())
             raise SpecError(
-                f"{_FIELD}: torch.compile cannot compile {algorithm_name}.{method.__name__}: {reason}; {_REMEDY}."
+                f"torch.compile cannot compile {algorithm_name}.{method.__name__}: {reason}; {_REMEDY}.",
+                field=_FIELD,
             ) from error
         for buffer, tensor in buffers.items():
             if tensor._version != versions[buffer]:  # the backward graph may read its new value
                 raise SpecError(
-                    f"{_FIELD}: {algorithm_name}.{method.__name__} changes the buffer {buffer!r}, for which "
-                    f"torch.compile computes wrong gradients: change it in after_update, or {_REMEDY}."
+                    f"{algorithm_name}.{method.__name__} changes the buffer {buffer!r}, for which "
+                    f"torch.compile computes wrong gradients: change it in after_update, or {_REMEDY}.",
+                    field=_FIELD,
                 )
         has_run = True
         return result
@@ -86,9 +88,11 @@ def _check_compiler() -> None:
     compilers = (os.environ.get("CXX", "g++"), "clang++")
     if not any(map(shutil.which, compilers)):
         raise SpecError(
-            f"{_FIELD}: torch.compile needs a C++ compiler, and none is installed here: install g++, or {_REMEDY}."
+            f"torch.compile needs a C++ compiler, and none is installed here: install g++, or {_REMEDY}.",
+            field=_FIELD,
         )
     if not (Path(torch.__file__).parent / "include").is_dir():
         raise SpecError(
-            f"{_FIELD}: torch.compile needs torch's headers, which were removed from this image; {_REMEDY}."
+            f"torch.compile needs torch's headers, which were removed from this image; {_REMEDY}.",
+            field=_FIELD,
         )

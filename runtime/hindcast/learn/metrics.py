@@ -57,7 +57,7 @@ class MetricSums:
         # Reading values from a GPU would wait for it; `means` detects non-finite values there.
         if values.is_cpu and self._non_finite is None and not all(map(math.isfinite, values.tolist())):
             self._non_finite = update, _non_finite_names(dict(zip(names, values.tolist(), strict=True)))
-        if weight != 1.0:
+        if isinstance(weight, Tensor) or weight != 1.0:  # comparing a tensor would wait for the device
             values = values.double() * weight
         if names in self._sums:
             self._sums[names].add_(values)

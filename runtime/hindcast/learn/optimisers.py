@@ -281,7 +281,7 @@ def _build_optimiser(
     optimiser_class = _OPTIMISER_CLASSES.get(spec.kind.lower())
     if optimiser_class is None:
         raise SpecError(
-            f"{subject} has kind {spec.kind!r}, but torch.optim has only {', '.join(sorted(_OPTIMISER_CLASSES))}"
+            f"{subject} has kind {spec.kind!r}, but torch.optim has only {', '.join(sorted(_OPTIMISER_CLASSES))}",
         )
     if not groups:
         raise SpecError(f"{subject} has no parameters")

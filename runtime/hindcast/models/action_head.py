@@ -110,14 +110,16 @@ def _check_distribution_applies(distribution: str, leaves: Mapping[str, gym.Spac
     float_leaves = [leaf for leaf, space in leaves.items() if is_float_box(space)]
     if distribution in _CONTINUOUS_KINDS and not float_leaves:
         raise SpecError(
-            f"model.distribution: {_yaml_name(distribution)!r} is for continuous actions, but the action space has "
-            f"none ({_describe(leaves)}); use 'Auto' or 'Categorical'."
+            f"{_yaml_name(distribution)!r} is for continuous actions, but the action space has "
+            f"none ({_describe(leaves)}); use 'Auto' or 'Categorical'.",
+            field="model.distribution",
         )
     if distribution == "categorical" and float_leaves:
         raise SpecError(
-            f"model.distribution: 'Categorical' is for discrete actions, but {float_leaves[0]!r} is continuous "
+            f"'Categorical' is for discrete actions, but {float_leaves[0]!r} is continuous "
             f"({_describe(leaves)}); use 'Auto', 'Gaussian', 'Deterministic', or a bounded or squashed "
-            "distribution."
+            "distribution.",
+            field="model.distribution",
         )
 
 
@@ -189,8 +191,9 @@ def _continuous_head(leaf: str, space: gym.spaces.Box, model: ModelSpec) -> Acti
 def _bound_tensors(leaf: str, space: gym.spaces.Box, model: ModelSpec) -> dict[str, Tensor]:
     if not space.is_bounded():
         raise SpecError(
-            f"model.distribution: {_yaml_name(model.distribution)!r} requires bounds, but {leaf!r} is not bounded on "
-            f"every side ({space}); use {'Gaussian' if model.distribution in _GAUSSIANS else 'Deterministic'!r}."
+            f"{_yaml_name(model.distribution)!r} requires bounds, but {leaf!r} is not bounded on "
+            f"every side ({space}); use {'Gaussian' if model.distribution in _GAUSSIANS else 'Deterministic'!r}.",
+            field="model.distribution",
         )
     low, high = (torch.from_numpy(bound.ravel().astype(np.float32)) for bound in (space.low, space.high))
     return {"low": low, "high": high}
@@ -276,13 +279,15 @@ class ActionRange(nn.Module):
         super().__init__()
         if not is_float_box(action_space):
             raise SpecError(
-                f"spec.algorithm: {algorithm} requires continuous actions in one float Box, not {action_space}; "
-                "use IQL, MARWIL or BC for other actions."
+                f"{algorithm} requires continuous actions in one float Box, not {action_space}; "
+                "use IQL, MARWIL or BC for other actions.",
+                field="spec.algorithm",
             )
         if not action_space.is_bounded():
             raise SpecError(
-                f"spec.algorithm: {algorithm} requires bounded actions, but {action_space} is not bounded on every "
-                "side; use IQL, MARWIL or BC, or set bounds (gymnasium's RescaleAction, ClipAction)."
+                f"{algorithm} requires bounded actions, but {action_space} is not bounded on every "
+                "side; use IQL, MARWIL or BC, or set bounds (gymnasium's RescaleAction, ClipAction).",
+                field="spec.algorithm",
             )
         low, high = (
             torch.from_numpy(bound.astype(np.float32)) for bound in (action_space.low, action_space.high)

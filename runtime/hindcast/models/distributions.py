@@ -491,6 +491,7 @@ def _hermite_quadrature(device: torch.device, dtype: torch.dtype) -> tuple[Tenso
 
 def _no_density_error() -> SpecError:
     return SpecError(
-        "model.distribution: the actions of this policy have no log-probabilities, but they are needed here; "
-        "use 'Gaussian', 'BoundedGaussian' or 'SquashedGaussian'."
+        "the actions of this policy have no log-probabilities, but they are needed here; "
+        "use 'Gaussian', 'BoundedGaussian' or 'SquashedGaussian'.",
+        field="model.distribution",
     )

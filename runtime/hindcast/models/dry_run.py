@@ -13,7 +13,7 @@ from torch import Tensor
 from hindcast.episodes.batched import batch_dtype
 from hindcast.episodes.columns import Columns
 from hindcast.episodes.spaces import flatten_space
-from hindcast.errors import UserCodeError
+from hindcast.errors import Problem, UserCodeError, parse_path
 from hindcast.models.outputs import output_problem
 from hindcast.models.preprocessing import is_float_box
 from hindcast.models.rl_module import RLModule, build_module, is_user_class
@@ -23,14 +23,14 @@ _NUM_ROWS, _NUM_STEPS = 3, 4
 _FIELD = "spec.model.moduleClass"
 
 
-def dry_run(module: RLModule) -> list[str]:
+def dry_run(module: RLModule) -> list[Problem]:
     """Call a copy of a custom module, of the same class and options, once with random observations.
 
     Args:
         module: the module. It is not changed, and neither is torch's generator.
 
     Returns:
-        A sentence for each attribute whose weights do not affect the outputs; none for Hindcast's own modules.
+        A note on each attribute whose weights do not affect the outputs; none for Hindcast's own modules.
 
     Raises:
         UserCodeError: the module raised, or its outputs have wrong names, shapes or dtypes.
@@ -47,11 +47,9 @@ def dry_run(module: RLModule) -> list[str]:
         with torch.no_grad():
             copy.forward_exploration(_random_batch(copy, 1))
             copy.forward_inference(_random_batch(copy, 2))
-    return [
-        f"{_FIELD}: {module_class.__name__}.{name} ({definition_location(module_class)}) has weights that do not "
-        "affect the module's outputs in training: they are never trained."
-        for name in unused_attributes
-    ]
+    owner = f"{module_class.__name__}.{{}} ({definition_location(module_class)})"
+    what = owner + " has weights that do not affect the module's outputs in training: they are never trained."
+    return [Problem(parse_path(_FIELD), what.format(name)) for name in unused_attributes]
 
 
 def _run_training_pass(module: RLModule) -> list[str]:

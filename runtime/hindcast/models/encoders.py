@@ -40,6 +40,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 before it does not need its own output for its gradient."""
 HIDDEN_GAIN = 2.0**0.5
 """Gain of the initial weights of hidden layers."""
+_MAX_ONE_HOT_SIZE = 1 << 24
 # (smallest side, filters as [channels out, kernel, stride]); the first are those of Mnih et al., Nature 2015.
 _DEFAULT_FILTERS: tuple[tuple[int, ConvFilters], ...] = (
     (36, ((32, 8, 4), (64, 4, 2), (64, 3, 1))),
@@ -223,9 +224,10 @@ class _Image(_LeafEncoder):
             height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
             if height < 1 or width < 1:
                 raise SpecError(
-                    f"model.convFilters: [{channels_out}, {kernel}, {stride}] leaves nothing of the "
+                    f"[{channels_out}, {kernel}, {stride}] leaves nothing of the "
                     f"{space.shape[0]}x{space.shape[1]} images of {leaf!r}; use smaller kernels or strides, or "
-                    "convPadding: same."
+                    "convPadding: same.",
+                    field="model.convFilters",
                 )
             convolution = nn.Conv2d(channels, channels_out, kernel, stride)
             assert convolution.bias is not None
@@ -250,6 +252,18 @@ def _same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
     return total // 2, total - total // 2
 
 
+def _check_one_hot_size(leaf: str, space: gym.spaces.Discrete | gym.spaces.MultiDiscrete) -> None:
+    """Refuse spaces with so many values that their one-hot vectors would not fit into memory."""
+    num_values = (
+        int(space.n) if isinstance(space, gym.spaces.Discrete) else int(space.nvec.astype(object).sum())
+    )
+    if num_values > _MAX_ONE_HOT_SIZE:
+        raise SpecError(
+            f"observation space: {leaf!r} has {num_values:,} values, and networks read each as an input of its own, at "
+            f"most {_MAX_ONE_HOT_SIZE:,}; use fewer values, or store the numbers as a Box."
+        )
+
+
 def _leaf_encoder(leaf: str, space: gym.Space, model: ModelSpec, can_be_image: bool) -> _LeafEncoder:
     if isinstance(space, gym.spaces.Box):
         filters = _conv_filters(space, model) if can_be_image else None
@@ -258,6 +272,8 @@ def _leaf_encoder(leaf: str, space: gym.Space, model: ModelSpec, can_be_image: b
             if filters is None
             else _Image(leaf, space, filters, model)
         )
+    if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
+        _check_one_hot_size(leaf, space)
     if isinstance(space, gym.spaces.Discrete):
         return _OneHot([int(space.n)], [int(space.start)], rank=0)
     if isinstance(space, gym.spaces.MultiDiscrete):

@@ -75,6 +75,7 @@ def fill(tensor: Tensor, initialiser: NamedCall | None, default: Callable[[Tenso
         getattr(nn.init, f"{initialiser.name}_")(tensor.detach(), **initialiser.kwargs)
     except (TypeError, ValueError, RuntimeError) as error:
         raise SpecError(
-            f"model: the initialiser {initialiser.name} with {initialiser.kwargs} raised "
-            f"{type(error).__name__}: {error}."
+            f"the initialiser {initialiser.name} with {initialiser.kwargs} raised "
+            f"{type(error).__name__}: {error}.",
+            field="model",
         ) from error

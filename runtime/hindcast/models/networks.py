@@ -181,8 +181,9 @@ class ActionValues(nn.Module):
         super().__init__()
         if not isinstance(action_space, gym.spaces.Discrete):
             raise SpecError(
-                "spec.algorithm: a value of each action requires a Discrete action space, not "
-                f"{action_space}; for other spaces use critics of state and action, inputs.critics()."
+                "a value of each action requires a Discrete action space, not "
+                f"{action_space}; for other spaces use critics of state and action, inputs.critics().",
+                field="spec.algorithm",
             )
         self.observations = Features(observation_space, model)
         self._start = int(action_space.start)

@@ -88,6 +88,18 @@ def find_folder(location: Location) -> Location:
     )
 
 
+def copy_policy(source: Location, target: Location) -> None:
+    """Copy the files of a saved policy, after checking them; its network is not built.
+
+    Raises:
+        DataError: the files are damaged.
+    """
+    files = {name: source.child(name).read_bytes() for name in FILE_NAMES}
+    _check_files(files, str(source))
+    for name, data in files.items():
+        target.child(name).write_bytes(data)
+
+
 def to_files(contents: PolicyContents) -> dict[str, bytes]:
     """Return the files by name, the description last; the same policy gives the same bytes."""
     module = contents.module
@@ -127,9 +139,7 @@ def from_files(
         UserError: an allowed class cannot be imported, or raised.
     """
     description_path = f"{where}/{DESCRIPTION}"
-    description = _parse_description(files[DESCRIPTION], description_path)
-    for name in (WEIGHTS, STATISTICS):
-        _check_checksum(files[name], description.checksums.get(name, "missing"), f"{where}/{name}")
+    description = _check_files(files, where)
     module_class = _find_class(description.module_class, allow_classes, description_path)
     try:
         return _build(description, files, module_class)
@@ -138,6 +148,14 @@ def from_files(
         raise DataError(
             f"{description_path} and the tensor files next to it do not match: {reason}; use another checkpoint."
         ) from error
+
+
+def _check_files(files: Mapping[str, bytes], where: str) -> _Description:
+    """Return the description of a policy; raise a DataError if a file is damaged."""
+    description = _parse_description(files[DESCRIPTION], f"{where}/{DESCRIPTION}")
+    for name in (WEIGHTS, STATISTICS):
+        _check_checksum(files[name], description.checksums.get(name, "missing"), f"{where}/{name}")
+    return description
 
 
 class _Description(BaseModel):
@@ -223,7 +241,7 @@ def _find_class(path: str, allow_classes: AllowedClasses | None, where: str) -> 
         if not isinstance(allowed_class, str) and class_import_path(allowed_class) == path:
             return allowed_class
     if allow_classes is None or path in allow_classes or is_registered(path):
-        return import_subclass(path, RLModule, f"{where}: moduleClass")
+        return import_subclass(path, RLModule, (f"{where}: moduleClass",))
     module_name, _, name = path.partition(":")
     if path.startswith("hindcast."):
         with suppress(ImportError):
@@ -236,5 +254,6 @@ def _find_class(path: str, allow_classes: AllowedClasses | None, where: str) -> 
         f"{where} names the module class {path!r}. Hindcast never imports a class only because a file names "
         "it. If you trust the class, import it first, or name it: Policy.load(path, "
         f"allow_classes=[{path!r}]), hindcast evaluate --module-class, spec.policy.moduleClass of a "
-        "recording."
+        "recording.",
+        mentions=("spec.policy.moduleClass",),
     )

@@ -97,6 +97,8 @@ class ActionToEnv:
     Attributes:
         module_space: the module's action space.
         scaled_leaves: the leaves that are scaled.
+        log_scale: log of the volume that one unit of module volume has in the environment: a density of environment
+            actions, in logarithms, plus this is the density of module actions. 0.0 if nothing is scaled.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class ActionToEnv:
             if normalize_actions and is_float_box(space) and space.is_bounded()
         }
         self.scaled_leaves = tuple(self._scaled)
+        self.log_scale = sum((scale.log_volume for scale in self._scaled.values()), 0.0)
         self._clip = clip_actions
         unit_boxes = {
             leaf: gym.spaces.Box(-1.0, 1.0, self._spaces[leaf].shape, np.float32) for leaf in self._scaled
@@ -166,6 +169,8 @@ class _Scale:
     def __init__(self, space: gym.spaces.Box) -> None:
         self._low, self._high = space.low, space.high
         self._half = (space.high - space.low) / 2
+        # An element with equal bounds has no density.
+        self.log_volume = float(np.log(self._half[self._half > 0].astype(np.float64)).sum())
 
     def __call__(self, rows: NDArray[Any]) -> NDArray[Any]:
         actions = self._low + (rows + 1) * self._half
@@ -310,6 +315,10 @@ class Preprocessing:
     def to_module(self, leaf: str, rows: NDArray[Any]) -> NDArray[Any]:
         """Convert a leaf's environment actions to module actions; see `ActionToEnv.to_module`."""
         return self._to_env.to_module(leaf, rows)
+
+    def to_module_logp(self, logp: NDArray[Any]) -> NDArray[Any]:
+        """Convert log-probabilities `[B]` of environment actions to those of the same actions in module units."""
+        return (logp + self._to_env.log_scale).astype(logp.dtype, copy=False)
 
     def state(self) -> Arrays:
         """Return the filters' statistics as `<leaf>/count`, `<leaf>/mean`, `<leaf>/squares`."""

@@ -409,7 +409,9 @@ def build_module(
         module = cls(**arguments)
     module.value = value  # an `__init__` written for RLlib does not pass it on
     if not any(parameter.requires_grad for parameter in module.parameters()):
-        raise SpecError(f"{_FIELD}: {cls.__name__} ({definition_location(cls)}) has no trainable weights.")
+        raise SpecError(
+            f"{cls.__name__} ({definition_location(cls)}) has no trainable weights.", field=_FIELD
+        )
     return module
 
 
@@ -451,7 +453,7 @@ def _check_arguments(method: Any, field: str, arguments: Mapping[str, Any]) -> N
         inspect.signature(method).bind(None, **arguments)
     except TypeError as error:
         raise SpecError(
-            f"{field} does not match {method.__qualname__} ({definition_location(method)}): {error}."
+            f"does not match {method.__qualname__} ({definition_location(method)}): {error}.", field=field
         ) from error
 
 

@@ -103,7 +103,7 @@ def construct_connector(entry: NamedCall, context: ConnectorContext) -> Any:
         return copy.deepcopy(factory)
     if not callable(factory):  # a list of connectors, or an object that `_expand` refuses
         return factory
-    with calling(f"{FIELD}: creating {entry.name!r}", factory):
+    with calling(f"creating {entry.name!r}", factory, FIELD):
         return _call_factory(factory, entry.kwargs, context)
 
 
@@ -133,8 +133,9 @@ def _expand(entry: Any, name: str) -> Iterator[Any]:
     for connector in [entry] if form is None else form.expand(entry):
         if not _is_connector(connector):
             raise SpecError(
-                f"{FIELD}: {name!r} is not a connector; derive it from BlockConnector, BatchConnector or ConnectorV2, "
-                "or pass a function (observation_space, action_space) that returns such connectors."
+                f"{name!r} is not a connector; derive it from BlockConnector, BatchConnector or ConnectorV2, "
+                "or pass a function (observation_space, action_space) that returns such connectors.",
+                field=FIELD,
             )
         yield connector
 
@@ -178,5 +179,6 @@ def _find_factory(name: str) -> Any:
             return factory
     known_names = [known_name for form in connector_forms() for known_name in form.names]
     raise SpecError(
-        f'{FIELD}: {name!r} is neither a library connector nor a "package.module:Class"{nearest(name, known_names)}'
+        f'{name!r} is neither a library connector nor a "package.module:Class"{nearest(name, known_names)}',
+        field=FIELD,
     )

@@ -39,6 +39,7 @@ class Context:
         position: id of the unit; for batch connectors the number of items delivered before the batch.
         stochastic: whether the connector may use `rng`.
         metrics: logs numbers, which results contain under `learner_connector`.
+        scope: "block" or "batch": whether the data are a block or a batch.
     """
 
     seed: int
@@ -47,10 +48,11 @@ class Context:
     position: int
     stochastic: bool
     metrics: MetricsLogger = field(default_factory=MetricsLogger)
+    scope: Literal["block", "batch"] = "block"
 
     @cached_property
     def rng(self) -> np.random.Generator:
-        """A Philox generator of (seed, connector_index, epoch, position): the same on any data worker.
+        """A Philox generator of (seed, scope, connector_index, epoch, position): the same on any data worker.
 
         Raises:
             RuntimeError: the connector does not declare `stochastic = True`.
@@ -60,7 +62,8 @@ class Context:
             raise RuntimeError(
                 "a connector that uses context.rng must set the class attribute stochastic = True"
             )
-        return generator(self.seed, "connector", self.connector_index, self.epoch, self.position)
+        name = "connector" if self.scope == "block" else "batch connector"
+        return generator(self.seed, name, self.connector_index, self.epoch, self.position)
 
 
 @dataclass(frozen=True)

@@ -161,8 +161,10 @@ class DataWorkers:
                     worker = min(ready, key=_Worker.load)
                     if worker.load() >= _MAX_UNITS_PER_WORKER and not is_needed:
                         return None
+                    reference = worker.read(job, work)
+                    # After the assignment, so that the assigned worker is not idle.
                     self._end_one_idle_worker(ready)
-                    return worker.read(job, work)
+                    return reference
                 starting = [worker.started for worker in self._pool]
             ray.wait(starting, timeout=1.0)
 
@@ -252,7 +254,10 @@ class BlockReader:
 
     def _read_block(self, prelearner_reference: Any, work: UnitInEpoch) -> Block:
         if self._was_killed_for_memory:
-            raise OutOfMemory("a data worker ran out of memory: raise spec.pipeline.dataWorkers.memory")
+            raise OutOfMemory(
+                "a data worker ran out of memory: raise spec.pipeline.dataWorkers.memory",
+                mentions=("spec.pipeline.dataWorkers.memory",),
+            )
         # The pre-learner is user code, which need not be thread-safe.
         with hold_turn():
             block = self._load_prelearner(prelearner_reference)(*work)
@@ -307,7 +312,8 @@ def _make_worker_lost(error: Exception) -> WorkerLost:
         message in str(error) for message in OOM_MESSAGES
     ):
         return OutOfMemory(
-            f"data workers ran out of memory: raise spec.pipeline.dataWorkers.memory ({reason})"
+            f"data workers ran out of memory: raise spec.pipeline.dataWorkers.memory ({reason})",
+            mentions=("spec.pipeline.dataWorkers.memory",),
         )
     return WorkerLost(
         f"a data worker died {_MAX_RETRIES + 1} times, or its block was lost; the last error: {reason}"

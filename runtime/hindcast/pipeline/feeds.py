@@ -7,9 +7,10 @@ until the window ends or, if they have a schedule, until they are due to be reco
 
 from __future__ import annotations
 
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -21,7 +22,6 @@ from hindcast.episodes.block import concat_ranges
 from hindcast.errors import DataError, UserCodeError
 from hindcast.pipeline.loader import LoadedWindow, Loader
 from hindcast.pipeline.order import Window
-from hindcast.pipeline.prefetcher import Prefetcher
 from hindcast.pipeline.shard import WHOLE_BATCH, Shard
 from hindcast.pipeline.targets import Targets, WindowTargets
 from hindcast.pipeline.window import Batch, WindowData, concat_batches
@@ -238,6 +238,50 @@ class WindowFeed(Feed, ABC):
         return window_targets
 
 
+class Prefetcher:
+    """Loads one window ahead of the one in use.
+
+    Args:
+        windows: yields the windows; each is loaded in a daemon thread, which does not keep the process alive.
+    """
+
+    def __init__(self, windows: Generator[LoadedWindow, None, None]) -> None:
+        self._windows = windows
+        self._start_thread()
+
+    def take(self) -> LoadedWindow:
+        """Wait for the next window and return it; start to load the one after it.
+
+        The caller must not use the previous window any more.
+
+        Raises:
+            Exception: any error of loading the window. No further windows can be taken after an error.
+        """
+        self._thread.join()
+        window = self._next_window
+        if isinstance(window, BaseException):
+            raise window
+        del self._next_window  # so that the window is freed as soon as the caller drops it
+        self._start_thread()
+        return window
+
+    def close(self) -> None:
+        """Wait for the window that is being loaded, then stop."""
+        self._thread.join()
+        self._windows.close()
+
+    def _start_thread(self) -> None:
+        self._thread = threading.Thread(target=self._load, name="hindcast-window-filler", daemon=True)
+        self._thread.start()
+
+    def _load(self) -> None:
+        self._next_window: LoadedWindow | BaseException
+        try:
+            self._next_window = next(self._windows)
+        except BaseException as error:  # `take` raises it in the consumer's thread
+            self._next_window = error
+
+
 class StreamingFeed(WindowFeed):
     """A feed that holds the current window and loads the next one in the background."""
 
@@ -304,7 +348,8 @@ def check_same_position(saved: State, current: State, location: str, order_subje
         if saved[key] != current[key]:
             raise DataError(
                 f"The position in the data cannot be resumed: {subject} changed since the checkpoint was "
-                "written. Undo the change, or start a new run with a higher spec.revision."
+                "written. Undo the change, or start a new run with a higher spec.revision.",
+                mentions=("spec.revision",),
             )
 
 

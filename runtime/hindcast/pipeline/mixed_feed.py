@@ -87,16 +87,16 @@ class MixedFeed(Feed):
     def metrics(self) -> dict[str, float]:
         """See `Feed.metrics`. `epoch` is the number of items taken from recorded sources over the number in them.
 
-        At least one source has recorded data.
+        It and `coverage` are 0 without recorded data.
         """
         metrics = [feed.metrics() for feed in self._feeds]
         timesteps_seen = sum(feed_metrics["timesteps_seen"] for feed_metrics in metrics)
         recorded_items = sum(feed.cursor for feed in self._feeds if feed.epoch_size)
         ages = [feed_metrics["targets_age"] for feed_metrics in metrics if "targets_age" in feed_metrics]
         return {
-            "epoch": recorded_items / self.epoch_size,
+            "epoch": recorded_items / max(1, self.epoch_size),
             "timesteps_seen": timesteps_seen,
-            "coverage": timesteps_seen / self.epoch_timesteps,
+            "coverage": timesteps_seen / max(1, self.epoch_timesteps),
             "data_wait_seconds": sum(feed_metrics["data_wait_seconds"] for feed_metrics in metrics),
             **({"targets_age": max(ages)} if ages else {}),
         }

@@ -323,7 +323,13 @@ class OfflineData(Feed):
         batch = self._feed.take(num_samples)
         for index, connector in enumerate(self._batch_connectors):
             context = Context(
-                self._settings.seed, index, 0, cursor, connector.stochastic, self._settings.metrics
+                self._settings.seed,
+                index,
+                0,
+                cursor,
+                connector.stochastic,
+                self._settings.metrics,
+                scope="batch",
             )
             with (
                 calling(f"connector {connector.name}", connector.function),
@@ -369,8 +375,9 @@ class OfflineData(Feed):
         preprocessing = self._settings.preprocessing
         if not self._sources and preprocessing is not None and preprocessing.filters:
             raise SpecError(
-                "model.observationFilter is MeanStd, which computes its statistics from recorded data, but there are "
-                "no recorded data: leave it out, and scale observations in a wrapper of the environment."
+                "is MeanStd, which computes its statistics from recorded data, but there are "
+                "no recorded data: leave it out, and scale observations in a wrapper of the environment.",
+                field="model.observationFilter",
             )
         for source in self._sources:
             source.fit_preprocessing()
@@ -402,8 +409,8 @@ class OfflineData(Feed):
         if self._settings.connectors:
             names = ", ".join(connector.name for connector in self._settings.connectors)
             raise SpecError(
-                f"spec.pipeline.connectors: {names} would change only recorded data, not live samples: "
-                "leave these connectors out."
+                f"{names} would change only recorded data, not live samples: leave these connectors out.",
+                field="spec.pipeline.connectors",
             )
 
     def _batch_settings(self) -> State:
@@ -418,7 +425,8 @@ class OfflineData(Feed):
                 raise DataError(
                     f"The position in the data cannot be resumed: the {setting_names[key]} were {saved} when the "
                     f"checkpoint was written and are {current} now. Undo the change, or start a new run with a higher "
-                    "spec.revision."
+                    "spec.revision.",
+                    mentions=("spec.revision",),
                 )
 
     @cached_property

@@ -50,13 +50,16 @@ def choose_residency(
         return Residency(False, "spec.pipeline.residency is Streaming")
     if mode == "Resident" and step_names:
         raise SpecError(
-            f"spec.pipeline.residency is Resident, but {step_names} draws new random numbers in every epoch, "
-            "so the data must be read again; set it to Streaming or Auto."
+            f"is Resident, but {step_names} draws new random numbers in every epoch, "
+            "so the data must be read again; set it to Streaming or Auto.",
+            field="spec.pipeline.residency",
         )
     if mode == "Resident" and not fits:
         raise SpecError(
-            f"spec.pipeline.residency is Resident, but {comparison}; raise spec.pipeline.residentBudget, "
-            "or set it to Streaming or Auto."
+            f"is Resident, but {comparison}; raise spec.pipeline.residentBudget, "
+            "or set it to Streaming or Auto.",
+            field="spec.pipeline.residency",
+            mentions=("spec.pipeline.residentBudget",),
         )
     if mode == "Resident":
         return Residency(True, "spec.pipeline.residency is Resident")

@@ -13,6 +13,7 @@ import torch
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.api.quantity import parse_bytes
 from hindcast.datasets.dataset import Dataset
+from hindcast.datasets.fitted import fit_to_spaces
 from hindcast.datasets.validate import check_spec
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of, root
@@ -87,6 +88,7 @@ class SourceFeed:
     def __init__(
         self, name: str, dataset: Dataset, settings: SourceSettings, budget: int, index: int = 0
     ) -> None:
+        dataset = fit_to_spaces(dataset, settings.observation_space, settings.action_space)
         first_location = dataset.locate(dataset.units[0], 0)
         check_spec(dataset.spec, settings.observation_space, settings.action_space, str(first_location))
         self.name = name
@@ -129,7 +131,8 @@ class SourceFeed:
         work = (UnitInEpoch(self._dataset.units[unit], window.epoch) for unit in window.units)
         for block in self._stream(work):
             observations = leaves_of(Columns.OBS, block.columns)
-            preprocessing.update({leaf: block.columns[leaf] for leaf in observations})
+            # Final observations are left out: no policy acts on them, and those of some data are not recorded.
+            preprocessing.update({leaf: block.columns[leaf][block.obs_row] for leaf in observations})
 
     def plan(self) -> dict[str, Any]:
         """Return what will be done with the data and why, as JSON."""
@@ -210,14 +213,20 @@ class SourceFeed:
             return
         if self._settings.pipeline.sampling == "WithReplacement":
             raise SpecError(
-                "spec.pipeline.sampling is WithReplacement, which draws from one window at a time, but the algorithm "
-                f"draws from all data ({sampling}). Leave spec.pipeline.sampling out."
+                "is WithReplacement, which draws from one window at a time, but the algorithm "
+                f"draws from all data ({sampling}). Leave spec.pipeline.sampling out.",
+                field="spec.pipeline.sampling",
+                mentions=("spec.pipeline.sampling",),
             )
         if not self._residency.is_resident:
             raise SpecError(
                 f"{self.name}: the algorithm draws from all data ({sampling}), which requires them in the learner's "
                 f"memory, but they are streamed: {self._residency.reason}. Leave spec.pipeline.residency at Auto and "
-                "raise spec.pipeline.residentBudget, or let the algorithm learn in epochs."
+                "raise spec.pipeline.residentBudget, or let the algorithm learn in epochs.",
+                mentions=(
+                    "spec.pipeline.residency",
+                    "spec.pipeline.residentBudget",
+                ),
             )
 
     def _columns_to_read(self, needs: Needs) -> frozenset[str] | None:
@@ -235,7 +244,7 @@ class SourceFeed:
 
 
 class ModuleActions(BlockConnector):
-    """A connector that scales recorded actions from the environment's bounds to the module's."""
+    """A connector that converts recorded actions and their densities from the environment's units to the module's."""
 
     reads: Collection[str] | None = ()
 
@@ -245,6 +254,9 @@ class ModuleActions(BlockConnector):
     def __call__(self, block: Block, context: Context) -> Block:  # noqa: ARG002
         actions = leaves_of(Columns.ACTIONS, block.columns)
         scaled = {name: self._preprocessing.to_module(name, block.columns[name]) for name in actions}
+        if Columns.ACTION_LOGP in block.columns:
+            logp = block.columns[Columns.ACTION_LOGP]
+            scaled[Columns.ACTION_LOGP] = self._preprocessing.to_module_logp(logp)
         return block.with_columns({**block.columns, **scaled})
 
 

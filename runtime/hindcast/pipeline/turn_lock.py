@@ -28,8 +28,10 @@ def release_turn() -> Iterator[None]:
     if not getattr(_thread_state, "has_turn", False):
         yield
         return
+    _thread_state.has_turn = False
     _lock.release()
     try:
         yield
     finally:
         _lock.acquire()
+        _thread_state.has_turn = True

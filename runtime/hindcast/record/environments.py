@@ -126,7 +126,8 @@ def _make_unwrapped(spec: EnvironmentSpec) -> gym.Env:
             environment = factory(**options)
         if not isinstance(environment, gym.Env):
             raise SpecError(
-                f"spec.environment.id: {spec.id!r} returned a {type(environment).__name__}, not a gymnasium.Env."
+                f"{spec.id!r} returned a {type(environment).__name__}, not a gymnasium.Env.",
+                field="spec.environment.id",
             )
         if spec.max_episode_steps is not None:
             environment = gym.wrappers.TimeLimit(environment, spec.max_episode_steps)
@@ -138,16 +139,17 @@ def _make_unwrapped(spec: EnvironmentSpec) -> gym.Env:
         return gym.make(spec.id, disable_env_checker=True, **options)
     except gym.error.DependencyNotInstalled as error:
         raise SpecError(
-            f"spec.environment.id: {spec.id!r} needs a package that is not installed: {error}"
+            f"{spec.id!r} needs a package that is not installed: {error}",
+            field="spec.environment.id",
         ) from error
     except gym.error.UnregisteredEnv as error:
-        raise SpecError(f"spec.environment.id: {_unknown_id_message(spec.id)}") from error
+        raise SpecError(_unknown_id_message(spec.id), field="spec.environment.id") from error
     except gym.error.Error as error:
-        raise SpecError(f"spec.environment.id: {spec.id!r} cannot be created: {error}") from error
+        raise SpecError(f"{spec.id!r} cannot be created: {error}", field="spec.environment.id") from error
     except Exception as error:
         # A TypeError usually means an unknown keyword argument.
         if isinstance(error, TypeError) and options:
-            raise SpecError(f"spec.environment.kwargs: {spec.id!r} rejected them: {error}") from error
+            raise SpecError(f"{spec.id!r} rejected them: {error}", field="spec.environment.kwargs") from error
         with calling(f"environment {spec.id!r}"):  # names the line of the user's code
             raise
 
@@ -167,7 +169,7 @@ def _wrap(environment: gym.Env, wrapper: NamedCall) -> gym.Env:
     factory = import_object(name, field) if ":" in name else getattr(gym.wrappers, name, None)
     if factory is None:
         raise SpecError(
-            f"{field}: gymnasium.wrappers has no {name!r}; set a custom one as package.module:Class."
+            f"gymnasium.wrappers has no {name!r}; set a custom one as package.module:Class.", field=field
         )
     with calling(f"wrapper {name!r}"):
         return cast(gym.Env, factory(environment, **options))

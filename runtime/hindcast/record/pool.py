@@ -52,13 +52,14 @@ class RecordedRange(NamedTuple):
         commit: the range's commit, which names its files.
         returns: returns of its episodes, in order.
         lengths: steps of its episodes, in order.
-        non_finite_rewards: (id of the episode, first timestep with a NaN or infinite reward) of each such episode.
+        non_finite: (`rewards` or `obs`, id of the episode, first timestep with a NaN or infinite number in the column)
+            of each such episode.
     """
 
     commit: Commit
     returns: list[float]
     lengths: list[int]
-    non_finite_rewards: Sequence[tuple[str, int]] = ()
+    non_finite: Sequence[tuple[str, str, int]] = ()
 
 
 def load_actor(
@@ -117,18 +118,18 @@ class Runner:
                 self._env_runner, self._policy = make_runner(self._task, self._load_actor(policy)), policy
         returns: list[float] = []
         lengths: list[int] = []
-        non_finite_rewards: list[tuple[str, int]] = []
+        non_finite: list[tuple[str, str, int]] = []
 
         def add_episode(episode: Episode) -> None:
             if self._on_episode is not None:
                 self._on_episode(episode)
             returns.append(episode.episode_return)
             lengths.append(episode.length)
-            if (t := episode.first_non_finite) is not None:
-                non_finite_rewards.append((episode_id(self._task.prefix, episode.index), t))
+            eps_id = episode_id(self._task.prefix, episode.index)
+            non_finite.extend((column, eps_id, t) for column, t in episode.find_non_finite().items())
 
         commit = record_range(self._task, self._env_runner, work, add_episode)
-        return RecordedRange(commit, returns, lengths, non_finite_rewards)
+        return RecordedRange(commit, returns, lengths, non_finite)
 
     def _load_actor(self, policy: PolicySource) -> Actor:
         if isinstance(policy, str):

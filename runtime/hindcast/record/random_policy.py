@@ -61,7 +61,7 @@ class RandomActor:
         del obs, is_first, rewards
         if noise is None:
             raise SpecError(
-                "spec.policy.explore: a random policy has no most likely action; set explore to true."
+                "a random policy has no most likely action; set explore to true.", field="spec.policy.explore"
             )
         actions: dict[str, NDArray[Any]] = {}
         offset = 0
@@ -76,12 +76,13 @@ def _noise_size(leaf: str, space: gym.Space) -> int:
     """Return the number of uniform numbers from which an action of this leaf is made."""
     if isinstance(space, gym.spaces.Box) and not space.is_bounded():
         raise SpecError(
-            f"spec.policy.random: {leaf} is an unbounded Box ({space}), which has no uniform distribution."
+            f"{leaf} is an unbounded Box ({space}), which has no uniform distribution.",
+            field="spec.policy.random",
         )
     if isinstance(space, _SUPPORTED_SPACES):
         return int(np.prod(space.shape))
     raise SpecError(
-        f"spec.policy.random: {leaf} has the space {space}, from which a random policy cannot draw."
+        f"{leaf} has the space {space}, from which a random policy cannot draw.", field="spec.policy.random"
     )
 
 

@@ -130,7 +130,7 @@ def describe_columns(
     noise = policy.draw_noise(np.random.default_rng(0), 1) if explore else None
     actions = policy.act(observation, noise, np.ones(1, dtype=np.bool_))
     if records_states and not actions.state_out:
-        raise SpecError("spec.output.recurrentStates: the policy has no recurrent state")
+        raise SpecError("the policy has no recurrent state", field="spec.output.recurrentStates")
     rows = {**observation, **actions.actions, **outputs_to_record(actions, records_states)}
     leaves = {name: infer_leaf(name, row) for name, row in rows.items()}
     leaves[Columns.REWARDS] = Leaf(np.dtype(np.float64))

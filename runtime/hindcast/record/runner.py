@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.datasets.validate import all_finite
 from hindcast.episodes.block import Block
-from hindcast.episodes.columns import Columns
+from hindcast.episodes.columns import Columns, root
 from hindcast.episodes.convert import info_to_json
 from hindcast.errors import UserCodeError
 from hindcast.models.policy import Actions
@@ -82,11 +82,18 @@ class Episode:
         """Undiscounted sum of rewards."""
         return float(self.columns[Columns.REWARDS].sum())
 
-    @property
-    def first_non_finite(self) -> int | None:
-        """The first timestep with a NaN or infinite reward; None if all rewards are finite."""
-        rewards = self.columns[Columns.REWARDS]
-        return None if all_finite(rewards) else int(np.argmin(np.isfinite(rewards)))
+    def find_non_finite(self) -> dict[str, int]:
+        """Return the first timestep with a NaN or infinite number: of `rewards` and of `obs`, if they have any."""
+        first_steps: dict[str, int] = {}
+        for name, column in self.columns.items():
+            if (
+                root(name) in (Columns.REWARDS, Columns.OBS)
+                and column.dtype.kind == "f"
+                and not all_finite(column)
+            ):
+                t = int(np.argmin(np.isfinite(column.reshape(len(column), -1)).all(axis=1)))
+                first_steps[root(name)] = min(t, first_steps.get(root(name), t))
+        return first_steps
 
 
 OnEpisodes = Callable[[int, list[Episode]], None]

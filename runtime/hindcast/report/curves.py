@@ -125,7 +125,7 @@ class Curves:
 
     @cached_property
     def estimate(self) -> EstimateCurve | None:
-        """The first of the requested estimates, by which checkpoints are compared; None if it was never computed."""
+        """The estimate that decides the latest verdict, else the first one; None if none was ever computed."""
         evaluations = [
             evaluation
             for result in self.results
@@ -135,7 +135,8 @@ class Curves:
             return None
         last = evaluations[-1]
         # By iteration, because several results may contain the same evaluation.
-        name = next(iter(last["estimates"]))
+        # The estimate that decides the verdict, so that curve, numbers and verdict agree.
+        name = last["verdict"]["estimate"] or next(iter(last["estimates"]))
         rows = {
             evaluation["training_iteration"]: (
                 value,
@@ -144,9 +145,13 @@ class Curves:
             for evaluation in evaluations
             if (value := lookup(evaluation, "estimates", name, "value")) is not None
         }
+        if not rows:
+            return None
         x = np.array(sorted(rows), np.float64)
         mean, low, high = np.array([rows[iteration] for iteration in sorted(rows)], np.float64).T
-        behaviour = lookup(last, "behaviour", "value") or 0.0
+        # Estimates by a model include what followed cut-off episodes, so the recorded policy's return must too.
+        continued = lookup(last, "behaviour_continued", "value") if name in ("dm", "dr", "wdr") else None
+        behaviour = continued or lookup(last, "behaviour", "value") or 0.0
         verdict = last["verdict"]["sentence"]
         return EstimateCurve(x, mean, low, high, last["episodes"], name, behaviour, verdict)
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 MAX_DIMENSIONS = 9  # panels of a picture of continuous actions
 MAX_DISCRETE_BARS = 20
+MAX_LISTED_VALUES = 10_000  # values of a space that are listed although they never occur
 MAX_RANGES = 32  # bars of a picture of observation ranges
 MAX_LEAVES = 4
 MAX_LABELLED_BARS = 12
@@ -94,7 +95,8 @@ def _draw_histogram_bars(axes: Axes, theme: Theme, distribution: ValueDistributi
     )  # fmt: skip
     if len(edges) == 2:  # a single value: a bar as wide as the picture would hide where it is
         centre = edges.mean()
-        axes.set_xlim(centre - 4, centre + 4)
+        width = edges[1] - edges[0]
+        axes.set_xlim(centre - 4 * width, centre + 4 * width)
         axes.set_xticks([centre])
 
 
@@ -134,7 +136,7 @@ def _count_values(summary: Summary, leaf: ActionLeaf) -> dict[int, int]:
     """Return value -> number of occurrences; if the space is known, with 0 for each value that never occurs."""
     counts = dict(leaf.values or {})
     space = summary.action_space or {}
-    if leaf.name == "actions" and space.get("type") == "Discrete":
+    if leaf.name == "actions" and space.get("type") == "Discrete" and int(space["n"]) <= MAX_LISTED_VALUES:
         first = int(space.get("start", 0))
         counts = {value: counts.get(value, 0) for value in range(first, first + int(space["n"]))} | counts
     return counts

@@ -229,8 +229,9 @@ class RLlibPreLearner(OfflinePreLearner):
                 return super().make_episodes(rows, kwargs, training, location)
             if cls is not RLlibPreLearner:
                 raise SpecError(
-                    f"{_BUFFER_FIELD}: {cls.__name__} has no method in RLlib's form, whose episodes a buffer could "
-                    "take: override _map_to_episodes(self, batch, **kwargs), or leave the buffer out."
+                    f"{cls.__name__} has no method in RLlib's form, whose episodes a buffer could take: override "
+                    "_map_to_episodes(self, batch, **kwargs), or leave the buffer out.",
+                    field=_BUFFER_FIELD,
                 )
         config = TrainingConfig(training)
         name = mapper_name(cls, config)

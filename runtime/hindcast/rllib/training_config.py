@@ -70,7 +70,11 @@ class TrainingConfig:
         if self.observation_space is None or self.action_space is None:
             raise SpecError(
                 "a pre-learner uses the network, which requires spaces: name the environment, or set "
-                "spec.observationSpace and spec.actionSpace."
+                "spec.observationSpace and spec.actionSpace.",
+                mentions=(
+                    "spec.observationSpace",
+                    "spec.actionSpace",
+                ),
             )
         model = ModelSpec.model_validate(self._document["model"])
         environment = EnvironmentSpec.model_validate(self._document["environment"])

@@ -20,6 +20,7 @@ from hindcast.formats.dataset_folder.folder_owner import read_owner
 from hindcast.formats.dataset_folder.manifest import FOLDER
 from hindcast.learn.checkpoint import find_checkpoint
 from hindcast.models.policy import Policy
+from hindcast.run.evaluation.trained_episodes import TRAINED_EPISODES_FILE, exclude_trained_episodes
 from hindcast.storage.location import Location, missing_error, resolve
 
 _MODULE_SUBFOLDERS = ("", "_hindcast/policy/module")
@@ -90,11 +91,14 @@ class OfflineEvaluation:
     Attributes:
         policy: location of the policy.
         gamma: discount that was used.
+        num_trained: number of episodes that were left out, because the policy was trained on them; None if it is not in
+            a run folder that records this.
         report: estimates and diagnostics.
     """
 
     policy: str
     gamma: float
+    num_trained: int | None
     report: OfflineReport
 
 
@@ -122,17 +126,21 @@ def evaluate_checkpoint_offline(
 
     Raises:
         DataError: there is no checkpoint at `path`, or the data are invalid (see `evaluate_offline`).
+        SpecError: the policy was trained on all but one of the episodes.
     """
     policy, module = load_policy(path, module_class)
     if gamma is None:
         gamma = _find_gamma(resolve(path))
     dataset = data if isinstance(data, Dataset) else open_data(list(data), hooks=hooks)
     name = SET_ASIDE_NAME if isinstance(data, Dataset) else ", ".join(data)
+    num_trained = None
+    if (record := _find_trained_episodes(resolve(path))) is not None:
+        dataset, num_trained = exclude_trained_episodes(record, dataset, name)
     if episodes is not None and episodes < dataset.num_episodes:
         dataset = dataset.sample(episodes, seed=(options or OfflineOptions()).seed)
     offline_options = replace(options or OfflineOptions(), gamma=gamma)
     report = evaluate_offline(policy, dataset, name, offline_options, hooks.progress)
-    return OfflineEvaluation(module, gamma, report)
+    return OfflineEvaluation(module, gamma, num_trained, report)
 
 
 def load_policy(path: str | Path, module_class: str | None = None) -> tuple[Policy, str]:
@@ -212,10 +220,22 @@ def _enclosing_specs(location: Location) -> Iterator[dict[str, Any]]:
 
 def enclosing_resources(location: Location) -> Iterator[dict[str, Any]]:
     """Yield the resources of the runs whose folders contain the location, nearest first, as JSON with YAML names."""
-    folder = location
-    for _ in range(_MAX_SEARCHED_FOLDERS):
+    for folder in _enclosing_folders(location):
         for name in _OWNER_FILES:
             file = folder.child(name)
             if file.exists():
                 yield json.loads(file.read_bytes())["spec"]
+
+
+def _find_trained_episodes(location: Location) -> Location | None:
+    """Return the record of the episodes that trained a policy; None if no enclosing folder has one."""
+    files = (folder.child(TRAINED_EPISODES_FILE) for folder in _enclosing_folders(location))
+    return next((file for file in files if file.exists()), None)
+
+
+def _enclosing_folders(location: Location) -> Iterator[Location]:
+    """Yield the location and the folders that may contain a run with it, nearest first."""
+    folder = location
+    for _ in range(_MAX_SEARCHED_FOLDERS):
+        yield folder
         folder = folder.parent()

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, Final
+from typing import Any, NamedTuple
 
 from hindcast.api import LoadedResource, OfflineRecording, OfflineTraining
 from hindcast.api.metadata import Reference
-from hindcast.api.sentences import format_path, parse_path
-from hindcast.errors import DataError, Interrupted, SpecError, UserError
+from hindcast.errors import DataError, Interrupted, Problem, SpecError, UserError
 from hindcast.learn.checkpoint import CheckpointStore, find_checkpoint
 from hindcast.models.rl_module import module_class_of
 from hindcast.record.environments import (
@@ -29,11 +27,10 @@ from hindcast.run.placement import LOCAL, Placement
 from hindcast.run.recording.recording_run import RecordingRun
 from hindcast.run.spaces import declared_spaces
 from hindcast.run.training.algorithm import make_algorithm
-from hindcast.run.training.trainer import make_policy_and_learner
+from hindcast.run.training.trainer import Networks, build_networks
 from hindcast.run.training.training_run import SUCCESS_FILE, TrainingRun, read_success
 from hindcast.run.training.warm_start import load_initial_policy
 
-_FIELD_PATH: Final = re.compile(r"spec(?:\.\w+|\[\d+\])+")
 Resources = Mapping[str, OfflineRecording | OfflineTraining]
 """Title (`Kind/name`) -> resource."""
 
@@ -77,11 +74,11 @@ def execute(items: Sequence[LoadedResource], reporter: Reporter) -> list[Outcome
 def _check_and_execute(items: Sequence[LoadedResource], reporter: Reporter) -> list[Outcome]:
     items_by_title = {title(item.resource): item for item in items}
     references = FileReferences({name: item.resource for name, item in items_by_title.items()})
-    inputs: dict[str, list[Input]] = {}
+    checks: dict[str, EarlyCheck] = {}
     # All resources are checked first: an error in the last one must not surface after hours of earlier work.
     for name, item in items_by_title.items():
         with _add_location(item, is_only_resource=len(items_by_title) == 1):
-            inputs[name] = check_early(item.resource, references)
+            checks[name] = check_early(item.resource, references)
     outcomes: list[Outcome] = []
     with catch_signals() as interruption:
         for name, item in items_by_title.items():
@@ -89,7 +86,8 @@ def _check_and_execute(items: Sequence[LoadedResource], reporter: Reporter) -> l
                 if isinstance(item.resource, OfflineRecording):
                     outcome = execute_recording(item.resource, references, reporter, interruption)
                 else:
-                    outcome = execute_training(item.resource, inputs[name], reporter, interruption)
+                    inputs, networks = checks.pop(name)
+                    outcome = execute_training(item.resource, inputs, reporter, interruption, networks)
             reporter.finished(outcome)
             outcomes.append(outcome)
     return outcomes
@@ -97,29 +95,42 @@ def _check_and_execute(items: Sequence[LoadedResource], reporter: Reporter) -> l
 
 @contextmanager
 def _add_location(item: LoadedResource, *, is_only_resource: bool) -> Iterator[None]:
-    """Prefix a user's error with file, line and resource if it names a field, or if there are several resources."""
+    """Add file, line and resource to a user's error that names a field, or if there are several resources."""
     try:
         yield
     except Interrupted:
         raise
     except UserError as error:
-        name = title(item.resource)
-        text = str(error).removeprefix(f"{name}: ")  # some messages already start with the title
-        if text.startswith("model."):  # the code that builds networks does not know the path of the section
-            text = f"spec.{text}" if item.resource.kind == "OfflineTraining" else f"spec.policy.train.{text}"
-        field = _FIELD_PATH.match(text)
-        if field is None and is_only_resource:
-            raise
-        field_path = () if field is None else parse_path(field[0])
-        error.args = (f"{item.at(*field_path)}: {name}: {text}",)
+        error.problems = tuple(
+            _locate(problem, item) if problem.field or not is_only_resource else problem
+            for problem in error.problems
+        )
         raise
 
 
-def check_early(resource: OfflineRecording | OfflineTraining, references: References) -> list[Input]:
-    """Check what can be checked before the first resource has run for minutes.
+def _locate(problem: Problem, item: LoadedResource) -> Problem:
+    field = problem.field
+    if field[0:1] in (("algorithm",), ("model",)):  # code below `run` does not know the section
+        section = ("spec",) if item.resource.kind == "OfflineTraining" else ("spec", "policy", "train")
+        field = (*section, *field)
+    line = item.document.line_of(field)
+    return replace(problem, field=field, file=item.file, line=line, resource=title(item.resource))
 
-    Returns:
-        A training's inputs, not yet open; an empty list for a recording.
+
+class EarlyCheck(NamedTuple):
+    """What the check of a resource found, for its execution.
+
+    Attributes:
+        inputs: a training's inputs, not yet open; empty for a recording.
+        networks: a training's networks; None if only the data determine their spaces, and for a recording.
+    """
+
+    inputs: Sequence[Input] = ()
+    networks: Networks | None = None
+
+
+def check_early(resource: OfflineRecording | OfflineTraining, references: References) -> EarlyCheck:
+    """Check what can be checked before the first resource has run for minutes.
 
     Raises:
         UserError: the resource would fail later.
@@ -128,14 +139,15 @@ def check_early(resource: OfflineRecording | OfflineTraining, references: Refere
         algorithm, spec = make_algorithm(resource), resource.spec
         module_class_of(spec.model)
         inputs = resolve_inputs(resource, references)
-        if (spaces := declared_spaces(resource)) is not None:
-            # Building networks finds options that do not fit the spaces; the networks are discarded.
-            make_policy_and_learner(algorithm, spaces, spec.model, spec.environment, seed=spec.seed)
-        return inputs
+        if (spaces := declared_spaces(resource)) is None:
+            return EarlyCheck(inputs)
+        networks = build_networks(algorithm, spaces, spec.model, spec.environment, seed=spec.seed)
+        networks.make_policy_and_learner()  # finds options of optimisers that are invalid
+        return EarlyCheck(inputs, networks)
     if resource.spec.policy.train is not None:
         module_class_of(resource.spec.policy.train.model)
     environment_spaces(resource.spec.environment)  # it can be created
-    return []
+    return EarlyCheck()
 
 
 def prepare_inputs(
@@ -182,24 +194,37 @@ def execute_recording(
 
 
 def execute_training(
-    resource: OfflineTraining, inputs: Sequence[Input], reporter: Reporter, interruption: Interruption
+    resource: OfflineTraining,
+    inputs: Sequence[Input],
+    reporter: Reporter,
+    interruption: Interruption,
+    networks: Networks | None = None,
 ) -> Outcome:
-    """Train in this process and write the report."""
-    outcome, inputs = train_locally(resource, inputs, reporter, interruption)
+    """Train in this process and write the report; see `train_locally`."""
+    outcome, inputs = train_locally(resource, inputs, reporter, interruption, networks)
     data_by_path = {input_.path: input_.opened_data for input_ in inputs}
     return replace(outcome, report=write_training_report(resource, outcome, data_by_path))
 
 
 def train_locally(
-    resource: OfflineTraining, inputs: Sequence[Input], reporter: Reporter, interruption: Interruption
+    resource: OfflineTraining,
+    inputs: Sequence[Input],
+    reporter: Reporter,
+    interruption: Interruption,
+    networks: Networks | None = None,
 ) -> tuple[Outcome, Sequence[Input]]:
-    """Train in this process; return the outcome and the inputs with their data."""
+    """Train in this process; return the outcome and the inputs with their data.
+
+    Args:
+        networks: the resource's networks, from `check_early`; None builds them.
+    """
     evaluation = resource.spec.evaluation_in_environment
     is_evaluated_here = evaluation is not None and not evaluation.num_runners
     if not is_evaluated_here and resource.spec.sampler is None:
         close_unplayed_environments()  # a simulator may hold memory that this training can use
     inputs = prepare_inputs(resource, inputs, reporter, interruption)
-    return TrainingRun(resource, make_sources(inputs), reporter, interruption).execute(), inputs
+    run = TrainingRun(resource, make_sources(inputs), reporter, interruption, networks=networks)
+    return run.execute(), inputs
 
 
 def _checkpoint_of(resource: OfflineRecording, references: References) -> str | None:
@@ -210,7 +235,8 @@ def _checkpoint_of(resource: OfflineRecording, references: References) -> str | 
     try:
         return references.policy(reference.name)
     except DataError as error:
-        raise DataError(f"{title(resource)}: spec.policy.trainingRef: {error}") from error
+        error.locate("spec.policy.trainingRef", resource=title(resource))
+        raise
 
 
 def sort_by_reference(items: Sequence[LoadedResource]) -> list[LoadedResource]:
@@ -238,8 +264,11 @@ def _referenced_titles(item: LoadedResource, items_by_title: dict[str, LoadedRes
             defined_names = [key.partition("/")[2] for key in items_by_title if key.startswith(kind)]
             definitions = f"the files define {', '.join(defined_names) or 'none'}"
             raise SpecError(
-                f"{item.at(*field_path)}: {format_path(field_path)}: there is no {kind} named "
-                f"{reference.name!r}; {definitions}. Add its file to the command, or use a path."
+                f"there is no {kind} named {reference.name!r}; {definitions}. Add its file to the command, or use a "
+                "path.",
+                field_path,
+                file=item.file,
+                line=item.document.line_of(field_path),
             )
         titles.append(name)
     return titles

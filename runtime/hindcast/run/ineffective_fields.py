@@ -1,6 +1,6 @@
 """Fields of a resource that have no effect on a machine or cluster, and notes on them if a user sets them.
 
-A test searches the code's syntax trees for fields that nothing reads, and compares them with this list.
+A test searches the code for fields that nothing reads, and compares them with `INEFFECTIVE_EVERYWHERE`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from pydantic.alias_generators import to_camel
 from hindcast.api import ModelSpec, OfflineRecording, OfflineTraining
 from hindcast.api.evaluation import EvaluationSpec
 from hindcast.api.options import options_field, options_lacking_requirement
+from hindcast.errors import Problem
 
-INEFFECTIVE_EVERYWHERE: Final[Mapping[str, str]] = {
+INEFFECTIVE_EVERYWHERE: Final[dict[str, str]] = {
     "pipeline.prefetchBatches": "has no effect: the next window is filled while one is in use, and "
     "pipeline.windowSteps sets its size",
 }
 """YAML path of a field -> end of the note on it."""
 
 _POD_FIELD_EFFECT = "has no effect on one machine, where processes use what they need"
-INEFFECTIVE_ON_ONE_MACHINE: Final[Mapping[str, str]] = {
+INEFFECTIVE_ON_ONE_MACHINE: Final[dict[str, str]] = {
     "pipeline.dataWorkers": "has no effect on one machine, where the learner's process reads the data",
     "learners.replicas": "only sets the size of a batch on one machine, where a single learner trains on the combined "
     "batch",
@@ -59,19 +60,31 @@ _RECURRENT_OPTIONS: Final = (
 
 def find_ineffective_fields(
     resource: OfflineRecording | OfflineTraining, is_one_machine: bool
-) -> dict[str, str]:
-    """Return YAML path -> end of the note, for set fields without effect; a field with its default does not count."""
-    effects = {
-        **INEFFECTIVE_EVERYWHERE,
-        **(INEFFECTIVE_ON_ONE_MACHINE if is_one_machine else {}),
-        **_find_ineffective_for_kind(resource),
-    }
+) -> dict[str, Problem]:
+    """Return YAML path -> note, for set fields without effect; a field with its default does not count."""
+    general_effects = INEFFECTIVE_EVERYWHERE | (INEFFECTIVE_ON_ONE_MACHINE if is_one_machine else {})
+    notes = _make_notes(general_effects) | _find_ineffective_for_kind(resource)
     set_fields = resource.spec.model_dump(by_alias=True, exclude_defaults=True)
-    return {field: effect for field, effect in effects.items() if _is_set(set_fields, field)}
+    return {field: note for field, note in notes.items() if _is_set(set_fields, field)}
 
 
-def _find_ineffective_for_kind(resource: OfflineRecording | OfflineTraining) -> dict[str, str]:
-    """Return YAML path -> end of the note, for fields that do not apply to the resource's policy, data or evaluation.
+def _make_notes(effects: Mapping[str, str], *mentions: str) -> dict[str, Problem]:
+    return {
+        field: Problem(("spec", *field.split(".")), effect, mentions=mentions)
+        for field, effect in effects.items()
+    }
+
+
+def _make_requirement_notes(requirements: Mapping[str, str]) -> dict[str, Problem]:
+    """Return YAML path -> note, from YAML path -> path of the field without which it has no effect."""
+    notes: dict[str, Problem] = {}
+    for field, requirement in requirements.items():
+        notes |= _make_notes({field: f"has no effect without spec.{requirement}"}, f"spec.{requirement}")
+    return notes
+
+
+def _find_ineffective_for_kind(resource: OfflineRecording | OfflineTraining) -> dict[str, Problem]:
+    """Return YAML path -> note, for fields that do not apply to the resource's policy, data or evaluation.
 
     Fields that the user has not set are included.
     """
@@ -81,7 +94,7 @@ def _find_ineffective_for_kind(resource: OfflineRecording | OfflineTraining) -> 
         effects = {f"pipeline.{field}": "has no effect without recorded data" for field in data_fields}
         config = spec.config if spec.custom_config is None else spec.custom_config
         return (
-            effects
+            _make_notes(effects)
             | _find_ineffective_evaluation_fields(resource)
             | find_ineffective_options(spec.algorithm, config, spec.model)
         )
@@ -89,17 +102,17 @@ def _find_ineffective_for_kind(resource: OfflineRecording | OfflineTraining) -> 
         expert_fields = {
             "policy.moduleClass": "has no effect with policy.train, whose model has its own moduleClass"
         }
-        return expert_fields | find_ineffective_options(
+        return _make_notes(expert_fields) | find_ineffective_options(
             expert.algorithm, expert.config, expert.model, "policy.train."
         )
     is_random = resource.spec.policy.random is not None
-    return {"policy.moduleClass": "has no effect with policy.random"} if is_random else {}
+    return _make_notes({"policy.moduleClass": "has no effect with policy.random"} if is_random else {})
 
 
 def find_ineffective_options(
     algorithm: str, config: Mapping[str, Any], model: ModelSpec, spec_path: str = ""
-) -> dict[str, str]:
-    """Return YAML path -> end of the note, for options that have no effect because another option is not set.
+) -> dict[str, Problem]:
+    """Return YAML path -> note, for options that have no effect because another option is not set.
 
     Args:
         algorithm: name of the algorithm.
@@ -116,13 +129,11 @@ def find_ineffective_options(
         f"{spec_path}model.{option}": f"{spec_path}model.{requirement}"
         for option, requirement in _find_model_options_lacking_requirement(model).items()
     }
-    return {
-        option: f"has no effect without spec.{requirement}" for option, requirement in requirements.items()
-    }
+    return _make_requirement_notes(requirements)
 
 
-def _find_ineffective_evaluation_fields(resource: OfflineTraining) -> dict[str, str]:
-    """Return YAML path -> end of the note.
+def _find_ineffective_evaluation_fields(resource: OfflineTraining) -> dict[str, Problem]:
+    """Return YAML path -> note.
 
     For options of playing if the resource has no environment, and options of estimates that it does not request.
     """
@@ -132,17 +143,16 @@ def _find_ineffective_evaluation_fields(resource: OfflineTraining) -> dict[str, 
         if spec.environment is not None
         else [name for name in EvaluationSpec.model_fields if name != "offline"]
     )
-    effects = {
-        f"evaluation.{to_camel(name)}": "has no effect without spec.environment" for name in env_fields
-    }
+    requirements = {f"evaluation.{to_camel(name)}": "environment" for name in env_fields}
+    effects: dict[str, str] = {}
     estimates = set() if offline is None else set(offline.estimates)
     if not estimates - {"dm"}:
         effects["evaluation.offline.clip"] = "has no effect without estimates by importance sampling"
     if not estimates & {"dm", "dr", "wdr"}:
         effects["evaluation.offline.modelUpdates"] = "has no effect without the estimates dm, dr or wdr"
     if not estimates:
-        effects["evaluation.offline.gamma"] = "has no effect without evaluation.offline.estimates"
-    return effects
+        requirements["evaluation.offline.gamma"] = "evaluation.offline.estimates"
+    return _make_requirement_notes(requirements) | _make_notes(effects)
 
 
 def _find_model_options_lacking_requirement(model: ModelSpec) -> dict[str, str]:
@@ -163,10 +173,7 @@ def notes_on_ineffective_fields(
     resource: OfflineRecording | OfflineTraining, is_one_machine: bool
 ) -> list[str]:
     """Return one sentence for each set field that has no effect."""
-    return [
-        f"spec.{field} {effect}"
-        for field, effect in find_ineffective_fields(resource, is_one_machine).items()
-    ]
+    return [str(note) for note in find_ineffective_fields(resource, is_one_machine).values()]
 
 
 def _is_set(fields: Mapping[str, Any], field: str) -> bool:

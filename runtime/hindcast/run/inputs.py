@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from hindcast.api import OfflineTraining
 from hindcast.api.formats import AUTO, format_traits
 from hindcast.api.input import InputSource
+from hindcast.api.pipeline import PipelineSpec
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.hooks import Hooks
 from hindcast.datasets.prepare.opening import (
@@ -18,11 +19,16 @@ from hindcast.datasets.prepare.opening import (
     find_differing_leaves,
     open_reading,
 )
-from hindcast.datasets.prepare.partitions import NOTE_ON_ACTIONS
+from hindcast.datasets.prepare.partitions import NOTE_ON_ACTIONS, NOTE_ON_NORMALIZED_ACTIONS
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.errors import SpecError
 from hindcast.pipeline.offline_data import Source, has_own_reader
-from hindcast.pipeline.prelearner import maps_any_rows, prelearner_class, prelearner_path
+from hindcast.pipeline.prelearner import (
+    OfflinePreLearner,
+    maps_any_rows,
+    prelearner_class,
+    prelearner_path,
+)
 from hindcast.ray_session import shared_ray
 from hindcast.report.events import Progress, Reporter
 from hindcast.run.claim import title
@@ -80,8 +86,9 @@ def resolve_inputs(resource: OfflineTraining, references: References) -> list[In
         SpecError: a reference names an unknown recording, or an input needs a user's class that maps its rows to
             episodes, and `pipeline.preLearner` does not name one.
     """
+    pre_learner_class = prelearner_class(resource.spec.pipeline)
     return [
-        _make_input(resource, index, references)
+        _make_input(resource, index, references, pre_learner_class)
         for index, source in enumerate(resource.spec.input)
         if source.sampler is None
     ]
@@ -129,9 +136,10 @@ def open_inputs(
                 hooks, accept=partial(check_spaces_are_known, resource, name=str(reading.paths[0]))
             )
         opened_data = open_reading(reading, cache=cache, hooks=hooks, ray_options=ray_options)
-        for finding in (*opened_data.unfinished_notes, *opened_data.notes):
+        for finding in opened_data.all_notes:
             # The units of actions matter only if these are floats, which can be normalised.
-            if finding != NOTE_ON_ACTIONS or has_float_actions(resource, opened_data.dataset.spec):
+            is_on_units = finding in (NOTE_ON_ACTIONS, NOTE_ON_NORMALIZED_ACTIONS)
+            if not is_on_units or has_float_actions(resource, opened_data.dataset.spec):
                 note(f"{reading.paths[0]}: {finding}")
         return input_._replace(opened_data=opened_data)
 
@@ -182,7 +190,8 @@ def make_sources(inputs: Sequence[Input]) -> list[Source]:
         return [Source(", ".join(input_.reading.name for input_ in inputs), dataset)]
     if len(weights) < len(inputs):
         raise SpecError(
-            "spec.input: some inputs have a weight and others have none; set a weight for all of them, or for none."
+            "some inputs have a weight and others have none; set a weight for all of them, or for none.",
+            field="spec.input",
         )
     return [
         Source(input_.reading.name, input_.dataset, weight)
@@ -190,20 +199,30 @@ def make_sources(inputs: Sequence[Input]) -> list[Source]:
     ]
 
 
-def _make_input(resource: OfflineTraining, index: int, references: References) -> Input:
+def _make_input(
+    resource: OfflineTraining,
+    index: int,
+    references: References,
+    pre_learner_class: type[OfflinePreLearner],
+) -> Input:
     """Return input `index` of the training, not yet open."""
     pipeline = resource.spec.pipeline
     field = f"{title(resource)}: spec.input[{index}]"
-    source = resolve_reader(resource, resource.spec.input[index], field)
+    source = _resolve_reader(pipeline, resource.spec.input[index], field)
     path = _resolve_path(field, source, references)
     options = training_options(resource, resource.spec.input[index])
-    if not maps_rows(resource, source):
+    is_mapped = _is_mapped(source) or (
+        source.format == "RayData" and (maps_any_rows(pipeline) or is_user_code(pre_learner_class.map_rows))
+    )
+    if not is_mapped:
         return Input(Reading.from_input(source, path, mapper_training=options), source.weight, source.top)
     mapper = prelearner_path(pipeline)
     if mapper is None:
         raise SpecError(
-            f"{field}.format is {source.format}: set spec.pipeline.preLearner to the class that converts its rows to "
-            "episodes."
+            f"is {source.format}: set spec.pipeline.preLearner to the class that converts its rows to "
+            "episodes.",
+            field=f"{field}.format",
+            mentions=("spec.pipeline.preLearner",),
         )
     reading = Reading.from_input(source, path, mapper, pipeline.pre_learner_kwargs, options)
     return Input(reading, source.weight, source.top)
@@ -216,37 +235,28 @@ def _resolve_path(field: str, source: InputSource, references: References) -> st
     path = references.dataset(source.recording_ref.name)
     if path is None:
         raise SpecError(
-            f"{field}.recordingRef: there is no OfflineRecording named {source.recording_ref.name!r} here."
+            f"there is no OfflineRecording named {source.recording_ref.name!r} here.",
+            field=f"{field}.recordingRef",
         )
     return path
 
 
-def resolve_reader(resource: OfflineTraining, source: InputSource, field: str) -> InputSource:
+def _resolve_reader(pipeline: PipelineSpec, source: InputSource, field: str) -> InputSource:
     """Return the input, with format RayData if a class of the user's reads the files or maps rows of any format.
 
     Args:
-        resource: the training.
+        pipeline: section of the training.
         source: an input of the training.
         field: path of the input, for messages.
 
     Raises:
         SpecError: the user's class would make `columns` or `filter` of the input ineffective.
     """
-    pipeline = resource.spec.pipeline
     if has_own_reader(pipeline):
         return _read_with_ray(source, str(pipeline.offline_data), field)
     if _is_mapped(source) or source.format == "RayData" or not maps_any_rows(pipeline):
         return source
     return _read_with_ray(source, read_method(source), field)
-
-
-def maps_rows(resource: OfflineTraining, source: InputSource) -> bool:
-    """Return True if the pre-learner maps an input's rows to episodes."""
-    pipeline = resource.spec.pipeline
-    return _is_mapped(source) or (
-        source.format == "RayData"
-        and (maps_any_rows(pipeline) or is_user_code(prelearner_class(pipeline).map_rows))
-    )
 
 
 def _is_mapped(source: InputSource) -> bool:

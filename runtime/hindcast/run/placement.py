@@ -38,11 +38,18 @@ def choose_learner_device(learners: LearnersSpec, is_one_machine: bool) -> tuple
     if learners.device == "cpu":
         return torch.device("cpu"), None
     if not num_gpus and learners.device == "cuda":
-        raise NoCudaDevice("spec.learners.device: cuda was requested, but torch finds no CUDA device here.")
+        raise NoCudaDevice(
+            "cuda was requested, but torch finds no CUDA device here.", field="spec.learners.device"
+        )
     if not num_gpus and learners.gpus and not is_one_machine:
         raise NoCudaDevice(
-            f"spec.learners.gpus is {learners.gpus:g}, but torch finds no CUDA device in the learner's pod: use an "
-            "image with a CUDA build of torch (spec.cluster.image), or set spec.learners.device: cpu."
+            f"is {learners.gpus:g}, but torch finds no CUDA device in the learner's pod: use an "
+            "image with a CUDA build of torch (spec.cluster.image), or set spec.learners.device: cpu.",
+            field="spec.learners.gpus",
+            mentions=(
+                "spec.cluster.image",
+                "spec.learners.device",
+            ),
         )
     note = None
     if learners.gpus > num_gpus and is_one_machine:

@@ -60,6 +60,8 @@ def _check_recordings_exist(resource: OfflineTraining, inputs: Sequence[Input]) 
     for (index, source), input_ in zip(recorded_inputs, inputs, strict=True):
         if source.recording_ref is not None and not resolve(input_.path).exists():
             raise SpecError(
-                f"{title(resource)}: spec.input[{index}].recordingRef: OfflineRecording/{source.recording_ref.name} "
-                f"has recorded nothing in {input_.path} yet; record it with `hindcast run`, then plan."
+                f"OfflineRecording/{source.recording_ref.name} "
+                f"has recorded nothing in {input_.path} yet; record it with `hindcast run`, then plan.",
+                field=f"spec.input[{index}].recordingRef",
+                resource=title(resource),
             )

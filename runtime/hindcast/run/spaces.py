@@ -70,10 +70,12 @@ def _require_spaces(resource: OfflineTraining, data_spec: DataSpec, name: str) -
     if observation is None or action is None:
         missing_field = "observationSpace" if observation is None else "actionSpace"
         raise SpecError(
-            f"{title(resource)}: spec.{missing_field} is required: there is no environment, and {name} does not say "
+            f"is required: there is no environment, and {name} does not say "
             "what its observation and action spaces are. Add it, such as `observationSpace: {type: Box, low: -10, "
             "high: 10, shape: [4]}` or `actionSpace: {type: Discrete, n: 2}`; `hindcast inspect` shows the data's "
-            "shapes and ranges."
+            "shapes and ranges.",
+            field=f"spec.{missing_field}",
+            resource=title(resource),
         )
     return Spaces(observation, action)
 

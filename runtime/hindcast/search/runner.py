@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -10,7 +11,16 @@ import orjson
 
 from hindcast.api import OfflineRecording, OfflineTraining, course_hash, document_of, load_resources
 from hindcast.api.base import to_yaml_types
-from hindcast.errors import Interrupted, OutputConflict, SpecError, StorageError, UserError
+from hindcast.errors import (
+    Interrupted,
+    OutputConflict,
+    Problem,
+    SpecError,
+    Steps,
+    StorageError,
+    UserError,
+    parse_path,
+)
 from hindcast.learn.checkpoint import find_checkpoint
 from hindcast.report.events import DistinctNotes, Progress, Reporter
 from hindcast.run.claim import run_folder, title
@@ -173,20 +183,21 @@ class _SearchRunner:
 
     def _check_trial(self, trial: int, training: OfflineTraining) -> None:
         try:
-            inputs = check_early(training, _NO_RECORDINGS)
+            inputs, networks = check_early(training, _NO_RECORDINGS)
             sources = make_sources(prepare_inputs(training, inputs, self._reporter, self._interruption))
             # Both check that the data suit the algorithm and the evaluation.
             if self._plan.final_evaluation.set_aside is None:
-                make_offline_trainer(training, sources).close()
+                make_offline_trainer(training, sources, networks=networks).close()
             else:
                 check_set_aside(planning.with_evaluation(training, self._plan.final_evaluation), sources)
         except Interrupted:
             raise
         except UserError as error:
             name = planning.trial_title(trial, self._plan.settings[trial - 1])
-            # On the command line, --confirm sets this field.
-            message = str(error).replace(_SET_ASIDE_FIELD, f"{_SET_ASIDE_FIELD} (--confirm)", 1)
-            raise type(error)(f"{name}: {message}") from error
+            error.problems = tuple(
+                replace(_name_confirm(problem), resource=name) for problem in error.problems
+            )
+            raise
 
     def _run_trial(self, trial: int, seed: int, training: OfflineTraining) -> Run:
         self._interruption.check()
@@ -232,6 +243,13 @@ class _SearchRunner:
     def _write_search_file(self, content: Mapping[str, Any]) -> None:
         document = {"search": self._identity, **content}
         self._folder.child(SEARCH_FILE).write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+
+
+def _name_confirm(problem: Problem) -> Problem:
+    """Return the problem with the name of the command line's option that sets `setAside`."""
+    name = f"{_SET_ASIDE_FIELD} (--confirm)"
+    field: Steps = (name,) if problem.field == parse_path(_SET_ASIDE_FIELD) else problem.field
+    return problem.with_names(field, {_SET_ASIDE_FIELD: name})
 
 
 def _load_training(training: Training, stop: Mapping[str, Any] | None) -> OfflineTraining:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from hindcast.evaluate.estimators import DOUBLY_ROBUST_ESTIMATES
 from hindcast.learn.checkpoint import find_checkpoint
 from hindcast.report.events import Outcome
 from hindcast.report.results import ITERATION, Result, read_results
@@ -62,9 +63,11 @@ def _evaluation_fields(evaluation: Mapping[str, Any], metric: str) -> dict[str, 
     """Return the fields that `Run` and `Confirmation` share."""
     estimate = evaluation.get("estimates", {}).get(metric, {})
     interval = estimate.get("interval")
+    recorded = evaluation.get("behaviour_continued") if metric in ("dm", *DOUBLY_ROBUST_ESTIMATES) else None
     return {
         "value": evaluation.get(VALIDATION_LOSS) if metric == LOSS_METRIC else estimate.get("value"),
         "interval": None if interval is None else tuple(interval),
         "verdict": evaluation.get("verdict", {}).get("sentence"),
-        "behaviour": evaluation.get("behaviour", {}).get("value"),
+        # Of cut-off episodes, these estimates include what followed, so the recorded policy's return must too.
+        "behaviour": (recorded or evaluation.get("behaviour", {})).get("value"),
     }

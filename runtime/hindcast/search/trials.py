@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, get_args
 
 from pydantic.alias_generators import to_camel
@@ -12,7 +12,7 @@ from pydantic.alias_generators import to_camel
 from hindcast.api import OfflineTraining, document_of, spec_hash, validate_resource
 from hindcast.api.evaluation import EstimateName, EvaluationSpec, OfflineEvaluationSpec
 from hindcast.api.training import StopSpec
-from hindcast.errors import SpecError
+from hindcast.errors import Problem, SpecError
 from hindcast.evaluate.offline import OfflineOptions
 from hindcast.run.training.algorithm import make_algorithm
 from hindcast.search.space import SearchSpace, Setting, choose_settings, setting_text
@@ -60,18 +60,18 @@ class SearchPlan:
             SpecError: a trial is invalid (one line per problem), or two trials are the same training.
         """
         trainings: dict[tuple[int, int], OfflineTraining] = {}
-        problems: dict[str, str] = {}
+        problems: dict[Problem, Problem] = {}
         for trial, setting in enumerate(self.settings, start=1):
             try:
                 for seed in self.seeds:
                     name = f"trial-{trial:03d}-seed-{seed}"
                     trainings[trial, seed] = _make_training(self.base, setting, name, seed, folder)
             except SpecError as error:
-                for line in str(error).splitlines():
+                for problem in error.problems:
                     # A problem that several trials share is reported once, for the first of them.
-                    problems.setdefault(line, f"{trial_title(trial, setting)}: {line}")
+                    problems.setdefault(problem, replace(problem, resource=trial_title(trial, setting)))
         if problems:
-            raise SpecError("\n".join(problems.values()))
+            raise SpecError.of(problems.values())
         self._refuse_duplicates(trainings)
         return trainings
 
@@ -150,18 +150,21 @@ def _check_resource(
         raise SpecError(f"--by is {by!r}, expected one of {', '.join(METRICS)}.")
     if spec.sampler is not None:
         raise SpecError(
-            "spec.input has a sampler, which plays in an environment; a search uses recorded data only: remove it."
+            "has a sampler, which plays in an environment; a search uses recorded data only: remove it.",
+            field="spec.input",
         )
     if spec.stop.episode_return_mean is not None:
         raise SpecError(
-            "spec.stop.episodeReturnMean needs an environment, but a search uses none: remove it."
+            "needs an environment, but a search uses none: remove it.",
+            field="spec.stop.episodeReturnMean",
         )
     if spec.environment is not None and (
         not spec.environment.normalize_actions or spec.environment.clip_actions
     ):
         raise SpecError(
-            "spec.environment sets normalizeActions or clipActions, which trials without an environment cannot apply: "
-            "remove these fields, or the environment."
+            "sets normalizeActions or clipActions, which trials without an environment cannot apply: "
+            "remove these fields, or the environment.",
+            field="spec.environment",
         )
     for path in search_space:
         field = path.replace("[", ".").partition(".")[0]
@@ -185,8 +188,9 @@ def _check_losses(stop: StopSpec, search_space: SearchSpace) -> None:
     for field in ("estimated_return", "validation_loss"):
         if getattr(stop, field) is not None:
             raise SpecError(
-                f"spec.stop.{to_camel(field)} cannot stop trials that are compared by their last loss: remove it, or "
-                "compare the trials by an estimate (--by)."
+                "cannot stop trials that are compared by their last loss: remove it, or "
+                "compare the trials by an estimate (--by).",
+                field=f"spec.stop.{to_camel(field)}",
             )
 
 
@@ -245,4 +249,4 @@ def _set_field(spec: dict[str, Any], path: str, value: Any) -> None:
 def _list_entry(parent: Any, key: str, path: str) -> Any:
     if isinstance(parent, list) and key.isdigit() and int(key) < len(parent):
         return parent[int(key)]
-    raise SpecError(f"spec.{path}: the resource has no field {key!r} there.")
+    raise SpecError(f"the resource has no field {key!r} there.", field=f"spec.{path}")

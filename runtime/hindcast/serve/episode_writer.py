@@ -98,6 +98,11 @@ class EpisodeWriter:
         self._thread = threading.Thread(target=self._run_timer, name="hindcast-log", daemon=True)
         self._thread.start()
 
+    @property
+    def is_local(self) -> bool:
+        """True if the log is on a local file system."""
+        return self._folder.is_local
+
     def start_episode(self, episode_id: str | None = None) -> str:
         """Start an episode.
 

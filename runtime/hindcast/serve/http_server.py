@@ -7,16 +7,25 @@ the request is sent again because its answer was lost, it gets the same answer. 
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import logging
+import socket
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import orjson
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from hindcast.episodes.nested import restore_tuples
 from hindcast.episodes.spaces import space_struct
@@ -25,11 +34,12 @@ from hindcast.serve.messages import UnknownEpisode, to_json_values
 from hindcast.serve.policy_server import PolicyServer
 from hindcast.storage.failures import reason_of
 
-_IDLE_TIMEOUT_SECONDS: Final = 300.0
+_IDLE_TIMEOUT_SECONDS: Final = 300
+_CLOSE_TIMEOUT_SECONDS: Final = 30
+_MAX_HEADER_BYTES: Final = 1 << 16
+_NUM_THREADS: Final = 32
+"""Requests that may wait for storage at the same time."""
 _MAX_STORED_ANSWERS: Final = 10_000
-# As in Python's own http.client; a client cannot fill the memory with headers.
-_MAX_LINE_BYTES: Final = 1 << 16
-_MAX_HEADERS: Final = 100
 _FIELDS_BY_METHOD: Final[Mapping[str, tuple[set[str], set[str]]]] = {
     "start_episode": (set(), {"episode_id"}),
     "get_action": ({"episode_id", "observation"}, set()),
@@ -45,7 +55,7 @@ Answer = tuple[int, bytes]
 
 
 class HttpServer:
-    """Serves a policy until it is closed, each connection in its own thread.
+    """Serves a policy until it is closed, in threads of its own. It requires the extra `serve`.
 
     Args:
         policy: server that decides and logs; the caller closes it.
@@ -69,23 +79,41 @@ class HttpServer:
         port: int = 0,
         max_body_bytes: int = 16 << 20,
     ) -> None:
-        dispatcher = _Dispatcher(policy, token, max_body_bytes)
-        handler = type("Handler", (_Handler,), {"dispatcher": dispatcher})
         try:
-            self._server = _Server((host, port), handler)
+            listener = socket.create_server((host, port))
         except OSError as error:
             raise StorageError(f"cannot listen at {host}:{port}: {reason_of(error)}") from error
-        self.host, self.port = host, int(self._server.server_address[1])
+        # asyncio sets it only for sockets that name the protocol TCP; without it, a client waits 40 ms for each body.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.host, self.port = host, int(listener.getsockname()[1])
+        self._dispatcher = _Dispatcher(policy, token, max_body_bytes)
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                self._dispatcher.make_app(),
+                http=_Connection,
+                ws="none",
+                lifespan="off",
+                interface="asgi3",
+                log_config=None,
+                log_level=logging.ERROR,
+                access_log=False,  # requests carry the token
+                proxy_headers=False,
+                server_header=False,
+                date_header=False,
+                timeout_keep_alive=_IDLE_TIMEOUT_SECONDS,
+                timeout_graceful_shutdown=_CLOSE_TIMEOUT_SECONDS,
+            )
+        )
         self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.1,), name="hindcast-http", daemon=True
+            target=self._server.run, args=([listener],), name="hindcast-http", daemon=True
         )
         self._thread.start()
 
     def close(self) -> None:
-        """Stop accepting requests; running requests may finish."""
-        self._server.shutdown()
-        self._server.server_close()
+        """Stop accepting requests, and wait until the running requests are answered, at most 30 seconds."""
+        self._server.should_exit = True
         self._thread.join()
+        self._dispatcher.close()
 
     def __enter__(self) -> HttpServer:
         return self
@@ -94,86 +122,44 @@ class HttpServer:
         self.close()
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 128
+class _Connection(HttpToolsProtocol):
+    """A connection with limits that uvicorn does not set: the size of headers, and the time until they are complete."""
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore the error: a client may disconnect at any time."""
+    _reads_headers = True  # also before the first request
+    _num_header_bytes = 0  # of headers that are not complete
 
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Limit the time until the first request."""
+        super().connection_made(transport)
+        self._limit_idle_time()
 
-class _Handler(BaseHTTPRequestHandler):
-    """A connection that stays open for several requests."""
+    def data_received(self, data: bytes) -> None:
+        """Parse data, and refuse headers that are too large."""
+        was_reading_headers = self._reads_headers
+        super().data_received(data)
+        if was_reading_headers and self._reads_headers and not self.transport.is_closing():
+            self._num_header_bytes += len(data)
+            if self._num_header_bytes > _MAX_HEADER_BYTES:
+                self.send_400_response("The headers of the request are too large.")
+        self._limit_idle_time()
 
-    dispatcher: _Dispatcher
-    protocol_version = "HTTP/1.1"
-    server_version, sys_version = "hindcast", ""
-    disable_nagle_algorithm = True
-    wbufsize = -1  # buffered: headers and body are sent together
-    timeout = _IDLE_TIMEOUT_SECONDS
+    def on_message_begin(self) -> None:
+        """Begin to count the bytes of the headers."""
+        super().on_message_begin()
+        self._reads_headers, self._num_header_bytes = True, 0
 
-    raw_requestline: bytes
-    headers: dict[str, str]  # type: ignore[assignment]  # name in lower case -> value
+    def on_headers_complete(self) -> None:
+        """Begin the request."""
+        self._reads_headers = False
+        super().on_headers_complete()
 
-    def parse_request(self) -> bool:
-        """Parse the request line and the headers; return False if the request is refused."""
-        # The base class's parser, which is made for e-mail, took a fifth of the time of a request.
-        self.requestline = str(self.raw_requestline, "iso-8859-1").rstrip()
-        self.command, self.path, self.request_version = "", "", self.protocol_version
-        words = self.requestline.split()
-        if len(words) != 3 or not words[2].startswith("HTTP/1."):
-            self._send(*_make_refusal(400, "this is not an HTTP/1 request"), close=True)
-            return False
-        self.command, self.path, self.request_version = words
-        self.headers = {}
-        while (line := self.rfile.readline(_MAX_LINE_BYTES)) not in (b"\r\n", b"\n", b""):
-            if not line.endswith(b"\n") or len(self.headers) == _MAX_HEADERS:
-                self._send(*_make_refusal(431, "the request's headers are too large"), close=True)
-                return False
-            name, _, value = line.decode("iso-8859-1").partition(":")
-            self.headers[name.strip().lower()] = value.strip()
-        is_persistent = self.request_version != "HTTP/1.0"
-        self.close_connection = not is_persistent or self.headers.get("connection", "").lower() == "close"
-        return self.headers.get("expect", "").lower() != "100-continue" or self.handle_expect_100()
-
-    def do_POST(self) -> None:
-        """Call a method of the policy."""
-        self._send(*self.dispatcher.post(self.path.strip("/"), self.headers, self._read_body))
-
-    def do_GET(self) -> None:
-        """Answer the health check."""
-        is_health = self.path.strip("/") == "health"
-        answer = (
-            _make_answer(200, {"status": "ok"})
-            if is_health
-            else _make_refusal(404, "GET is for /health only")
-        )
-        self._send(*answer)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing: requests carry the token."""
-
-    def _read_body(self, max_bytes: int) -> bytes:
-        length = self.headers.get("content-length", "")
-        if not length.isdecimal():
-            self.close_connection = True
-            raise _RequestError(411, "the request has no Content-Length")
-        if int(length) > max_bytes:
-            self.close_connection = True
-            raise _RequestError(413, f"the request has {length} bytes; at most {max_bytes} are allowed")
-        return self.rfile.read(int(length))
-
-    def _send(self, status: int, body: bytes, close: bool = False) -> None:
-        self.close_connection |= close
-        self.send_response_only(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        if self.close_connection:
-            self.send_header("Connection", "close")
-        self.end_headers()
-        self.wfile.write(body)
-        self.wfile.flush()
+    def _limit_idle_time(self) -> None:
+        # uvicorn starts this timer after each answer, but ends it at the first byte of the next request.
+        is_answered = self.cycle is None or self.cycle.response_complete
+        if is_answered and self.timeout_keep_alive_task is None:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
 
 class _RequestError(Exception):
@@ -195,66 +181,65 @@ class _Dispatcher:
             "observation": space_struct(policy.policy.observation_space),
             "action": space_struct(policy.policy.action_space),
         }
-        self._answers: OrderedDict[str, Answer] = OrderedDict()
-        self._completion_events: dict[str, threading.Event] = {}
-        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(_NUM_THREADS, "hindcast-http")
+        self._answers: OrderedDict[str, asyncio.Future[Answer]] = OrderedDict()
 
-    def post(self, method: str, headers: Mapping[str, str], read_body: Callable[[int], bytes]) -> Answer:
-        """Answer a POST.
+    def make_app(self) -> Starlette:
+        """Return the ASGI application."""
+        routes = [
+            Route("/health", _answer_health_check, methods=["GET"]),
+            Route("/{method:path}", self._answer_post, methods=["POST"]),
+        ]
+        return Starlette(routes=routes, exception_handlers={HTTPException: _answer_unknown_route})
 
-        Args:
-            method: the method's name.
-            headers: name in lower case -> value.
-            read_body: reads the body, given its maximum length in bytes.
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown(wait=False)
 
-        Returns:
-            HTTP status and JSON document.
-        """
+    async def _answer_post(self, request: Request) -> Response:
         try:
-            # The body is read even if the request will be refused, because the next request follows it.
-            data = read_body(self._max_body_bytes)
-            request_token = headers.get("authorization", "").removeprefix("Bearer ").encode()
-            # In constant time: otherwise the time would reveal how much of a guessed token is right.
-            if not hmac.compare_digest(request_token, self._token):
-                return _make_refusal(401, "the token is missing or wrong: send Authorization: Bearer <token>")
+            self._check_token(request.headers.get("authorization", ""))
+            method = request.path_params["method"].strip("/")
             if method not in _FIELDS_BY_METHOD:
-                return _make_refusal(
-                    404, f"unknown method {method!r}: the methods are {', '.join(_FIELDS_BY_METHOD)}"
-                )
-            return self._call_once(headers.get("idempotency-key"), lambda: self._call(method, data))
+                method_names = ", ".join(_FIELDS_BY_METHOD)
+                raise _RequestError(404, f"unknown method {method!r}: the methods are {method_names}")
+            body = await _read_body(request, self._max_body_bytes)
+            return _make_response(await self._call_once(request.headers.get("idempotency-key"), method, body))
+        except _RequestError as error:
+            return _make_response(_make_refusal(error.status, str(error)))
+
+    def _check_token(self, authorization: str) -> None:
+        # In constant time: otherwise the time would reveal how much of a guessed token is right.
+        if not hmac.compare_digest(authorization.removeprefix("Bearer ").encode(), self._token):
+            raise _RequestError(401, "the token is missing or wrong: send Authorization: Bearer <token>")
+
+    async def _call_once(self, key: str | None, method: str, body: bytes) -> Answer:
+        """Return the answer to a request. Requests with the same key are executed once; None stands for no key."""
+        answer = self._answers.get(key) if key is not None else None
+        if answer is None:
+            answer = self._start_call(method, body)
+            if key is not None:
+                self._answers[key] = answer
+                if len(self._answers) > _MAX_STORED_ANSWERS:
+                    self._answers.popitem(last=False)
+        return answer.result() if answer.done() else await asyncio.shield(answer)
+
+    def _start_call(self, method: str, body: bytes) -> asyncio.Future[Answer]:
+        loop = asyncio.get_running_loop()
+        # Another thread would add 0.1 ms to each request, and only the end of an episode may write a whole file. A log
+        # on an object store is flushed every second, for which every method waits.
+        if self._policy.log.is_local and method != "end_episode":
+            answer = loop.create_future()
+            answer.set_result(self._call(method, body))
+            return answer
+        return loop.run_in_executor(self._pool, self._call, method, body)
+
+    def _call(self, method: str, body: bytes) -> Answer:
+        """Execute a request and return the answer, which describes an error of the method."""
+        try:
+            result = getattr(self._policy, method)(**self._parse_arguments(method, body))
         except _RequestError as error:
             return _make_refusal(error.status, str(error))
-
-    def _call_once(self, key: str | None, call: Callable[[], Answer]) -> Answer:
-        """Return the answer to a request. Requests with the same key are executed once; None stands for no key."""
-        if key is None:
-            return call()
-        with self._lock:
-            completion_event = self._completion_events.get(key)
-            if completion_event is None:
-                if key in self._answers:
-                    return self._answers[key]
-                self._completion_events[key] = threading.Event()
-        # The client has sent the request again after its connection broke, and the first request is still running.
-        if completion_event is not None:
-            completion_event.wait()
-            return self._answers.get(key) or _make_refusal(503, "the request failed: send it again")
-        try:
-            answer = call()
-            with self._lock:
-                self._answers[key] = answer
-                while len(self._answers) > _MAX_STORED_ANSWERS:
-                    self._answers.popitem(last=False)
-            return answer
-        finally:
-            with self._lock:
-                self._completion_events.pop(key).set()
-
-    def _call(self, method: str, data: bytes) -> Answer:
-        """Execute a request and return the answer, which describes an error of the method."""
-        arguments = self._parse_arguments(method, data)
-        try:
-            result = getattr(self._policy, method)(**arguments)
         except UnknownEpisode as error:
             return _make_refusal(404, str(error), "UnknownEpisode")
         except DataError as error:
@@ -295,6 +280,36 @@ class _Dispatcher:
             raise _RequestError(
                 400, f"{method}: a value does not have the structure of its space: {error!r}"
             ) from error
+
+
+async def _read_body(request: Request, max_bytes: int) -> bytes:
+    num_bytes, body = int(request.headers.get("content-length", 0)), bytearray()
+    try:
+        async with asyncio.timeout(_IDLE_TIMEOUT_SECONDS):
+            async for chunk in request.stream():
+                body += chunk
+                num_bytes = max(num_bytes, len(body))
+                if num_bytes > max_bytes:
+                    raise _RequestError(
+                        413, f"the request has {num_bytes} bytes; at most {max_bytes} are allowed"
+                    )
+    except (TimeoutError, ClientDisconnect) as error:
+        raise _RequestError(408, "the request is incomplete") from error
+    return bytes(body)
+
+
+async def _answer_health_check(_: Request) -> Response:
+    return _make_response(_make_answer(200, {"status": "ok"}))
+
+
+async def _answer_unknown_route(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return _make_response(_make_refusal(error.status_code, "POST to /<method>, or GET /health"))
+
+
+def _make_response(answer: Answer) -> Response:
+    status, body = answer
+    return Response(body, status, media_type="application/json")
 
 
 def _make_answer(status: int, document: Mapping[str, Any]) -> Answer:

@@ -91,8 +91,9 @@ class PolicyServer:
             episode_id: a running episode.
             observation: the observation before the action.
             action: the action in the application's units.
-            action_logp: the log-probability with which the action was chosen, 0.0 if it was certain; required if the
-                policy's own actions have a log-probability.
+            action_logp: the log-probability with which the action was chosen, 0.0 if it was certain; of a continuous
+                action, the log-density in the application's units. Required if the policy's own actions have a
+                log-probability.
 
         Raises:
             UnknownEpisode: the episode is not running.
@@ -109,7 +110,9 @@ class PolicyServer:
             for leaf, value in self._application_schema.cast_action(action, {}, where).items()
         }
         decision = self._decide(episode_id, observation)
-        logp = None if action_logp is None else np.array([action_logp], dtype=np.float32)
+        logp = None
+        if action_logp is not None:
+            logp = self.policy.preprocessing.to_module_logp(np.array([action_logp], dtype=np.float32))
         self._log(episode_id, observation, module_action, decision, logp)
 
     def log_returns(

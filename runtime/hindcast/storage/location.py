@@ -256,12 +256,23 @@ def _resolve_uri(scheme: str, uri: str) -> Location:
             "set environment variables"
         )
     if bucket := open_bucket(scheme, path_without_scheme):
+        if problem := _describe_invalid_part(path_without_scheme):
+            raise StorageError(f"{uri} {problem}")
         return Location(*bucket, uri)
     return _resolve_by_pyarrow(uri) if scheme in _KNOWN_SCHEMES else _resolve_by_fsspec(scheme, uri)
 
 
+def _describe_invalid_part(bucket_and_path: str) -> str | None:
+    """Describe why a path in a bucket cannot be read: a part is empty, `.` or `..`; None if it can."""
+    _, *parts = bucket_and_path.rstrip("/").split("/")
+    if "" in parts:
+        return "has an empty part ('//'), which cannot be read: rename the objects, or leave out a slash"
+    part = next((part for part in parts if part in (".", "..")), None)
+    return part and f"has the part {part!r}, which is not resolved in a bucket: write the path without it"
+
+
 def _make_absolute(path: str) -> str:
-    return os.path.normpath(Path(path).expanduser().absolute())
+    return os.path.normpath(Path(os.path.expanduser(path)).absolute())  # noqa: PTH111 (raises for an unknown ~name)
 
 
 def _resolve_by_pyarrow(uri: str) -> Location:

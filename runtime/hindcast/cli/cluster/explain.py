@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from hindcast.api.attempt import UNCOUNTED_REASON
+from hindcast.api.attempt import UNCOUNTED_REASONS
 from hindcast.api.run_policy import RunPolicy
 from hindcast_operator.extract import find_condition, pod_facts
 from hindcast_operator.facts import AttemptFacts, PodFacts
@@ -211,7 +211,7 @@ def _count_lost_attempts(attempts: Sequence[Raw], revision: int) -> int:
     latest = next((attempt for attempt in attempts if attempt.get("revision") == revision), None)
     if latest is None:
         return 0
-    is_counted_loss = latest.get("outcome") == "Lost" and latest.get("reason") != UNCOUNTED_REASON
+    is_counted_loss = latest.get("outcome") == "Lost" and latest.get("reason") not in UNCOUNTED_REASONS
     return int(latest.get("retries", 0)) + is_counted_loss
 
 

@@ -211,8 +211,7 @@ def _evaluate_offline(
         "seed": seed,
         "explore": explore,
         "gamma": result.gamma,
+        "trained_episodes_left_out": result.num_trained,
         **result.report.to_json(),
     }
-    screen.show_result(
-        document, *render_report(result.report, ", ".join(data), result.gamma), f"checkpoint: {result.policy}"
-    )
+    screen.show_result(document, *render_report(result, ", ".join(data)), f"checkpoint: {result.policy}")

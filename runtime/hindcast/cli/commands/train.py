@@ -1,6 +1,7 @@
 """`hindcast train`: accept the options of RLlib's `rllib train` and run an equivalent YAML file."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -68,13 +69,13 @@ def train(
 
 def _parse_mapping(option: str, text: str) -> Mapping[str, Any]:
     from hindcast.api.documents import documents_of
-    from hindcast.api.sentences import sentence
     from hindcast.errors import SpecError
 
     documents = list(documents_of(text))
     # Only the first problem is reported. A problem within the value begins with the path of its field.
     for problem in (problem for document in documents for problem in document.problems):
-        raise SpecError(sentence(problem, f"{option}: " if problem.steps else option))
+        field, section = (problem.field, option) if problem.field else ((option,), "")
+        raise SpecError.of([replace(problem, field=field, resource=section, line=None)])
     values = [document.value for document in documents]
     if len(values) > 1 or not all(isinstance(value, dict) for value in values):
         raise SpecError(f'{option} is {text!r}, expected a mapping such as {{"lr": 0.001}}.')

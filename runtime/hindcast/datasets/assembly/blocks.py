@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hindcast.api.input import PrepareSpec
-from hindcast.datasets.assembly.ordering import RowOrder, order_rows
+from hindcast.datasets.assembly.autoreset import find_reset_rows
+from hindcast.datasets.assembly.ordering import RowOrder, find_file_changes, order_rows
 from hindcast.datasets.assembly.row_comparison import follows, has_next_obs
 from hindcast.datasets.assembly.rules import FindingKind, Findings, Rules
 from hindcast.datasets.assembly.steps import Steps
@@ -28,7 +29,7 @@ from hindcast.storage.location import Location
 
 _FINAL_OBS_REMEDIES: Final = (
     "set prepare.cutOffSteps: Drop to leave out the last steps of episodes that did not terminate, or "
-    "set ignoreFinalObservation: true to use zeros"
+    "set ignoreFinalObservation: true to repeat the last observation"
 )
 
 
@@ -45,10 +46,17 @@ def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
     Raises:
         DataError: the rows do not form complete episodes under the rules.
     """
-    steps = _unify_obs_dtypes(steps, rules)
+    num_rows = len(steps)
+    steps, reset_findings = _drop_reset_rows(_unify_obs_dtypes(steps, rules), rules)
+    if not len(steps):
+        return None, Findings(rows=num_rows, found=reset_findings, left_out=dict(steps.left_out))
     order = order_rows(steps, rules)
     unfinished_episodes = _find_unfinished(steps, order, rules)
-    findings = {**order.findings, **_unfinished_findings(steps, order, unfinished_episodes, rules)}
+    findings = {
+        **reset_findings,
+        **order.findings,
+        **_unfinished_findings(steps, order, unfinished_episodes, rules),
+    }
     index, is_start, t = order.index, order.is_start, order.t
     if rules.spec.unfinished == "Drop":
         is_kept = ~np.isin(steps.episode[index], unfinished_episodes)
@@ -59,17 +67,23 @@ def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
         is_mismatch = np.append(False, ~is_start[1:] & ~follows(steps, index[:-1], index[1:]))
         if is_mismatch.any():
             findings["unlike"] = rules.make_finding(steps, np.sort(index[is_mismatch]))
+    findings |= _join_findings(steps, index, is_start, rules) | _find_same_observations(
+        steps, index, is_start, rules
+    )
     is_last = np.append(is_start[1:], True)[: len(index)]  # without rows, the slice removes the True
     lacks_next_obs = _rows_without_next_obs(steps, index, is_last, rules)
     should_drop = lacks_next_obs & ~steps.terminated[index] & (rules.spec.cut_off_steps == "Drop")
     findings |= _final_findings(steps, index[lacks_next_obs & ~should_drop], index[should_drop], rules)
+    should_drop |= steps.is_obs_only[index]
     if should_drop.any():
         # In a fragment of one row, no other row becomes the last: the fragment is dropped.
         dropped_positions = np.flatnonzero(should_drop & ~is_start)
         steps = _drop_last_steps(steps, index[dropped_positions - 1], index[dropped_positions])
         index, is_start, t = index[~should_drop], is_start[~should_drop], t[~should_drop]
     if not len(index):
-        return None, Findings(rows=len(steps), orders=order.orders, found=findings)
+        return None, Findings(
+            rows=num_rows, orders=order.orders, found=findings, left_out=dict(steps.left_out)
+        )
     starts = np.flatnonzero(is_start)
     length = np.diff(np.append(starts, len(index)))
     last_rows = index[starts + length - 1]
@@ -91,12 +105,46 @@ def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
     details = _with_agent_ids(details, steps, index[starts])
     block = replace(episode_block, columns=columns, details=details)
     return block, Findings(
-        rows=len(steps),
+        rows=num_rows,
         episodes=block.num_episodes,
         timesteps=block.num_steps,
         orders=order.orders,
         found=findings,
+        left_out=dict(steps.left_out),
     )
+
+
+def _drop_reset_rows(steps: Steps, rules: Rules) -> tuple[Steps, dict[FindingKind, Any]]:
+    """Drop rows that only reset a vector environment, if the data have such rows."""
+    if not rules.has_reset_rows:
+        return steps, {}
+    is_reset = find_reset_rows(steps, is_grouped=rules.is_grouped)
+    if not is_reset.any():
+        return steps, {}
+    return steps.take(~is_reset), {"resets": rules.make_finding(steps, is_reset)}
+
+
+def _join_findings(steps: Steps, index: I64, is_start: Bool, rules: Rules) -> dict[FindingKind, Any]:
+    """Report the rows at which episodes continue in another file, if their ids are the only evidence of that."""
+    if not rules.is_grouped or steps.t is not None or has_next_obs(steps) or not len(index):
+        return {}
+    is_joined = ~is_start[1:] & find_file_changes(steps, index, rules)
+    return {"joined": rules.make_finding(steps, np.sort(index[1:][is_joined]))} if is_joined.any() else {}
+
+
+def _find_same_observations(steps: Steps, index: I64, is_start: Bool, rules: Rules) -> dict[FindingKind, Any]:
+    """Report the last rows of episodes, if each next observation is the first one of the following episode."""
+    if rules.has_reset_rows or rules.is_filtered or not has_next_obs(steps) or not len(index):
+        return {}
+    is_pair = is_start[1:] & steps.is_end[index[:-1]] & ~steps.next_missing[index[:-1]]
+    last_rows, first_rows = index[:-1][is_pair], index[1:][is_pair]
+    # Where all episodes begin alike, they may well end alike.
+    if len(first_rows) < 2 or not follows(steps, last_rows, first_rows).all():
+        return {}
+    names = leaves_of(Columns.OBS, steps.columns)
+    if all((steps.columns[name][first_rows] == steps.columns[name][first_rows[0]]).all() for name in names):
+        return {}
+    return {"same_obs": rules.make_finding(steps, np.sort(last_rows))}
 
 
 def read_exported_file(location: Location, layout: str) -> Block:
@@ -117,7 +165,7 @@ def read_exported_file(location: Location, layout: str) -> Block:
     paths = [str(location)] * len(pieces)
     block, _ = assemble(Steps.concat(chunks, paths), Rules(PrepareSpec(), paths))
     if block is None:
-        raise DataError(f"{location} holds no episodes")
+        raise DataError("holds no episodes", path=str(location))
     return block
 
 
@@ -168,9 +216,8 @@ def _rows_without_next_obs(steps: Steps, index: I64, is_last: Bool, rules: Rules
         DataError: a row that is not the last of its fragment lacks its next observation, or a last row does and the
             rules do not allow it.
     """
-    if not has_next_obs(steps):
-        return is_last
-    is_missing = steps.next_missing[index]
+    is_missing = steps.next_missing[index] if has_next_obs(steps) else is_last
+    is_missing = is_missing & ~steps.is_obs_only[index]
     for is_refused, where, remedy in (
         (is_missing & ~is_last, "in a row that does not end its episode", ", or flag the row as the end"),
         (
@@ -181,21 +228,25 @@ def _rows_without_next_obs(steps: Steps, index: I64, is_last: Bool, rules: Rules
     ):
         if is_refused.any():
             raise rules.make_row_error(
-                steps, int(index[is_refused].min()), f"'new_obs' is null {where}: fill it{remedy}"
+                steps,
+                int(index[is_refused].min()),
+                f"'new_obs' is {'null' if has_next_obs(steps) else 'missing'} {where}: fill it{remedy}",
             )
     return is_missing
 
 
-def _final_findings(steps: Steps, zero_rows: I64, dropped_rows: I64, rules: Rules) -> dict[FindingKind, Any]:
+def _final_findings(
+    steps: Steps, repeated_rows: I64, dropped_rows: I64, rules: Rules
+) -> dict[FindingKind, Any]:
     """Report the last rows of fragments whose next observation is not in the data.
 
     Args:
         steps: all rows.
-        zero_rows: the rows that get zeros as next observation.
+        repeated_rows: the rows that get their own observation as next observation.
         dropped_rows: the rows that are dropped.
         rules: the rules, which locate rows.
     """
-    rows: dict[FindingKind, I64] = {"zeros": zero_rows, "cut_off": dropped_rows}
+    rows: dict[FindingKind, I64] = {"no_final_obs": repeated_rows, "cut_off": dropped_rows}
     return {
         kind: rules.make_finding(steps, np.sort(indices)) for kind, indices in rows.items() if len(indices)
     }
@@ -204,25 +255,20 @@ def _final_findings(steps: Steps, zero_rows: I64, dropped_rows: I64, rules: Rule
 def _drop_last_steps(steps: Steps, new_last_rows: I64, dropped_rows: I64) -> Steps:
     """Make each row in `new_last_rows` the last of its fragment, in place of the following row in `dropped_rows`.
 
-    The new last row gets the dropped row's observation as its next observation, and the dropped row's `truncated`.
+    The new last row gets the dropped row's observation as its next observation, and the dropped row's flags.
     The rows stay in the result; the caller removes them from the index.
     """
-    truncated = steps.truncated.copy()
+    terminated, truncated = steps.terminated.copy(), steps.truncated.copy()
+    terminated[new_last_rows] = steps.terminated[dropped_rows]
     truncated[new_last_rows] = steps.truncated[dropped_rows]
     columns = dict(steps.columns)
     for name in leaves_of(Columns.OBS, steps.columns):
         obs = steps.columns[name]
         recorded_next_obs = steps.columns.get(next_leaf(name))
-        # If the data have no next observations, a last row that is not dropped terminates its episode; its next
-        # observation stays zero.
-        next_obs = (
-            np.full_like(obs, "" if obs.dtype == object else 0)
-            if recorded_next_obs is None
-            else recorded_next_obs.copy()
-        )
-        columns[next_leaf(name)] = next_obs
+        next_obs = (obs if recorded_next_obs is None else recorded_next_obs).copy()
         next_obs[new_last_rows] = obs[dropped_rows]
-    return replace(steps, columns=columns, truncated=truncated)
+        columns[next_leaf(name)] = next_obs
+    return replace(steps, columns=columns, terminated=terminated, truncated=truncated)
 
 
 def _unify_obs_dtypes(steps: Steps, rules: Rules) -> Steps:
@@ -238,7 +284,7 @@ def _unify_obs_dtypes(steps: Steps, rules: Rules) -> Steps:
             steps, f"the column 'obs' is missing: found {sorted(steps.columns)}; name it under `schema`"
         )
     if not has_next_obs(steps):
-        if rules.can_lack_final_obs:
+        if rules.can_lack_final_obs or steps.is_obs_only.any():
             return steps
         raise rules.make_input_error(
             steps,
@@ -309,14 +355,15 @@ def _with_agent_ids(
 def _make_observations(
     obs: NDArray[Any], next_obs: NDArray[Any] | None, index: I64, last_rows: I64, episode_block: Block
 ) -> NDArray[Any]:
-    """Return `[K + N, *shape]`: the observations of each episode, then its final observation (zero if unknown)."""
-    observations = np.zeros((len(index) + episode_block.num_episodes, *obs.shape[1:]), dtype=obs.dtype)
+    """Return `[K + N, *shape]`: the observations of each episode, then its final observation.
+
+    An unknown final observation is the last one again: no other value is sure to be in the space. Statistics of
+    observations count those of steps only, so it is never counted.
+    """
+    observations = np.empty((len(index) + episode_block.num_episodes, *obs.shape[1:]), dtype=obs.dtype)
     observations[episode_block.obs_row] = obs[index]
     final_rows = episode_block.obs_start + episode_block.length
-    if next_obs is not None:
-        observations[final_rows] = next_obs[last_rows]
-    elif obs.dtype == object:
-        observations[final_rows] = ""
+    observations[final_rows] = (obs if next_obs is None else next_obs)[last_rows]
     return observations
 
 

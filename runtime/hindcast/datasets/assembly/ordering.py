@@ -169,13 +169,20 @@ def _cut_at_gaps(
     return RowOrder(index, is_start, t, {}, findings)
 
 
-def find_breaks_between_files(steps: Steps, index: I64, rules: Rules) -> Bool:
-    """Return `[K - 1]` True for adjacent rows in different files whose second row does not follow the first."""
+def find_file_changes(steps: Steps, index: I64, rules: Rules) -> Bool:
+    """Return `[K - 1]` True for adjacent rows in different files."""
     parts, part_index = np.unique(steps.part[index], return_inverse=True)
+    if len(parts) == 1:
+        return np.zeros(len(index) - 1, dtype=np.bool_)
     _, file_of_part = np.unique([rules.paths[part] for part in parts.tolist()], return_inverse=True)
     file_index = file_of_part[part_index]
-    pairs = np.flatnonzero(file_index[1:] != file_index[:-1])
-    is_break = np.zeros(len(index) - 1, dtype=np.bool_)
+    return file_index[1:] != file_index[:-1]
+
+
+def find_breaks_between_files(steps: Steps, index: I64, rules: Rules) -> Bool:
+    """Return `[K - 1]` True for adjacent rows in different files whose second row does not follow the first."""
+    is_break = find_file_changes(steps, index, rules)
+    pairs = np.flatnonzero(is_break)
     is_break[pairs] = ~follows(steps, index[pairs], index[pairs + 1])
     return is_break
 
@@ -245,6 +252,8 @@ def _order_as_stored(steps: Steps, rules: Rules, should_chain: bool) -> RowOrder
         index = np.concatenate([index[~is_chained], rows])
         index = index[np.argsort(steps.episode[index], kind="stable")]
         is_gap, _ = _find_breaks(steps, index, chained_episodes)
+    if rules.should_join_gaps and is_gap.any():
+        findings["unlike"] = rules.make_finding(steps, np.sort(index[1:][is_gap]))
     # With prepare.gaps Join, rows that do not follow each other are consecutive all the same.
     order = _cut_at_gaps(steps, rules, index, is_gap & (not rules.should_join_gaps), lambda _: _ORDER_PROBLEM)
     orders = {

@@ -25,8 +25,11 @@ FindingKind = Literal[
     "restarts",
     "unlike",
     "dropped",
-    "zeros",
+    "no_final_obs",
     "cut_off",
+    "resets",
+    "joined",
+    "same_obs",
 ]
 _ORDERS: Final = {
     "time": "by t",
@@ -57,9 +60,25 @@ _SENTENCES: Final[dict[FindingKind, tuple[str, str]]] = {
         "the obs of {} rows differs from the new_obs of the row before each; obs is used",
     ),
     "dropped": ("1 row of an unfinished episode was dropped", "{} rows of unfinished episodes were dropped"),
-    "zeros": (
-        "1 episode has no observation after its last step (no new_obs); zeros stand in for it",
-        "{} episodes have no observation after their last step (no new_obs); zeros stand in for them",
+    "no_final_obs": (
+        "1 episode has no observation after its last step (no new_obs); its last observation is repeated",
+        "{} episodes have no observation after their last step (no new_obs); their last observation is repeated",
+    ),
+    "resets": (
+        "1 row that only resets (as of Gymnasium's vector environments) was left out",
+        "{} rows that only reset (as of Gymnasium's vector environments) were left out",
+    ),
+    "joined": (
+        "an episode continues in another file in 1 place, and only its id says so; if each file counts its own "
+        "episodes, set prepare.episodes to File",
+        "episodes continue in another file in {} places, and only their ids say so; if each file counts its own "
+        "episodes, set prepare.episodes to File",
+    ),
+    "same_obs": (
+        "1 episode ends with the observation with which the next one begins; unless one longer episode was cut there, "
+        "its last observation was lost in the autoreset of a vector environment",
+        "{} episodes end with the observation with which the next one begins; unless longer episodes were cut there, "
+        "their last observations were lost in the autoreset of a vector environment",
     ),
     "cut_off": (
         "1 last step was left out, since there is no new_obs and its episode did not terminate",
@@ -67,6 +86,9 @@ _SENTENCES: Final[dict[FindingKind, tuple[str, str]]] = {
     ),
 }
 """Kind of finding -> a sentence for one case, and one for several cases."""
+
+
+_WARNINGS: Final[tuple[FindingKind, ...]] = ("joined", "same_obs")
 
 
 class Finding(JsonModel):
@@ -90,7 +112,7 @@ class Finding(JsonModel):
         if self.path is None:
             return f"episode {self.eps_id}"
         when = "" if self.t is None else f", t {self.t}"
-        return f"{self.path}: row {self.row} (episode {self.eps_id}{when})"
+        return f"{self.path}, row {self.row} (episode {self.eps_id}{when})"
 
 
 class Findings(JsonModel):
@@ -103,6 +125,7 @@ class Findings(JsonModel):
         orders: "time", "stored" or "chain" -> number of episodes ordered in this way; data stored as complete episodes
             are not counted.
         found: kind -> finding.
+        left_out: name of a column that was left out -> the reason.
     """
 
     rows: int = 0
@@ -110,6 +133,7 @@ class Findings(JsonModel):
     timesteps: int = 0
     orders: dict[str, int] = {}
     found: dict[FindingKind, Finding] = {}
+    left_out: dict[str, str] = {}
 
     @classmethod
     def merge(cls, items: Sequence[Findings]) -> Findings:
@@ -128,6 +152,9 @@ class Findings(JsonModel):
             timesteps=sum(findings.timesteps for findings in items),
             orders=dict(orders),
             found=findings_by_kind,
+            left_out={
+                name: reason for findings in reversed(items) for name, reason in findings.left_out.items()
+            },
         )
 
     def sentences(self) -> tuple[str, ...]:
@@ -144,8 +171,23 @@ class Findings(JsonModel):
         )
         return (
             counts,
-            *(_format_finding(kind, self.found[kind]) for kind in _SENTENCES if kind in self.found),
+            *(
+                _format_finding(kind, self.found[kind])
+                for kind in _SENTENCES
+                if kind in self.found and kind not in _WARNINGS
+            ),
+            *(f"the column {name!r} was left out: {reason}" for name, reason in self.left_out.items()),
         )
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return sentences on findings that may be mistakes."""
+        return tuple(_format_finding(kind, self.found[kind]) for kind in _WARNINGS if kind in self.found)
+
+    @property
+    def has_no_ends(self) -> bool:
+        """True if no flag or timestep says where the episodes end, and all are in stored order."""
+        unfinished = self.found.get("unfinished")
+        return unfinished is not None and unfinished.count == self.episodes == self.orders.get("stored")
 
 
 def _format_finding(kind: FindingKind, finding: Finding) -> str:
@@ -163,16 +205,21 @@ class Rules:
         spec: the `prepare` section of the input.
         paths: path of each part's file.
         is_filtered: whether a filter may have dropped rows.
-        should_zero_final_obs: whether zeros replace a missing observation after an episode's last row.
+        should_repeat_final_obs: whether the observation of an episode's last row replaces a missing one after it.
         is_grouped: whether rows have episode ids, by which they are grouped. Otherwise rows are in stored order, and
             an episode ends where its flags, `t` or observations say so.
+        has_end_flags: whether flags end any episode; without ids, `t` and next observations, an episode then continues
+            in the next file until a flag ends it, and otherwise it ends with its file.
+        has_reset_rows: whether rows after an episode's end only reset the environment, and are left out.
     """
 
     spec: PrepareSpec
     paths: Sequence[str]
     is_filtered: bool = False
-    should_zero_final_obs: bool = False
+    should_repeat_final_obs: bool = False
     is_grouped: bool = True
+    has_end_flags: bool = True
+    has_reset_rows: bool = False
 
     @property
     def should_split_gaps(self) -> bool:
@@ -182,7 +229,7 @@ class Rules:
     @property
     def can_lack_final_obs(self) -> bool:
         """True if the observation after an episode's last row may be missing."""
-        return self.should_zero_final_obs or self.spec.cut_off_steps == "Drop"
+        return self.should_repeat_final_obs or self.spec.cut_off_steps == "Drop"
 
     @property
     def should_join_gaps(self) -> bool:
@@ -203,11 +250,13 @@ class Rules:
 
     def make_row_error(self, steps: Steps, row: int, message: str) -> DataError:
         """Make an error that names one row."""
-        return DataError(f"{self.make_finding(steps, np.array([row]))}: {message}")
+        place = self.make_finding(steps, np.array([row]))
+        return DataError(message, path=place.path or "", row=place.row, episode=place.eps_id, step=place.t)
 
     def make_input_error(self, steps: Steps, message: str) -> DataError:
-        """Make an error about all rows, such as a missing column; it names the file of the first row."""
-        return DataError(f"{self.paths[int(steps.part[0])]}: {message}")
+        """Make an error about all rows, such as a missing column; it names the first files."""
+        paths = dict.fromkeys(self.paths[part] for part in np.unique(steps.part).tolist())
+        return DataError(message, path=formatting.first_few(list(paths), 3))
 
 
 def refuse_unfinished(block: Block, rules: Rules, path: str) -> None:
@@ -219,8 +268,9 @@ def refuse_unfinished(block: Block, rules: Rules, path: str) -> None:
     unfinished_episodes = _find_unfinished(block, rules)
     if rules.spec.unfinished == "Refuse" and len(unfinished_episodes):
         raise DataError(
-            f"{path}: episode {block.eps_id[unfinished_episodes[0]]} ends neither terminated nor truncated, "
-            "but prepare.unfinished is Refuse; set it to Keep or Drop"
+            f"episode {block.eps_id[unfinished_episodes[0]]} ends neither terminated nor truncated, "
+            "but prepare.unfinished is Refuse; set it to Keep or Drop",
+            path=path,
         )
 
 

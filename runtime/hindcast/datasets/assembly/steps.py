@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -12,13 +12,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hindcast.episodes.block import I64, Bool
-from hindcast.episodes.columns import Columns
+from hindcast.episodes.columns import Columns, root
 from hindcast.errors import DataError
+from hindcast.formats.fitting import fit_shape
 from hindcast.formats.rows import AGENT_COLUMNS, Rows, Timesteps
 from hindcast.formats.spec import describe_array
 
 Array = NDArray[Any]
-_ROW_FIELDS: Final = ("terminated", "truncated", "next_missing", "part", "row")
+ONLY_SOME_FILES: Final = "not all files have it in one form"
+_REQUIRED_COLUMNS: Final = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS)
+_ROW_FIELDS: Final = ("terminated", "truncated", "next_missing", "is_obs_only", "part", "row")
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,8 +36,10 @@ class Steps:
         terminated: `[R]` as in `Rows`.
         truncated: `[R]` as in `Rows`.
         next_missing: `[R]` as in `Rows`.
+        is_obs_only: `[R]` as in `Rows`.
         part: `[R]` index of the part that the row was read from; parts are in stored order.
         row: `[R]` index of the row in its file.
+        left_out: as in `Rows`.
     """
 
     columns: dict[str, Array]
@@ -44,8 +49,10 @@ class Steps:
     terminated: Bool
     truncated: Bool
     next_missing: Bool
+    is_obs_only: Bool
     part: I64
     row: I64
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.row)
@@ -72,8 +79,10 @@ class Steps:
             terminated=rows.terminated,
             truncated=rows.truncated,
             next_missing=rows.next_missing,
+            is_obs_only=np.zeros(len(rows), np.bool_) if rows.is_obs_only is None else rows.is_obs_only,
             part=np.full(len(rows), part, dtype=np.int64),
             row=rows.row,
+            left_out=rows.left_out,
         )
 
     def take(self, index: Array | slice) -> Steps:
@@ -103,6 +112,8 @@ class Steps:
     def concat(cls, chunks: Sequence[Steps], paths: Sequence[str]) -> Steps:
         """Concatenate chunks of steps, in order; infos and ids that only some chunks have are "" in the others.
 
+        Other columns that only some chunks have, or that differ, are left out unless every episode requires them.
+
         Args:
             chunks: at least one chunk; no chunk may be empty.
             paths: path of each part's file.
@@ -115,6 +126,7 @@ class Steps:
         for name in (Columns.INFOS, *AGENT_COLUMNS):
             if any(name in chunk.columns for chunk in chunks):
                 chunks = [chunk._with_text_column(name) for chunk in chunks]
+        chunks = _fit_columns(chunks)
         _check_compatible(chunks, paths)
         all_ids = np.concatenate([chunk.episode_ids for chunk in chunks])
         id_index, distinct_ids = encode_ids(all_ids)
@@ -135,6 +147,7 @@ class Steps:
             t=None
             if first_chunk.t is None
             else np.concatenate([chunk.t for chunk in chunks if chunk.t is not None]),
+            left_out={name: reason for chunk in reversed(chunks) for name, reason in chunk.left_out.items()},
             **arrays,
         )
 
@@ -163,6 +176,41 @@ def encode_ids(ids: NDArray[np.object_] | None) -> tuple[I64, NDArray[np.object_
     dictionary_array = pa.array(ids, pa.large_string(), from_pandas=False).dictionary_encode()
     distinct_ids = np.array(dictionary_array.dictionary.to_pylist(), dtype=object)
     return dictionary_array.indices.to_numpy().astype(np.int64), distinct_ids
+
+
+def _fit_columns(chunks: Sequence[Steps]) -> Sequence[Steps]:
+    """Fit shapes to the first chunk's, and leave out columns that differ and are not required."""
+    first_columns = chunks[0].columns
+    if all(chunk.columns.keys() == first_columns.keys() for chunk in chunks) and all(
+        column.shape[1:] == first_columns[name].shape[1:]
+        and (column.dtype == object) == (first_columns[name].dtype == object)
+        for chunk in chunks
+        for name, column in chunk.columns.items()
+    ):
+        return chunks
+    reasons = {name: reason for chunk in reversed(chunks) for name, reason in chunk.left_out.items()}
+    left_out: dict[str, str] = {}
+    fitted_columns = [dict(chunk.columns) for chunk in chunks]
+    for name in dict.fromkeys(name for chunk in chunks for name in chunk.columns):
+        arrays = [chunk.columns.get(name) for chunk in chunks]
+        first = next(array for array in arrays if array is not None)
+        fitted = [None if array is None else fit_shape(array, first.shape[1:]) for array in arrays]
+        fits = [
+            array
+            for array in fitted
+            if array is not None and (array.dtype == object) == (first.dtype == object)
+        ]
+        if len(fits) == len(chunks):
+            for columns, array in zip(fitted_columns, fits, strict=True):
+                columns[name] = array
+        elif root(name) not in _REQUIRED_COLUMNS:
+            left_out[name] = reasons.get(name, ONLY_SOME_FILES)
+            for columns in fitted_columns:
+                columns.pop(name, None)
+    return [
+        replace(chunk, columns=columns, left_out={**chunk.left_out, **left_out})
+        for chunk, columns in zip(chunks, fitted_columns, strict=True)
+    ]
 
 
 def _check_compatible(chunks: Sequence[Steps], paths: Sequence[str]) -> None:

@@ -247,7 +247,8 @@ def _read_back(target: Target, hooks: Hooks) -> Iterator[Dataset]:
         finally:
             cache.delete()
     except DataError as error:
-        raise DataError(f"{error} (--replace writes {target.folder} again)") from error
+        error.locate(remedy=f"--replace writes {target.folder} again")
+        raise
 
 
 def _compute_content(dataset: Dataset, units: range) -> Content:

@@ -45,7 +45,10 @@ def inspect_data(
         opened_data = open_reading(reading, hooks=hooks, verify=sample_limit is None, finder=finder)
     except DataError as error:
         return _inspect_file_by_file(reading, finder, error, sample_limit, hooks)
-    notes = [DataProblem(severity="info", message=note) for note in opened_data.notes]
+    notes = [
+        *(DataProblem(severity="warning", message=message) for message in opened_data.warnings),
+        *(DataProblem(severity="info", message=note) for note in opened_data.notes),
+    ]
     dataset, problems = survey(opened_data.files, reading.options.columns)
     progress = partial(hooks.progress, "Looking")
     summary = summarise(dataset, sample_limit, known_problems=[*notes, *problems], progress=progress)

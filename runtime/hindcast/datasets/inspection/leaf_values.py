@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from hindcast import formatting
 from hindcast.datasets.inspection.statistics import Spread, ThinnedRows
 from hindcast.datasets.inspection.summary import DataProblem, ProblemKind, Severity
-from hindcast.datasets.units import EpisodeLocation
 from hindcast.datasets.validate import Fault, Locator, all_finite, describe_fault, find_faults
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, root
+from hindcast.errors import Problem
 
 MAX_DIMENSIONS = 64
 MAX_DISTINCT_VALUES = 10_000
@@ -35,7 +35,7 @@ class LeafValues:
         space: space of the leaf; None if unknown.
 
     Attributes:
-        num_rows: number of rows added; 0 for complex numbers, whose values are only checked.
+        num_rows: number of timesteps added; 0 for complex numbers, whose values are only checked.
         num_zeros: number of rows of zeros; not counted for observations.
         low: `[D]` minimum of each dimension; None before the first row.
         high: `[D]` maximum of each dimension; None before the first row.
@@ -43,7 +43,7 @@ class LeafValues:
         value_counts: value -> number of times that it occurs, of a leaf with one integer or boolean per row; incomplete
             if there are more than `MAX_DISTINCT_VALUES` values.
         spread: distributions of the shown dimensions; empty for observations.
-        sampled_rows: shown dimensions of a sample of the observations; empty for other leaves.
+        sampled_rows: shown dimensions of a sample of the steps' observations; empty for other leaves.
     """
 
     def __init__(self, name: str, space: gym.Space | None) -> None:
@@ -69,12 +69,17 @@ class LeafValues:
         if flat_values.dtype.kind == "c":
             return
         self._update_range(flat_values)
-        self.num_rows += len(column)
-        shown_values = flat_values[:, self.shown_dimensions]
+        self.num_rows += block.num_steps
         if root(self.name) == Columns.OBS:
-            self.sampled_rows.add(shown_values)
+            # Final observations are left out: those of some data are not recorded.
+            shown_values = (
+                flat_values[:, self.shown_dimensions]
+                if len(self.shown_dimensions) < flat_values.shape[1]
+                else flat_values  # saves a copy
+            )
+            self.sampled_rows.add(np.take(shown_values, block.obs_row, axis=0))
         else:
-            self.spread.add(shown_values)
+            self.spread.add(flat_values[:, self.shown_dimensions])
             self.num_zeros += int((~flat_values.any(axis=1)).sum())
         if column.ndim == 1 and column.dtype.kind in "biu" and len(self.value_counts) <= MAX_DISTINCT_VALUES:
             self.value_counts.update(_count_values(column))
@@ -128,7 +133,7 @@ class LeafValues:
 
     def _record_fault(self, fault: Fault, block: Block, locate: Locator) -> None:
         if fault.kind not in self._faults:
-            self._faults[fault.kind] = _FaultSummary(*describe_fault(block, self.name, fault, locate))
+            self._faults[fault.kind] = _FaultSummary(describe_fault(block, self.name, fault, locate))
         self._faults[fault.kind].num_rows += int(fault.mask.reshape(len(fault.mask), -1).any(axis=1).sum())
 
     def _make_problem(self, kind: ProblemKind, fault: _FaultSummary) -> DataProblem:
@@ -137,13 +142,13 @@ class LeafValues:
         # Box actions are usually recorded before scaling and clipping, and observations often exceed their bounds.
         if kind == "outside-space" and isinstance(self.space, spaces.Box):
             severity = "info" if root(self.name) == Columns.ACTIONS else "warning"
-        message = fault.sentence
+        message = str(fault.first)
         if fault.num_rows > 1:
             message += f"; and {formatting.plural(fault.num_rows - 1, 'more row')}"
         if severity == "info":
             message += " (usually recorded before scaling or clipping)"
         return DataProblem(
-            severity=severity, kind=kind, message=message, path=fault.location.path, row=fault.location.row
+            severity=severity, kind=kind, message=message, path=fault.first.path, row=fault.first.row
         )
 
 
@@ -151,8 +156,7 @@ class LeafValues:
 class _FaultSummary:
     """Invalid values of one kind: the location and description of the first, and the number of rows with any."""
 
-    location: EpisodeLocation
-    sentence: str
+    first: Problem
     num_rows: int = 0
 
 

@@ -34,9 +34,9 @@ _INSPECTED_COLUMNS = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.ACT
 # Kind and severity of a problem of episodes, and the clause after "2 of 30 episodes have".
 _DESCRIPTIONS: Final[tuple[tuple[ProblemKind, Severity, str], ...]] = (
     ("empty-episode", "warning", "no timesteps"),
-    ("ended-twice", "warning", "both a terminal state and a cut: they count as terminated"),
-    ("no-beginning", "warning", "no beginning: they start after t = 0"),
-    ("unfinished", "info", "neither a terminal state nor a cut at their end: they count as cut off"),
+    ("ended-twice", "warning", "both a terminal state and a cut, which count as a terminal state"),
+    ("no-beginning", "warning", "no beginning, but a first timestep after t = 0"),
+    ("unfinished", "info", "neither a terminal state nor a cut at the end, which counts as a cut"),
 )
 
 Progress = Callable[[int, int], None]

@@ -11,6 +11,8 @@ from hindcast.formats.entries import JsonModel
 
 _NUM_BINS = 20
 _MAX_ROWS = 1 << 18
+_MAX_WHOLE = float(1 << 52)
+"""Bound of floats between which all halves of integers are floats."""
 
 F64 = NDArray[np.float64]
 
@@ -147,9 +149,14 @@ class Spread:
 
 
 def _bin_edges(values: F64, low: float, high: float) -> F64:
-    if high - low < _NUM_BINS and (values == np.round(values)).all() and low == round(low):
-        return np.arange(low, high + 2) - 0.5
     # Between neighbouring floats there is no room for several bins.
     if not high > np.nextafter(low, np.inf):
-        return np.array([low - 0.5, low + 0.5])
-    return np.linspace(low, high, _NUM_BINS + 1)
+        half_width = max(0.5, abs(high) * 2.0**-50)
+        return np.array([low - half_width, high + half_width])
+    if (
+        high - low < _NUM_BINS
+        and (values == np.round(values)).all()
+        and max(abs(low), abs(high)) < _MAX_WHOLE
+    ):
+        return np.arange(low, high + 2) - 0.5
+    return np.linspace(low / 2, high / 2, _NUM_BINS + 1) * 2  # the distance of two floats may be infinite

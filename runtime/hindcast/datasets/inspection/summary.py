@@ -61,8 +61,7 @@ class DataProblem(JsonModel):
 def make_file_problem(path: str, error: DataError) -> DataProblem:
     """Make the problem of a file that cannot be read, with the error's kind and row, if any."""
     kind: ProblemKind = error.kind if isinstance(error, RowError) else "unreadable"
-    row = error.row if isinstance(error, RowError) else None
-    message = str(error) if path in str(error) else f"{path}: {error}"
+    message, row = str(error.locate(path=path)), error.problems[0].row
     return DataProblem(severity="error", kind=kind, message=message, path=path, row=row)
 
 

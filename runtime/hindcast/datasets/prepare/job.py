@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any, Final
@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from hindcast import formatting
 from hindcast.api.input import FilterTerm
 from hindcast.datasets.assembly.rules import Rules, refuse_unfinished
 from hindcast.datasets.assembly.steps import Steps
@@ -122,7 +123,16 @@ class Job:
                         f"{chunk.path} {'has no' if self.rules.is_grouped else 'has the'} column 'eps_id', unlike "
                         f"{self.parts[0].path}: give each as a separate input"
                     )
-                yield chunk
+                if self.rules.spec.episodes == "File" and chunk.eps_id is not None:
+                    yield replace(chunk, eps_id=f"{chunk.path}:" + chunk.eps_id)
+                else:
+                    yield chunk
+
+    def describe_files(self) -> str:
+        """Return the paths of the files for messages: all, or the first ones with an ellipsis."""
+        return formatting.first_few(list(dict.fromkeys(part.path for part in self.parts)), 3) or str(
+            self.folder
+        )
 
     def scatter(self, part_index: int) -> Iterator[tuple[int, Steps | Block]]:
         """Read a part, and yield pairs: the number of a partition, and rows or complete episodes that belong to it.
@@ -136,12 +146,11 @@ class Job:
                 yield from Steps.from_rows(chunk, part_index).split(self.num_partitions).items()
 
 
-def read_first_rows(parts: Sequence[Part]) -> tuple[Steps | None, dict[int, Iterator[Rows | Block]]]:
+def read_first_rows(parts: Sequence[Part]) -> tuple[Rows | None, dict[int, Iterator[Rows | Block]]]:
     """Read the first rows of the data.
 
     Returns:
-        The first rows, if the data begin with rows that have ids, else None; and the opened part, as
-        `Job.open_parts`. The rows are taken for rows of part 0, since only their ids matter.
+        The first rows, None if the data begin with complete episodes; and the opened part, as `Job.open_parts`.
 
     Raises:
         DataError: data are damaged.
@@ -152,7 +161,7 @@ def read_first_rows(parts: Sequence[Part]) -> tuple[Steps | None, dict[int, Iter
             # `Job.read` continues from here, instead of opening the part again.
             open_parts: dict[int, Iterator[Rows | Block]] = {part_index: chain([chunk], stream)}
             if isinstance(chunk, Rows) and len(chunk):
-                return None if chunk.eps_id is None else Steps.from_rows(chunk, 0), open_parts
+                return chunk, open_parts
             if isinstance(chunk, Block) and chunk.num_episodes:
                 return None, open_parts
     return None, {}

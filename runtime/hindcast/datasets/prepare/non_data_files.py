@@ -22,8 +22,8 @@ _MAGIC_NUMBERS: Final[tuple[tuple[bytes, str], ...]] = (
     (b"\x28\xb5\x2f\xfd", "compressed with zstd: decompress it, or use gzip"),
     (b"BZh", "compressed with bzip2: decompress it, or use gzip"),
     (b"\xfd7zXZ", "compressed with xz: decompress it, or use gzip"),
-    (b"ARROW1", "an Arrow file (Feather): write it as Parquet"),
-    (b"FEA1", "an Arrow file (Feather): write it as Parquet"),
+    (b"ARROW1", "an Arrow file: name it *.arrow, or write it as Parquet"),
+    (b"FEA1", "an Arrow file: name it *.arrow, or write it as Parquet"),
     (b"PK\x03\x04", "a ZIP archive or NumPy's .npz: unpack it, or write its arrays as columns of Parquet"),
     (b"\x93NUMPY", "a NumPy array: write it as a column of Parquet"),
     (b"\x80", "a pickle, which may run code and is not opened: write it as Parquet"),
@@ -33,6 +33,7 @@ _MAGIC_NUMBERS: Final[tuple[tuple[bytes, str], ...]] = (
     (b"\xff\xfe", "UTF-16 text: save it as UTF-8"),
     (b"\xfe\xff", "UTF-16 text: save it as UTF-8"),
 )
+_VIDEO_MAGIC: Final = (b"\x1aE\xdf\xa3", b"RIFF")
 _JSON_SUFFIXES: Final = (".json", ".jsonl", ".ndjson")
 
 _PARQUET_FORMAT: Final = "Parquet"
@@ -73,7 +74,7 @@ def split_non_data(
 ) -> tuple[list[RecognisedFile], list[Location]]:
     """Split files into data and non-data, such as a `params.json` next to Parquet tables.
 
-    Parquet files and files that the user named are always data. If there are none of these, all files are data.
+    Parquet files and files that the user named are always data. If no file is data, all files are.
 
     Args:
         recognised_files: all files with a known format.
@@ -87,9 +88,9 @@ def split_non_data(
         for file in recognised_files
         if file.format.name != _PARQUET_FORMAT and file.location not in named_locations
     ]
-    if len(doubtful_files) == len(recognised_files):
-        return list(recognised_files), []
     non_data = _find_non_data(doubtful_files)
+    if len(non_data) == len(recognised_files):
+        return list(recognised_files), []
     return [file for file in recognised_files if file.location not in non_data], non_data
 
 
@@ -138,6 +139,8 @@ def _describe_content(location: Location, head: bytes) -> str:
     """Describe a file by its first bytes, as a clause without the subject."""
     if not head:
         return "is empty (0 bytes)"
+    if head[4:8] == b"ftyp" or head.startswith(_VIDEO_MAGIC):
+        return "is a video: write its frames as images, or as a column of arrays"
     description = next((text for magic, text in _MAGIC_NUMBERS if head.startswith(magic)), None)
     if description is not None:
         return f"is {description}"

@@ -41,7 +41,7 @@ from hindcast.episodes.block import Block
 from hindcast.errors import DataError, OutputConflict
 from hindcast.formats.dataset_folder.folder_owner import describe_unfinished
 from hindcast.formats.dataset_folder.manifest import FOLDER
-from hindcast.formats.format import Format, Piece, ReadOptions
+from hindcast.formats.format import Format, NoRowsError, Piece, ReadOptions
 from hindcast.formats.media.mapping import map_to_episodes
 from hindcast.formats.parquet.opening import UnknownLayoutError
 from hindcast.formats.spec import DataSpec
@@ -64,6 +64,7 @@ class OpenedData(NamedTuple):
         files: the data files.
         dataset: the files as a dataset, restricted to `columns`.
         notes: notes from finding and preparing the data.
+        warnings: what may be a mistake in the data, or in how they were prepared.
         unfinished_notes: notes on incomplete recordings that were prepared.
         columns: columns or leaves that `dataset` is restricted to; None for all.
         is_prepared: whether the data were prepared.
@@ -73,6 +74,7 @@ class OpenedData(NamedTuple):
     files: DataFiles
     dataset: EpisodeDataset
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     unfinished_notes: tuple[str, ...] = ()
     columns: Sequence[str] | None = None
     is_prepared: bool = False
@@ -81,6 +83,11 @@ class OpenedData(NamedTuple):
     def name(self) -> str:
         """Name of the data in messages: the paths."""
         return ", ".join(map(str, self.paths))
+
+    @property
+    def all_notes(self) -> tuple[str, ...]:
+        """The warnings, then the notes."""
+        return (*self.unfinished_notes, *self.warnings, *self.notes)
 
     def without(self, leaves: Collection[str]) -> OpenedData:
         """Return the same data without some leaves."""
@@ -125,7 +132,7 @@ def open_data(
         readings.insert(0, Reading(paths))
     inputs = [open_reading(reading, cache=cache, hooks=hooks, verify=verify) for reading in readings]
     dataset = combine_datasets(inputs)
-    notes = [note for data_input in inputs for note in (*data_input.unfinished_notes, *data_input.notes)]
+    notes = [note for data_input in inputs for note in data_input.all_notes]
     dataset.notes = (*notes, *dataset.notes)
     return dataset
 
@@ -277,12 +284,22 @@ def _make_foreign_source(
     if not recognised_files or unknown_named_files:
         file = (unknown_named_files or unknown_files or [file.location for file in source_files])[0]
         raise error or DataError(
-            f"{file} does not have the format {reading.format}: set `format` to the file's format"
+            f"{file} has no known format: set `format` to the file's format"
+            if reading.format == "Auto"
+            else f"{file} does not have the format {reading.format}: set `format` to the file's format"
         )
     recognised_files, non_data = split_non_data(recognised_files, named_locations)
-    pieces = map_in_threads(
-        lambda file: file.format.list_pieces(file.location, file.options), recognised_files
-    )
+    listings = map_in_threads(_list_pieces, recognised_files)
+    empty_files = [listing for listing in listings if isinstance(listing, NoRowsError)]
+    if len(empty_files) == len(listings):
+        raise empty_files[0]
+    empty_locations = [
+        file.location
+        for file, listing in zip(recognised_files, listings, strict=True)
+        if isinstance(listing, NoRowsError)
+    ]
+    recognised_files = [file for file in recognised_files if file.location not in empty_locations]
+    pieces = [listing for listing in listings if not isinstance(listing, NoRowsError)]
     specs = map_in_threads(lambda file: file.format.describe(file.location), recognised_files)
     parts = [
         Part(str(piece.location), piece.nbytes, options, partial(data_format.read, piece, options))
@@ -295,6 +312,8 @@ def _make_foreign_source(
     spec = DataSpec.merge_all(
         (file.location, file_spec) for file, file_spec in zip(recognised_files, specs, strict=True)
     )
+    if empty_locations:
+        notes[make_skipped_note(empty_locations, "without rows")] = None
     return PreparationSource(parts, spec, (*_make_notes(recognised_files, unknown_files, non_data), *notes))
 
 
@@ -308,6 +327,13 @@ def _join_pieces(
         data_format, options = group_pairs[0][0].format, group_pairs[0][0].options
         all_pieces = [piece for _, file_pieces in group_pairs for piece in file_pieces]
         yield data_format, options, data_format.join_pieces(all_pieces, options)
+
+
+def _list_pieces(file: RecognisedFile) -> list[Piece] | NoRowsError:
+    try:
+        return file.format.list_pieces(file.location, file.options)
+    except NoRowsError as error:
+        return error
 
 
 def _make_notes(
@@ -335,7 +361,7 @@ def _open_prepared(
         verify: see `open_data`.
     """
     has_noted_waiting = False
-    while (notes := read_notes(folder)) is None:
+    while (messages := read_notes(folder)) is None:
         try:
             with sole_writer(folder.child(FOLDER)) as guard:
                 # Another process may have finished before this one got the lock.
@@ -353,4 +379,4 @@ def _open_prepared(
         indexed_files=[file._replace(origin=preparer.reading.name) for file in data_files.indexed_files]
     )
     dataset = make_dataset(project_columns(files.indexed_files, columns), preparer.reading.name)
-    return OpenedData([folder.uri], files, dataset, notes, columns=columns, is_prepared=True)
+    return OpenedData([folder.uri], files, dataset, *messages, columns=columns, is_prepared=True)

@@ -13,11 +13,12 @@ import orjson
 
 from hindcast.datasets.assembly.blocks import assemble
 from hindcast.datasets.assembly.rules import Findings, apply_unfinished_rule
-from hindcast.datasets.assembly.steps import Steps
+from hindcast.datasets.assembly.steps import ONLY_SOME_FILES, Steps
 from hindcast.datasets.prepare.job import Job
 from hindcast.datasets.prepare.stored_order import assign_episode_ids, cut_partitions
 from hindcast.datasets.target import Target
 from hindcast.episodes.block import Block
+from hindcast.episodes.columns import Columns, root
 from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.commits import (
     Commit,
@@ -28,12 +29,21 @@ from hindcast.formats.dataset_folder.commits import (
     write_commit,
 )
 from hindcast.formats.dataset_folder.manifest import Manifest, read_manifest, write_manifest
+from hindcast.formats.fitting import is_same_up_to_ones
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.storage.location import Location
 
 PREPARED_FILE: Final = "prepared.json"
 NOTE_ON_ACTIONS: Final = (
     "actions are read in the environment's units; if they are in [-1, 1], set actionsNormalized: true"
+)
+NOTE_ON_NORMALIZED_ACTIONS: Final = (
+    "actions are read as normalised to [-1, 1]; if they are in the environment's units, set actionsNormalized: "
+    "false"
+)
+_NO_ENDS: Final = (
+    "nothing in the data says where episodes end (no id, flag that is set or timestep), so each file was read as one "
+    "episode; name such a column under `schema`, or set prepare.episodes to File if that is right"
 )
 _DIGEST_BYTES: Final = 8
 
@@ -172,12 +182,17 @@ def finish(job: Job, notes: tuple[str, ...]) -> None:
     findings = Findings.merge([commit.findings for commit in commits])
     if not findings.timesteps:
         requirement = "pass `filter`" if job.rules.is_filtered else "form an episode"
-        raise DataError(f"{job.parts[0].path if job.parts else job.folder} holds no rows that {requirement}")
-    spec = _merge_specs(commits)
+        raise DataError(f"{job.describe_files()} holds no rows that {requirement}")
+    spec, left_out = _merge_specs(commits)
+    findings = findings.model_copy(update={"left_out": left_out | findings.left_out})
     commits = [_widen_partition(job.folder, commit, spec) for commit in commits]
     files = committed_files(commits)
+    warnings = list(findings.warnings())
+    if findings.has_no_ends and not job.rules.is_grouped and job.rules.spec.episodes == "Auto":
+        warnings.append(_NO_ENDS)
     document = {
         "notes": [*findings.sentences(), *notes, *_make_action_notes(spec)],
+        "warnings": warnings,
         "findings": findings.to_json(),
         "files": list(dict.fromkeys(part.path for part in job.parts)),
         "partitions": job.num_partitions,
@@ -188,32 +203,42 @@ def finish(job: Job, notes: tuple[str, ...]) -> None:
     write_manifest(job.folder, Manifest(spec=spec.to_json(), files=files))
 
 
-def read_notes(folder: Location) -> tuple[str, ...] | None:
-    """Read the notes of a finished preparation; None if it is not finished.
+def read_notes(folder: Location) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """Read the notes and the warnings of a finished preparation; None if it is not finished.
 
     Raises:
         DataError: a file cannot be read.
     """
     if read_manifest(folder) is None:
         return None
-    return tuple(orjson.loads(folder.child(PREPARED_FILE).read_bytes())["notes"])
+    document = orjson.loads(folder.child(PREPARED_FILE).read_bytes())
+    return tuple(document["notes"]), tuple(document["warnings"])
 
 
 def _make_action_notes(spec: DataSpec) -> tuple[str, ...]:
-    if spec.normalized_actions or not spec.has_float_actions:
+    if not spec.has_float_actions:
         return ()
-    return (NOTE_ON_ACTIONS,)
+    return (NOTE_ON_NORMALIZED_ACTIONS if spec.normalized_actions else NOTE_ON_ACTIONS,)
 
 
-def _merge_specs(commits: Sequence[PartitionCommit]) -> DataSpec:
+def _merge_specs(commits: Sequence[PartitionCommit]) -> tuple[DataSpec, dict[str, str]]:
     """Return the common spec of all partitions, of which at least one has episodes.
 
-    A dtype is the narrowest that can hold the numbers of all partitions.
+    A dtype is the narrowest that can hold the numbers of all partitions. Columns that differ and are not required are
+    left out.
+
+    Returns:
+        The spec, and the columns that it leaves out with the reason of each.
 
     Raises:
         DataError: the partitions cannot be one dataset.
     """
     specs = [DataSpec.from_json(commit.spec) for commit in commits if commit.spec is not None]
+    left_out = _find_differing_columns(specs)
+    specs = [
+        replace(spec, leaves={name: leaf for name, leaf in spec.leaves.items() if name not in left_out})
+        for spec in specs
+    ]
     common_spec = specs[0]
     for spec in specs[1:]:
         leaves = {**spec.leaves, **common_spec.leaves}
@@ -225,13 +250,31 @@ def _merge_specs(commits: Sequence[PartitionCommit]) -> DataSpec:
         )
         if difference:
             raise DataError(f"the data differ from file to file: {difference}")
-    return common_spec
+    return common_spec, dict.fromkeys(left_out, ONLY_SOME_FILES)
+
+
+def _find_differing_columns(specs: Sequence[DataSpec]) -> list[str]:
+    """Return the leaves that not all specs have in a form that can be merged, except required ones."""
+    names = dict.fromkeys(name for spec in specs for name in spec.required_leaves)
+    return [
+        name
+        for name in names
+        if root(name) not in (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
+        and not all(
+            name in spec.leaves and _can_merge(spec.leaves[name], specs[0].leaves[name]) for spec in specs
+        )
+    ]
+
+
+def _can_merge(first: Leaf, second: Leaf) -> bool:
+    are_numbers = first.dtype is not None and second.dtype is not None
+    return first == second or (are_numbers and is_same_up_to_ones(first.shape, second.shape))
 
 
 def _merge_leaves(name: str, first: Leaf, second: Leaf) -> Leaf:
     if first == second:
         return first
-    if first.dtype is None or second.dtype is None or first.shape != second.shape:
+    if not _can_merge(first, second):
         raise DataError(f"{name!r} is {first} in some episodes and {second} in others: all must be the same")
     return Leaf(np.result_type(first.dtype, second.dtype), first.shape)
 
@@ -249,7 +292,10 @@ def _widen_partition(folder: Location, commit: PartitionCommit, spec: DataSpec) 
 
 def _cast_columns(block: Block, spec: DataSpec) -> Block:
     columns = {
-        name: column if column.dtype == object else column.astype(spec.leaves[name].dtype, copy=False)
+        name: column
+        if column.dtype == object
+        else column.reshape(len(column), *spec.leaves[name].shape).astype(spec.leaves[name].dtype, copy=False)
         for name, column in block.columns.items()
+        if name in spec.leaves
     }
     return block.with_columns(columns)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import orjson
 
+from hindcast.datasets.assembly.autoreset import has_reset_rows
+from hindcast.datasets.assembly.row_comparison import has_next_obs
 from hindcast.datasets.assembly.rules import Rules
 from hindcast.datasets.assembly.steps import Steps
 from hindcast.datasets.hooks import Hooks
@@ -111,17 +113,35 @@ class Preparer:
     def _make_job(self, folder: Location, source: PreparationSource) -> Job:
         options = self.reading.options
         first_rows, open_parts = read_first_rows(source.parts)
+        first_steps = None if first_rows is None else Steps.from_rows(first_rows.with_ids(), 0)
+        # Only rows without ids, t and next observations in several files depend on flags.
+        depends_on_flags = (
+            first_rows is not None
+            and first_steps is not None
+            and first_rows.eps_id is None
+            and first_rows.t is None
+            and not has_next_obs(first_steps)
+            and len({part.path for part in source.parts}) > 1
+        )
         rules = Rules(
             spec=self.reading.prepare,
             paths=[part.path for part in source.parts],
             is_filtered=bool(options.filter),
-            should_zero_final_obs=options.ignore_final_observation,
-            is_grouped=first_rows is not None,
+            should_repeat_final_obs=options.ignore_final_observation,
+            is_grouped=first_rows is not None and first_rows.eps_id is not None,
+            has_end_flags=not depends_on_flags
+            or first_steps is None
+            or _has_end_flags(first_steps, source.parts),
+            has_reset_rows=first_steps is not None and not options.filter and has_reset_rows(first_steps),
         )
         spec, normalized_actions = source.spec, self.reading.actions_normalized
         if normalized_actions is not None:
             spec = replace(spec, normalized_actions=normalized_actions)
-        is_in_order = first_rows is None or _decide_order(folder, first_rows.find_scattered_episode() is None)
+        is_in_order = (
+            not rules.is_grouped
+            or first_steps is None
+            or _decide_order(folder, first_steps.find_scattered_episode() is None)
+        )
         return Job(folder, source.parts, rules, spec, is_in_order, open_parts)
 
 
@@ -155,6 +175,14 @@ def prepare_in_process(job: Job, progress: Progress) -> None:
         progress(len(job.parts) + num_done, total)
         make_partition(job, number, contents.pop(number))
     progress(total, total)
+
+
+def _has_end_flags(first_steps: Steps, parts: Sequence[Part]) -> bool:
+    """Return whether a flag ends any episode; reads no more rows than that takes."""
+    if first_steps.is_end.any():
+        return True
+    chunks = (chunk for part in parts for chunk in part.read())
+    return any(isinstance(chunk, Block) or (chunk.terminated | chunk.truncated).any() for chunk in chunks)
 
 
 def _decide_order(folder: Location, is_in_order: bool) -> bool:

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 import orjson
 import pyarrow as pa
 
+from hindcast.datasets.folder_kinds import select_live_entries
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.sources import (
     check_distinct,
@@ -30,7 +31,7 @@ from hindcast.storage.location import Entry, Location, broken_links, missing_err
 from hindcast.user_code import import_object, source_digest
 
 _HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
-PREPARATION_VERSION: Final = 3
+PREPARATION_VERSION: Final = 4
 """Version of prepared data: increased when the same files would become different episodes or commits."""
 _FINGERPRINT_BYTES: Final = 64 << 10
 _RUN_OWNER_FILE: Final = re.compile(rf"(r\d+/)?{re.escape(OWNER_FILE)}")
@@ -211,7 +212,7 @@ def _find_source_files_at(reading: Reading, location: Location) -> Iterator[Sour
         _refuse_runs(entries)
         for link in broken_links(entry for entry in entries if not is_hidden(entry.relative_path)):
             raise missing_error(link)
-        locations = find_locations(entries, reading.format)
+        locations = find_locations(select_live_entries(match, entries), reading.format)
         if not locations:
             raise DataError(f"{match} holds no files")
         yield from (

@@ -12,13 +12,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from hindcast.datasets.assembly.ordering import find_breaks_between_files
-from hindcast.datasets.assembly.row_comparison import follows
+from hindcast.datasets.assembly.ordering import find_breaks_between_files, find_file_changes
+from hindcast.datasets.assembly.row_comparison import follows, has_next_obs
 from hindcast.datasets.assembly.steps import Steps
 from hindcast.datasets.prepare.job import Job
 from hindcast.episodes.block import Block, Bool
 from hindcast.errors import DataError
-from hindcast.formats.rows import Rows
 
 
 def cut_partitions(
@@ -48,7 +47,7 @@ def cut_partitions(
             if isinstance(chunk, Block):
                 remaining, previous_row = chunk, None
             else:
-                steps = _to_steps(job, chunk, part_index)
+                steps = Steps.from_rows(chunk.with_ids(), part_index)
                 episode_starts = np.flatnonzero(_find_episode_starts(steps, previous_row, job))
                 first_start = int(episode_starts[0]) if len(episode_starts) else len(steps)
                 previous_row = steps.take(np.array([-1]))
@@ -88,16 +87,11 @@ def _read_row_before(job: Job, first_part: int) -> Steps | None:
     for part_index in reversed(range(first_part)):
         for chunk in deque(job.read(part_index), maxlen=1):
             return (
-                None if isinstance(chunk, Block) else _to_steps(job, chunk, part_index).take(np.array([-1]))
+                None
+                if isinstance(chunk, Block)
+                else Steps.from_rows(chunk.with_ids(), part_index).take(np.array([-1]))
             )
     return None
-
-
-def _to_steps(job: Job, rows: Rows, part_index: int) -> Steps:
-    """Make steps of rows; rows without ids get the id "", until `assign_episode_ids` names their episodes."""
-    if not job.rules.is_grouped:
-        rows = replace(rows, eps_id=np.full(len(rows), "", dtype=object))
-    return Steps.from_rows(rows, part_index)
 
 
 def _find_episode_starts(steps: Steps, previous_row: Steps | None, job: Job) -> Bool:
@@ -115,6 +109,7 @@ def _find_episode_starts(steps: Steps, previous_row: Steps | None, job: Job) -> 
         first_is_start = np.zeros(0, dtype=np.bool_)
     count = len(all_steps)
     is_start = all_steps.is_end[:-1].copy()
+    is_start |= _find_file_ends(all_steps, job)
     if all_steps.t is not None:
         is_start |= all_steps.t[1:] <= all_steps.t[:-1]
         if job.rules.should_split_gaps:
@@ -122,6 +117,23 @@ def _find_episode_starts(steps: Steps, previous_row: Steps | None, job: Job) -> 
     elif job.rules.should_split_gaps:
         is_start |= ~follows(all_steps, np.arange(count - 1), np.arange(1, count))
     return np.append(first_is_start, is_start)
+
+
+def _find_file_ends(steps: Steps, job: Job) -> Bool:
+    """Return `[R - 1]` True for pairs of rows in different files of which nothing says that an episode continues.
+
+    Timesteps are not compared here.
+    """
+    is_new_file = find_file_changes(steps, np.arange(len(steps)), job.rules)
+    if job.rules.spec.episodes == "File":
+        return is_new_file
+    if steps.t is not None or not is_new_file.any():
+        return np.zeros(len(is_new_file), dtype=np.bool_)
+    if not has_next_obs(steps):
+        return is_new_file & (not job.rules.has_end_flags)
+    pairs = np.flatnonzero(is_new_file)
+    is_new_file[pairs] = steps.next_missing[pairs] | ~follows(steps, pairs, pairs + 1)
+    return is_new_file
 
 
 def _name_episodes(steps: Steps, job: Job) -> Steps:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Sequence
 from contextlib import suppress
@@ -9,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hindcast.episodes import batched, nested
@@ -22,6 +24,11 @@ from hindcast.formatting import plural
 
 _TENSOR_EXTENSIONS: Final = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2", "arrow.fixed_shape_tensor")
 _PICKLED_OBJECT_EXTENSION: Final = "ray.data.arrow_pickled_object"
+_RAY_PREFIX: Final = "ray."
+_BOOL_EXTENSION: Final = "arrow.bool8"
+_DECODED_EXTENSIONS: Final = (*_TENSOR_EXTENSIONS, _PICKLED_OBJECT_EXTENSION, "arrow.uuid")
+_IMAGE_FIELDS: Final = ["bytes", "path"]
+_SPARK_VECTOR_FIELDS: Final = ["type", "size", "indices", "values"]
 _NAME_KEY, _METADATA_KEY = b"ARROW:extension:name", b"ARROW:extension:metadata"
 
 Arrays = dict[str, NDArray[Any]]
@@ -44,17 +51,17 @@ def decode_leaves(column: pa.ChunkedArray, field: pa.Field, name: str) -> Arrays
     """
     refuse_null(column, name)
     extension, metadata = _extension_of(field)
-    if extension is not None:
-        storage = unwrap_extension(column)
-        if extension == _PICKLED_OBJECT_EXTENSION:
-            return _stack_samples(unpickle_cells(storage.to_pylist()), name)
-        if extension not in _TENSOR_EXTENSIONS:
-            raise DataError(
-                f"{name!r} has the extension type {extension}: allowed are tensors of one shape, of Ray or Arrow"
-            )
-        return {name: _tensors_to_numpy(storage, _parse_shape(metadata, name), name)}
+    if extension == _PICKLED_OBJECT_EXTENSION:
+        return _stack_samples(unpickle_cells(unwrap_extension(column).to_pylist()), name)
+    if extension in _TENSOR_EXTENSIONS:
+        return {name: _tensors_to_numpy(unwrap_extension(column), _parse_shape(metadata, name), name)}
+    if extension is not None and extension.startswith(_RAY_PREFIX):
+        raise DataError(
+            f"{name!r} has the extension type {extension}: allowed are tensors of one shape, of Ray or Arrow"
+        )
     if pa.types.is_struct(field.type):
-        return _decode_struct(column, field, name)
+        is_image = [child.name for child in field.type] == _IMAGE_FIELDS
+        return {name: _decode_images(column, name)} if is_image else _decode_struct(column, field, name)
     if pa.types.is_dictionary(field.type):
         column = column.cast(field.type.value_type)
     if is_text(column.type):
@@ -63,6 +70,68 @@ def decode_leaves(column: pa.ChunkedArray, field: pa.Field, name: str) -> Arrays
             return _stack_samples(unpack_cells(texts), name)
         return {name: np.array(texts, dtype=object)}
     return {name: _to_numpy(column, name)}
+
+
+def as_plain_table(table: pa.Table) -> pa.Table:
+    """Return a table with the same values in plain types: views, decimals, Spark's vectors and extension types.
+
+    Decimals become float64. Extension types become their storage, except tensors, pickled objects and UUIDs.
+
+    Raises:
+        CellError: a decimal is beyond float64.
+    """
+    for position, field in enumerate(table.schema):
+        column = table.column(position)
+        plain_column = _as_plain_column(column)
+        if plain_column is not column:
+            table = table.set_column(position, field.with_type(plain_column.type), plain_column)
+    return table
+
+
+def _as_plain_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    extension = getattr(column.type, "extension_name", None)
+    if extension == _BOOL_EXTENSION:
+        return pc.not_equal(unwrap_extension(column), 0)
+    if (
+        extension is not None
+        and extension not in _DECODED_EXTENSIONS
+        and not extension.startswith(_RAY_PREFIX)
+    ):
+        return _as_plain_column(unwrap_extension(column))
+    if pa.types.is_struct(column.type) and [field.name for field in column.type] == _SPARK_VECTOR_FIELDS:
+        return _decode_spark_vectors(column)
+    plain_type = _find_plain_type(column.type)
+    return column if plain_type == column.type else column.cast(plain_type)
+
+
+def _find_plain_type(arrow_type: pa.DataType) -> pa.DataType:
+    if pa.types.is_string_view(arrow_type):
+        return pa.string()
+    if pa.types.is_decimal(arrow_type):
+        return pa.float64()
+    if pa.types.is_run_end_encoded(arrow_type):
+        return _find_plain_type(arrow_type.value_type)
+    if pa.types.is_fixed_size_list(arrow_type):
+        return pa.list_(_find_plain_type(arrow_type.value_type), arrow_type.list_size)
+    if _is_list(arrow_type):
+        make_list = pa.large_list if pa.types.is_large_list(arrow_type) else pa.list_
+        value_type = _find_plain_type(arrow_type.value_type)
+        return arrow_type if value_type == arrow_type.value_type else make_list(value_type)
+    return arrow_type
+
+
+def _decode_spark_vectors(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Convert vectors of Spark ML, dense (type 1) or sparse (type 0), to lists."""
+    rows: list[list[float] | None] = []
+    for vector in column.to_pylist():
+        if vector is None or vector["type"] == 1:
+            rows.append(vector and vector["values"])
+            continue
+        values = [0.0] * vector["size"]
+        for index, value in zip(vector["indices"], vector["values"], strict=True):
+            values[index] = value
+        rows.append(values)
+    return pa.chunked_array([pa.array(rows, pa.list_(pa.float64()))])
 
 
 def is_text(arrow_type: pa.DataType) -> bool:
@@ -185,6 +254,35 @@ def _decode_struct(column: pa.ChunkedArray, field: pa.Field, name: str) -> Array
     for child_field, child in zip(field.type.fields, column.flatten(), strict=True):
         leaves.update(decode_leaves(child, child_field, f"{name}{SEPARATOR}{child_field.name}"))
     return leaves
+
+
+def _decode_images(column: pa.ChunkedArray, name: str) -> NDArray[Any]:
+    """Decode encoded images (PNG, JPEG) to uint8 `[rows, H, W, C]`, or `[rows, H, W]` without channels.
+
+    Raises:
+        CellError: an image cannot be decoded, or differs in size from the first one.
+    """
+    images: list[NDArray[Any]] = []
+    for row, data in enumerate(pc.struct_field(column, "bytes").to_pylist()):
+        if data is None:
+            raise CellError(row, f"{name!r} has no bytes: images in other files are not read")
+        try:
+            from PIL import Image
+
+            with Image.open(io.BytesIO(data)) as image:
+                images.append(np.asarray(image))
+        except ImportError as error:
+            raise DataError(
+                f"decoding {name!r} requires pillow, which is not installed: pip install pillow"
+            ) from error
+        except (OSError, ValueError) as error:
+            raise CellError(row, f"{name!r} is not an image: {error}") from error
+        if images[row].shape != images[0].shape:
+            raise CellError(
+                row,
+                f"{name!r} is an image of {list(images[row].shape)}, the first one of {list(images[0].shape)}",
+            )
+    return np.stack(images)
 
 
 def _stack_samples(samples: list[Any], name: str) -> Arrays:

@@ -57,7 +57,7 @@ def find_columns(location: Location, file: Group, options: ReadOptions) -> D4RLF
     paths_by_name = {name: path for path, name in names_by_path.items()}
     if len(paths_by_name) < len(names_by_path):
         raise DataError(
-            f"{location} has two datasets with the same column name, among {sorted(names_by_path)}"
+            f"has two datasets with the same column name, among {sorted(names_by_path)}", path=str(location)
         )
     try:
         # `schema` names datasets by their paths in the file (`infos/qpos`), `plan_columns` by their columns (`qpos`)
@@ -69,7 +69,7 @@ def find_columns(location: Location, file: Group, options: ReadOptions) -> D4RLF
         }
         plan = plan_columns(list(paths_by_name), replace(options, schema=schema))
     except DataError as error:
-        raise DataError(f"{location} is neither a D4RL nor a Minari file: {error}") from error
+        raise DataError(f"is neither a D4RL nor a Minari file: {error}", path=str(location)) from error
     vector_columns = next(
         (source.columns for source in plan.sources.values() if len(source.columns) > 1), None
     )
@@ -82,7 +82,8 @@ def find_columns(location: Location, file: Group, options: ReadOptions) -> D4RLF
     terminals = columns.pop(Columns.TERMINATEDS, None)
     if terminals is None:
         raise DataError(
-            f"{location} has no 'terminals', which mark the ends of episodes: name them under `schema`"
+            "has no 'terminals', which mark the ends of episodes: name them under `schema`",
+            path=str(location),
         )
     timeouts = columns.pop(Columns.TRUNCATEDS, None)
     num_rows = hdf5.count_rows(location, terminals)
@@ -101,10 +102,10 @@ def read_flags(location: Location, dataset: Dataset, start: int, stop: int) -> B
     """
     values = hdf5.read_values(location, dataset, start, stop).reshape(stop - start, -1)
     if values.shape[1] != 1 or values.dtype.kind not in "biuf":
-        raise DataError(f"{location} has {list(dataset.shape)} at {dataset.name}: expected flags")
+        raise DataError(f"has {list(dataset.shape)} at {dataset.name}: expected flags", path=str(location))
     if (row := first_true((values != 0) & (values != 1))) is not None:
         raise DataError(
-            f"{location}, row {start + row}: {dataset.name} is {values[row, 0]}, expected true or false"
+            f"{dataset.name} is {values[row, 0]}, expected true or false", path=str(location), row=start + row
         )
     return values[:, 0].astype(np.bool_)
 
@@ -126,14 +127,17 @@ def _check_lengths(location: Location, datasets: dict[str, Dataset | None], num_
     for dataset in datasets.values():
         if dataset is not None and hdf5.count_rows(location, dataset) != num_rows:
             raise DataError(
-                f"{location} has {plural(dataset.shape[0], 'row')} at {dataset.name}, but {num_rows} in other "
-                "datasets: copy it again"
+                f"has {plural(dataset.shape[0], 'row')} at {dataset.name}, but {num_rows} in other "
+                "datasets: copy it again",
+                path=str(location),
             )
     if not num_rows:
-        raise DataError(f"{location} holds no rows: delete it, or leave it out of the paths")
+        raise DataError("holds no rows: delete it, or leave it out of the paths", path=str(location))
 
 
 def _find_filter_column(location: Location, datasets: dict[str, Dataset], name: str) -> Dataset:
     if name not in datasets:
-        raise DataError(f"{location} has no column {name!r}, which `filter` names: it has {sorted(datasets)}")
+        raise DataError(
+            f"has no column {name!r}, which `filter` names: it has {sorted(datasets)}", path=str(location)
+        )
     return datasets[name]

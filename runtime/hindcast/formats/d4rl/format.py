@@ -119,16 +119,20 @@ def _read_ends(location: Location, file: D4RLFile, limit: int | None, start: int
     if file.timeouts is None and limit is None:
         if _D3RLPY_ENDS_COLUMN in file.columns:
             raise DataError(
-                f"{location} has no 'timeouts', but {_D3RLPY_ENDS_COLUMN!r}, as d3rlpy writes: set "
-                f"`schema: {{truncateds: {_D3RLPY_ENDS_COLUMN}}}` (--schema truncateds={_D3RLPY_ENDS_COLUMN})"
+                f"has no 'timeouts', but {_D3RLPY_ENDS_COLUMN!r}, as d3rlpy writes: set "
+                f"`schema: {{truncateds: {_D3RLPY_ENDS_COLUMN}}}` (--schema truncateds={_D3RLPY_ENDS_COLUMN})",
+                path=str(location),
             )
         raise DataError(
-            f"{location} has no 'timeouts', which mark where episodes were cut off: set "
+            f"has no 'timeouts', which mark where episodes were cut off: set "
             f"readOptions.{_MAX_STEPS_OPTION} (--read-option {_MAX_STEPS_OPTION}=N) to the environment's limit, or to "
-            "0 if all episodes end by 'terminals'"
+            "0 if all episodes end by 'terminals'",
+            path=str(location),
         )
     if file.timeouts is not None and limit is not None:
-        raise DataError(f"{location} has its own 'timeouts': leave readOptions.{_MAX_STEPS_OPTION} out")
+        raise DataError(
+            f"has its own 'timeouts': leave readOptions.{_MAX_STEPS_OPTION} out", path=str(location)
+        )
     terminated = read_flags(location, file.terminals, start, stop)
     if file.timeouts is not None:
         return EpisodeEnds(terminated, read_flags(location, file.timeouts, start, stop))

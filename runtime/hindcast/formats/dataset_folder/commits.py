@@ -82,7 +82,7 @@ class Commit(JsonModel):
         except ValidationError as error:
             remedy = cls.remedy.format(folder=folder)
             raise DataError(
-                f"{location} cannot be read ({describe_first_problem(error)}): {remedy}"
+                f"cannot be read ({describe_first_problem(error)}): {remedy}", path=str(location)
             ) from error
 
 

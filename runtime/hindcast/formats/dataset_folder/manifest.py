@@ -89,12 +89,13 @@ def read_manifest(folder: Location) -> Manifest | None:
         version = json.loads(data).get("formatVersion")
         if version != FORMAT_VERSION:
             raise DataError(
-                f"{location} has the format version {version!r}, but this Hindcast reads {FORMAT_VERSION}: "
-                "update Hindcast"
+                f"has the format version {version!r}, but this Hindcast reads {FORMAT_VERSION}: "
+                "update Hindcast",
+                path=str(location),
             )
         return Manifest.model_validate_json(data)
     except (ValueError, AttributeError) as error:
-        raise DataError(f"{location} cannot be read: {describe_first_problem(error)}") from error
+        raise DataError(f"cannot be read: {describe_first_problem(error)}", path=str(location)) from error
 
 
 def describe_first_problem(error: Exception) -> str:

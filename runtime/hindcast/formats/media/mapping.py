@@ -33,7 +33,7 @@ def check_mapper(options: ReadOptions, format_name: str) -> None:
     # `make_episodes` of OfflinePreLearner calls `map_rows`
     if not hasattr(import_object(options.mapper, _FIELD), "make_episodes"):
         raise SpecError(
-            f"{_FIELD} is {options.mapper!r}, which has no map_rows: derive it from OfflinePreLearner"
+            f"is {options.mapper!r}, which has no map_rows: derive it from OfflinePreLearner", field=_FIELD
         )
 
 

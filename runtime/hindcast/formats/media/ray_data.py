@@ -147,7 +147,7 @@ def _read_batches(piece: Piece, options: ReadOptions) -> Iterator[dict[str, Any]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # Ray Data warns about its own code
             _configure_ray_data()
-        with calling(f"{_METHOD_FIELD} {name!r}", method):
+        with calling(repr(name), method, _METHOD_FIELD):
             data = method(paths[0] if piece.extent is None else paths, **read_options)
         yield from _iter_batches(data, batch_size)
 
@@ -258,8 +258,9 @@ def _resolve_read_method(options: ReadOptions) -> Callable[..., Any]:
     name = options.options.get(METHOD_OPTION)
     if not isinstance(name, str):
         raise SpecError(
-            f"{_METHOD_FIELD} is missing: name a read method of Ray Data ('read_numpy'), or your own function, "
-            '"package.module:name", called with the path.'
+            "is missing: name a read method of Ray Data ('read_numpy'), or your own function, "
+            '"package.module:name", called with the path.',
+            field=_METHOD_FIELD,
         )
     if ":" in name:
         reader = import_object(name, _METHOD_FIELD)
@@ -272,7 +273,8 @@ def _resolve_read_method(options: ReadOptions) -> Callable[..., Any]:
     methods = [method for method in dir(ray.data) if method.startswith("read_")]
     if name not in methods:
         raise SpecError(
-            f"{_METHOD_FIELD} is {name!r}, which is not a read method of Ray Data{nearest(name, methods)}"
+            f"is {name!r}, which is not a read method of Ray Data{nearest(name, methods)}",
+            field=_METHOD_FIELD,
         )
     return cast(Callable[..., Any], getattr(ray.data, name))
 
@@ -299,8 +301,9 @@ def _iter_batches(data: Any, batch_size: int) -> Iterator[dict[str, Any]]:
             yield from _iter_batches(item, batch_size)
     else:
         raise SpecError(
-            f"{_METHOD_FIELD} returned a {type(data).__name__}; it must return a dataset of Ray, a table, a data "
-            "frame, a dictionary of columns, or several of these."
+            f"the function returned a {type(data).__name__}; it must return a dataset of Ray, a table, a data frame, "
+            "a dictionary of columns, or several of these.",
+            field=_METHOD_FIELD,
         )
 
 

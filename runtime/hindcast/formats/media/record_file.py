@@ -53,8 +53,9 @@ def read_lengths(location: Location) -> I64:
     checksums = compute_masked_crcs(np.frombuffer(data, np.uint8), starts, np.full(len(header_fields), 8))
     if (mismatch := first_true(checksums != header_fields["checksum"])) is not None:
         raise DataError(
-            f"{location} is damaged, truncated, compressed or not a TFRecord file: the header of record {mismatch} "
-            "does not match its checksum"
+            f"is damaged, truncated, compressed or not a TFRecord file: the header of record {mismatch} "
+            "does not match its checksum",
+            path=str(location),
         )
     if position != size:
         raise DataError(f"{location} ends within record {len(headers) - 1}: copy it again")

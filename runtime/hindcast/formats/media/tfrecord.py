@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
-from hindcast.formats.format import PIECE_BYTES, Format, Piece, ReadOptions
-from hindcast.formats.layout import CellError
-from hindcast.formats.media.examples import decode_examples
+from hindcast.formats.format import PIECE_BYTES, Format, NoRowsError, Piece, ReadOptions
+from hindcast.formats.layout import CellError, first_true
+from hindcast.formats.media.examples import DecodedRecords, decode_examples
 from hindcast.formats.media.record_file import FOOTER_BYTES, HEADER_BYTES, read_lengths, read_records
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec
@@ -24,7 +26,9 @@ from hindcast.formats.tables.read_options import check_options, is_shape
 from hindcast.formatting import plural
 from hindcast.storage.location import Location
 
-_SUFFIXES: Final = (".tfrecord", ".tfrecords")
+_NAME: Final = re.compile(r".*\.tfrecords?(-\d+-of-\d+)?", re.I | re.S)
+_STEP_PREFIX: Final = "steps/"  # of features of RLDS, in which an Example is an episode
+_IS_FIRST: Final = "steps/is_first"
 _SHAPES_OPTION: Final = "shapes"
 _DTYPES_OPTION: Final = "dtypes"
 _DTYPE_NAMES: Final = (
@@ -59,7 +63,7 @@ class TFRecord(Format):
 
     def recognises(self, location: Location) -> bool:
         """See `Format.recognises`: by the name."""
-        return location.name.lower().endswith(_SUFFIXES)
+        return _NAME.fullmatch(location.name) is not None
 
     def list_pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
         """See `Format.list_pieces`: adjacent records of about 16 MiB.
@@ -70,7 +74,7 @@ class TFRecord(Format):
         _parse_read_options(options)
         lengths = read_lengths(location)
         if not len(lengths):
-            raise DataError(f"{location} holds no records: delete it, or leave it out of the paths")
+            raise NoRowsError(location)
         ends = np.cumsum(lengths + HEADER_BYTES + FOOTER_BYTES)
         starts = ends - lengths - HEADER_BYTES - FOOTER_BYTES
         first_records = np.flatnonzero(np.diff(starts // PIECE_BYTES, prepend=-1))
@@ -95,8 +99,14 @@ class TFRecord(Format):
         """
         location, extent, read_options = piece.location, piece.extent, _parse_read_options(options)
         data, starts = read_records(location, extent.start, extent.lengths, extent.first_record)
+        groups = decode_examples(data, starts, extent.lengths)
         try:
-            columns = _decode_columns(data, starts, extent.lengths)
+            first_group = next(groups)
+            groups = chain([first_group], groups)
+            if _IS_FIRST in first_group.columns:
+                columns, episode = _decode_episodes(groups, len(starts))
+            else:
+                columns, episode = _decode_columns(groups, len(starts)), None
             table = pa.table(
                 {
                     name: _to_arrow(name, values, read_options[_DTYPES_OPTION])
@@ -104,7 +114,10 @@ class TFRecord(Format):
                 }
             )
         except CellError as error:
-            raise DataError(f"{location}, record {extent.first_record + error.row}: {error}") from error
+            record = extent.first_record + error.row
+            raise DataError(str(error), path=str(location), row=record, row_name="record") from error
+        if episode is not None:
+            table = table.append_column(Columns.EPS_ID, _make_ids(location, extent.first_record + episode))
         with locate_errors(str(location)):
             plan = plan_columns(table.column_names, options)
         rows = decode_rows(table, extent.first_record, TableContext(str(location), plan, DataSpec(), options))
@@ -131,9 +144,46 @@ def _parse_read_options(options: ReadOptions) -> dict[str, dict[str, Any]]:
     return {name: dict(read_options.get(name, {})) for name in (_SHAPES_OPTION, _DTYPES_OPTION)}
 
 
-def _decode_columns(
-    data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
-) -> dict[str, NDArray[Any]]:
+def _make_ids(location: Location, episode: NDArray[np.int64]) -> pa.Array:
+    return pa.array([f"{location}:{index}" for index in episode.tolist()], pa.string())
+
+
+def _decode_episodes(
+    groups: Iterable[DecodedRecords], num_records: int
+) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
+    """Decode records that hold an episode each: features of its steps (`steps/…`), and others, which are not read.
+
+    Returns:
+        Feature, without `steps/` -> `[S, values]` over the steps of all records; and `[S]` index of their record.
+
+    Raises:
+        CellError: a record has no steps, or its features differ from those of other records.
+    """
+    episodes: list[dict[str, NDArray[Any]]] = [{} for _ in range(num_records)]
+    num_steps = np.zeros(num_records, np.int64)
+    for group in groups:
+        if _IS_FIRST not in group.columns:
+            raise CellError(int(group.record[0]), f"it has no {_IS_FIRST!r}, which other records have")
+        count = group.columns[_IS_FIRST].shape[1]
+        num_steps[group.record] = count
+        for name, values in group.columns.items():
+            if name.startswith(_STEP_PREFIX) and values.shape[1] and values.shape[1] % count == 0:
+                for record, record_values in zip(group.record.tolist(), values, strict=True):
+                    episodes[record][name.removeprefix(_STEP_PREFIX)] = record_values.reshape(count, -1)
+    names = episodes[0].keys()
+    for record, episode in enumerate(episodes):
+        differing = sorted(names ^ episode.keys()) or [
+            name for name in names if episode[name].shape[1] != episodes[0][name].shape[1]
+        ]
+        if differing:
+            raise CellError(
+                record, f"its features differ from those of other records: {', '.join(differing)}"
+            )
+    columns = {name: np.concatenate([episode[name] for episode in episodes]) for name in names}
+    return columns, np.repeat(np.arange(num_records), num_steps)
+
+
+def _decode_columns(groups: Iterable[DecodedRecords], num_records: int) -> dict[str, NDArray[Any]]:
     """Decode records into feature -> `[R, values]`, in the order of the records.
 
     Raises:
@@ -141,14 +191,15 @@ def _decode_columns(
     """
     columns: dict[str, NDArray[Any]] = {}
     features: set[str] | None = None
-    for group in decode_examples(data, starts, lengths):
+    # The largest group comes first, so that an error names a record that differs from most others.
+    for group in sorted(groups, key=lambda group: -len(group.record)):
         record = int(group.record[0])
         features = set(group.columns) if features is None else features
         if features != group.columns.keys():
             differing = ", ".join(sorted(features ^ group.columns.keys()))
             raise CellError(record, f"its features differ from those of other records: {differing}")
         for name, values in group.columns.items():
-            column = columns.setdefault(name, np.empty((len(starts), values.shape[1]), dtype=values.dtype))
+            column = columns.setdefault(name, np.empty((num_records, values.shape[1]), dtype=values.dtype))
             if (column.shape[1], column.dtype) != (values.shape[1], values.dtype):
                 raise CellError(
                     record,
@@ -177,18 +228,29 @@ def _to_arrow(name: str, values: NDArray[Any], dtypes: Mapping[str, str]) -> pa.
 
 
 def _decode_text(name: str, values: NDArray[np.object_]) -> pa.Array:
+    texts: list[str] = []
     try:
-        return pa.array([value.decode() for value in values], pa.string())
+        for value in values:
+            texts.append(value.decode())
+        return pa.array(texts, pa.string())
     except UnicodeDecodeError as error:
         raise CellError(
-            0, f"{name!r} holds bytes that are not text: set its dtype in readOptions.{_DTYPES_OPTION}"
+            len(texts),
+            f"{name!r} holds bytes that are not text: set its dtype in readOptions.{_DTYPES_OPTION}",
         ) from error
 
 
 def _decode_numbers(name: str, values: NDArray[np.object_], dtype: np.dtype) -> NDArray[Any]:
-    sizes = {len(value) for value in values}
-    if len(sizes) != 1 or next(iter(sizes)) % dtype.itemsize or not next(iter(sizes)):
-        raise CellError(0, f"{name!r} holds {sorted(sizes)[:4]} bytes, which are not arrays of {dtype}")
+    sizes = np.array([len(value) for value in values])
+    common_size = int(
+        np.bincount(sizes).argmax()
+    )  # the most frequent one, so that the error names another record
+    if (row := first_true((sizes != common_size) | (sizes % dtype.itemsize != 0) | (sizes == 0))) is not None:
+        raise CellError(
+            row,
+            f"{name!r} holds {plural(int(sizes[row]), 'byte')}, and {common_size} in most records: expected arrays of "
+            f"{dtype} of one size",
+        )
     return np.frombuffer(b"".join(values), dtype.newbyteorder("<")).reshape(len(values), -1).astype(dtype)
 
 
@@ -201,7 +263,8 @@ def _reshape_columns(location: Location, rows: Rows, plan: TablePlan, shapes: Ma
         column = columns[leaf]
         if column[0].size != np.prod(shape):
             raise DataError(
-                f"{location}: {source.columns[0]!r} holds {plural(column[0].size, 'value')}, not {list(shape)}"
+                f"{source.columns[0]!r} holds {plural(column[0].size, 'value')}, not {list(shape)}",
+                path=str(location),
             )
         columns[leaf] = column.reshape(len(column), *shape)
     return replace(rows, columns=columns)

@@ -17,7 +17,7 @@ from hindcast.episodes.convert import info_to_json
 from hindcast.episodes.nested import Nested
 from hindcast.episodes.spaces import space_struct
 from hindcast.formats.dtypes import RefusedValueError
-from hindcast.formats.layout import CellError
+from hindcast.formats.layout import CellError, DifferentCellError
 from hindcast.formats.messagepack.cells import PACKED_EMPTY_INFO, Buffer, CellReader, EpisodeState
 from hindcast.formats.messagepack.template import Template
 from hindcast.formats.spec import describe_array
@@ -186,17 +186,20 @@ def _join_arrays(arrays_by_row: Sequence[tuple[int, Arrays]]) -> Arrays:
     """Concatenate the arrays of several rows; empty without rows.
 
     Raises:
-        CellError: a row differs from the first one in its leaves, or in their dtypes or shapes.
+        CellError: a row differs from the first one in its leaves, or in their shapes or kinds (numbers or text).
     """
     if not arrays_by_row:
         return {}
     _, first_arrays = arrays_by_row[0]
     for row, arrays in arrays_by_row:
         if arrays.keys() != first_arrays.keys():
-            raise CellError(row, f"it has the leaves {sorted(arrays)}, others have {sorted(first_arrays)}")
+            raise DifferentCellError(
+                row, f"it has the leaves {sorted(arrays)}, others have {sorted(first_arrays)}"
+            )
         for name, array in arrays.items():
-            if (array.dtype, array.shape[1:]) != (first_arrays[name].dtype, first_arrays[name].shape[1:]):
-                raise CellError(
+            first = first_arrays[name]
+            if array.shape[1:] != first.shape[1:] or (array.dtype == object) != (first.dtype == object):
+                raise DifferentCellError(
                     row,
                     f"{name!r} is {describe_array(array)} here and {describe_array(first_arrays[name])} in others",
                 )

@@ -19,7 +19,7 @@ from hindcast.errors import DataError
 from hindcast.formats.data_file import EncodedEpisodes
 from hindcast.formats.dtypes import RefusedValueError
 from hindcast.formats.entries import StoredFragment
-from hindcast.formats.layout import CellError, Contents, binary_buffers, refuse_null
+from hindcast.formats.layout import CellError, Contents, DifferentCellError, binary_buffers, refuse_null
 from hindcast.formats.messagepack.cells import EpisodeState
 from hindcast.formats.messagepack.decoding import Spaces, column_names, decode_states, read_states
 from hindcast.formats.messagepack.encoding import StateEncoder
@@ -27,7 +27,7 @@ from hindcast.formats.messagepack.values import unpack
 from hindcast.formats.parquet.description import make_description_metadata, read_description, read_index
 from hindcast.formats.parquet.file import ParquetEncoder
 from hindcast.formats.parquet.opening import iter_tables
-from hindcast.formats.spec import DataSpec, describe_array
+from hindcast.formats.spec import DataSpec, describe_array, infer_leaf
 
 MESSAGEPACK_EPISODES: Final = "episodes/messagepack"
 ITEM_COLUMN: Final = "item"  # RLlib's name for the only column
@@ -102,6 +102,8 @@ def _require_leaf(block: Block, spec: DataSpec, name: str) -> NDArray[Any]:
         return np.empty((0, *leaf.shape), dtype=leaf.dtype or object)
     if column is None:
         raise CellError(0, f"the episodes have no {name!r}, which the dataset has")
+    if leaf.dtype is not None and leaf.is_same_up_to_dtype(infer_leaf(name, column)):
+        return column.astype(leaf.dtype, copy=False)
     if not leaf.fits(column):
         raise CellError(0, f"{name!r} is {describe_array(column)}: expected {leaf}")
     return column
@@ -175,8 +177,8 @@ class _EpisodeIndex:
 
     def _merge_spec(self, spec: DataSpec) -> None:
         known_spec = spec if self.spec is None else self.spec
-        if difference := known_spec.difference(spec):
-            raise CellError(0, f"its episodes differ from earlier ones: {difference}")
+        if difference := known_spec.difference(spec, can_widen=True):
+            raise DifferentCellError(0, f"its episodes differ from earlier ones: {difference}")
         self.spec = known_spec.merge(spec)
 
     def _merge_spaces(self, row: int, state: EpisodeState) -> None:

@@ -84,8 +84,9 @@ def index_episodes(location: Location, metadata: MinariMetadata) -> EpisodeGroup
     )
     if metadata.total_episodes not in (None, len(group.episodes)):
         raise DataError(
-            f"{location} holds {formatting.plural(len(group.episodes), 'episode')}, but its metadata say "
-            f"{metadata.total_episodes}: copy the dataset again"
+            f"holds {formatting.plural(len(group.episodes), 'episode')}, but its metadata say "
+            f"{metadata.total_episodes}: copy the dataset again",
+            path=str(location),
         )
     return group
 
@@ -104,7 +105,7 @@ def _index_folder(location: Location, metadata: MinariMetadata) -> EpisodeGroup:
         folder = location.parent().child(str(empty_number))
         raise DataError(f"{folder} holds no .{metadata.data_format} file: copy the dataset again")
     if metadata.observation_space is None or metadata.action_space is None:
-        raise DataError(f"{location} does not name the dataset's spaces: copy it again")
+        raise DataError("does not name the dataset's spaces: copy it again", path=str(location))
     return EpisodeGroup(
         metadata,
         [
@@ -121,12 +122,12 @@ def _index_hdf5(location: Location, metadata: MinariMetadata) -> EpisodeGroup:
         for name in hdf5.list_child_names(location, file):
             if not is_episode(name):
                 raise DataError(
-                    f"{location} holds {name!r}: a file of Minari holds episode_0, episode_1, … only"
+                    f"holds {name!r}: a file of Minari holds episode_0, episode_1, … only", path=str(location)
                 )
             group = hdf5.open_child(location, file, name)
             datasets = hdf5.collect_datasets(location, group)
             if "rewards" not in datasets:
-                raise DataError(f"{location} has no array at {group.name}/rewards: copy it again")
+                raise DataError(f"has no array at {group.name}/rewards: copy it again", path=str(location))
             datasets_by_episode[int(name.removeprefix(_EPISODE_PREFIX))] = datasets
         num_steps = sum(
             hdf5.count_rows(location, datasets["rewards"]) for datasets in datasets_by_episode.values()
@@ -138,8 +139,9 @@ def _index_hdf5(location: Location, metadata: MinariMetadata) -> EpisodeGroup:
         metadata = _complete_metadata(metadata, next(iter(datasets_by_episode.values()), {}))
     if metadata.total_steps not in (None, num_steps):
         raise DataError(
-            f"{location} holds {plural(num_steps, 'timestep')}, but its metadata say {metadata.total_steps}: copy the "
-            "dataset again"
+            f"holds {plural(num_steps, 'timestep')}, but its metadata say {metadata.total_steps}: copy the "
+            "dataset again",
+            path=str(location),
         )
     return EpisodeGroup(metadata, episodes)
 

@@ -81,7 +81,8 @@ class Minari(Format):
         metadata = read_metadata(location)
         if metadata.data_format not in _DATA_FORMATS:
             raise DataError(
-                f"{location} is stored as {metadata.data_format!r}: allowed are {', '.join(_DATA_FORMATS)}"
+                f"is stored as {metadata.data_format!r}: allowed are {', '.join(_DATA_FORMATS)}",
+                path=str(location),
             )
         if location.name != METADATA_FILE and not location.is_local:
             # one piece, so that the file is copied only once

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 import gymnasium as gym
 from pydantic import BaseModel, BeforeValidator, ConfigDict, NonNegativeInt, ValidationError
 
-from hindcast.api.sentences import problems_of, sentence
+from hindcast.api.sentences import problems_of
 from hindcast.episodes.spaces import space_from_json
 from hindcast.errors import DataError
 from hindcast.formats import hdf5
@@ -96,11 +96,11 @@ def read_json(location: Location) -> dict[str, Any]:
     """
     size = location.info().size or 0
     if size > _MAX_BYTES:
-        raise DataError(f"{location} has {size} bytes, which is too large for metadata of Minari")
+        raise DataError(f"has {size} bytes, which is too large for metadata of Minari", path=str(location))
     try:
         return _parse_object(location.read_bytes())
     except ValueError as error:
-        raise DataError(f"{location} is not metadata of Minari: {error}; copy it again") from error
+        raise DataError(f"is not metadata of Minari: {error}; copy it again", path=str(location)) from error
 
 
 def _validate(location: Location, data: Mapping[str, Any]) -> MinariMetadata:
@@ -111,7 +111,7 @@ def _validate(location: Location, data: Mapping[str, Any]) -> MinariMetadata:
         return MinariMetadata.model_validate(fields)
     except ValidationError as error:
         problem, *_ = problems_of(error, MinariMetadata, fields)
-        raise DataError(f"{location}: {sentence(problem)}") from error
+        raise DataError(str(problem), path=str(location)) from error
 
 
 def _parse_object(value: Any) -> dict[str, Any]:

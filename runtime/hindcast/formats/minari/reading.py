@@ -83,7 +83,7 @@ def read_episodes(location: Location, folder: Path, group: EpisodeGroup, should_
         with _translate_errors(source, folder, location):
             record = next(iter(storage.get_episodes([episode.number])), None)
             if record is None:
-                raise DataError(f"{source} cannot be found: copy the dataset again")
+                raise DataError("cannot be found: copy the dataset again", path=source)
             columns = _decode_columns(record, group.metadata.spec, source)
             if should_read_infos and record["infos"]:
                 columns[Columns.INFOS] = _decode_infos(
@@ -124,7 +124,8 @@ def _translate_errors(source: str, folder: Path, location: Location) -> Iterator
     except Exception as error:
         reason = reason_of(error).replace(str(folder), str(location.parent()))
         raise DataError(
-            f"{source} is damaged, was not written by Minari, or differs from the dataset's spaces: {reason}"
+            f"is damaged, was not written by Minari, or differs from the dataset's spaces: {reason}",
+            path=source,
         ) from error
 
 
@@ -140,7 +141,9 @@ def _decode_columns(record: Mapping[str, Any], spec: DataSpec, source: str) -> d
     }
     leaves = {**flatten(record["observations"], Columns.OBS), **flatten(record["actions"], Columns.ACTIONS)}
     if leaves.keys() != spaces.keys():
-        raise DataError(f"{source} holds {sorted(leaves)}, but the dataset's spaces have {sorted(spaces)}")
+        raise DataError(
+            f"holds {sorted(leaves)}, but the dataset's spaces have {sorted(spaces)}", path=source
+        )
     columns = {name: _to_array(values, f"{source} in {name}") for name, values in leaves.items()}
     for name, column in columns.items():
         shape = spaces[name].shape or ()
@@ -158,11 +161,11 @@ def _to_array(values: Any, source: str) -> NDArray[Any]:
     """Convert to numbers in native byte order, or an object array of `str`."""
     if isinstance(values, list):
         if not all(isinstance(value, str) for value in values):
-            raise DataError(f"{source} holds values that are not text")
+            raise DataError("holds values that are not text", path=source)
         return np.array(values, dtype=object)
     array = np.asarray(values)
     if array.dtype.kind not in "biufc":
-        raise DataError(f"{source} holds values that are missing or not numbers")
+        raise DataError("holds values that are missing or not numbers", path=source)
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
@@ -174,8 +177,9 @@ def _check_rows(folder: Path, format: str, num_steps: int, source: str) -> None:
     table = pads.dataset(folder, format=format, ignore_prefixes=["_", ".", METADATA_FILE]).to_table()
     if len(table) != num_steps + 1:
         raise DataError(
-            f"{source} holds {plural(len(table), 'row')}, but Minari reads only {num_steps + 1} of them: write "
-            "it as shorter episodes, or in HDF5"
+            f"holds {plural(len(table), 'row')}, but Minari reads only {num_steps + 1} of them: write "
+            "it as shorter episodes, or in HDF5",
+            path=source,
         )
     for name in ("observations", "actions", "rewards", *_FLAGS):
         values = table[name].slice(0, num_steps + (name == "observations"))
@@ -204,15 +208,17 @@ def _make_block(
         expected = num_steps + is_per_observation(name)
         if len(column) != expected:
             raise DataError(
-                f"{source} has {plural(len(column), 'value')} of {name} and {plural(num_steps, 'reward')}, expected "
-                f"{expected}"
+                f"has {plural(len(column), 'value')} of {name} and {plural(num_steps, 'reward')}, expected "
+                f"{expected}",
+                path=source,
             )
     for name, flag in flags.items():
         if flag[:-1].any():
             raise RowError(
-                f"{source} continues after {name} is true at step {np.flatnonzero(flag)[0]} of {num_steps}: store it "
+                f"continues after {name} is true at step {np.flatnonzero(flag)[0]} of {num_steps}: store it "
                 "as two episodes",
                 kind="goes-on",
+                path=source,
             )
     terminated, truncated = (flag[-1:].astype(np.bool_) for flag in flags.values())
     return Block(
@@ -231,8 +237,9 @@ def _decode_infos(infos: Mapping[str, Any], num_observations: int, source: str) 
     num_missing = num_observations - len(texts)
     if num_missing not in (0, 1):
         raise DataError(
-            f"{source}: found {plural(len(texts), 'info')}, expected {num_observations}, one per observation, or "
-            "one fewer"
+            f"found {plural(len(texts), 'info')}, expected {num_observations}, one per observation, or "
+            "one fewer",
+            path=source,
         )
     return np.array([EMPTY_INFO] * num_missing + texts, dtype=object)
 

@@ -58,13 +58,14 @@ def open_parquet(location: Location, footers: FooterCache | None = None) -> Iter
             footers.put(key, file.metadata)
             yield file
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise DataError(damage_message(str(location), reason_of(error))) from error
+            raise DataError(describe_damage(reason_of(error)), path=str(location)) from error
         except ValueError as error:
             if "Unable to deserialize" not in str(error):
                 raise
             raise DataError(
-                f"{location} holds tensors with shapes that Ray 2.49 to 2.54 pickled; only Ray Data can read them: "
-                "write the dataset again with a later Ray"
+                "holds tensors with shapes that Ray 2.49 to 2.54 pickled; only Ray Data can read them: "
+                "write the dataset again with a later Ray",
+                path=str(location),
             ) from error
 
 
@@ -78,11 +79,11 @@ def iter_tables(file: pq.ParquetFile, row_group: int, columns: list[str] | None 
     return (pa.Table.from_batches([batch]) for batch in batches if len(batch))
 
 
-def damage_message(path: str, reason: str) -> str:
-    """Return the message for a file that cannot be decoded."""
+def describe_damage(reason: str) -> str:
+    """Return the sentence for a file that cannot be decoded, without its path."""
     if len(reason) > _MAX_REASON_CHARACTERS:
         reason = f"{reason[:_MAX_REASON_CHARACTERS]}…"
-    return f"{path} is damaged ({reason}): {_REMEDY}"
+    return f"is damaged ({reason}): {_REMEDY}"
 
 
 def compute_fingerprint(location: Location) -> tuple[hashlib._Hash, int]:
@@ -97,13 +98,15 @@ def compute_fingerprint(location: Location) -> tuple[hashlib._Hash, int]:
         stream.seek(max(0, size - _SAMPLE_BYTES))
         tail = stream.read()
     if size == 0:
-        raise DataError(f"{location} is empty (0 bytes): delete it and record its episodes again")
+        raise DataError("is empty (0 bytes): delete it and record its episodes again", path=str(location))
     if not head.startswith(_MAGIC):
         raise UnknownLayoutError(
-            f"{location} is not a Parquet file: it begins with {head[:4]!r} instead of {_MAGIC!r}"
+            f"is not a Parquet file: it begins with {head[:4]!r} instead of {_MAGIC!r}", path=str(location)
         )
     if not tail.endswith(_MAGIC):
-        raise DataError(f"{location} is truncated (its {size} bytes do not end with {_MAGIC!r}): {_REMEDY}")
+        raise DataError(
+            f"is truncated (its {size} bytes do not end with {_MAGIC!r}): {_REMEDY}", path=str(location)
+        )
     checksum = hashlib.sha256(str(size).encode())
     checksum.update(head)
     checksum.update(tail)

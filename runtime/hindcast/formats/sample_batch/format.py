@@ -18,7 +18,7 @@ from hindcast.episodes.block import Bool
 from hindcast.episodes.columns import Columns, leaves_of, obs_leaf
 from hindcast.errors import DataError
 from hindcast.formats.columns.packed_cells import is_packed
-from hindcast.formats.format import Format, Piece, ReadOptions
+from hindcast.formats.format import Format, NoRowsError, Piece, ReadOptions
 from hindcast.formats.layout import CellError
 from hindcast.formats.rows import Rows
 from hindcast.formats.sample_batch.batches import (
@@ -30,7 +30,7 @@ from hindcast.formats.sample_batch.batches import (
     parse_batches,
 )
 from hindcast.formats.spec import DataSpec, Leaf
-from hindcast.formats.tables.decoding import cast_to_spec, check_next_observations
+from hindcast.formats.tables.decoding import cast_to_spec, fit_next_observations
 from hindcast.formats.tables.filters import apply_filter
 from hindcast.formats.tables.naming import ROLE_COLUMNS, LeafSource, TablePlan, plan_columns
 from hindcast.formats.tables.read_options import check_options
@@ -65,7 +65,7 @@ class SampleBatchFormat(Format):
         check_options(self.name, options.options, ())
         size = location.info().size
         if not size:
-            raise DataError(f"{location} is empty (0 bytes): delete it, or leave it out of the paths")
+            raise NoRowsError(location)
         # a piece is the whole file: its extent holds the recorded leaves instead of a position
         return [Piece(location, size, dict(read_recorded_spec(location, self.name).leaves))]
 
@@ -75,13 +75,17 @@ class SampleBatchFormat(Format):
 
     def list_notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
         """See `Format.list_notes`: the notes follow from the first line; none if it does not end within 4 MiB."""
-        line, end, _ = read_head(location, _FIRST_LINE_BYTES).partition(b"\n")
-        if not end:
+        head = read_head(location, _FIRST_LINE_BYTES)
+        line, end, _ = head.partition(b"\n")
+        if not end and len(head) == _FIRST_LINE_BYTES:
             return ()
         try:
             plans = [plan_columns(_step_columns(batch), options) for batch in parse_batches(line)]
-        except (CellError, DataError) as error:
-            raise DataError(f"{location}, line 1: {error}") from error
+        except CellError as error:
+            raise DataError(str(error), path=str(location), row=1, row_name="line") from error
+        except DataError as error:
+            error.locate(path=str(location), row=1, row_name="line")
+            raise
         return tuple(dict.fromkeys(note for plan in plans for note in (*plan.notes, *_flag_notes(plan))))
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
@@ -97,7 +101,7 @@ class SampleBatchFormat(Format):
             for _, group in groupby(parts, key=_concat_key):
                 yield Rows.concat(list(group))
         if not batches.num_timesteps:
-            raise DataError(f"{location} holds no timesteps: delete it, or leave it out of the paths")
+            raise DataError("holds no timesteps: delete it, or leave it out of the paths", path=str(location))
 
 
 class _BatchReader:
@@ -133,8 +137,11 @@ class _BatchReader:
             parts = [
                 self._decode_batch(batch, f"{self._path}:{line_number - 1}") for batch in parse_batches(line)
             ]
-        except (CellError, DataError) as error:
-            raise DataError(f"{self._path}, line {line_number}: {error}") from error
+        except CellError as error:
+            raise DataError(str(error), path=self._path, row=line_number, row_name="line") from error
+        except DataError as error:
+            error.locate(path=self._path, row=line_number, row_name="line")
+            raise
         return [rows for rows in parts if len(rows)]
 
     def _decode_batch(self, batch: Batch, line_id: str) -> Rows:
@@ -142,7 +149,7 @@ class _BatchReader:
         role_table = _make_role_table(batch, plan, self._options)
         columns = _decode_columns(batch, plan, self._spec)
         _check_lengths(columns, role_table)
-        terminated, truncated = decode_ends(role_table, plan)
+        terminated, truncated, is_obs_only = decode_ends(role_table, plan)
         first_row, self.num_timesteps = self.num_timesteps, self.num_timesteps + len(role_table)
         rows = Rows(
             columns=columns,
@@ -153,6 +160,7 @@ class _BatchReader:
             row=np.arange(first_row, self.num_timesteps),
             eps_id=_make_episode_ids(batch, plan, role_table, line_id, terminated | truncated),
             t=decode_timesteps(role_table, plan),
+            is_obs_only=is_obs_only,
         )
         _, row = apply_filter(role_table, self._options.filter, 0)
         return rows if len(row) == len(rows) else rows.take(row)
@@ -188,7 +196,7 @@ def _decode_columns(batch: Batch, plan: TablePlan, spec: DataSpec) -> Arrays:
             columns.update(cast_to_spec(_decode_leaves(batch, name, source), spec))
     for name in leaves_of(Columns.NEXT_OBS, columns):
         columns |= _narrow_to_common_dtype(columns, name, obs_leaf(name))
-    check_next_observations(columns)
+    columns = fit_next_observations(columns)
     if Columns.REWARDS in columns and columns[Columns.REWARDS].dtype.kind in "iu":
         columns[Columns.REWARDS] = columns[Columns.REWARDS].astype(np.float64)
     return columns
@@ -221,13 +229,19 @@ def _make_role_table(batch: Batch, plan: TablePlan, options: ReadOptions) -> pa.
     filter_columns = [term.column for term in options.filter if term.column in batch.columns]
     columns: dict[str, Any] = {}
     for name in dict.fromkeys(
-        [*names, *filter_columns, *([_AGENT_COLUMN] if _AGENT_COLUMN in batch.columns else [])]
+        [
+            *names,
+            *filter_columns,
+            *filter(None, [plan.last_column]),
+            *([_AGENT_COLUMN] if _AGENT_COLUMN in batch.columns else []),
+        ]
     ):
         columns[name] = _make_role_array(batch.columns[name], name)
     if plan.end_infos is not None:
         columns[plan.end_infos] = pa.array(decode_infos(batch.columns[plan.end_infos]), pa.string())
     if not columns:  # the table still needs a column, which defines its number of rows
-        (first_array, *_) = decode_column(next(iter(batch.columns.values())), "").values()
+        name, source = next(iter(plan.sources.items()))
+        (first_array, *_) = _decode_leaves(batch, name, source).values()
         columns[""] = pa.nulls(len(first_array))
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:

@@ -27,13 +27,22 @@ from hindcast.formats.tables.text_files import find_record_ends, read_head
 from hindcast.formats.tables.text_tables import TextExtent, TextTables, Types
 from hindcast.storage.location import Location
 
-_OPTION_NAMES: Final = ("delimiter", "header", "column_names", "null_values", "quote_char", "column_types")
+_OPTION_NAMES: Final = (
+    "delimiter",
+    "header",
+    "column_names",
+    "null_values",
+    "quote_char",
+    "column_types",
+    "decimal_point",
+)
 _DELIMITERS: Final = (";", "\t", "|", ",")
 _NULL_TEXTS: Final = ("", "NULL", "null", "NA", "N/A", "n/a", "#N/A", "None")
 _TEXT_COLUMNS: Final = (Columns.EPS_ID, Columns.AGENT_ID, Columns.INFOS)
 _HEADER_BYTES: Final = 64 << 10
 _MAX_HEADER_BYTES: Final = 8 << 20
 _LARGE_INTEGER: Final = re.compile(r"\s*[+-]?\d{19,}\s*")
+_DECIMAL_COMMA: Final = re.compile(r"'-?\d+,\d+'")
 _ROW_NUMBER: Final = re.compile(r"Row #(\d+): ")
 
 
@@ -73,7 +82,8 @@ class Csv(TextTables):
         try:
             plan = plan_columns(names, options, find_empty_leaves(spec.leaves))
         except DataError as error:
-            raise DataError(f"{location}: {error}{_delimiter_advice(names, delimiter)}") from error
+            error.locate(path=str(location), remedy=_delimiter_advice(names, delimiter))
+            raise
         types = _known_types(plan, spec, options)
         return TextExtent(None, int(bool(has_header)), tuple(names), types, spec.leaves, delimiter)
 
@@ -122,6 +132,7 @@ class Csv(TextTables):
             column_types={name: column_type for name, column_type in types.items() if name in names},
             null_values=list(_read_options(options).get("null_values", _NULL_TEXTS)),
             quoted_strings_can_be_null=False,  # "NA" in quotes is text
+            decimal_point=_read_decimal_point(options),
         )
         try:
             return pacsv.read_csv(pa.py_buffer(data), read_options, parse_options, convert_options)
@@ -135,7 +146,7 @@ class Csv(TextTables):
         if not len(find_record_ends(text, quote)):
             text = read_head(location, _MAX_HEADER_BYTES)
         if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            raise DataError(f"{location} is UTF-16 text: save it as UTF-8")
+            raise DataError("is UTF-16 text: save it as UTF-8", path=str(location))
         # bytes that are not UTF-8 are replaced here, so that an error below names them
         head = io.StringIO(text.decode("utf-8-sig", "replace"), newline="")
         dialect: dict[str, Any] = (
@@ -144,23 +155,35 @@ class Csv(TextTables):
         try:
             names = next(csv.reader(head, delimiter=delimiter, **dialect), [])
         except csv.Error as error:
-            raise DataError(f"{location} has a header that cannot be read: {error}") from error
+            raise DataError(f"has a header that cannot be read: {error}", path=str(location)) from error
         header_text = "".join(names)
         if not header_text.strip() or "\0" in header_text:
-            raise DataError(f"{location} has no header with column names in its first line")
+            raise DataError("has no header with column names in its first line", path=str(location))
         if "\N{REPLACEMENT CHARACTER}" in header_text:
-            raise DataError(f"{location} is not UTF-8 text: its header is {names}; convert it to UTF-8")
-        return [name.strip() for name in names]
+            raise DataError(
+                f"is not UTF-8 text: its header is {names}; convert it to UTF-8", path=str(location)
+            )
+        # np.savetxt writes the header as a comment
+        return [names[0].removeprefix("#").strip(), *(name.strip() for name in names[1:])]
+
+
+def _read_decimal_point(options: ReadOptions) -> str:
+    point = _read_options(options).get("decimal_point", ".")
+    if point not in (".", ","):
+        raise DataError(f"readOptions.decimal_point is {point!r}: expected '.' or ','")
+    return str(point)
 
 
 def _delimiter_advice(names: Sequence[str], delimiter: str) -> str:
     """Return advice if the header has only one name, and this name contains another delimiter; otherwise ""."""
+    if len(names) != 1:
+        return ""
     candidate = next((char for char in _DELIMITERS if char != delimiter and char in names[0]), None)
-    if len(names) != 1 or candidate is None:
+    if candidate is None:
         return ""
     candidate_text = json.dumps(candidate) if candidate == "\t" else candidate
     return (
-        f"; its header is one name with {candidate!r} in it: if that separates the columns, set "
+        f"its header is one name with {candidate!r} in it: if that separates the columns, set "
         f"readOptions.delimiter (--read-option 'delimiter={candidate_text}')"
     )
 
@@ -216,4 +239,6 @@ def _to_cell_error(error: Exception, names: Sequence[str], num_header_records: i
     reason = _ROW_NUMBER.sub("", re.sub(r"^In CSV column #\d+: ", "", text)).removeprefix("CSV parse error: ")
     reason = reason.replace("CSV conversion error to", "it cannot be converted to")
     hint = "; set its type under `readOptions: {column_types: …}`, or fix it" if column_prefix else ""
+    if _DECIMAL_COMMA.search(reason):
+        hint = "; if the comma is the decimal point, set readOptions.decimal_point to ','"
     return CellError(row, f"{column_prefix}{reason}{hint}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -15,12 +15,13 @@ from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns, obs_leaf, root
 from hindcast.errors import DataError
 from hindcast.formats.columns import infos
-from hindcast.formats.columns.arrays import Arrays, decode_leaves, is_text
+from hindcast.formats.columns.arrays import Arrays, as_plain_table, decode_leaves, is_text
+from hindcast.formats.fitting import fit_shape
 from hindcast.formats.format import ReadOptions
-from hindcast.formats.layout import LEAVE_OUT_ADVICE, CellError, RowError
-from hindcast.formats.rows import Rows
+from hindcast.formats.layout import CellError, RowError
+from hindcast.formats.rows import Rows, Timesteps
 from hindcast.formats.spec import DataSpec, Leaf, describe_array
-from hindcast.formats.tables.episode_rows import flatten_episodes
+from hindcast.formats.tables.episode_rows import StepTable, flatten_episodes
 from hindcast.formats.tables.filters import apply_filter
 from hindcast.formats.tables.json_lines import parse_json_cells
 from hindcast.formats.tables.naming import ROLE_COLUMNS, LeafSource, TablePlan
@@ -68,6 +69,7 @@ def decode_rows(table: pa.Table, first_row: int, context: TableContext) -> Rows 
     """
     path, plan, spec = context.path, context.plan, context.spec
     with locate_errors(path, range(first_row, first_row + len(table))):
+        table = as_plain_table(table)
         step_table = flatten_episodes(table, plan)
     with locate_errors(path):
         table, row = apply_filter(
@@ -75,22 +77,19 @@ def decode_rows(table: pa.Table, first_row: int, context: TableContext) -> Rows 
         )
     if not len(table):
         return None
-    is_last = None
+    step = row
     if step_table is not None:
-        is_last, row = step_table.is_last[row], first_row + step_table.row[row]
+        row = first_row + step_table.row[step]
     with locate_errors(path, row):
-        terminated, truncated = decode_ends(table, plan)
-        if is_last is not None and Columns.EPS_ID not in plan.sources:
-            truncated |= is_last & ~terminated
+        terminated, truncated, is_obs_only = decode_ends(table, plan)
+        if step_table is not None:
+            terminated, truncated = _end_episodes(terminated, truncated, step_table, step)
+            if Columns.EPS_ID not in plan.sources:
+                truncated |= step_table.is_last[step] & ~terminated
+            if step_table.is_obs_only is not None:
+                is_obs_only = step_table.is_obs_only[step]
         table, next_missing = _fill_next_observations(table, plan)
-        columns: dict[str, NDArray[Any]] = {}
-        for name, source in plan.sources.items():
-            is_empty = pa.types.is_null(table.schema.field(source.columns[0]).type)
-            if name not in (*ROLE_COLUMNS, Columns.INFOS) and not is_empty:
-                columns.update(cast_to_spec(_decode_source(table, name, source, context), spec))
-        check_next_observations(columns)
-        if next_missing.any():
-            _zero_missing(columns, next_missing)
+        columns, left_out = _decode_columns(table, context, row)
         _check_rewards(columns)
         is_from_hindcast = bool(spec.leaves)  # then the details in the infos name agent and module
         columns |= {} if is_from_hindcast else decode_agents(table, plan)
@@ -104,8 +103,62 @@ def decode_rows(table: pa.Table, first_row: int, context: TableContext) -> Rows 
             path=path,
             row=row,
             eps_id=decode_episode_ids(table, plan, is_from_hindcast=is_from_hindcast),
-            t=decode_timesteps(table, plan),
+            t=_decode_steps_in_order(table, plan, is_obs_only),
+            is_obs_only=is_obs_only,
+            left_out=left_out,
         )
+
+
+def _end_episodes(terminated: Bool, truncated: Bool, step_table: StepTable, step: I64) -> tuple[Bool, Bool]:
+    """Return the flags of rows with whole episodes, such that those of the end are in the episode's last step.
+
+    Args:
+        terminated: `[R]` flags as decoded; those of an observation after the last step repeat that step's.
+        truncated: `[R]` as `terminated`.
+        step_table: all timesteps.
+        step: `[R]` indices of the timesteps.
+    """
+    is_allowed = np.ones(len(step), dtype=np.bool_)
+    if step_table.has_end_flags:
+        is_allowed &= step_table.is_last[step]
+    if step_table.is_obs_only is not None:
+        is_allowed &= ~np.append(step_table.is_obs_only[1:], False)[step]
+    return terminated & is_allowed, truncated & is_allowed
+
+
+def _decode_columns(table: pa.Table, context: TableContext, row: I64) -> tuple[Arrays, dict[str, str]]:
+    """Decode all columns except roles and infos.
+
+    Args:
+        table: the rows.
+        context: description of the file.
+        row: `[R]` indices of the rows in the file, for messages.
+
+    Returns:
+        The columns, and those that are left out with the reason of each (see `Rows.left_out`).
+    """
+    columns: Arrays = {}
+    left_out: dict[str, str] = {}
+    for name, source in context.plan.sources.items():
+        is_empty = pa.types.is_null(table.schema.field(source.columns[0]).type)
+        if name in (*ROLE_COLUMNS, Columns.INFOS) or is_empty:
+            continue
+        try:
+            columns.update(cast_to_spec(_decode_source(table, name, source, context), context.spec))
+        except (CellError, DataError) as error:
+            if not _can_leave_out(name, context):
+                raise
+            where = f", row {row[error.row]}" if isinstance(error, CellError) else ""
+            left_out[name] = f"{context.path}{where}: {error}"
+    return fit_next_observations(columns), left_out
+
+
+def _decode_steps_in_order(table: pa.Table, plan: TablePlan, is_obs_only: Bool | None) -> Timesteps | None:
+    """Decode the timesteps; those of rows with an observation only, which may repeat the last step's, follow them."""
+    t = decode_timesteps(table, plan)
+    if t is None or is_obs_only is None or plan.last_column is not None:
+        return t
+    return t + is_obs_only.astype(np.int64)
 
 
 @contextmanager
@@ -120,9 +173,10 @@ def locate_errors(path: str, row: Sequence[int] | I64 = ()) -> Iterator[None]:
         yield
     except CellError as error:
         row_index = int(row[error.row]) if error.row < len(row) else error.row
-        raise RowError(f"{path}, row {row_index}: {error}", row_index) from error
+        raise RowError(str(error), path=path, row=row_index) from error
     except DataError as error:
-        raise DataError(f"{path}: {error}") from error
+        error.locate(path=path)
+        raise
 
 
 def _decode_source(table: pa.Table, name: str, source: LeafSource, context: TableContext) -> Arrays:
@@ -143,12 +197,15 @@ def _decode_source(table: pa.Table, name: str, source: LeafSource, context: Tabl
     try:
         return decode_leaves(column, field, name)
     except CellError as error:
-        advice = _REQUIRED_CELL_ADVICE if root(name) in _REQUIRED_COLUMNS else LEAVE_OUT_ADVICE
-        raise CellError(error.row, f"{error}; {advice}") from error
-    except DataError as error:
-        if root(name) in _REQUIRED_COLUMNS:
+        if _can_leave_out(name, context):
             raise
-        raise DataError(f"{error}; {LEAVE_OUT_ADVICE}") from error
+        raise CellError(error.row, f"{error}; {_REQUIRED_CELL_ADVICE}") from error
+
+
+def _can_leave_out(name: str, context: TableContext) -> bool:
+    """Return whether data are read without a column that cannot be read: only if nothing and nobody requires it."""
+    requested_names = {*(context.options.columns or ()), *context.options.schema}
+    return not ({name, root(name)} & {*_REQUIRED_COLUMNS, *requested_names} or context.spec.leaves)
 
 
 def _assemble_vector(table: pa.Table, name: str, source: LeafSource, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -201,28 +258,35 @@ def _decode_infos(table: pa.Table, context: TableContext) -> NDArray[np.object_]
     return texts if is_from_hindcast or texts.any() else None
 
 
-def check_next_observations(columns: dict[str, NDArray[Any]]) -> None:
-    """Check that next observations have the leaves, dtypes and shapes of the observations.
+def fit_next_observations(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return the columns with next observations in the shapes and dtypes of the observations, the wider of two dtypes.
 
     Raises:
-        DataError: they differ.
+        DataError: the leaves differ, or their shapes or kinds (numbers or text).
     """
     next_leaves = {name: column for name, column in columns.items() if root(name) == Columns.NEXT_OBS}
     if not next_leaves:
-        return
+        return columns
     current_leaves = {name: column for name, column in columns.items() if root(name) == Columns.OBS}
     if {obs_leaf(name) for name in next_leaves} != current_leaves.keys():
         raise DataError(
             f"the leaves {sorted(next_leaves)} do not match {sorted(current_leaves)}: new_obs requires the same "
             "leaves as obs"
         )
+    fitted_leaves: dict[str, NDArray[Any]] = {}
     for name, column in next_leaves.items():
         current = current_leaves[obs_leaf(name)]
-        if (column.dtype, column.shape) != (current.dtype, current.shape):
+        fitted = fit_shape(column, current.shape[1:])
+        if fitted is None or (fitted.dtype == object) != (current.dtype == object):
             raise DataError(
                 f"{name!r} is {describe_array(column)} and {obs_leaf(name)!r} is "
                 f"{describe_array(current)}: both must be the same"
             )
+        if fitted.dtype != current.dtype:
+            dtype = np.result_type(fitted, current)
+            fitted, fitted_leaves[obs_leaf(name)] = fitted.astype(dtype), current.astype(dtype)
+        fitted_leaves[name] = fitted
+    return columns | fitted_leaves
 
 
 def cast_to_spec(leaves: Arrays, spec: DataSpec) -> Arrays:
@@ -273,24 +337,29 @@ def _fill_next_observations(table: pa.Table, plan: TablePlan) -> tuple[pa.Table,
             if not column.null_count or pa.types.is_null(column.type):
                 continue
             is_null = column.is_null().to_numpy()
-            if table.column(current_name).type != column.type:
-                raise CellError(
-                    0,
-                    f"{next_name!r} has type {column.type} and {current_name!r} has "
-                    f"{table.column(current_name).type}: expected one type",
-                )
+            current = table.column(current_name)
+            if current.type != column.type:
+                column, current = _cast_to_common_type(column, current, next_name, current_name)
             # take() chooses from the next observations followed by the current ones
-            candidates = pa.chunked_array([*column.chunks, *table.column(current_name).chunks], column.type)
+            candidates = pa.chunked_array([*column.chunks, *current.chunks], column.type)
             rows = np.arange(len(table)) + np.where(is_null, len(table), 0)
             position = table.column_names.index(next_name)
-            table = table.set_column(position, table.schema.field(next_name), candidates.take(pa.array(rows)))
+            field = table.schema.field(next_name).with_type(column.type)
+            table = table.set_column(position, field, candidates.take(pa.array(rows)))
             missing |= is_null
     return table, missing
 
 
-def _zero_missing(columns: Arrays, missing: Bool) -> None:
-    """Set missing next observations, which `_fill_next_observations` has filled, to zero or empty text."""
-    for name, column in columns.items():
-        if root(name) == Columns.NEXT_OBS:
-            columns[name] = np.array(column)
-            columns[name][missing] = "" if column.dtype == object else 0
+def _cast_to_common_type(
+    column: pa.ChunkedArray, current: pa.ChunkedArray, name: str, current_name: str
+) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    """Cast one of two columns to the type of the other, such that no value changes."""
+    for cast in (
+        lambda: (column, current.cast(column.type)),
+        lambda: (column.cast(current.type), current),
+    ):
+        with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return cast()
+    raise CellError(
+        0, f"{name!r} has type {column.type} and {current_name!r} has {current.type}: expected one type"
+    )

@@ -12,13 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hindcast.episodes.block import I64, Bool
-from hindcast.episodes.columns import Columns
+from hindcast.episodes.columns import Columns, root
 from hindcast.formats.layout import LEAVE_OUT_ADVICE, CellError, first_true, refuse_null
-from hindcast.formats.tables.naming import TablePlan
+from hindcast.formats.tables.naming import LeafSource, TablePlan
 from hindcast.formatting import plural
 
-_SINGLE_VALUE_COLUMNS: Final = (Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS, Columns.T)
+_SINGLE_VALUE_COLUMNS: Final = (Columns.REWARDS, Columns.T, Columns.TERMINATEDS, Columns.TRUNCATEDS)
 """Columns with a single value per timestep: a list in them is a whole episode, while other lists may be vectors."""
+_FLAGS: Final = (Columns.TERMINATEDS, Columns.TRUNCATEDS)
 
 
 class StepTable(NamedTuple):
@@ -28,44 +29,83 @@ class StepTable(NamedTuple):
         table: one row for each timestep.
         row: `[R]` index of the row that holds the timestep's episode.
         is_last: `[R]` whether the timestep is the last one of its row.
+        is_obs_only: `[R]` whether the timestep is only the observation after the episode's last step; None if the
+            episodes have as many observations as steps.
+        has_end_flags: whether a row has a single flag, which holds for the end of its episode.
     """
 
     table: pa.Table
     row: I64
     is_last: Bool
+    is_obs_only: Bool | None
+    has_end_flags: bool
 
 
 def flatten_episodes(table: pa.Table, plan: TablePlan) -> StepTable | None:
     """Flatten a table of whole episodes into timesteps; None if its rows are timesteps.
 
-    Rows are episodes if the actions and all columns with a single value per timestep are lists. In a column without
-    lists, a value applies to all timesteps of its row.
+    Rows are episodes if the actions and all columns with a single value per timestep are lists; flags may also be one
+    value for the end of the episode, unless all lists have one item. In another column without lists, a value applies
+    to all timesteps of its row. There may be one observation more than there are steps.
 
     Raises:
         CellError: a list is null, or differs in length from the other lists of its row.
     """
-    single_value_columns = [
-        plan.sources[role].columns[0] for role in _SINGLE_VALUE_COLUMNS if role in plan.sources
-    ]
-    actions = plan.sources.get(Columns.ACTIONS)
-    list_columns = [*single_value_columns, *(actions.columns if actions else ())]
-    if not single_value_columns or not all(_is_list(table.column(name).type) for name in list_columns):
+    roles = [role for role in _SINGLE_VALUE_COLUMNS if role in plan.sources]
+    list_roles = [role for role in roles if _is_list(table.column(plan.sources[role].columns[0]).type)]
+    actions = plan.sources.get(Columns.ACTIONS, LeafSource(()))
+    if not list_roles or not all(_is_list(table.column(name).type) for name in actions.columns):
         return None
-    reference = table.column(single_value_columns[0])
-    refuse_null(reference, single_value_columns[0], ": expected a list")
+    has_end_flags = list_roles != roles
+    if not set(roles) - set(list_roles) <= set(_FLAGS):
+        return None
+    reference_name = plan.sources[list_roles[0]].columns[0]
+    reference = table.column(reference_name)
+    refuse_null(reference, reference_name, ": expected a list")
     lengths = pc.list_value_length(reference).to_numpy().astype(np.int64)
-    row = np.repeat(np.arange(len(table)), lengths)
-    # the slice is for tables without timesteps, which have no last one
-    is_last = np.append(row[1:] != row[:-1], True)[: len(row)]
+    if has_end_flags and (lengths == 1).all():
+        return None
+    obs_columns = [
+        name for leaf, source in plan.sources.items() if root(leaf) == Columns.OBS for name in source.columns
+    ]
+    has_final_obs = bool(obs_columns) and all(
+        _has_one_more(table.column(name), lengths) for name in obs_columns
+    )
+    num_rows = lengths + 1 if has_final_obs else lengths
+    row = np.repeat(np.arange(len(table)), num_rows)
+    step = np.arange(len(row)) - np.repeat(np.cumsum(num_rows) - num_rows, num_rows)
+    # An episode without steps has no last step to which its observation could belong.
+    is_row_kept = np.repeat(lengths > 0, num_rows)
+    row, step = row[is_row_kept], step[is_row_kept]
     columns = {}
     for name in table.column_names:
         column = table.column(name)
-        if _is_list(column.type):
-            _check_lengths(column, name, lengths, single_value_columns[0])
-            columns[name] = pc.list_flatten(column)
-        else:
+        if not _is_list(column.type):
             columns[name] = column.take(pa.array(row))
-    return StepTable(pa.table(columns), row, is_last)
+            continue
+        expected_lengths = lengths
+        if has_final_obs and _has_one_more(column, lengths):
+            expected_lengths = num_rows
+        else:
+            _check_lengths(column, name, lengths, reference_name)
+        starts = np.cumsum(expected_lengths) - expected_lengths
+        index = starts[row] + np.minimum(step, expected_lengths[row] - 1)
+        values = pc.list_flatten(column)
+        columns[name] = values if len(values) == len(index) else values.take(pa.array(index))
+    return StepTable(
+        pa.table(columns),
+        row,
+        step == num_rows[row] - 1,
+        step == lengths[row] if has_final_obs else None,
+        has_end_flags,
+    )
+
+
+def _has_one_more(column: pa.ChunkedArray, lengths: I64) -> bool:
+    """Return whether each row of a column is a list with one item more than there are steps."""
+    if not _is_list(column.type) or column.null_count:
+        return False
+    return bool((pc.list_value_length(column).to_numpy() == lengths + 1).all()) and bool(len(lengths))
 
 
 def _is_list(arrow_type: pa.DataType) -> bool:

@@ -61,6 +61,10 @@ def require_object(value: Any, row: int) -> dict[str, Any]:
     return value
 
 
+_ARRAY_TOKEN: Final = re.compile(r"[\[\]]|[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+_PRINTED_ARRAY: Final = re.compile(rf"\s*\[(?:\s|{_ARRAY_TOKEN.pattern})+\]\s*")
+
+
 def choose_parser(data: bytes) -> Callable[[bytes], Any]:
     """Return a parser that preserves the numbers in `data`: if possible orjson, which is several times as fast."""
     needs_python = b"NaN" in data or b"Infinity" in data or _LONG_INTEGER.search(data) is not None
@@ -107,13 +111,26 @@ def parse_json_cells(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray | No
     is_json = pc.or_(pc.starts_with(trimmed_cells, "["), pc.starts_with(trimmed_cells, "{"))
     if not len(column) or not pc.all(is_json).as_py():
         return None
-    cells = [cell.encode() for cell in column.to_pylist()]
+    texts = column.to_pylist()
+    if all(map(_PRINTED_ARRAY.fullmatch, texts)):
+        texts = list(map(_printed_array_to_json, texts))
+    cells = [text.encode() for text in texts]
     parse = choose_parser(b" ".join(cells))
     try:
         values = [_parse_json(cell, row, parse) for row, cell in enumerate(cells)]
         return pa.chunked_array([_build_column(values, name, None)])
     except CellError as error:
         raise CellError(error.row, f"{name!r} begins like JSON but cannot be read: {error}") from error
+
+
+def _printed_array_to_json(text: str) -> str:
+    """Convert an array that NumPy printed, such as `[ 0.5 -1.  2e-05]`, to JSON."""
+    tokens: list[str] = []
+    for token in _ARRAY_TOKEN.findall(text):
+        if tokens and tokens[-1] != "[" and token != "]":
+            tokens.append(",")
+        tokens.append(token if token in "[]" or token.lstrip("-").isdigit() else repr(float(token)))
+    return "".join(tokens)
 
 
 def _parse_json(text: bytes, row: int, parse: Callable[[bytes], Any], advice: str = "") -> Any:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 
 from hindcast.errors import DataError
-from hindcast.formats.format import ReadOptions
+from hindcast.formats.format import NoRowsError, ReadOptions
 from hindcast.formats.layout import CellError
 from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.decoding import locate_errors
@@ -23,6 +24,7 @@ from hindcast.storage.location import Location
 _SUFFIXES: Final = (".json", ".jsonl", ".ndjson")
 _CHUNK_ROWS: Final = 1 << 15
 _HEAD_BYTES: Final = 4096
+_DOCUMENT: Final = re.compile(rb'\s*\{\s*"[^"]*"\s*:\s*\[\s*\{')
 _FIRST_OBJECT_BYTES: Final = 1 << 20
 
 
@@ -71,12 +73,14 @@ class Json(TextTables):
             first_object, _ = json.JSONDecoder().raw_decode(text.lstrip())
         except (ValueError, RecursionError):
             return ()
-        return list(first_object) if isinstance(first_object, dict) else ()
+        if not isinstance(first_object, dict):
+            return ()
+        return list(_unwrap_rows(first_object)[0]) if _is_array(location) else list(first_object)
 
     def parse(self, data: Any, extent: TextExtent, options: ReadOptions) -> pa.Table:
         """See `TextTables.parse`."""
         rows = parse_lines(data) if isinstance(data, bytes) else data
-        # pandas.DataFrame.to_json writes such a file by default
+        # pandas.DataFrame.to_json writes such a file by default; lists are a whole episode
         if len(rows) == 1 and len(rows[0]) > 1 and all(map(_is_column, rows[0].values())):
             raise CellError(
                 0, "it holds columns, not rows: write one object for each row (pandas: orient='records')"
@@ -85,14 +89,30 @@ class Json(TextTables):
 
 
 def _is_column(value: Any) -> bool:
-    """Return whether a value may be a whole column: a list, or an object with row numbers as keys."""
-    return isinstance(value, list) or (
-        isinstance(value, dict) and bool(value) and all(map(str.isdigit, value))
-    )
+    """Return whether a value may be a whole column: an object with row numbers as keys."""
+    return isinstance(value, dict) and bool(value) and all(map(str.isdigit, value))
 
 
 def _is_array(location: Location) -> bool:
-    return _read_first_character(location) == b"["
+    """Return whether the file is one list of objects, or one object with such a list alone (`{"episodes": [{…`)."""
+    if _read_first_character(location) == b"[":
+        return True
+    if _DOCUMENT.match(read_head(location, _HEAD_BYTES).removeprefix(BOM)) is None:
+        return False
+    with open_text(location) as stream:
+        data = bytes(stream.read()).removeprefix(BOM)
+    try:
+        return len(choose_parser(data)(data)) == 1
+    except (ValueError, RecursionError):  # objects on lines
+        return False
+
+
+def _unwrap_rows(document: Any) -> Any:
+    """Return the rows of a document: a list, or an object with a list alone."""
+    if not isinstance(document, dict) or len(document) != 1:
+        return [document] if isinstance(document, dict) else document
+    (value,) = document.values()
+    return value if isinstance(value, list) and value and isinstance(value[0], dict) else [document]
 
 
 def _read_first_character(location: Location) -> bytes:
@@ -104,10 +124,10 @@ def _read_array(location: Location) -> list[dict[str, Any]]:
     with open_text(location) as stream:
         data = bytes(stream.read()).removeprefix(BOM)
     try:
-        rows = choose_parser(data)(data)
+        rows = _unwrap_rows(choose_parser(data)(data))
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{location} is not JSON: {error}") from error
+        raise DataError(f"is not JSON: {error}", path=str(location)) from error
     if not rows:
-        raise DataError(f"{location} holds no rows: delete it, or leave it out of the paths")
+        raise NoRowsError(location)
     with locate_errors(str(location)):
         return [require_object(value, row) for row, value in enumerate(rows)]

@@ -7,7 +7,7 @@ import fnmatch
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from hindcast.episodes.columns import SEPARATOR, Columns, next_leaf, root
@@ -38,6 +38,15 @@ ALIASES: Final[dict[str, tuple[str, ...]]] = {
     Columns.MODULE_ID: (),
 }
 """Hindcast's column -> other names by which it is recognised."""
+_LEROBOT_COLUMNS: Final = {
+    Columns.OBS: "observation.state",
+    Columns.ACTIONS: "action",
+    Columns.REWARDS: "next.reward",
+    DONE_NAMES[0]: "next.done",
+    Columns.EPS_ID: "episode_index",
+    Columns.T: "frame_index",
+}
+"""Hindcast's column -> its name in the datasets of LeRobot."""
 _VECTOR_COLUMNS: Final = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS)
 _REQUIRED_COLUMNS: Final = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
 _REWARD_ADVICE: Final = ", or read `columns: [obs, actions]` alone, which is enough for BC"
@@ -51,6 +60,7 @@ ROLE_COLUMNS: Final = (
     Columns.MODULE_ID,
 )
 _SINGLE_COLUMNS: Final = (*ROLE_COLUMNS, Columns.REWARDS, Columns.INFOS)
+_RLDS_FLAGS: Final = frozenset({"is_last", "is_terminal"})
 _INDEXED_NAME: Final = re.compile(r"(?P<stem>.+)\[(?P<index>\d+(?:,\d+)*)\]")
 _GLOB_CHARACTERS: Final = re.compile(r"[*?]")
 
@@ -75,6 +85,8 @@ class TablePlan:
     Attributes:
         sources: Hindcast's name of a leaf or column -> source columns.
         done_column: source column of a flag that ends episodes but does not say why; None if there is no such flag.
+        last_column: source column of RLDS's `is_last`, which marks rows that hold only the observation after their
+            episode's last timestep; None without it.
         end_infos: source column of infos that may give the reason; None without `done_column` or infos.
         skipped_columns: source columns that are not read because other columns replace them.
     """
@@ -83,12 +95,13 @@ class TablePlan:
     done_column: str | None
     end_infos: str | None
     skipped_columns: tuple[str, ...]
+    last_column: str | None = None
 
     @property
     def columns(self) -> list[str]:
         """Source columns to read."""
         names = [name for source in self.sources.values() for name in source.columns]
-        return list(dict.fromkeys([*names, *([self.end_infos] if self.end_infos else [])]))
+        return list(dict.fromkeys([*names, *filter(None, (self.end_infos, self.last_column))]))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -99,6 +112,11 @@ class TablePlan:
             notes.append(
                 f"{self.done_column!r} does not say why an episode ends: its ends are read as "
                 f"terminated{unless}"
+            )
+        if self.last_column is not None:
+            notes.append(
+                f"rows with {self.last_column!r} hold the observation after an episode's last step, as in RLDS; their "
+                "actions and rewards are not read"
             )
         if self.skipped_columns:
             notes.append(
@@ -120,6 +138,9 @@ def plan_columns(names: Sequence[str], options: ReadOptions, empty_leaves: Colle
     """
     names = [*names, *(key for key in options.keys if key not in names)]
     table = _Table(names)
+    if _LEROBOT_COLUMNS[Columns.OBS] in names:
+        defaults = {column: name for column, name in _LEROBOT_COLUMNS.items() if name in names}
+        options = replace(options, schema={**_without_columns(defaults, options.schema), **options.schema})
     schema = {
         Columns.TERMINATEDS if column in DONE_NAMES else column: source_name
         for column, source_name in options.schema.items()
@@ -137,12 +158,22 @@ def plan_columns(names: Sequence[str], options: ReadOptions, empty_leaves: Colle
             else:
                 sources[stem] = source
     done_column, end_infos = _find_done_column(sources, options)
+    last_column = _find_last_column(sources)
     sources = _select_sources(sources, options.columns)
     _check_required({*sources, *empty_leaves}, options.columns, names)
     ignored_names = NON_OUTPUT_COLUMNS - set(DONE_NAMES) - ALIASES.keys()
     return TablePlan(
-        sources, done_column, end_infos, tuple(name for name in skipped_names if name not in ignored_names)
+        sources,
+        done_column,
+        end_infos,
+        tuple(name for name in skipped_names if name not in ignored_names),
+        last_column,
     )
+
+
+def _without_columns(schema: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
+    """Return the entries of a schema for other columns than those of `names`."""
+    return {column: name for column, name in schema.items() if column not in set(map(root, names))}
 
 
 def suggest_name(name: str, names: Collection[str]) -> str:
@@ -312,6 +343,17 @@ def _find_done_column(sources: dict[str, LeafSource], options: ReadOptions) -> t
         return None, None
     info_source = sources.get(Columns.INFOS)
     return done_source.columns[0], None if info_source is None else info_source.columns[0]
+
+
+def _find_last_column(sources: dict[str, LeafSource]) -> str | None:
+    """Return `last_column` of the plan; its flags, and the discount that goes with them, are removed from `sources`."""
+    if sources.keys() & {Columns.TERMINATEDS, Columns.TRUNCATEDS} or not sources.keys() >= _RLDS_FLAGS:
+        return None
+    sources[Columns.TERMINATEDS] = sources["is_terminal"]
+    last_column = sources["is_last"].columns[0]
+    for name in (*_RLDS_FLAGS, "is_first", "discount"):
+        sources.pop(name, None)
+    return last_column
 
 
 def _select_sources(sources: dict[str, LeafSource], columns: Sequence[str] | None) -> dict[str, LeafSource]:

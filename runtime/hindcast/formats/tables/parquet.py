@@ -16,9 +16,9 @@ from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
 from hindcast.formats.columns.infos import clear_repeated_infos
 from hindcast.formats.columns.layout import COLUMNS_LAYOUT
-from hindcast.formats.format import PIECE_BYTES, Format, Piece, ReadOptions
+from hindcast.formats.format import PIECE_BYTES, Format, NoRowsError, Piece, ReadOptions
 from hindcast.formats.parquet.description import read_description, read_index
-from hindcast.formats.parquet.opening import compute_fingerprint, damage_message, open_parquet
+from hindcast.formats.parquet.opening import compute_fingerprint, describe_damage, open_parquet
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.decoding import TableContext, decode_rows, locate_errors
@@ -72,7 +72,7 @@ class Parquet(Format):
             group_rows = [metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
             matching_groups = _find_matching_groups(location, file, options)
         if not sum(group_rows):
-            raise DataError(f"{location} holds no rows: delete it, or leave it out of the paths")
+            raise NoRowsError(location)
         first_rows = np.cumsum([0, *group_rows]).tolist()
         return [
             Piece(location, sum(sizes[i] for i in groups), _RowGroupRange(groups, first_rows[groups[0]]))
@@ -150,16 +150,16 @@ def _check_file(location: Location, file: pq.ParquetFile) -> None:
     description = read_description(file.schema_arrow)
     if description is not None and description.layout != COLUMNS_LAYOUT:
         raise DataError(
-            f"{location} holds complete episodes, one per row: leave `format` out, and name tables of timesteps in a "
-            "separate input"
+            "holds complete episodes, one per row: leave `format` out, and name tables of timesteps in a "
+            "separate input",
+            path=str(location),
         )
     metadata = file.metadata
     num_rows = sum(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
     if num_rows != metadata.num_rows:
         raise DataError(
-            damage_message(
-                str(location), f"{plural(num_rows, 'row')}, but its footer says {metadata.num_rows}"
-            )
+            describe_damage(f"{plural(num_rows, 'row')}, but its footer says {metadata.num_rows}"),
+            path=str(location),
         )
 
 

@@ -31,7 +31,8 @@ def read_recorded_spec(location: Location, layout: str) -> DataSpec:
     size = location.info().size
     if size != entry.bytes:
         raise DataError(
-            f"{location} has {size} bytes, but was recorded with {entry.bytes}: copy it again or record again"
+            f"has {size} bytes, but was recorded with {entry.bytes}: copy it again or record again",
+            path=str(location),
         )
     return manifest.data_spec
 

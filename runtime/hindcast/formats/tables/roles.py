@@ -27,29 +27,36 @@ _NESTED_ADVICE: Final = "if a row is a whole episode, actions, rewards, flags an
 _FLAG_ADVICE: Final = "expected true or false; fix it, or name another column under `schema`"
 
 
-def decode_ends(table: pa.Table, plan: TablePlan) -> tuple[Bool, Bool]:
+def decode_ends(table: pa.Table, plan: TablePlan) -> tuple[Bool, Bool, Bool | None]:
     """Decode whether the environment ended the episode with each row, `[R]`, and whether it was cut off there, `[R]`.
 
-    In logs of Gym's older interface one flag marks both ends, and the info says whether a time limit was reached.
+    The third result is `Rows.is_obs_only`. In logs of Gym's older interface one flag marks both ends, and the info says
+    whether a time limit was reached.
 
     Raises:
         CellError: a flag is null, or neither true nor false; an info is not JSON.
     """
     is_done = _decode_flags(table, plan, Columns.TERMINATEDS)
     is_truncated = _decode_flags(table, plan, Columns.TRUNCATEDS)
+    if plan.last_column is not None:
+        is_last = _decode_flag_column(table, plan.last_column)
+        return is_done & is_last, is_last & ~is_done, is_last
     if plan.end_infos is None:
-        return is_done, is_truncated
+        return is_done, is_truncated, None
     infos = table.column(plan.end_infos)
     for row in np.flatnonzero(is_done).tolist():
         is_truncated[row] = _is_time_limit(infos[row].as_py(), row)
-    return is_done & ~is_truncated, is_truncated
+    return is_done & ~is_truncated, is_truncated, None
 
 
 def _decode_flags(table: pa.Table, plan: TablePlan, role: str) -> Bool:
     source = plan.sources.get(role)
     if source is None:
         return np.zeros(len(table), dtype=np.bool_)
-    name = source.columns[0]
+    return _decode_flag_column(table, source.columns[0])
+
+
+def _decode_flag_column(table: pa.Table, name: str) -> Bool:
     column = table.column(name)
     refuse_null(column, name, f": {_FLAG_ADVICE}")
     if pa.types.is_boolean(column.type):
@@ -133,6 +140,9 @@ def decode_timesteps(table: pa.Table, plan: TablePlan) -> Timesteps | None:
     refuse_null(column, name, ": expected a whole number or a time")
     if is_text(column.type):
         column = _parse_times(column, name)
+    if pa.types.is_duration(column.type) or pa.types.is_time(column.type):
+        count = column.cast(pa.int32()) if pa.types.is_time32(column.type) else column
+        column = count.cast(pa.int64()).cast(pa.timestamp(column.type.unit))
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
         return column.to_numpy()
     return _to_integers(column, name)

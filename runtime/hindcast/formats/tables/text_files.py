@@ -55,7 +55,9 @@ def open_text(location: Location) -> Iterator[Any]:
         try:
             yield gzip.GzipFile(fileobj=stream)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise DataError(f"{location} is damaged ({error}): copy it again from its source") from error
+            raise DataError(
+                f"is damaged ({error}): copy it again from its source", path=str(location)
+            ) from error
 
 
 def is_gzip(location: Location) -> bool:
@@ -104,8 +106,9 @@ def read_chunks(location: Location, quote: bytes | None = None) -> Iterator[tupl
             if not chunk and text[ends[-1] + 1 if len(ends) else 0 :].strip():
                 if quote is not None and text.count(quote) % 2:
                     raise DataError(
-                        f"{location} has an unmatched quote ({quote.decode()}): double the quotes within "
-                        "text, or set `quote_char: false` under `readOptions`"
+                        f"has an unmatched quote ({quote.decode()}): double the quotes within "
+                        "text, or set `quote_char: false` under `readOptions`",
+                        path=str(location),
                     )
                 ends = np.append(ends, len(text) - 1)
             if len(ends):
@@ -114,8 +117,9 @@ def read_chunks(location: Location, quote: bytes | None = None) -> Iterator[tupl
                 text, start, first_record = text[num_bytes:], start + num_bytes, first_record + num_records
             elif len(text) > _MAX_RECORD_BYTES:
                 raise DataError(
-                    f"{location} has no line end within {_MAX_RECORD_BYTES >> 20} MiB: "
-                    "it is not text with one record per line"
+                    f"has no line end within {_MAX_RECORD_BYTES >> 20} MiB: "
+                    "it is not text with one record per line",
+                    path=str(location),
                 )
 
 

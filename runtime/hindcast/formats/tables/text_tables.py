@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from hindcast.episodes.columns import Columns, obs_leaf, root
 from hindcast.errors import DataError
-from hindcast.formats.format import Format, Piece, ReadOptions
+from hindcast.formats.format import Format, NoRowsError, Piece, ReadOptions
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.formats.tables import text_files
@@ -29,6 +29,9 @@ from hindcast.formats.tables.recorded_spec import (
 from hindcast.formats.tables.text_files import Span, is_gzip, read_chunks, read_span
 from hindcast.formatting import plural
 from hindcast.storage.location import Location
+
+_MAX_HEADER_ONLY_BYTES = 4096
+"""Size up to which a file is read in advance to learn whether it has rows."""
 
 Types = Mapping[str, pa.DataType]
 
@@ -107,8 +110,12 @@ class TextTables(Format):
         """See `Format.list_pieces`."""
         size = location.info().size
         if not size:
-            raise DataError(f"{location} is empty (0 bytes): delete it, or leave it out of the paths")
+            raise NoRowsError(location)
         extent = self.inspect(location, read_recorded_spec(location, self.name), options)
+        if size <= _MAX_HEADER_ONLY_BYTES:
+            num_records = sum(span.num_records for span, _ in self.read_chunks(location, options))
+            if num_records <= extent.num_header_records:
+                raise NoRowsError(location)
         if size <= text_files.CHUNK_BYTES or self.is_unsplittable(location):
             return [Piece(location, size, extent)]
         # Pieces are parsed in parallel. A piece's first record and its index follow only from all bytes before it (a
@@ -159,7 +166,6 @@ class TextTables(Format):
                 next(self._iter_tables(location, extent._replace(span=extent.first_span), options), None)
             if extent.first_extent:
                 extent = extent.first_extent[0]
-        is_empty = True
         for span, data in chunks:
             num_header_records = extent.num_header_records if span.first_record == 0 else 0
             first_row = span.first_record + num_header_records - extent.num_header_records
@@ -179,9 +185,6 @@ class TextTables(Format):
             if extent.first_span is not None and not extent.first_extent:
                 extent.first_extent.append(extent._replace(first_extent=[]))
             yield table, plan, first_row
-            is_empty = False
-        if is_empty and extent.span is None and not self.is_unsplittable(location):
-            raise DataError(f"{location} holds no rows: delete it, or leave it out of the paths")
 
 
 def _add_types(extent: TextExtent, table: pa.Table) -> TextExtent:

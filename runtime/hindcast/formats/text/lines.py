@@ -98,6 +98,8 @@ def encode_number_cells(
         non_finite: texts of NaN and infinities.
         has_brackets: whether a cell has the brackets of its list; False requires `[S]` or `[S, n]`.
     """
+    if not len(values):
+        return pa.array([], pa.large_binary())
     text = np.frombuffer(array_to_json(values, non_finite), np.uint8)[1:-1]
     if values.ndim == 1:
         commas = np.flatnonzero(text == ord(","))

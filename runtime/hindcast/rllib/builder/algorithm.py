@@ -7,11 +7,12 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from hindcast.algorithms import build
-from hindcast.errors import DataError, SpecError
+from hindcast.errors import DataError, Problem, SpecError
 from hindcast.learn.checkpoint import find_checkpoint
 from hindcast.models.policy import Policy
 from hindcast.models.rl_module import RLModule
@@ -31,7 +32,7 @@ from hindcast.rllib.builder.checkpoints import (
 )
 from hindcast.rllib.builder.evaluation_recording import EvaluationRecording
 from hindcast.rllib.builder.option_names import UnknownName
-from hindcast.rllib.builder.options import option_names_in_errors, use_option_names
+from hindcast.rllib.builder.options import DATA_MENTIONS, option_names_in_errors, use_option_names
 from hindcast.rllib.builder.resources import BuildPlan
 from hindcast.rllib.builder.training_recording import TrainingRecording
 from hindcast.rllib.runner_groups import EnvRunnerGroup, LearnerGroup, LocalEnvRunner
@@ -43,7 +44,7 @@ from hindcast.run.stop_criteria import add_evaluation
 from hindcast.run.training.live_source import find_episode_players
 from hindcast.run.training.offline_trainer import make_offline_trainer
 from hindcast.run.training.online_trainer import make_online_trainer
-from hindcast.run.training.trainer import Trainer, make_policy_and_learner, notes_on_policy
+from hindcast.run.training.trainer import Trainer, build_networks, notes_on_policy
 from hindcast.run.training.warm_start import load_initial_policy
 from hindcast.storage.location import resolve
 
@@ -72,13 +73,6 @@ _REMOVED_ATTRIBUTES: Final = {
 """Attributes of RLlib's algorithms that do not exist here -> what to use instead."""
 
 _ONLY_EVALUATIONS_NOTE = "output: only evaluate() adds episodes to the dataset; train() records none"
-_VF_SHARE_LAYERS_PREFIX = "spec.model.vfShareLayers "
-"""Prefix of notes on vfShareLayers, which `DefaultModelConfig` sets even if the user did not."""
-_CONV_FILTERS_PREFIX, _CONV_PADDING_PREFIX = "spec.model.convFilters ", "spec.model.convPadding "
-"""Prefixes of the notes on `conv_filters` and on the padding that is derived from them.
-
-The second note would only repeat the reason of the first one, so it is dropped.
-"""
 _ONLY_EXPERIENCE_NOTE = (
     "output: train() records the episodes that the policy learns from; evaluate() adds none"
 )
@@ -416,8 +410,8 @@ class RunningAlgorithm:
         self._trainer = _make_trainer(plan, self._reporter)
         # Evaluation processes use CPUs, which torch's threads must leave to them.
         self._trainer.num_busy_processors = self._evaluations.num_processes if self._evaluations else 0
-        for note in _drop_notes_on_derived_fields(self._trainer.notes):
-            self._add_note(note)
+        for message in map(_name_options, _drop_notes_on_derived_fields(self._trainer.notes)):
+            self._add_note(message)
         if plan.training is None or plan.is_online:
             self._warm_start(plan.initial_checkpoint)
         else:
@@ -433,7 +427,8 @@ class RunningAlgorithm:
         try:
             self._load_policy(path)
         except DataError as error:
-            raise DataError(f"initial_checkpoint: {error}") from error
+            error.locate(("initial_checkpoint",))
+            raise
 
     def _load_policy(self, path: str | Path) -> None:
         """Load a checkpoint's policy, and copy its weights to the target networks."""
@@ -479,16 +474,20 @@ class RunningAlgorithm:
             self._add_note(message)
 
     def _add_note(self, message: str) -> None:
-        message = use_option_names(message)
         self.notes.append(message)
         _LOG.warning(message)
 
 
-def _drop_notes_on_derived_fields(notes: Sequence[str]) -> list[str]:
-    """Return the notes without those on fields that the user did not set: they follow from other fields."""
-    has_filters = any(note.startswith(_CONV_FILTERS_PREFIX) for note in notes)
-    prefixes = (_VF_SHARE_LAYERS_PREFIX, _CONV_PADDING_PREFIX) if has_filters else (_VF_SHARE_LAYERS_PREFIX,)
-    return [note for note in notes if not note.startswith(prefixes)]
+def _name_options(note: Problem) -> str:
+    return str(use_option_names(replace(note, mentions=(*note.mentions, *DATA_MENTIONS))))
+
+
+def _drop_notes_on_derived_fields(notes: Sequence[Problem]) -> list[Problem]:
+    """Return the notes without those on fields that the user did not set."""
+    fields = {"vfShareLayers"}  # `DefaultModelConfig` sets it
+    if any(note.field[-1:] == ("convFilters",) for note in notes):
+        fields.add("convPadding")  # derived from the filters; its note would repeat the reason
+    return [note for note in notes if fields.isdisjoint(note.field)]
 
 
 def _make_trainer(plan: BuildPlan, reporter: Reporter) -> Trainer:
@@ -496,7 +495,8 @@ def _make_trainer(plan: BuildPlan, reporter: Reporter) -> Trainer:
         assert plan.recording is not None
         environment, seed = plan.recording.spec.environment, plan.recording.spec.seed
         algorithm, spaces = build(plan.algorithm, plan.config), environment_spaces(environment)
-        policy, learner = make_policy_and_learner(algorithm, spaces, plan.model, environment, seed=seed)
+        networks = build_networks(algorithm, spaces, plan.model, environment, seed=seed)
+        policy, learner = networks.make_policy_and_learner()
         return Trainer(plan.algorithm, policy, learner, None, notes=notes_on_policy(policy, plan.model))
     if plan.is_online:
         return make_online_trainer(plan.training, plan.training.spec, plan.num_envs)
@@ -514,4 +514,4 @@ class _NoteReporter(Reporter):
         self._add_note = add_note
 
     def note(self, resource: str, message: str) -> None:  # noqa: ARG002
-        self._add_note(message)
+        self._add_note(_name_options(Problem((), message)))

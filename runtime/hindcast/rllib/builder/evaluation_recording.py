@@ -86,7 +86,7 @@ class EvaluationRecording(GrowingDataset):
         self._save_changed_policy(policy)
         # The policy is saved first: runners in other processes load it.
         if self._workers is None:
-            self._recorded_task = self._make_task(self._module)
+            self._recorded_task = self._make_task(self._load_actor(self._module))
             num_runners, note = LOCAL.replicas(self._spec.runners.replicas, "evaluation runners")
             if note:
                 self._reporter.note(self._name, note)

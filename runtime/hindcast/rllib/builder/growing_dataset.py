@@ -43,7 +43,9 @@ class GrowingDataset(RecordingRun):
         """Write the manifest, which completes the dataset until episodes are added."""
         try:
             if self._recorded_task is not None and self._commits_made:
-                manifest = self._make_manifest(self._recorded_task, self._module, self._commits_made)
+                manifest = self._make_manifest(
+                    self._recorded_task, self._load_actor(self._module), self._commits_made
+                )
                 # The policy changed between calls, so one digest does not describe all episodes.
                 if len(self._policy_digests) > 1:
                     manifest = manifest.model_copy(

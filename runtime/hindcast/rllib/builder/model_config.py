@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from hindcast.api.sentences import nearest
-from hindcast.errors import SpecError
+from hindcast.errors import Problem, SpecError
 from hindcast.rllib.builder.options import MODEL, OPTIONS, use_option_names
 
 Initializer = str | Callable[..., Any] | None
@@ -130,13 +130,13 @@ def model_fields(config: DefaultModelConfig | Mapping[str, Any]) -> dict[str, An
 
 
 def replaced_model_fields(
-    config: DefaultModelConfig | Mapping[str, Any], reason_by_field: Mapping[str, str]
+    config: DefaultModelConfig | Mapping[str, Any], reason_by_field: Mapping[str, Problem]
 ) -> list[str]:
     """Return a note, `<field>: <reason>`, for each field whose value is replaced or has no effect.
 
     Args:
         config: the model config.
-        reason_by_field: field of the resource that has no effect -> the reason.
+        reason_by_field: field of the resource that has no effect -> the note on it.
     """
     options, notes = model_config_to_dict(config), []
     if options.get("head_fcnet_hiddens") and "head_fcnet_activation" in options:
@@ -151,7 +151,7 @@ def replaced_model_fields(
         if name.endswith(_KWARGS_SUFFIX) and value and options.get(name.removesuffix(_KWARGS_SUFFIX)) is None
     ]
     return notes + [
-        f"{name}: {use_option_names(reason_by_field[field])}"
+        f"{name}: {use_option_names(reason_by_field[field]).text}"
         for name, option in OPTIONS[MODEL].items()
         if name in options
         and (field := option.training) in reason_by_field
@@ -169,12 +169,12 @@ def _convert_field(name: str, value: Any, options: Mapping[str, Any]) -> Any:
         arguments = options.get(f"{name}{_KWARGS_SUFFIX}")
         return {"name": value, "kwargs": arguments} if value is not None and arguments else value
     if name in ("fcnet_activation", "conv_activation"):
-        return _ACTIVATIONS.get(value, value)
+        return _ACTIVATIONS.get(value, value) if isinstance(value, str) else value
     if name == "observation_filter":
         return convert_observation_filter(value)
     if name == "use_lstm":
         return "lstm" if value else "none"
-    if name == "conv_filters" and value is not None:
+    if name == "conv_filters" and _is_list_of_layers(value):
         return [[_to_square_size(size) for size in layer[:3]] for layer in value]
     return value
 
@@ -189,7 +189,7 @@ def _padding_field(options: Mapping[str, Any]) -> dict[str, Any]:
     Empty without filters, or if `conv_padding` is set. All layers must have the same padding.
     """
     filters = options.get("conv_filters")
-    if not filters or options.get("conv_padding") is not None:
+    if not filters or not _is_list_of_layers(filters) or options.get("conv_padding") is not None:
         return {}
     paddings = {layer[3] if len(layer) > 3 else "same" for layer in filters}
     if len(paddings) > 1:
@@ -198,6 +198,11 @@ def _padding_field(options: Mapping[str, Any]) -> dict[str, Any]:
             "all layers must use the same padding."
         )
     return {"convPadding": paddings.pop()}
+
+
+def _is_list_of_layers(filters: Any) -> bool:
+    """Return False for a value that is not `conv_filters`, which `ModelSpec` refuses."""
+    return isinstance(filters, list | tuple) and all(isinstance(layer, list | tuple) for layer in filters)
 
 
 def _to_square_size(size: Any) -> Any:

@@ -10,7 +10,7 @@ import orjson
 
 from hindcast.api.model import ModelSpec
 from hindcast.api.sentences import nearest
-from hindcast.errors import SpecError
+from hindcast.errors import Problem, SpecError
 from hindcast.names import DEFAULT_MODULE_ID
 from hindcast.rllib.builder.model_config import DefaultModelConfig, model_fields, replaced_model_fields
 from hindcast.rllib.builder.options import MODULE, OPTIONS
@@ -164,7 +164,7 @@ def module_fields(spec: ModuleSpecLike) -> dict[str, Any]:
     return section | sequence_length | {"moduleOptions": options}
 
 
-def replaced_module_fields(spec: ModuleSpecLike, reason_by_field: Mapping[str, str]) -> list[str]:
+def replaced_module_fields(spec: ModuleSpecLike, reason_by_field: Mapping[str, Problem]) -> list[str]:
     """Return a note for each field whose value is replaced or has no effect; see `replaced_model_fields`."""
     spec_fields = spec_to_dict(spec)
     config = spec_fields.get("model_config")

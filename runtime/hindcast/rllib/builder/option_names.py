@@ -98,7 +98,7 @@ def find_default(algorithm: str | None, name: str) -> Any:
     try:
         check_name(algorithm, find_method(algorithm, name), name, None)
     except SpecError as error:
-        raise UnknownName(str(error)) from None
+        raise UnknownName.of(error.problems) from None
     return find_schema(algorithm, name).get("default") if algorithm in schemas() else None
 
 

@@ -8,11 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic.alias_generators import to_camel
+from pydantic import BaseModel
+from pydantic.alias_generators import to_camel, to_snake
 
 from hindcast.api.base import find_non_json, to_yaml_types
 from hindcast.api.environment import NamedCall
 from hindcast.api.formats import format_traits
+from hindcast.api.input import PrepareSpec, Sampler
 from hindcast.api.sentences import nearest
 from hindcast.errors import SpecError
 from hindcast.rllib.batch_io.tables import TableInput
@@ -163,7 +165,7 @@ def output_path(options: Options) -> str:
         raise SpecError(f"output is {path!r}, expected one path: a recording writes to one folder.")
     if path == "logdir":
         raise SpecError('output is "logdir", which does not exist here: name the folder of the dataset.')
-    return _add_scheme(path, options.get("output_filesystem"))
+    return _add_scheme(path, "output_filesystem", options)
 
 
 def is_filesystem(value: Any) -> bool:
@@ -215,15 +217,15 @@ def _input_entry(path: Any, options: Options, common_fields: Options) -> dict[st
             "since a resource cannot contain them: write its batches to a folder (JsonWriter), and name that folder."
         )
     fields = {name: value for name, value in common_fields.items() if name != "sampler"}
-    return {"path": _add_scheme(path, options.get("input_filesystem")), **fields}
+    return {"path": _add_scheme(path, "input_filesystem", options), **fields}
 
 
-def _add_scheme(path: Any, filesystem: Any) -> str:
-    """Return a path with the scheme of the file system.
+def _add_scheme(path: Any, option: str, options: Options) -> str:
+    """Return a path with the scheme of the file system that an option names.
 
     A file system object replaces the path's own scheme; a name such as "s3" only applies to a path without a scheme.
     """
-    text = str(path)
+    text, filesystem = str(path), options.get(option)
     if is_filesystem(filesystem):
         from hindcast.storage.user_files import register_filesystem
 
@@ -232,7 +234,7 @@ def _add_scheme(path: Any, filesystem: Any) -> str:
         return text
     if not isinstance(filesystem, str) or filesystem not in _URI_SCHEMES:
         raise SpecError(
-            f"the file system is {filesystem!r}: put it in the path, as in s3://bucket/folder, or set one of "
+            f"{option} is {filesystem!r}: put it in the path, as in s3://bucket/folder, or set one of "
             f"{', '.join(_URI_SCHEMES)}, a pyarrow.fs.FileSystem, an fsspec file system, or a store of obstore."
         )
     return _URI_SCHEMES[filesystem] + text.lstrip("/")
@@ -270,9 +272,11 @@ def _convert_data_workers(options: Any) -> dict[str, Any]:
     return workers
 
 
-def _to_camel_section(option: str, options: Any) -> dict[str, Any]:
+def _to_camel_section(option: str, section: type[BaseModel], options: Any) -> dict[str, Any]:
     """Convert a dictionary of fields in snake case to a section of a resource."""
-    return {to_camel(str(name)): value for name, value in require_mapping(option, options).items()}
+    fields = {to_snake(str(name)): value for name, value in require_mapping(option, options).items()}
+    _check_names(option, fields, tuple(section.model_fields))
+    return {to_camel(name): value for name, value in fields.items()}
 
 
 def _convert_replay_buffer(options: Any) -> dict[str, Any]:
@@ -424,8 +428,8 @@ CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "input_read_method_kwargs": _convert_read_kwargs,
     "input_read_sample_batches": lambda value: "SampleBatch" if value else None,
     "map_batches_kwargs": _convert_data_workers,
-    "sampler": partial(_to_camel_section, "sampler"),
-    "input_prepare": partial(_to_camel_section, "input_prepare"),
+    "sampler": partial(_to_camel_section, "sampler", Sampler),
+    "input_prepare": partial(_to_camel_section, "input_prepare", PrepareSpec),
     "replay_buffer_config": _convert_replay_buffer,
     "materialize_data": _to_residency,
     "materialize_mapped_data": _to_residency,

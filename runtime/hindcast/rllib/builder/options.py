@@ -7,18 +7,18 @@ replacement) or *refused* (there is no equivalent).
 from __future__ import annotations
 
 import keyword
-import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.resources import files
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 from pydantic.alias_generators import to_camel, to_snake
 
 from hindcast.api.input import PrepareSpec
 from hindcast.api.options import is_custom
-from hindcast.errors import UserError
+from hindcast.errors import DataError, Problem, Steps, UserError, format_path, parse_path
 
 Kind = Literal["mapped", "replaced", "refused"]
 
@@ -53,14 +53,27 @@ class Option(NamedTuple):
 
 MODEL: Final = "DefaultModelConfig"
 MODULE: Final = "RLModuleSpec"
-_SPEC_FIELD: Final = re.compile(r"\bspec((?:\.[A-Za-z]\w*)+)\b(?!\[)")
-_PREPARE_FIELD: Final = re.compile(
-    rf"(?<![.\w])(?:spec\.input\[\d+\]\.)?prepare\.({'|'.join(map(to_camel, PrepareSpec.model_fields))})\b(?:: (\w+))?"
-)
-_DATA_FIELD: Final = re.compile(r"`(schema)`|\b(ignoreFinalObservation|actionsNormalized): true\b")
-"""Fields of an input in messages about data, which name them without their path in the resource."""
-_ALGORITHM_SECTIONS: Final = ("config.", "customConfig.")
+_COMPOSED_FIELDS: Final = {
+    "duration.episodes": "evaluation_duration",
+    "duration.timesteps": "evaluation_duration",
+    "evaluation.explore": 'evaluation_config["explore"]',
+    "input.columns": 'input_read_method_kwargs["columns"]',
+    "input.filter": 'input_read_method_kwargs["filter"]',
+    "input.path": "input_",
+    "input.readOptions": "input_read_method_kwargs",
+    "input.weight": "input_",
+    "pipeline.dataWorkers.cpus": 'map_batches_kwargs["num_cpus"]',
+    "pipeline.dataWorkers.gpus": 'map_batches_kwargs["num_gpus"]',
+    "pipeline.dataWorkers.maxReplicas": 'map_batches_kwargs["concurrency"]',
+    "pipeline.dataWorkers.memory": 'map_batches_kwargs["memory"]',
+    "pipeline.dataWorkers.minReplicas": 'map_batches_kwargs["concurrency"]',
+    "pipeline.dataWorkers.replicas": 'map_batches_kwargs["concurrency"]',
+}
+"""Field of a resource that a part of an option's value sets -> how messages name that part."""
+_ALGORITHM_SECTIONS: Final = ("config", "customConfig")
 """Sections of a resource with the algorithm's own options."""
+_EXPERT: Final = ("policy", "train")
+"""Path of the section of a recording that has the sections of a training's algorithm."""
 _VALUE_CLASSES: Final = (MODEL, MODULE)
 """Classes of option values with fields in the table."""
 
@@ -132,33 +145,42 @@ def _describe_field(option: Option) -> str:
     return ", ".join(f"{resource}: `{field}`" for resource, field in fields if field)
 
 
-def _map_fields_to_options() -> dict[str, str]:
-    """Map each field of a resource to its option, the first one in the table's order."""
+def _map_fields_to_options() -> dict[str, list[str]]:
+    """Map each field of a resource to its options, in the table's order."""
     sections = [
         ("", OPTIONS_BY_NAME),
         ("model_config.", OPTIONS[MODEL]),
         ("rl_module_spec.", OPTIONS[MODULE]),
     ]
-    option_by_field: dict[str, str] = {}
+    options_by_field = {field: [option] for field, option in _COMPOSED_FIELDS.items()}
     for prefix, options in sections:
         for option in options.values():
-            for field in (option.training, option.recording):
-                option_by_field.setdefault(field, f"{prefix}{option.name}")
-    return option_by_field
+            for field in filter(None, {option.training, option.recording} - _COMPOSED_FIELDS.keys()):
+                options_by_field.setdefault(field, []).append(f"{prefix}{option.name}")
+    return options_by_field
 
 
-def use_option_names(sentence: str) -> str:
-    """Replace the fields of a resource in a sentence by the names of their options.
+def use_option_names(problem: Problem, set_options: Container[str] = ()) -> Problem:
+    """Return the problem with the names of options in place of the fields of a resource, which it does not name.
 
-    The prefix `spec.algorithm: ` is removed: the config's class sets the algorithm, not an option.
+    Args:
+        problem: the problem.
+        set_options: names of the options that the user set, which are preferred to others of the same field.
     """
-    text = _SPEC_FIELD.sub(_replace_field, sentence.removeprefix("spec.algorithm: "))
-    return _DATA_FIELD.sub(_replace_data_field, _PREPARE_FIELD.sub(_replace_prepare_field, text))
+    field = problem.field
+    if field == ("spec", "algorithm"):
+        field = ()  # the config's class sets the algorithm, not an option
+    elif method := _METHOD_BY_SECTION.get(format_path(field)):
+        field = (f"{method}()",)
+    elif field and (option := _find_option(field, set_options)):
+        field = ("".join(option),)
+    names = {mention: _translate_mention(mention, problem.field) for mention in problem.mentions}
+    return replace(problem.with_names(field, names), resource="")
 
 
 @contextmanager
-def option_names_in_errors() -> Iterator[None]:
-    """Let errors that are raised in the block name options rather than fields.
+def option_names_in_errors(set_options: Container[str] = ()) -> Iterator[None]:
+    """Let errors that are raised in the block name options rather than fields; see `use_option_names`.
 
     Raises:
         UserError: the error that the block raised.
@@ -166,31 +188,85 @@ def option_names_in_errors() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        # In place, so that the error keeps its class and its traceback.
-        error.args = tuple(
-            use_option_names(argument) if isinstance(argument, str) else argument for argument in error.args
-        )
+        if isinstance(error, DataError):
+            error.locate(mentions=DATA_MENTIONS)
+        error.problems = tuple(use_option_names(problem, set_options) for problem in error.problems)
         raise
 
 
-_OPTION_BY_FIELD: Final = _map_fields_to_options()
+_OPTIONS_BY_FIELD: Final = _map_fields_to_options()
 
 
-def _replace_field(match: re.Match[str]) -> str:
-    field = match[1][1:]
-    if field.startswith(_ALGORITHM_SECTIONS):
-        return to_option_name(field.partition(".")[2])
-    return _OPTION_BY_FIELD.get(field, match[0])
+_METHOD_BY_SECTION: Final = {
+    f"spec.{section}": method
+    for section, method in {
+        "environment": "environment",
+        "evaluation": "evaluation",
+        "evaluation.offline": "evaluation",
+        "learners": "learners",
+        "pipeline": "offline_data",
+        "output": "offline_data",
+        "runners": "env_runners",
+    }.items()
+}
+"""Section of a resource that is not an option -> the config's method that sets its fields."""
 
 
-def _replace_prepare_field(match: re.Match[str]) -> str:
-    option, entry = _OPTION_BY_FIELD["input.prepare"], to_option_name(match[1])
-    return f'{option}["{entry}"]' if match[2] is None else f'{option}={{"{entry}": "{match[2]}"}}'
+def _list_data_mentions() -> Iterator[str]:
+    """Yield how messages about data name fields of an entry of `spec.input`, without the entry's path."""
+    for field in _OPTIONS_BY_FIELD:
+        section, _, name = field.partition(".")
+        if section == "input" and name:
+            yield from (f"`{name}`", f"{name}: true")
+    for name, info in PrepareSpec.model_fields.items():
+        field = f"prepare.{to_camel(name)}"
+        yield from (field, *(f"{field}: {value}" for value in get_args(info.annotation)))
 
 
-def _replace_data_field(match: re.Match[str]) -> str:
-    option = _OPTION_BY_FIELD[f"input.{match[1] or match[2]}"]
-    return f"`{option}`" if match[1] else f"{option}=True"
+DATA_MENTIONS: Final = tuple(_list_data_mentions())
+
+
+def _find_option(steps: Steps, set_options: Container[str] = ()) -> tuple[str, str] | None:
+    """Return the option that sets a field, and its entry that does (`["gaps"]`) or ""; None if no option does."""
+    names = [step for step in steps if isinstance(step, str)]
+    names = names[1:] if names[:1] == ["spec"] else names
+    if tuple(names[:2]) == _EXPERT and names[2:3] != ["model"]:
+        names = names[2:]
+    if len(names) > 1 and names[0] in _ALGORITHM_SECTIONS:
+        return to_option_name(names[1]), _format_entries(names[2:])
+    for length in range(len(names), 0, -1):
+        options, entries = _OPTIONS_BY_FIELD.get(".".join(names[:length])), names[length:]
+        if options is not None and not (entries and options[0] == "input_"):
+            # If several options set a field, the last one takes precedence.
+            option = [options[0], *(option for option in options if option in set_options)][-1]
+            return option, _format_entries(map(to_snake, entries) if option == "input_prepare" else entries)
+    return None
+
+
+def _format_entries(names: Iterable[str]) -> str:
+    return "".join(f'["{name}"]' for name in names)
+
+
+def _translate_mention(mention: str, field: Steps) -> str:
+    """Return the text that names a mentioned field's option, and sets it to the mentioned value, if there is one.
+
+    Args:
+        mention: see `Problem.mentions`.
+        field: the problem's field.
+    """
+    quote = "`" if mention.startswith("`") else ""
+    path, _, value = mention.strip("`").partition(": ")
+    steps = parse_path(path)
+    relatives = [] if steps[:1] == ("spec",) else [(*field, *steps), (*field[:-1], *steps)]
+    option = next((match for match in map(_find_option, relatives) if match and not match[1]), None)
+    option = option or _find_option(steps) or _find_option(("input", *steps))
+    if option is None:
+        return mention
+    name, entry = option
+    if not value:
+        return f"{quote}{name}{entry}{quote}"
+    python_value = {"true": "True", "false": "False"}.get(value, f'"{value}"')
+    return f"{name}={{{entry[1:-1]}: {python_value}}}" if entry else f"{name}={python_value}"
 
 
 def to_option_name(field: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pydantic.alias_generators import to_camel
 
-from hindcast.errors import SpecError
+from hindcast.errors import Problem, SpecError
 from hindcast.rllib.builder.model_config import replaced_model_fields
 from hindcast.rllib.builder.module_spec import replaced_module_fields
 from hindcast.rllib.builder.option_values import has_recorded_input, replaced_entries
@@ -36,7 +36,7 @@ def replaced_options(algorithm: str | None, options: Mapping[str, Any]) -> list[
 
 
 def _notes_on_option(
-    algorithm: str | None, options: Mapping[str, Any], name: str, reason_by_field: Mapping[str, str]
+    algorithm: str | None, options: Mapping[str, Any], name: str, reason_by_field: Mapping[str, Problem]
 ) -> Iterator[str]:
     option = OPTIONS_BY_NAME.get(name)
     if option is None:
@@ -55,9 +55,9 @@ def _notes_on_option(
         yield from _notes_on_entries(options, name, reason_by_field)
 
 
-def _first_reason(reason_by_field: Mapping[str, str], *fields: str) -> list[str]:
+def _first_reason(reason_by_field: Mapping[str, Problem], *fields: str) -> list[str]:
     """Return the reason of the first of the fields that has no effect, in a list; empty if all have an effect."""
-    return [use_option_names(reason_by_field[field]) for field in fields if field in reason_by_field][:1]
+    return [use_option_names(reason_by_field[field]).text for field in fields if field in reason_by_field][:1]
 
 
 def _missing_resource_reason(algorithm: str | None, options: Mapping[str, Any], option: Option) -> str | None:
@@ -79,7 +79,7 @@ def _missing_resource_reason(algorithm: str | None, options: Mapping[str, Any], 
 
 
 def _notes_on_entries(
-    options: Mapping[str, Any], name: str, reason_by_field: Mapping[str, str]
+    options: Mapping[str, Any], name: str, reason_by_field: Mapping[str, Problem]
 ) -> Iterator[str]:
     """Yield notes on entries of an option's value."""
     value = options[name]
@@ -96,16 +96,17 @@ def _notes_on_entries(
         yield "contradicts materialize_data; the data stay resident because one of the two is True"
 
 
-def _find_reasons_by_field(algorithm: str | None, options: Mapping[str, Any]) -> dict[str, str]:
-    """Return, for each field of the resources that has no effect, the reason; empty if the options cannot be built."""
+def _find_reasons_by_field(algorithm: str | None, options: Mapping[str, Any]) -> dict[str, Problem]:
+    """Return, for each field of the resources that has no effect, the note on it.
+
+    Empty if the options cannot be built.
+    """
     try:
         plan = make_build_plan(algorithm or "", options, "config")
     except SpecError:
         return {}
     resources = [resource for resource in (plan.training, plan.recording) if resource is not None]
     reason_by_field = find_ineffective_options(plan.algorithm, plan.config, plan.model)
-    return reason_by_field | {
-        field: reason
-        for resource in resources
-        for field, reason in find_ineffective_fields(resource, is_one_machine=True).items()
-    }
+    for resource in resources:
+        reason_by_field |= find_ineffective_fields(resource, is_one_machine=True)
+    return reason_by_field

@@ -12,13 +12,12 @@ from pydantic.alias_generators import to_camel
 from hindcast.api import ModelSpec, OfflineRecording, OfflineTraining
 from hindcast.api.base import API_VERSION, to_yaml_types
 from hindcast.api.checks import check_algorithm
-from hindcast.api.documents import Problem
 from hindcast.api.evaluation import EvaluationSpec
 from hindcast.api.loading import check_algorithms
 from hindcast.api.options import algorithms, options_field
 from hindcast.api.recording import RunnersSpec
-from hindcast.api.sentences import problems_of, sentence
-from hindcast.errors import SpecError
+from hindcast.api.sentences import problems_of
+from hindcast.errors import DataError, Problem, SpecError
 from hindcast.rllib.builder.composite_options import expand_options
 from hindcast.rllib.builder.option_names import is_unset
 from hindcast.rllib.builder.option_values import (
@@ -28,7 +27,7 @@ from hindcast.rllib.builder.option_values import (
     input_fields,
     output_path,
 )
-from hindcast.rllib.builder.options import OPTIONS_BY_NAME, is_in_table
+from hindcast.rllib.builder.options import OPTIONS_BY_NAME, is_in_table, option_names_in_errors
 
 Options = Mapping[str, Any]
 Fields = dict[str, Any]
@@ -99,7 +98,8 @@ def training_resource(algorithm: str, options: Options, name: str, stop: Fields 
     _check_environment(spec, is_required=any("sampler" in source for source in spec["input"]))
     # Trainings in files refuse an algorithm that only learns online, so its options are checked like a recording's.
     problems = check_algorithm("OfflineRecording", spec, ("spec",)) if is_online else None
-    return _parse_resource(OfflineTraining, name, spec, problems)
+    with option_names_in_errors(_set_names(options)):
+        return _parse_resource(OfflineTraining, name, spec, problems)
 
 
 def recording_resource(
@@ -134,7 +134,8 @@ def recording_resource(
     if not has_packed_columns(options):
         spec["output"].pop("compressColumns", None)
     _check_environment(spec, is_required=True)
-    return _parse_resource(OfflineRecording, name, spec)
+    with option_names_in_errors(_set_names(options)):
+        return _parse_resource(OfflineRecording, name, spec)
 
 
 def has_packed_columns(options: Options) -> bool:
@@ -179,8 +180,7 @@ def parse_section(model: type[M], data: Fields, path: tuple[str, ...]) -> M:
     try:
         return model.model_validate(data, by_alias=True, by_name=False)
     except ValidationError as error:
-        lines = [sentence(problem) for problem in problems_of(error, model, data, path)]
-        raise SpecError("\n".join(lines)) from error
+        raise SpecError.of(problems_of(error, model, data, path)) from error
 
 
 def _parse_resource(model: type[M], name: str, spec: Fields, problems: list[Problem] | None = None) -> M:
@@ -196,14 +196,23 @@ def _parse_resource(model: type[M], name: str, spec: Fields, problems: list[Prob
         SpecError: one line per problem.
     """
     data = {"apiVersion": API_VERSION, "kind": model.__name__, "metadata": {"name": name}, "spec": spec}
-    lines = [sentence(problem) for problem in (check_algorithms(data) if problems is None else problems)]
+    problems = check_algorithms(data) if problems is None else problems
     try:
         resource = parse_section(model, data, ())
     except SpecError as error:
-        raise SpecError("\n".join([str(error), *lines])) from error
-    if lines:
-        raise SpecError("\n".join(lines))
+        error.problems += tuple(problems)
+        raise
+    if problems:
+        raise SpecError.of(problems)
     return resource
+
+
+def _set_names(options: Options) -> set[str]:
+    """Return the names of the set options, and of the set fields of `model_config`."""
+    model_config = options.get("model_config") or {}
+    fields = model_config if isinstance(model_config, Mapping) else vars(model_config)
+    names = {**options, **{f"model_config.{name}": value for name, value in fields.items()}}
+    return {name for name, value in names.items() if value is not None}
 
 
 def _option_fields(options: Options, kind: str) -> Fields:
@@ -216,7 +225,10 @@ def _option_fields(options: Options, kind: str) -> Fields:
         field = option.training if kind == "training" else option.recording
         if options.get(name) is None or not field or name in _SOURCE_OPTIONS:
             continue
-        value = to_yaml_types(CONVERTERS[name](options[name]) if name in CONVERTERS else options[name])
+        try:
+            value = to_yaml_types(CONVERTERS[name](options[name]) if name in CONVERTERS else options[name])
+        except DataError as error:
+            raise SpecError(str(error), field=(name,)) from error
         if value is not None:
             _set_field(spec, field, [*spec.get(field, ()), *value] if field == _CALLBACKS_FIELD else value)
     return spec

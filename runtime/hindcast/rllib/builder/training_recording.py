@@ -99,7 +99,7 @@ class TrainingRecording(GrowingDataset):
     def _begin(self) -> None:
         self._open(self._learning_policy)
         self._save_changed_policy(self._learning_policy)
-        self._recorded_task = self._make_task(self._module)
+        self._recorded_task = self._make_task(self._load_actor(self._module))
 
     def _is_full(self) -> bool:
         """Return True if the pending episodes fill at least one file."""

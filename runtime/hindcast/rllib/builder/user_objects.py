@@ -111,7 +111,7 @@ def refuse_local_objects(resource: Any) -> None:
     """
     for path in _iterate_strings(resource):
         if ":" in path and is_registered(path):
-            obj = import_object(path, "a resource")
+            obj = import_object(path, ("a resource",))
             raise SpecError(
                 f"{getattr(obj, '__name__', type(obj).__name__)} cannot be imported by name, and a "
                 "resource can only contain names: define it at the top level of an importable module, and pass it or "

@@ -43,7 +43,7 @@ class EpisodeConnectorForm:
 
     def factory(self, name: str) -> Callable[..., Any] | None:
         if name in UNNEEDED_CONNECTORS:
-            raise SpecError(_unneeded_message(name))
+            raise SpecError(_unneeded_message(name), FIELD)
         return LIBRARY_CONNECTORS.get(name)
 
     def includes(self, candidate: Any) -> bool:
@@ -67,7 +67,7 @@ class EpisodeConnectorForm:
             adds_all_recorded = isinstance(connector, AddColumnsFromEpisodesToTrainBatch)
             return [AddColumns(connector.added_columns, all_recorded=adds_all_recorded)]
         if type(connector).__name__ in UNNEEDED_CONNECTORS and is_default(connector):
-            raise SpecError(_unneeded_message(type(connector).__name__))
+            raise SpecError(_unneeded_message(type(connector).__name__), FIELD)
         return [connector]
 
     def adapt(self, connectors: Sequence[Any], context: ConnectorContext) -> BlockConnector:
@@ -162,8 +162,9 @@ def make_learner_pipeline(
     for connector in connectors:
         if not FORM.includes(connector):
             raise SpecError(
-                f"{FIELD}: {type(connector).__name__} cannot be in a LearnerConnectorPipeline, which only "
-                "takes connectors in RLlib's form (ConnectorV2)."
+                f"{type(connector).__name__} cannot be in a LearnerConnectorPipeline, which only "
+                "takes connectors in RLlib's form (ConnectorV2).",
+                field=FIELD,
             )
     return LearnerConnectorPipeline(
         observation_space, action_space, connectors=[*connectors, *default_connectors()]
@@ -192,4 +193,4 @@ def _expand_pipeline(pipeline: LearnerConnectorPipeline) -> list[Any]:
 
 
 def _unneeded_message(name: str) -> str:
-    return f"{FIELD}: {name} is not needed here. Leave it out: {UNNEEDED_CONNECTORS[name]}."
+    return f"{name} is not needed here. Leave it out: {UNNEEDED_CONNECTORS[name]}."

@@ -212,7 +212,7 @@ class EvaluationFunction:
 
     def __init__(self, path: str, environment: EnvironmentSpec, explore: bool) -> None:
         function: Callable[..., Any] = import_object(path, FIELD)
-        self._name = f"{FIELD} {path!r}"
+        self._name = repr(path)
         self._environment = environment
         self._function = function
         self._adapted_function = next(
@@ -227,7 +227,8 @@ class EvaluationFunction:
             parameters = ", ".join(inspect.signature(function).parameters)
             raise SpecError(
                 f"{self._name} ({definition_location(function)}) takes ({parameters}), expected "
-                "(policy, environment, seed), or RLlib's (algorithm, eval_workers)."
+                "(policy, environment, seed), or RLlib's (algorithm, eval_workers).",
+                field=FIELD,
             )
 
     def __call__(self, policy: Policy, seed: int, algorithm: Any) -> dict[str, Any]:
@@ -241,7 +242,7 @@ class EvaluationFunction:
         Raises:
             UserCodeError: the function raised an exception, or did not return metrics.
         """
-        with calling(self._name, self._function):
+        with calling(self._name, self._function, FIELD):
             if self._adapted_function is not None:
                 return self._adapted_function(policy, seed, algorithm)
             metrics = self._function(policy, self._environment, seed)

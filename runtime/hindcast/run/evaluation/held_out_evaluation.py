@@ -90,9 +90,11 @@ def split_episodes(
             is_after_set_aside = field == "heldOut" and offline.set_aside is not None
             context = f" left after {_FIELD}.setAside, {offline.set_aside:g}" if is_after_set_aside else ""
             raise SpecError(
-                f"{_FIELD}.{field} is {fraction:g}, and {source.name} has "
+                f"is {fraction:g}, and {source.name} has "
                 f"{plural(source.dataset.num_episodes, 'episode')}{context}: "
-                f"{holdout.num_episodes:,} would be {verb} and {remaining.num_episodes:,} trained on; {remedy}."
+                f"{holdout.num_episodes:,} would be {verb} and {remaining.num_episodes:,} trained on; {remedy}.",
+                field=f"{_FIELD}.{field}",
+                mentions=(f"{_FIELD}.input", f"{_FIELD}.setAside"),
             )
         remaining_sources.append(source._replace(dataset=remaining))
     return remaining_sources, holdouts
@@ -139,8 +141,10 @@ def open_evaluation_data(offline: OfflineEvaluationSpec, sources: Sequence[Sourc
     for source in sources:
         if (eps_id := _find_common_episode(dataset, index_by_id, source.dataset)) is not None:
             raise SpecError(
-                f"{_FIELD}.input is {', '.join(offline.input)}: episode {eps_id} is also in the training data. Use "
-                f"{_FIELD}.heldOut instead, which holds episodes out."
+                f"is {', '.join(offline.input)}: episode {eps_id} is also in the training data. Use "
+                f"{_FIELD}.heldOut instead, which holds episodes out.",
+                field=f"{_FIELD}.input",
+                mentions=(f"{_FIELD}.heldOut",),
             )
     return dataset
 
@@ -268,7 +272,8 @@ class HeldOutEvaluator:
             return
         if self._dataset.num_episodes < 2:
             raise SpecError(
-                f"{self._name} provides one episode: estimates need at least two, and hundreds to be meaningful."
+                "provides one episode: estimates need at least two, and hundreds to be meaningful.",
+                field=self._name,
             )
         ratio_estimates = [name for name in estimates if name != "dm"]
         if ratio_estimates and not self._policy.has_logp(explore):
@@ -278,13 +283,15 @@ class HeldOutEvaluator:
                 else "dm needs no densities"
             )
             raise SpecError(
-                f"{_FIELD}.estimates has {', '.join(ratio_estimates)}, which can never be computed, because the "
-                f"policy's actions have no density: {remedy}."
+                f"has {', '.join(ratio_estimates)}, which can never be computed, because the policy's actions have no "
+                f"density: {remedy}.",
+                field=f"{_FIELD}.estimates",
             )
         if ratio_estimates and self._dataset.num_episodes < MIN_EFFECTIVE_EPISODES:
             raise SpecError(
-                f"{self._name} provides {self._dataset.num_episodes} episodes, but {', '.join(ratio_estimates)} cannot "
-                f"be computed from fewer than {MIN_EFFECTIVE_EPISODES:.0f}: use more episodes, or dm alone."
+                f"provides {self._dataset.num_episodes} episodes, but {', '.join(ratio_estimates)} cannot "
+                f"be computed from fewer than {MIN_EFFECTIVE_EPISODES:.0f}: use more episodes, or dm alone.",
+                field=self._name,
             )
         if self._policy.module.is_stateful():
             self._check_recurrent_estimates(ratio_estimates)
@@ -293,13 +300,14 @@ class HeldOutEvaluator:
         model_estimates = [name for name in self._spec.estimates if name in ("dm", *DOUBLY_ROBUST_ESTIMATES)]
         if model_estimates:
             raise SpecError(
-                f"{_FIELD}.estimates has {', '.join(model_estimates)}, which can never be computed: "
-                f"{NO_MODEL_IF_RECURRENT}; use {', '.join(RATIO_ESTIMATES)}."
+                f"has {', '.join(model_estimates)}, which can never be computed: "
+                f"{NO_MODEL_IF_RECURRENT}; use {', '.join(RATIO_ESTIMATES)}.",
+                field=f"{_FIELD}.estimates",
             )
         if ratio_estimates and not has_logp(self._dataset):
             raise SpecError(
-                f"{_FIELD}.estimates has {', '.join(ratio_estimates)}, which can never be computed: "
-                f"{NO_CLONE_IF_RECURRENT}."
+                f"has {', '.join(ratio_estimates)}, which can never be computed: {NO_CLONE_IF_RECURRENT}.",
+                field=f"{_FIELD}.estimates",
             )
 
     def _open_data(self, pipeline: PipelineSpec, needs: Needs) -> OfflineData:
@@ -364,6 +372,7 @@ class HeldOutEvaluator:
             explore=spec.explore,
             clip=spec.clip,
             seed=self._seed,
+            estimates=tuple(spec.estimates),
             ratios=any(name in (*RATIO_ESTIMATES, *DOUBLY_ROBUST_ESTIMATES) for name in spec.estimates),
             fit=FittedQOptions(updates=spec.model_updates)
             if {"dm", *DOUBLY_ROBUST_ESTIMATES}.intersection(spec.estimates)

@@ -9,6 +9,7 @@ from importlib.metadata import version
 
 from hindcast.api import OfflineRecording, spec_hash
 from hindcast.datasets.target import Target
+from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError, OutputConflict, SpecError
 from hindcast.formats.dataset_folder.commits import (
     Commit,
@@ -23,7 +24,15 @@ from hindcast.formatting import plural
 from hindcast.learn.checkpoint import MODULE
 from hindcast.models.policy import Policy
 from hindcast.record.extent import Extent, make_extent
-from hindcast.record.pool import RANDOM, RecordedRange, load_actor, record_ranges, wait_for_runners
+from hindcast.record.pool import (
+    RANDOM,
+    LocalWorkers,
+    RecordedRange,
+    load_actor,
+    record_ranges,
+    wait_for_runners,
+)
+from hindcast.record.random_policy import RandomActor
 from hindcast.record.recorder import RangeToRecord, RecordingTask, describe_columns
 from hindcast.record.recording_prefix import keep_prefix
 from hindcast.record.runner import Episode
@@ -75,7 +84,7 @@ class RecordingRun:
         self._interruption = interruption
         self._checkpoint = checkpoint
         self._placement = placement
-        self._has_noted_rewards = False
+        self._noted_columns: set[str] = set()
         self._set_folder(resolve(self._spec.output.path))
 
     def execute(self) -> Outcome:
@@ -153,21 +162,22 @@ class RecordingRun:
             self._reporter.note(self._name, note)
         self._check_output()
         policy = self._prepare_policy()
-        task = self._make_task(policy)
+        actor = self._load_actor(policy)
+        task = self._make_task(actor)
         # Runners of a killed run may still commit; see record/pool.py.
         wait_for_runners(self._folder)
         commits = read_commits(self._folder)
         remove_orphans(self._folder, commits.values())
         progress = _RecordingProgress(self._name, make_extent(self._spec), commits, self._reporter)
-        for recorded_range in self._record_remaining_ranges(task, policy, progress):
+        for recorded_range in self._record_remaining_ranges(task, policy, actor, progress):
             commits[recorded_range.commit.range] = recorded_range.commit
             progress.mark_committed()
-            self._note_on_rewards(recorded_range)
+            self._note_on_non_finite(recorded_range)
         if self._spec.duration.timesteps is not None:
             commits = keep_prefix(task, commits, self._spec.duration.timesteps)
         # Trimming and dead runners leave files that no commit lists.
         remove_orphans(self._folder, commits.values())
-        manifest = self._make_manifest(task, policy, commits)
+        manifest = self._make_manifest(task, actor, commits)
         write_manifest(self._folder, manifest)
         return manifest
 
@@ -180,10 +190,12 @@ class RecordingRun:
         try:
             make_encoder(output.format, data, output.compress_columns)
         except DataError as error:
-            raise SpecError(f"{self._name}: spec.output.format is {output.format}: {error}.") from error
+            raise SpecError(
+                f"is {output.format}: {error}.", field="spec.output.format", resource=self._name
+            ) from error
 
     def _record_remaining_ranges(
-        self, task: RecordingTask, policy: str, progress: _RecordingProgress
+        self, task: RecordingTask, policy: str, actor: Policy | RandomActor, progress: _RecordingProgress
     ) -> Iterator[RecordedRange]:
         """Record the ranges that have no commit, and yield each after its commit."""
         num_left = progress.extent.num_ranges_left(progress.commits)  # None for a duration in timesteps
@@ -200,21 +212,25 @@ class RecordingRun:
         num_runners = min(num_runners, num_left) if num_left is not None else num_runners
         workers = self._placement.recorders(num_runners, task, self._spec.runners.cpus, on_episode)
         with closing(workers):
-            yield from record_ranges(workers, policy, progress.next_range, self._interruption.check)
+            # Other processes load the policy from its files.
+            source = actor if isinstance(workers, LocalWorkers) else policy
+            yield from record_ranges(workers, source, progress.next_range, self._interruption.check)
 
-    def _note_on_rewards(self, recorded_range: RecordedRange) -> None:
-        """Report once, as early as possible, that trainings will refuse the rewards."""
-        if not recorded_range.non_finite_rewards or self._has_noted_rewards:
-            return
-        self._has_noted_rewards = True
-        eps_id, t = recorded_range.non_finite_rewards[0]
-        self._reporter.note(
-            self._name,
-            f"environment {self._spec.environment.id!r} returned rewards that are NaN or infinite in "
-            f"{len(recorded_range.non_finite_rewards):,} of the last {plural(len(recorded_range.returns), 'episode')} "
-            f"(first: {eps_id}, t = {t}): they are recorded, but a training that uses rewards refuses them; fix the "
-            "environment and record again",
-        )
+    def _note_on_non_finite(self, recorded_range: RecordedRange) -> None:
+        """Report once for each column, as early as possible, that trainings will refuse its numbers."""
+        for column, noun in ((Columns.REWARDS, "rewards"), (Columns.OBS, "observations")):
+            cases = [(eps_id, t) for name, eps_id, t in recorded_range.non_finite if name == column]
+            if not cases or column in self._noted_columns:
+                continue
+            self._noted_columns.add(column)
+            eps_id, t = cases[0]
+            self._reporter.note(
+                self._name,
+                f"environment {self._spec.environment.id!r} returned {noun} that are NaN or infinite in "
+                f"{len(cases):,} of the last {plural(len(recorded_range.returns), 'episode')} "
+                f"(first: {eps_id}, t = {t}): they are recorded, but a training that uses {noun} refuses them; fix the "
+                "environment and record again",
+            )
 
     def _prepare_policy(self) -> str:
         """Train the policy or copy it into the dataset's folder, if it is not there yet; return its location.
@@ -241,12 +257,17 @@ class RecordingRun:
         if self._spec.policy.checkpoint is not None:
             return self._spec.policy.checkpoint.path
         if self._checkpoint is None:
-            raise SpecError(f"{self._name}: spec.policy.trainingRef was not resolved to a checkpoint.")
+            raise SpecError(
+                "was not resolved to a checkpoint.", field="spec.policy.trainingRef", resource=self._name
+            )
         return self._checkpoint
 
-    def _make_task(self, policy: str) -> RecordingTask:
+    def _load_actor(self, policy: str) -> Policy | RandomActor:
+        """Load the policy at a location that `_prepare_policy` returned."""
+        return load_actor(policy, self._spec.environment, self._spec.policy.policy_module_class)
+
+    def _make_task(self, actor: Policy | RandomActor) -> RecordingTask:
         spec = self._spec
-        actor = load_actor(policy, spec.environment, spec.policy.policy_module_class)
         data = describe_columns(spec.environment, actor, spec.policy.explore, spec.output.recurrent_states)
         return RecordingTask(
             environment=spec.environment,
@@ -261,8 +282,9 @@ class RecordingRun:
             callbacks=tuple(spec.callbacks),
         )
 
-    def _make_manifest(self, task: RecordingTask, policy: str, commits: dict[int, Commit]) -> Manifest:
-        actor = load_actor(policy, task.environment, task.module_class)
+    def _make_manifest(
+        self, task: RecordingTask, actor: Policy | RandomActor, commits: dict[int, Commit]
+    ) -> Manifest:
         preprocessing = actor.preprocessing
         filters = {name: values.tolist() for name, values in preprocessing.state().items()}
         return Manifest(

@@ -19,12 +19,16 @@ def make_algorithm(resource: OfflineTraining) -> Algorithm:
     spec = resource.spec
     algorithm_class = resolve(spec.algorithm)
     if "OfflineTraining" not in algorithm_class.kinds:
-        raise SpecError(f"spec.algorithm: {spec.algorithm} learns in an environment, not from recorded data.")
+        raise SpecError(
+            f"{spec.algorithm} learns in an environment, not from recorded data.",
+            field="spec.algorithm",
+        )
     if spec.sampler is not None and not algorithm_class.can_train_online:
         raise SpecError(
-            f"spec.input has a sampler, but {spec.algorithm} learns from recorded data only: remove the sampler. If "
+            f"has a sampler, but {spec.algorithm} learns from recorded data only: remove the sampler. If "
             "the losses of the class are valid for actions of any policy, and its own policy explores, set "
-            "can_train_online = True in the class."
+            "can_train_online = True in the class.",
+            field="spec.input",
         )
     if is_custom(spec.algorithm):
         return build(spec.algorithm, spec.custom_config or {}, field="spec.customConfig")

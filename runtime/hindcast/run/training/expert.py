@@ -52,7 +52,7 @@ def train_expert(
     """
     trainer = make_online_trainer(resource, spec, resource.spec.runners.envs_per_runner)
     for note in trainer.notes:
-        reporter.note(title(resource), note)
+        reporter.note(title(resource), str(note))
     callbacks = TrainingCallbacks(resource.spec.callbacks)
     callbacks.algorithm = trainer
     evaluator = EnvEvaluator(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from functools import partial
@@ -9,7 +10,7 @@ from functools import partial
 from hindcast.api import OfflineTraining, spec_hash
 from hindcast.api.options import options_field
 from hindcast.api.training import OfflineTrainingSpec, StopSpec
-from hindcast.errors import SpecError
+from hindcast.errors import Problem, SpecError, parse_path
 from hindcast.formatting import integer, plural, significant, size
 from hindcast.learn.algorithm import needs_for, window_targets
 from hindcast.learn.compiling import compile_losses
@@ -28,7 +29,7 @@ from hindcast.run.spaces import determine_spaces
 from hindcast.run.training.algorithm import make_algorithm
 from hindcast.run.training.live_source import make_live_source
 from hindcast.run.training.options_document import training_options
-from hindcast.run.training.trainer import Trainer, make_policy_and_learner, notes_on_policy
+from hindcast.run.training.trainer import Networks, Trainer, build_networks, notes_on_policy
 from hindcast.run.training.warm_start import warm_start
 from hindcast.user_code import calling
 
@@ -38,7 +39,9 @@ def make_offline_trainer(
     sources: Sequence[Source],
     placement: Placement = LOCAL,
     group: Group | None = None,
+    *,
     initial_num_learners: int | None = None,
+    networks: Networks | None = None,
 ) -> Trainer:
     """Create the trainer of an `OfflineTraining` for this learner of the group.
 
@@ -48,6 +51,7 @@ def make_offline_trainer(
         placement: provides the executor that reads the data.
         group: the learners; None for a single one.
         initial_num_learners: number of learners when the revision started; None takes the resource's.
+        networks: the resource's networks; None builds them.
 
     Raises:
         NoCudaDevice: a GPU was requested or assigned, and torch finds none.
@@ -59,9 +63,6 @@ def make_offline_trainer(
     # The other learners wait for this before they create their trainers (`follow_first_learner`).
     group.broadcast(["open", initial_num_learners])
     device, clamp_note = choose_learner_device(spec.learners, placement.is_one_machine)
-    algorithm = make_algorithm(resource)
-    if spec.learners.compile:
-        compile_losses(algorithm)
     offline, held_out_data = spec.offline, None
     # Set-aside episodes are removed first, so that `heldOut` is a fraction of the remaining ones.
     if offline is not None and offline.set_aside is not None:
@@ -69,11 +70,19 @@ def make_offline_trainer(
     if offline is not None and offline.held_out is not None:
         sources, holdouts = split_episodes(sources, offline, "heldOut")
         held_out_data = merge_datasets(holdouts, "Rename")
-    spaces = determine_spaces(resource, sources)
-    policy, learner = make_policy_and_learner(
-        algorithm, spaces, spec.model, spec.environment, seed=spec.seed, device=device, group=group
+    networks = networks or build_networks(
+        make_algorithm(resource),
+        determine_spaces(resource, sources),
+        spec.model,
+        spec.environment,
+        seed=spec.seed,
     )
-    notes = [*([clamp_note] if clamp_note else []), *notes_on_policy(policy, spec.model)]
+    algorithm, spaces = networks.algorithm, networks.spaces
+    uncompiled_algorithm = copy.copy(algorithm)
+    if spec.learners.compile:
+        compile_losses(algorithm)
+    policy, learner = networks.make_policy_and_learner(device, group)
+    notes = [*([Problem((), clamp_note)] if clamp_note else []), *notes_on_policy(policy, spec.model)]
     with calling(f"{spec.algorithm}.needs"):
         needs = needs_for(algorithm, policy.module)
     live_sources = [
@@ -119,14 +128,14 @@ def make_offline_trainer(
         updates=lambda: learner.updates,
         every=needs.targets_every,
     )
-    notes += [f"{source.name}: {note}" for source in sources for note in source.dataset.notes]
+    notes += [Problem((), note, path=source.name) for source in sources for note in source.dataset.notes]
     held_out_evaluator = None
     if offline is not None and group.is_leader:  # only the first learner evaluates
         held_out_data = open_evaluation_data(offline, sources) if held_out_data is None else held_out_data
         held_out_evaluator = HeldOutEvaluator(
             resource,
             held_out_data,
-            algorithm=make_algorithm(resource),  # a second instance, because its losses must not be compiled
+            algorithm=uncompiled_algorithm,
             needs=needs,
             learner=learner,
             policy=policy,
@@ -145,12 +154,14 @@ def make_offline_trainer(
         max_updates=_max_updates(spec.stop, data),
         notes=notes + batch_notes,
         held_out_evaluator=held_out_evaluator,
+        # A pre-learner of the user's may turn anything into episodes.
+        training_data=[source.dataset for source in sources] if spec.pipeline.pre_learner is None else (),
     )
 
 
 def _shard_notes(
     timesteps: int, timesteps_per_item: int, num_learners: int, initial_num_learners: int
-) -> list[str]:
+) -> list[Problem]:
     """Return notes on how the learners divide the global batch, whose size was fixed when the revision started.
 
     Args:
@@ -174,33 +185,35 @@ def _shard_notes(
             else f", which make {plural(num_items, 'sequence')} of {timesteps_per_item}"
         )
         raise SpecError(
-            f"spec.learners.replicas is {num_learners}, but a batch has {plural(timesteps, 'timestep')}"
-            f"{sequence_text}: each learner needs at least one."
+            f"is {num_learners}, but a batch has {plural(timesteps, 'timestep')}"
+            f"{sequence_text}: each learner needs at least one.",
+            field="spec.learners.replicas",
         )
-    notes = []
+    texts = []
     if num_learners > 1 and num_learners != initial_num_learners:
-        notes.append(
+        texts.append(
             f"{num_learners} learners share the batch of {timesteps:,} timesteps; its size was fixed when the run "
             f"started with {initial_num_learners}"
         )
     if num_items % num_learners:
-        notes.append(
+        texts.append(
             f"a batch of {num_items:,} {unit} is divided among {num_learners} learners: shards differ by one and are "
             "weighted by size"
         )
-    return notes
+    return [Problem((), text) for text in texts]
 
 
-def _batch_size_notes(spec: OfflineTrainingSpec, data: OfflineData, timesteps_per_item: int) -> list[str]:
+def _batch_size_notes(spec: OfflineTrainingSpec, data: OfflineData, timesteps_per_item: int) -> list[Problem]:
     """Return a note if a batch is larger than the recorded data."""
     if spec.sampler is not None or data.batch_size <= data.epoch_size:
         return []
     unit = "timestep" if timesteps_per_item == 1 else "sequence"
     times = significant(data.batch_size / data.epoch_size)
-    return [
-        f"{_size_field(spec)}: a batch has {plural(data.batch_size, unit)}, but the data have only "
-        f"{integer(data.epoch_size)}: each is in every batch {times} times on average"
-    ]
+    what = (
+        f"a batch has {plural(data.batch_size, unit)}, but the data have only {integer(data.epoch_size)}: each is in "
+        f"every batch {times} times on average"
+    )
+    return [Problem(parse_path(_size_field(spec)), what)]
 
 
 def _refuse_batch_beyond_memory(spec: OfflineTrainingSpec, data: OfflineData, num_learners: int) -> None:
@@ -213,8 +226,8 @@ def _refuse_batch_beyond_memory(spec: OfflineTrainingSpec, data: OfflineData, nu
     nbytes, memory = data.batch_bytes // num_learners, host_memory()
     if nbytes > memory:
         raise SpecError(
-            f"{_size_field(spec)}: a learner's batch would take {size(nbytes)}, more than the {size(memory)} of "
-            "memory: set a smaller size"
+            f"a learner's batch would take {size(nbytes)}, more than the {size(memory)} of memory: set a smaller size",
+            field=_size_field(spec),
         )
 
 

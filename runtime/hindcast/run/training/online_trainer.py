@@ -28,7 +28,7 @@ from hindcast.record.environments import environment_spaces
 from hindcast.record.runner import EnvRunner, OnEpisodes, episodes_to_block
 from hindcast.report.results import Result
 from hindcast.run.training.live_source import make_live_source
-from hindcast.run.training.trainer import Experience, Trainer, make_policy_and_learner, notes_on_policy
+from hindcast.run.training.trainer import Experience, Trainer, build_networks, notes_on_policy
 from hindcast.run.training.warm_start import FIELD_OF_EXPERTS, warm_start
 from hindcast.threads import torch_threads
 
@@ -158,11 +158,13 @@ def make_online_trainer(
     algorithm = build(spec.algorithm, spec.config, field="spec.policy.train.config")
     if "OfflineRecording" not in algorithm.kinds:
         raise SpecError(
-            f"spec.policy.train.algorithm is {spec.algorithm!r}, which does not learn online; "
-            f"use {' or '.join(algorithms('OfflineRecording'))}."
+            f"is {spec.algorithm!r}, which does not learn online; "
+            f"use {' or '.join(algorithms('OfflineRecording'))}.",
+            field="spec.policy.train.algorithm",
         )
     spaces = environment_spaces(environment)
-    policy, learner = make_policy_and_learner(algorithm, spaces, spec.model, environment, seed=seed)
+    networks = build_networks(algorithm, spaces, spec.model, environment, seed=seed)
+    policy, learner = networks.make_policy_and_learner()
     needs = needs_for(algorithm, policy.module)
     model_path = "spec.policy.train.model" if isinstance(spec, TrainPolicy) else "spec.model"
     notes = notes_on_policy(policy, spec.model, model_path)

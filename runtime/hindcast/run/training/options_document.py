@@ -79,7 +79,7 @@ def _data_options(resource: OfflineTraining, source: InputSource) -> dict[str, A
         "input_read_method": read_method(source),
         "input_read_method_kwargs": options,
         "input_read_episodes": False,
-        "input_read_sample_batches": resource.spec.input[0].format == "SampleBatch",
+        "input_read_sample_batches": source.format == "SampleBatch",
         "input_read_schema": dict(source.schema_map),
         "input_read_batch_size": batch_size,
         "input_compress_columns": source.compress_columns,

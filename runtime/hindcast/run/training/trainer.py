@@ -9,12 +9,13 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Protocol, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.model import ModelSpec
 from hindcast.api.spelling import IN_PYTHON
-from hindcast.errors import Interrupted, SpecError
+from hindcast.datasets.dataset import Dataset
+from hindcast.errors import Interrupted, Problem, SpecError, parse_path
 from hindcast.learn.algorithm import Algorithm, ModelInputs, new_networks
 from hindcast.learn.checkpoint import Checkpoint, CheckpointStore, TrainingState
 from hindcast.learn.group import Group
@@ -96,6 +97,7 @@ class Trainer:
         max_updates: number of updates after which the training ends, even within an iteration.
         notes: notes for the user, such as clamps and uneven shards.
         held_out_evaluator: evaluates the policy on held-out episodes, if there are any; only on the first learner.
+        training_data: recorded episodes that the policy is trained on; empty if their files are not episodes.
 
     Attributes:
         iteration: number of iterations with a result; a stop criterion may have cut the last one short.
@@ -111,8 +113,9 @@ class Trainer:
     spec_hash: str = ""
     prepare: Callable[[], None] = lambda: None
     max_updates: float = math.inf
-    notes: Sequence[str] = ()
+    notes: Sequence[Problem] = ()
     held_out_evaluator: HeldOutEvaluator | None = None
+    training_data: Sequence[Dataset] = ()
     iteration: int = field(default=0, init=False)
     seconds: float = field(default=0.0, init=False)
     num_busy_processors: int = field(default=0, init=False)
@@ -147,7 +150,9 @@ class Trainer:
             raise SpecError(f"{self.algorithm} has nothing to train on: call .offline_data(input_=...).")
         if first_update >= self.max_updates:
             raise SpecError(
-                f"spec.stop: the training ended at update {first_update:,}; raise spec.stop to continue."
+                f"the training ended at update {first_update:,}; raise spec.stop to continue.",
+                field="spec.stop",
+                mentions=("spec.stop",),
             )
         learner.group.broadcast(["iterate"])
         start_time = time.monotonic()
@@ -256,46 +261,78 @@ class Trainer:
             self.held_out_evaluator.close()
 
 
-def make_policy_and_learner(
+@dataclass(frozen=True, eq=False)
+class Networks:
+    """The networks of a training before its first update, with what they were built from.
+
+    Attributes:
+        algorithm: algorithm that built them.
+        spaces: spaces of the environment or of the data.
+        preprocessing: steps between the environment and the policy's network.
+        nets: networks by name, on the CPU until `make_policy_and_learner` moves them.
+        seed: seed of the run.
+        generator_state: state of torch's generator after the weights were drawn; dropout continues from it.
+    """
+
+    algorithm: Algorithm
+    spaces: Spaces
+    preprocessing: Preprocessing
+    nets: nn.ModuleDict
+    seed: int
+    generator_state: Tensor
+
+    def make_policy_and_learner(
+        self, device: torch.device | str = "cpu", group: Group | None = None
+    ) -> tuple[Policy, Learner]:
+        """Return the policy that acts with the networks, and their learner."""
+        # Other code may have drawn numbers since the networks were built.
+        torch.manual_seed(self.seed)
+        torch.set_rng_state(self.generator_state)
+        nets = self.nets.to(device)
+        policy = Policy(cast(RLModule, nets["policy"]), self.preprocessing, *self.spaces)
+        return policy, Learner(self.algorithm, nets, device, self.seed, group)
+
+
+def build_networks(
     algorithm: Algorithm,
     spaces: Spaces,
     model: ModelSpec,
     environment: EnvironmentSpec | None,
     *,
     seed: int,
-    device: torch.device | str = "cpu",
-    group: Group | None = None,
-) -> tuple[Policy, Learner]:
-    """Create networks for these spaces, and return the policy that acts with them and their learner.
+) -> Networks:
+    """Build an algorithm's networks for these spaces.
 
     Raises:
         SpecError: the model's options do not fit, or the algorithm does not build `model.moduleClass`.
     """
     preprocessing = Preprocessing.from_specs(spaces.observation, spaces.action, model, environment)
     inputs = ModelInputs(preprocessing.observation_space, preprocessing.action_space, model)
-    nets = new_networks(algorithm, inputs, seed).to(device)
-    module = cast(RLModule, nets["policy"])
+    nets = new_networks(algorithm, inputs, seed)
+    module = nets["policy"]
     if model.module_class is not None and type(module) is not module_class_of(model):
         raise SpecError(
-            f"spec.model.moduleClass is {model.module_class!r}, but {type(algorithm).__name__} builds its own "
-            f"policy, {type(module).__name__}: its networks() must use inputs.policy()."
+            f"is {model.module_class!r}, but {type(algorithm).__name__} builds its own "
+            f"policy, {type(module).__name__}: its networks() must use inputs.policy().",
+            field="spec.model.moduleClass",
         )
-    policy = Policy(module, preprocessing, spaces.observation, spaces.action)
-    return policy, Learner(algorithm, nets, device, seed, group)
+    return Networks(algorithm, spaces, preprocessing, nets, seed, torch.get_rng_state())
 
 
-def notes_on_policy(policy: Policy, model: ModelSpec, path: str = "spec.model") -> list[str]:
+def notes_on_policy(policy: Policy, model: ModelSpec, path: str = "spec.model") -> list[Problem]:
     """Return notes for the user on a policy before it is trained.
 
     Args:
-        policy: policy from `make_policy_and_learner`.
+        policy: the policy with new networks.
         model: model section that it was built from.
         path: path of that section in the resource.
 
     Raises:
         UserCodeError: the network is a custom one and fails its dry run.
     """
+    section = parse_path(path)
     reasons = find_ineffective_model_options(policy, model)
-    return [f"{path}.{option} has no effect: {reason}" for option, reason in reasons.items()] + dry_run(
-        policy.module
-    )
+    return [
+        *(Problem((*section, option), f"has no effect: {reason}") for option, reason in reasons.items()),
+        *dry_run(policy.module),
+    ]

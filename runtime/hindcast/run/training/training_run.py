@@ -16,6 +16,7 @@ from hindcast.learn.checkpoint import MODULE, Checkpoint, CheckpointStore, find_
 from hindcast.learn.group import Group
 from hindcast.learn.ranks import Ranks
 from hindcast.models.policy import Policy
+from hindcast.models.policy_files import copy_policy
 from hindcast.names import EPISODE_RETURN_MEAN
 from hindcast.pipeline.offline_data import Source
 from hindcast.report.events import Outcome, Progress, Reporter, State
@@ -34,6 +35,7 @@ from hindcast.run.claim import (
 )
 from hindcast.run.evaluation.environment_evaluation import Evaluations
 from hindcast.run.evaluation.held_out_evaluation import HeldOutEvaluator, notes_on_evaluation
+from hindcast.run.evaluation.trained_episodes import record_trained_episodes
 from hindcast.run.ineffective_fields import notes_on_ineffective_fields
 from hindcast.run.interruption import Interruption
 from hindcast.run.placement import LOCAL, Placement
@@ -50,7 +52,7 @@ from hindcast.run.stop_criteria import (
     should_stop,
 )
 from hindcast.run.training.offline_trainer import make_offline_trainer
-from hindcast.run.training.trainer import Trainer
+from hindcast.run.training.trainer import Networks, Trainer
 from hindcast.storage.location import Location
 
 SUCCESS_FILE = "success.json"
@@ -74,6 +76,7 @@ class TrainingRun:
         interruption: checked before each update.
         placement: starts the processes that read data and evaluate.
         group: the learners; this process is the first one, which decides, evaluates and writes.
+        networks: the resource's networks; None builds them.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class TrainingRun:
         placement: Placement = LOCAL,
         *,
         group: Group | None = None,
+        networks: Networks | None = None,
     ) -> None:
         self._resource = resource
         self._sources = sources
@@ -93,6 +97,7 @@ class TrainingRun:
         self._interruption = interruption
         self._placement = placement
         self._group = group or Group()
+        self._networks = networks
         self._callbacks = TrainingCallbacks(resource.spec.callbacks)
         self._selection_metric = selection_metric(resource.spec)
         self._measurement_hash = measurement_hash(resource.spec)
@@ -152,9 +157,10 @@ class TrainingRun:
             self._placement,
             self._group,
             initial_num_learners=initial_num_learners(self._folder, self._resource),
+            networks=self._networks,
         )
-        for note in trainer.notes:
-            self._reporter.note(self._name, note)
+        for message in map(str, trainer.notes):
+            self._reporter.note(self._name, message)
         evaluations = Evaluations(
             self._resource, self._store, self._reporter, self._placement, self._callbacks
         )
@@ -179,6 +185,7 @@ class TrainingRun:
         self._store.remove_incomplete()
         latest_checkpoint = self._store.latest()
         if latest_checkpoint is None:
+            record_trained_episodes(self._folder, trainer.training_data)
             trainer.begin()
             self._callbacks.start(self._resource, str(self._folder))
             return
@@ -186,7 +193,8 @@ class TrainingRun:
         if saved_hash not in {spec_hash(self._resource), *claimed_hashes(self._folder)}:
             raise OutputConflict(
                 f"{latest_checkpoint.location} was written with spec hash {saved_hash}, and {self._name} has "
-                f"{spec_hash(self._resource)}: raise spec.revision, or set another checkpoint.path."
+                f"{spec_hash(self._resource)}: raise spec.revision, or set another checkpoint.path.",
+                mentions=("spec.revision",),
             )
         trainer.load(latest_checkpoint)
         # A lost owner record is replaced only after the checkpoint was checked: a record with another number of
@@ -372,7 +380,7 @@ class TrainingRun:
             self._reporter.progress(self._make_progress(last_result))
             self._mark_best(checkpoint, end_result, at_end=True)
         best_checkpoint = self._store.best()
-        Policy.load((best_checkpoint or checkpoint).location).save(self._folder.child(MODULE))
+        copy_policy((best_checkpoint or checkpoint).module, self._folder.child(MODULE))
         return {
             "specHash": spec_hash(self._resource),
             "iterations": trainer.iteration,
@@ -382,7 +390,9 @@ class TrainingRun:
             "checkpoint": str(checkpoint.location),
             "best": self._describe_best(best_checkpoint),
             **{name: self._latest_metrics.get(name) for name in _PROGRESS_NAMES},
-            "verdict": self._verdict,
+            "verdict": self._verdict
+            if best_checkpoint is None
+            else _verdict_on(best_checkpoint, log.results),
             "loss": _total_loss(last_result),
         }
 
@@ -446,6 +456,15 @@ class TrainingRun:
             folder=str(self._folder),
             metrics={**success, "seconds": time.monotonic() - start_time},
         )
+
+
+def _verdict_on(checkpoint: Checkpoint, results: Sequence[Result]) -> str | None:
+    """Return the verdict of the last evaluation of a checkpoint's weights; None if there was none."""
+    for result in reversed(results):
+        evaluation = result.get("evaluation", {}).get("offline", {})
+        if evaluation.get(ITERATION) == checkpoint.training.iteration and "verdict" in evaluation:
+            return str(evaluation["verdict"]["sentence"])
+    return None
 
 
 def read_success(resource: OfflineTraining, folder: Location) -> dict[str, Any] | None:

@@ -30,7 +30,8 @@ def load_initial_policy(path: str, model: ModelSpec, field: str = FIELD) -> Poli
     try:
         return Policy.load(path, allow_classes=[model.module_class] if model.module_class else ())
     except DataError as error:
-        raise DataError(f"{field}: {error}") from error
+        error.locate(field)
+        raise
 
 
 def warm_start(policy: Policy, learner: Learner, path: str, field: str = FIELD) -> None:
@@ -54,12 +55,12 @@ def warm_start(policy: Policy, learner: Learner, path: str, field: str = FIELD) 
     if problem := kind_mismatch(policy, saved_policy, learner.algorithm, trained_by) or option_mismatch(
         policy, saved_policy
     ):
-        raise SpecError(f"{field}: {path} {problem}.")
+        raise SpecError(f"{path} {problem}.", field=field)
     try:
         policy.load_weights(saved_policy, f"the policy at {path}")
     except DataError as error:
         problem = shape_mismatch(policy, saved_policy)
-        raise SpecError(f"{field}: {path} {problem}." if problem else f"{field}: {error}") from error
+        raise SpecError(f"{path} {problem}." if problem else str(error), field=field) from error
     tensors = {} if checkpoint is None else checkpoint.learner_state().tensors
     learner.reset_target_networks("policy")
     # Target networks come last in `nets`, so that a saved one replaces its fresh copy.

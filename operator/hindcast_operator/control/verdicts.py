@@ -1,0 +1,71 @@
+"""Verdicts that end live attempts: they are made on live reads, and many of them at once are not believed."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from hindcast_operator.control import metrics
+from hindcast_operator.decision import Decision, DeleteAttempt
+from hindcast_operator.facts import Facts
+from hindcast_operator.planning import Reason
+
+log = structlog.get_logger()
+
+HOLD_RECHECK_SECONDS: Final = 60.0
+"""Interval between checks of an attempt that is not ended because of the breaker."""
+
+_MAX_VERDICTS: Final = 10
+_WINDOW_SECONDS: Final = 60.0
+_HOLD_SECONDS: Final = 600.0
+_SILENCE_REASONS: Final = frozenset({Reason.NO_HEARTBEAT, Reason.NO_PROGRESS, Reason.START_DEADLINE_EXCEEDED})
+
+
+class VerdictBreaker:
+    """Holds verdicts on silent attempts for ten minutes once there were ten of them within one.
+
+    Then the cause is hardly the runs: it is the operator's clock, its connection, or the API server.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._times: deque[float] = deque(maxlen=_MAX_VERDICTS)
+        self._hold_end = 0.0
+
+    def allows(self) -> bool:
+        """Return True if another attempt may be ended for its silence now, and count it."""
+        now = self._clock()
+        if (
+            now >= self._hold_end
+            and len(self._times) == _MAX_VERDICTS
+            and now - self._times[0] < _WINDOW_SECONDS
+        ):
+            self._hold_end = now + _HOLD_SECONDS
+            log.error("many runs fell silent at once; none is ended", seconds=_HOLD_SECONDS)
+        if now < self._hold_end:
+            metrics.VERDICTS_HELD.inc()
+            return False
+        self._times.append(now)
+        return True
+
+
+def ends_live_attempt(facts: Facts, decision: Decision) -> bool:
+    """Return True if the decision ends an attempt that the stored status does not know as ended, or deletes objects."""
+    deletes = any(isinstance(action, DeleteAttempt) for action in decision.actions)
+    return deletes or bool(_new_endings(facts, decision))
+
+
+def silent_attempts(facts: Facts, decision: Decision) -> list[str]:
+    """Return the names of the attempts that the decision ends because nothing was heard of them."""
+    return [name for name, reason in _new_endings(facts, decision) if reason in _SILENCE_REASONS]
+
+
+def _new_endings(facts: Facts, decision: Decision) -> list[tuple[str, str | None]]:
+    ended_names = {run["rayJobName"] for run in facts.status.get("runs") or () if run.get("outcome")}
+    return [
+        (run.ray_job_name, run.reason)
+        for run in decision.status.runs
+        if run.outcome is not None and run.ray_job_name not in ended_names
+    ]

@@ -1,0 +1,53 @@
+"""The one step that fits arrays to what is expected of them, if no value is lost: axes of one, whole floats, digits."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hindcast.episodes.block import Bool
+
+_WHOLE_NUMBER: Final = re.compile(r"\s*([+-]?\d+)(?:\.0*)?\s*")
+
+
+def is_same_up_to_ones(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Return whether two shapes differ only in axes of length one: `[1]`, `[]` and `[1, 1]`."""
+    return [size for size in shape if size != 1] == [size for size in other if size != 1]
+
+
+def fit_shape(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any] | None:
+    """Return `[n, *shape]` the array's values; None if the shapes differ in more than axes of one."""
+    if array.shape[1:] == shape:
+        return array
+    return array.reshape(len(array), *shape) if is_same_up_to_ones(array.shape[1:], shape) else None
+
+
+def to_integers(array: NDArray[Any]) -> tuple[NDArray[Any], Bool]:
+    """Return whole floats, or texts of digits, as int64, and `[n, *shape]` True for other values, which become 0."""
+    if array.dtype == object:
+        matches = [_WHOLE_NUMBER.fullmatch(text) for text in array.ravel()]
+        values = [int(match[1]) if match is not None else None for match in matches]
+        is_wrong = np.array([value is None or not -(2**63) <= value < 2**63 for value in values], np.bool_)
+        integers = [0 if wrong else value for value, wrong in zip(values, is_wrong, strict=True)]
+        return np.array(integers, np.int64).reshape(array.shape), is_wrong.reshape(array.shape)
+    if array.dtype.kind not in "fc":
+        return array, np.zeros(array.shape, np.bool_)
+    with np.errstate(invalid="ignore"):
+        is_wrong = (array != np.floor(array)) | ~(np.abs(array) < 2.0**63)
+        return np.where(is_wrong, 0, array).astype(np.int64), is_wrong
+
+
+def to_numbers(array: NDArray[Any]) -> tuple[NDArray[Any], Bool]:
+    """Return texts of numbers as float64, and `[n, *shape]` True for other texts, which become 0; numbers unchanged."""
+    if array.dtype != object:
+        return array, np.zeros(array.shape, np.bool_)
+    values, is_wrong = np.zeros(array.size), np.zeros(array.size, np.bool_)
+    for row, text in enumerate(array.ravel()):
+        try:
+            values[row] = float(text)
+        except ValueError:
+            is_wrong[row] = True
+    return values.reshape(array.shape), is_wrong.reshape(array.shape)

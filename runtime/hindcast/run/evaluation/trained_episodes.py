@@ -1,0 +1,107 @@
+"""The record of the episodes that a run is trained on, which keeps evaluations away from them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hindcast.datasets.dataset import Dataset
+from hindcast.episodes.columns import Columns
+from hindcast.errors import SpecError
+from hindcast.formatting import plural
+from hindcast.storage.location import Location
+
+TRAINED_EPISODES_FILE: Final = "trained-episodes.npy"
+_FIELDS: Final = np.dtype([("id", "<u8"), ("length", "<i8"), ("return", "<f8")])
+"""Digest of the id, number of timesteps and sum of rewards (0 without rewards) of an episode."""
+
+
+class UntrainedEpisodes(NamedTuple):
+    """Episodes of a dataset that a run was not trained on.
+
+    Attributes:
+        dataset: the episodes.
+        num_trained: number of the dataset's other episodes.
+    """
+
+    dataset: Dataset
+    num_trained: int
+
+
+def record_trained_episodes(folder: Location, datasets: Sequence[Dataset]) -> None:
+    """Write the record of a run that is trained on all episodes of the datasets."""
+    file = folder.child(TRAINED_EPISODES_FILE)
+    if file.exists() or not datasets:
+        return
+    buffer = io.BytesIO()
+    np.save(buffer, np.unique(np.concatenate([_describe(dataset) for dataset in datasets])))
+    file.write_bytes(buffer.getvalue())
+
+
+def exclude_trained_episodes(file: Location, dataset: Dataset, name: str) -> UntrainedEpisodes:
+    """Return the episodes that a run was not trained on.
+
+    Two episodes are the same if their ids, numbers of timesteps and returns are.
+
+    Args:
+        file: the run's record, `TRAINED_EPISODES_FILE` in its folder.
+        dataset: any dataset.
+        name: name of the data in messages.
+
+    Raises:
+        SpecError: fewer than two episodes remain.
+    """
+    trained = np.load(io.BytesIO(file.read_bytes()), allow_pickle=False)
+    is_trained = _contains(trained, _describe(dataset))
+    num_trained = int(is_trained.sum())
+    if dataset.num_episodes - num_trained < 2 <= dataset.num_episodes:
+        raise SpecError(
+            f"{name}: {num_trained:,} of {plural(dataset.num_episodes, 'episode')} trained the policy, so estimates on "
+            "them are too good. Use other episodes, or hold some out of the training (evaluation.offline.heldOut or "
+            "setAside)."
+        )
+    if not num_trained:
+        return UntrainedEpisodes(dataset, 0)
+    return UntrainedEpisodes(dataset.select(np.flatnonzero(~is_trained)), num_trained)
+
+
+def _describe(dataset: Dataset) -> NDArray[Any]:
+    """Return the `_FIELDS` `[N]` of a dataset's episodes."""
+    rewards = dataset.spec.leaves.get(Columns.REWARDS)
+    table = dataset.episode_table(with_returns=rewards is not None and rewards.shape == ())
+    rows = np.zeros(len(table.length), _FIELDS)
+    rows["id"] = [
+        int.from_bytes(hashlib.blake2b(eps_id.encode(), digest_size=8).digest(), "little")
+        for eps_id in table.eps_id.tolist()
+    ]
+    rows["length"] = table.length
+    if table.returns is not None:
+        rows["return"] = table.returns
+    return rows
+
+
+def _contains(known: NDArray[Any], rows: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return `[N]` True for rows that `known` contains, with returns that are equal up to the order of their sums."""
+    order = np.argsort(known, order=["id", "length", "return"])
+    known = known[order]
+    first = np.searchsorted(known["id"], rows["id"], side="left")
+    last = np.searchsorted(known["id"], rows["id"], side="right")
+    return np.array(
+        [
+            bool(
+                (
+                    (known["length"][low:high] == row["length"])
+                    & np.isclose(
+                        known["return"][low:high], row["return"], rtol=1e-5, atol=1e-6, equal_nan=True
+                    )
+                ).any()
+            )
+            for low, high, row in zip(first, last, rows, strict=True)
+        ],
+        dtype=bool,
+    )

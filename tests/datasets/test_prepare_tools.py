@@ -1,0 +1,526 @@
+"""Files as other tools write them are read as they were meant, or refused by name."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import h5py
+import numpy as np
+import prepare_kit as kit
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from hindcast.api.input import PrepareSpec
+from hindcast.datasets.dataset import Dataset
+from hindcast.datasets.fitted import fit_to_spaces
+from hindcast.datasets.inspection.inspecting import inspect_data
+from hindcast.datasets.prepare.opening import open_data
+from hindcast.datasets.prepare.reading import Reading
+from hindcast.datasets.validate import check_spec
+from hindcast.datasets.writer import BlockWriter
+from hindcast.episodes.block import Block
+from hindcast.errors import DataError
+from hindcast.formats.format import ReadOptions
+from hindcast.formats.spec import DataSpec
+from hindcast.storage.location import resolve
+
+LENGTHS = [5, 4, 6]
+BLOCK = kit.make_block(LENGTHS)
+OBS = BLOCK.columns["obs"][BLOCK.obs_row].astype(np.float64)
+NEXT_OBS = BLOCK.columns["obs"][BLOCK.obs_row + 1].astype(np.float64)
+ACTIONS = BLOCK.columns["actions"] % 2
+REWARDS = BLOCK.columns["rewards"]
+EPISODE = np.repeat(np.arange(3), LENGTHS)
+STEP = np.concatenate([np.arange(length) for length in LENGTHS])
+DONE = np.array(LENGTHS)[EPISODE] == STEP + 1
+
+
+def make_steps(**columns: Any) -> pa.Table:
+    """Make a table of all steps; `columns` replace columns, and None removes one."""
+    table = {
+        "episode": EPISODE,
+        "step": STEP,
+        "obs": list(OBS),
+        "next_obs": list(NEXT_OBS),
+        "action": ACTIONS,
+        "reward": REWARDS,
+        "done": DONE,
+        **columns,
+    }
+    return pa.table({name: column for name, column in table.items() if column is not None})
+
+
+def write(folder: Path, table: pa.Table, name: str = "steps.parquet") -> str:
+    folder.mkdir(exist_ok=True, parents=True)
+    pq.write_table(table, folder / name)
+    return str(folder)
+
+
+def open_tool(path: Path | str, **options: Any) -> Dataset:
+    prepare = options.pop("prepare", {})
+    return open_data(
+        Reading((str(path),), options=ReadOptions(**options), prepare=PrepareSpec(**prepare)),
+    )
+
+
+def assert_steps(dataset: Dataset, final_obs: NDArray[Any] | None = NEXT_OBS[DONE]) -> Block:
+    """Check lengths, observations, actions and rewards; return the block."""
+    block = kit.read_block(dataset)
+    assert block.length.tolist() == LENGTHS
+    assert block.columns["obs"][block.obs_row].squeeze() == pytest.approx(OBS)
+    assert block.columns["rewards"].ravel() == pytest.approx(REWARDS)
+    if final_obs is not None:
+        assert block.columns["obs"][block.obs_start + block.length].squeeze() == pytest.approx(final_obs)
+    return block
+
+
+# Forms of a value
+
+FORMS: dict[str, Callable[[NDArray[Any]], Any]] = {
+    "integer": lambda values: values.astype(np.int64),
+    "uint8": lambda values: values.astype(np.uint8),
+    "float": lambda values: values.astype(np.float64),
+    "float32": lambda values: values.astype(np.float32),
+    "bool": lambda values: values.astype(np.bool_),
+    "digits": lambda values: [str(value) for value in values],
+    "float digits": lambda values: [f"{value}.0" for value in values],
+    "categories": lambda values: pa.array([str(value) for value in values]).dictionary_encode(),
+    "view": lambda values: pa.array([str(value) for value in values], pa.string_view()),
+    "decimal": lambda values: pa.array([Decimal(int(value)) for value in values], pa.decimal128(19, 0)),
+    "list": lambda values: [[value] for value in values],
+    "fixed list": lambda values: pa.array([[value] for value in values], pa.list_(pa.int64(), 1)),
+    "nested list": lambda values: [[[float(value)]] for value in values],
+}
+DISCRETE = gym.spaces.Discrete(2)
+BOX = gym.spaces.Box(-10, 10, (1,), np.float32)
+
+
+@pytest.mark.parametrize("space", [DISCRETE, BOX], ids=["Discrete", "Box"])
+@pytest.mark.parametrize("form", FORMS)
+def test_action_in_any_form_fits_the_space(tmp_path, form, space):
+    dataset = open_tool(write(tmp_path / "data", make_steps(action=FORMS[form](ACTIONS))))
+    fitted = fit_to_spaces(dataset, None, space)
+    check_spec(fitted.spec, None, space, "data")
+    actions = kit.read_block(fitted).columns["actions"]
+    assert actions.shape == (15, *space.shape)
+    assert actions.ravel().tolist() == ACTIONS.tolist()
+    assert fitted.spec.leaves["actions"].fits(actions)
+    assert_steps(fitted)
+
+
+@pytest.mark.parametrize("other", FORMS)
+@pytest.mark.parametrize("form", ["integer", "float", "list", "nested list"])
+def test_files_with_actions_in_two_forms_are_one_dataset_or_refused(tmp_path, form, other):
+    for number, name in enumerate((form, other)):
+        table = make_steps(action=FORMS[name](ACTIONS), episode=EPISODE + 3 * number)
+        path = write(tmp_path / "data", table, f"{number}.parquet")
+    is_text = other in ("digits", "float digits", "categories", "view")
+    if is_text:
+        with pytest.raises(DataError, match=r"0\.parquet and .*1\.parquet.*'actions' is"):
+            open_tool(path)
+        return
+    actions = kit.read_block(fit_to_spaces(open_tool(path), None, DISCRETE)).columns["actions"]
+    assert actions.tolist() == [*ACTIONS, *ACTIONS]
+
+
+@pytest.mark.parametrize(
+    ("actions", "message"),
+    [
+        ([0.5, *ACTIONS[1:].astype(float)], r"t = 0: 'actions' has 0.5, expected an integer in \[0, 1\]"),
+        (["left", *map(str, ACTIONS[1:])], r"'actions' has left, expected .*replace each text by a number"),
+    ],
+)
+def test_action_that_would_lose_something_is_refused(tmp_path, actions, message):
+    dataset = open_tool(write(tmp_path / "data", make_steps(action=actions)))
+    with pytest.raises(DataError, match=message):
+        kit.read_block(fit_to_spaces(dataset, None, DISCRETE))
+
+
+def test_one_hot_action_is_refused_with_a_remedy(tmp_path):
+    dataset = open_tool(write(tmp_path / "data", make_steps(action=list(np.eye(2, dtype=int)[ACTIONS]))))
+    with pytest.raises(DataError, match="one-hot, store the index"):
+        check_spec(fit_to_spaces(dataset, None, DISCRETE).spec, None, DISCRETE, "data")
+
+
+NEXT_FORMS: dict[str, Any] = {
+    "float32": list(NEXT_OBS.astype(np.float32)),
+    "decimal": [[Decimal(f"{value:.6f}") for value in row] for row in NEXT_OBS],
+    "axis of one": NEXT_OBS[:, :, None].tolist(),
+}
+
+
+@pytest.mark.parametrize("form", NEXT_FORMS)
+def test_next_observation_in_another_form_is_read(tmp_path, form):
+    dataset = open_tool(write(tmp_path / "data", make_steps(next_obs=NEXT_FORMS[form])))
+    block = kit.read_block(dataset)
+    final_obs = block.columns["obs"][block.obs_start + block.length]
+    assert final_obs == pytest.approx(NEXT_OBS[DONE], abs=1e-5)
+
+
+def test_next_observations_of_pandas_shift_are_read(tmp_path):
+    """`groupby().shift(-1)` makes floats with a null at the end of each episode."""
+    whole = np.arange(15)
+    shifted = [None if done else float(value + 1) for value, done in zip(whole, DONE, strict=True)]
+    table = make_steps(obs=None, next_obs=None, obs_0=whole, next_obs_0=shifted)
+    block = kit.read_block(open_tool(write(tmp_path / "data", table), ignore_final_observation=True))
+    assert block.columns["obs"][block.obs_row].ravel().tolist() == whole.tolist()
+
+
+# Types of Arrow
+
+TIMES: dict[str, Any] = {
+    "duration": pa.array(STEP * 1_000_000, pa.duration("us")),
+    "time of day": pa.array(STEP * 1_000_000, pa.time64("us")),
+    "time in seconds": pa.array(STEP.astype(np.int32), pa.time32("s")),
+}
+
+
+@pytest.mark.parametrize("kind", TIMES)
+def test_durations_and_times_order_timesteps(tmp_path, kind):
+    table = make_steps(step=TIMES[kind])
+    assert_steps(open_tool(write(tmp_path / "data", table.take(np.lexsort((-STEP, EPISODE))))))
+
+
+def test_views_bytes_of_booleans_and_decimals_are_read(tmp_path):
+    table = make_steps(
+        episode=pa.array([f"e{i}" for i in EPISODE], pa.string_view()),
+        reward=pa.array([Decimal(f"{value:.9f}") for value in REWARDS]),
+        done=pa.ExtensionArray.from_storage(pa.bool8(), pa.array(DONE.astype(np.int8))),
+    )
+    assert_steps(open_tool(write(tmp_path / "data", table)))
+
+
+EXTRA_COLUMNS: dict[str, Any] = {
+    "bytes": [b"\x00\xff"] * 15,
+    "times": pa.array(STEP, pa.timestamp("us")),
+    "maps": pa.array([{"a": 1.0}] * 15, pa.map_(pa.string(), pa.float64())),
+    "ragged": [[1] * int(step) for step in STEP],
+    "null": [None, *range(14)],
+}
+
+
+@pytest.mark.parametrize("kind", EXTRA_COLUMNS)
+def test_column_that_nobody_needs_is_left_out_with_a_note(tmp_path, kind):
+    path = write(tmp_path / "data", make_steps(price=EXTRA_COLUMNS[kind]))
+    dataset = open_tool(path)
+    assert "price" not in assert_steps(dataset).columns
+    assert any("the column 'price' was left out" in note for note in dataset.notes)
+    with pytest.raises(DataError, match="price"):
+        open_tool(path, columns=["obs", "actions", "rewards", "price"])
+    with pytest.raises(DataError, match="action_logp"):
+        open_tool(path, schema={"action_logp": "price"})
+
+
+@pytest.mark.parametrize("partition_bytes", [1, 1 << 20])
+def test_column_that_only_some_files_have_is_left_out_with_a_note(tmp_path, monkeypatch, partition_bytes):
+    monkeypatch.setattr("hindcast.datasets.prepare.job.PARTITION_BYTES", partition_bytes)
+    write(tmp_path / "data", make_steps().slice(0, 9), "1.parquet")
+    path = write(tmp_path / "data", make_steps(price=np.arange(15)).slice(9), "2.parquet")
+    dataset = open_tool(path)
+    assert "price" not in assert_steps(dataset).columns
+    assert any("'price' was left out: not all files have it" in note for note in dataset.notes)
+
+
+def test_empty_part_and_vectors_of_spark_are_read(tmp_path):
+    vector = pa.struct(
+        [
+            ("type", pa.int8()),
+            ("size", pa.int32()),
+            ("indices", pa.list_(pa.int32())),
+            ("values", pa.list_(pa.float64())),
+        ]
+    )
+
+    def encode(rows: NDArray[Any]) -> pa.Array:
+        dense = {"type": 1, "size": None, "indices": None}
+        sparse = {"type": 0, "size": 3, "indices": [0, 1, 2]}
+        cells = [{**(sparse if i % 2 else dense), "values": row.tolist()} for i, row in enumerate(rows)]
+        return pa.array(cells, vector)
+
+    table = make_steps(obs=encode(OBS), next_obs=encode(NEXT_OBS))
+    write(tmp_path / "steps", table.slice(0, 8), "part-00000-c000.snappy.parquet")
+    write(tmp_path / "steps", table.slice(8), "part-00001-c000.snappy.parquet")
+    path = write(tmp_path / "steps", table.slice(0, 0), "part-00002-c000.snappy.parquet")
+    (tmp_path / "steps" / "_SUCCESS").touch()
+    dataset = open_tool(path)
+    assert_steps(dataset)
+    assert any("1 file without rows was left out: part-00002" in note for note in dataset.notes)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "csv.gz", "jsonl", "json", "parquet"])
+def test_file_without_rows_alone_is_refused(tmp_path, suffix):
+    import gzip
+
+    path = tmp_path / f"steps.{suffix}"
+    if suffix == "parquet":
+        pq.write_table(make_steps().slice(0, 0), path)
+    else:
+        text = {"jsonl": "", "json": "[]"}.get(suffix, ",".join(make_steps().column_names) + "\n").encode()
+        path.write_bytes(gzip.compress(text) if suffix.endswith("gz") else text)
+    with pytest.raises(DataError, match=r"holds no rows|is empty"):
+        open_tool(path, columns=["obs", "actions", "rewards"])
+
+
+# Text
+
+
+@pytest.mark.parametrize("kind", ["numpy", "savetxt", "excel"])
+def test_csv_as_tools_write_it_is_read(tmp_path, kind):
+    columns = {"obs": [str(row) for row in OBS]} if kind == "numpy" else {"obs": None}
+    columns["next_obs"] = None
+    if kind != "numpy":
+        columns |= {f"obs_{i}": OBS[:, i] for i in range(3)}
+    frame = make_steps(**columns, done=DONE.astype(int)).to_pandas()
+    path, options = tmp_path / "steps.csv", {}
+    if kind == "savetxt":
+        np.savetxt(path, frame.to_numpy(), delimiter=",", header=",".join(frame.columns))
+    elif kind == "excel":
+        options = {"delimiter": ";", "decimal_point": ","}
+        frame.to_csv(path, index=False, sep=";", decimal=",", encoding="utf-8-sig")
+    else:
+        frame.to_csv(path, index=False)
+    dataset = open_tool(path, ignore_final_observation=True, options=options)
+    assert assert_steps(dataset, None).columns.keys() == {"obs", "actions", "rewards"}
+
+
+def test_csv_with_decimal_commas_is_refused_with_the_option(tmp_path):
+    (tmp_path / "a.csv").write_text("obs_0;obs_1;action;reward\n0,5;1,5;0;1,5\n")
+    with pytest.raises(DataError, match=r"if the comma is the decimal point, set readOptions\.decimal_point"):
+        open_tool(tmp_path / "a.csv", options={"delimiter": ";"})
+
+
+def test_printed_array_with_an_ellipsis_is_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("obs,action,reward\n[0.5 ... 1.5],0,1\n")
+    with pytest.raises(DataError, match="'obs' begins like JSON but cannot be read"):
+        open_tool(tmp_path / "a.csv", ignore_final_observation=True)
+
+
+# Whole episodes in rows
+
+
+def make_episodes() -> list[dict[str, Any]]:
+    starts = np.cumsum(LENGTHS) - LENGTHS
+    return [
+        {
+            "id": f"e{i}",
+            "observations": [*OBS[rows].tolist(), NEXT_OBS[rows][-1].tolist()],
+            "actions": ACTIONS[rows].tolist(),
+            "rewards": REWARDS[rows].tolist(),
+        }
+        for i, rows in enumerate(slice(start, start + n) for start, n in zip(starts, LENGTHS, strict=True))
+    ]
+
+
+@pytest.mark.parametrize("flag", ["list", "scalar"])
+@pytest.mark.parametrize("container", ["lines", "list", "document", "parquet"])
+@pytest.mark.parametrize("has_final_obs", [True, False])
+def test_episodes_with_a_last_observation_are_read_whole(tmp_path, container, flag, has_final_obs):
+    episodes = make_episodes()
+    for episode in episodes:
+        num_steps = len(episode["actions"])
+        episode["terminated"] = True if flag == "scalar" else [False] * (num_steps - 1) + [True]
+        if not has_final_obs:
+            episode["observations"].pop()
+    path = tmp_path / "episodes.json"
+    if container == "lines":
+        path.write_text("\n".join(map(json.dumps, episodes)))
+    elif container == "parquet":
+        path = tmp_path / "episodes.parquet"
+        pq.write_table(pa.Table.from_pylist(episodes), path)
+    else:
+        path.write_text(json.dumps(episodes if container == "list" else {"episodes": episodes}))
+    dataset = open_tool(path, ignore_final_observation=not has_final_obs)
+    block = assert_steps(dataset, NEXT_OBS[DONE] if has_final_obs else OBS[DONE])
+    assert block.terminated.all()
+
+
+def test_json_of_one_episode_is_read(tmp_path):
+    (tmp_path / "one.json").write_text(json.dumps(make_episodes()[0]))
+    block = kit.read_block(open_tool(tmp_path / "one.json"))
+    assert block.length.tolist() == LENGTHS[:1]
+
+
+@pytest.mark.parametrize("leaf", ["obs", "rewards"])
+@pytest.mark.parametrize("num_files", [1, 2])
+def test_episodes_of_rllib_with_mixed_dtypes_are_widened(tmp_path, leaf, num_files):
+    """Write episodes of two dtypes, as environments do whose reset and step differ in it."""
+    cells = []
+    for prefix, dtype in (("a", np.float32), ("b", np.float64)):
+        block = kit.make_block(LENGTHS, seed=len(prefix))
+        columns = {**block.columns, leaf: block.columns[leaf].astype(dtype)}
+        block = replace(block, columns=columns, eps_id=prefix + block.eps_id)
+        folder = tmp_path / prefix
+        with BlockWriter(
+            resolve(folder), DataSpec.from_block(block), "all", layout="episodes/messagepack"
+        ) as writer:
+            writer.write(block)
+        cells += [pq.read_table(file).column("item").combine_chunks() for file in folder.glob("*.parquet")]
+    items = cells if num_files == 2 else [pa.concat_arrays(cells)]
+    for number, item in enumerate(items):
+        path = write(tmp_path / "mixed", pa.table({"item": item}), f"{number}.parquet")
+    dataset = open_tool(path)
+    assert dataset.spec.leaves[leaf].dtype == np.float64
+    assert kit.read_block(dataset).columns[leaf].dtype == np.float64
+    assert dataset.num_steps == 30
+    assert not [p for p in inspect_data(Reading((path,))).problems if p.severity == "error"]
+
+
+# Folders of tools
+
+
+@pytest.mark.parametrize("change", ["overwrite", "delete"])
+def test_delta_lake_table_is_read_without_deleted_rows(tmp_path, change):
+    deltalake = pytest.importorskip("deltalake")
+    table, path = make_steps(), str(tmp_path / "steps")
+    old = make_steps(episode=EPISODE + 10)
+    deltalake.write_deltalake(path, old)
+    if change == "overwrite":
+        deltalake.write_deltalake(path, table, mode="overwrite")
+    else:
+        deltalake.write_deltalake(path, table, mode="append")
+        deltalake.DeltaTable(path).delete("episode >= 10")
+    assert_steps(open_tool(path))
+
+
+@pytest.mark.parametrize(
+    ("marker", "message"),
+    [("metadata/v1.metadata.json", "is an Iceberg table"), (".hoodie/hoodie.properties", "is a Hudi table")],
+)
+def test_other_table_with_deleted_rows_is_refused_by_name(tmp_path, marker, message):
+    write(tmp_path / "lake" / "steps", make_steps())
+    (tmp_path / "lake" / "steps" / marker).parent.mkdir(parents=True)
+    (tmp_path / "lake" / "steps" / marker).write_text("{}")
+    with pytest.raises(DataError, match=rf"lake/steps {message}.*Parquet"):
+        open_tool(tmp_path / "lake")
+
+
+def encode_image(seed: int) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (4, 5, 3), np.uint8)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def test_lerobot_dataset_is_read_by_its_folder(tmp_path):
+    images = [{"bytes": encode_image(i), "path": f"{i}.png"} for i in range(15)]
+    table = pa.table(
+        {
+            "observation.state": list(OBS),
+            "action": list(np.eye(2)[ACTIONS]),
+            "observation.images.top": images,
+            "frame_index": STEP,
+            "episode_index": EPISODE,
+            "next.reward": REWARDS,
+            "next.done": DONE,
+        }
+    )
+    write(tmp_path / "set" / "data" / "chunk-000", table, "file-000.parquet")
+    write(tmp_path / "set" / "meta" / "episodes", pa.table({"episode_index": [0], "length": [5]}))
+    (tmp_path / "set" / "meta" / "info.json").write_text(json.dumps({"codebase_version": "v3.0"}))
+    block = assert_steps(open_tool(tmp_path / "set", ignore_final_observation=True), OBS[DONE])
+    assert block.columns["observation.images.top"].shape == (15, 4, 5, 3)
+    with Image.open(io.BytesIO(images[3]["bytes"])) as image:
+        assert (block.columns["observation.images.top"][3] == np.asarray(image)).all()
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+def test_dataset_of_save_to_disk_is_read(tmp_path, is_stream):
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    new = pa.ipc.new_stream if is_stream else pa.ipc.new_file
+    for number, rows in enumerate((slice(0, 9), slice(9, 15))):
+        part = make_steps().slice(rows.start, rows.stop - rows.start)
+        with new(str(folder / f"data-0000{number}-of-00002.arrow"), part.schema) as writer:
+            writer.write_table(part, max_chunksize=4)
+    (folder / "state.json").write_text(json.dumps({"_data_files": [], "_fingerprint": "0"}))
+    (folder / "dataset_info.json").write_text(json.dumps({"features": {}}))
+    assert_steps(open_tool(folder))
+
+
+def write_robomimic(file: h5py.File, has_next_obs: bool) -> None:
+    for i in range(3):
+        rows, group = i == EPISODE, file.create_group(f"data/demo_{i}")
+        group["obs/pose"] = OBS[rows]
+        if has_next_obs:
+            group["next_obs/pose"] = NEXT_OBS[rows]
+        group["actions"], group["rewards"] = np.eye(2)[ACTIONS[rows]], REWARDS[rows]
+        group["dones"], group["states"] = DONE[rows].astype(int), np.zeros((rows.sum(), 4))
+
+
+@pytest.mark.parametrize("has_next_obs", [True, False])
+def test_hdf5_of_robomimic_is_read(tmp_path, has_next_obs):
+    with h5py.File(tmp_path / "demo.hdf5", "w") as file:
+        write_robomimic(file, has_next_obs)
+    block = kit.read_block(open_tool(tmp_path / "demo.hdf5", ignore_final_observation=not has_next_obs))
+    assert block.length.tolist() == LENGTHS
+    assert block.columns["obs/pose"][block.obs_row] == pytest.approx(OBS)
+    assert block.columns["actions"].tolist() == np.eye(2)[ACTIONS].tolist()
+    assert block.terminated.all()
+
+
+def test_buffer_of_d3rlpy_2_is_read(tmp_path):
+    with h5py.File(tmp_path / "buffer.h5", "w") as file:
+        file["columns"], file["num_episodes"], file["version"] = [b"observations", b"actions"], 3, "2.1"
+        for i in range(3):
+            rows = i == EPISODE
+            file[f"observations_{i}"], file[f"actions_{i}"] = OBS[rows], ACTIONS[rows][:, None]
+            file[f"rewards_{i}"], file[f"terminated_{i}"] = REWARDS[rows][:, None], i != 1
+    dataset = open_tool(tmp_path / "buffer.h5", ignore_final_observation=True)
+    block = assert_steps(dataset, OBS[DONE])
+    assert block.terminated.tolist() == [True, False, True]
+    assert block.truncated.tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("head", [b"\x00\x00\x00\x20ftypisom", b"\x1aE\xdf\xa3"])
+def test_video_is_refused_by_name(tmp_path, head):
+    (tmp_path / "episode_0.mp4").write_bytes(head + bytes(100))
+    with pytest.raises(DataError, match=r"episode_0\.mp4 is a video: write its frames"):
+        open_tool(tmp_path / "episode_0.mp4")
+
+
+LEFTOVERS: dict[str, bytes] = {
+    "_SUCCESS": b"",
+    "_metadata": b"PAR1",
+    ".part-00000.crc": b"crc\x00",
+    ".DS_Store": b"\x00\x00\x00\x01Bud1",
+    "README.md": b"# Data\n",
+    ".gitattributes": b"*.parquet lfs\n",
+    "dataset_info.json": b'{"features": {}}',
+    "params.json": b'[{"lr": 0.1}]',
+    "checksums.txt": b"abc  part\n",
+    "notes.csv": b"a,b\n1,2\n",
+    "thumbnail.png": encode_image(0),
+    "video.mp4": b"\x00\x00\x00\x20ftypisom",
+}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_leftovers_and_names_of_files_do_not_change_the_episodes(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    is_parquet, num_files = bool(rng.integers(2)), int(rng.integers(1, 13))
+    columns = [["episode"], ["episode", "step"], ["step"], []][seed % 4]
+    removed = {name: None for name in ("episode", "step") if name not in columns}
+    table = make_steps(**removed, obs=None, next_obs=None, obs_0=OBS[:, 0], next_obs_0=NEXT_OBS[:, 0])
+    bounds = np.sort(rng.integers(0, 16, num_files - 1))
+    (tmp_path / "data").mkdir()
+    for number, (start, stop) in enumerate(zip([0, *bounds], [*bounds, 15], strict=True), 1):
+        part, path = table.slice(start, stop - start), tmp_path / "data" / f"log_{number}"
+        if is_parquet:
+            pq.write_table(part, path.with_suffix(".parquet"))
+        else:
+            part.to_pandas().to_csv(path.with_suffix(".csv"), index=False)
+    for name in rng.choice(list(LEFTOVERS), 5, replace=False):
+        (tmp_path / "data" / name).write_bytes(LEFTOVERS[name])
+    block = kit.read_block(open_tool(tmp_path / "data"))
+    assert block.length.tolist() == LENGTHS
+    assert block.columns["obs"][block.obs_row].ravel() == pytest.approx(OBS[:, 0])
+    assert block.columns["rewards"] == pytest.approx(REWARDS)
