@@ -43,6 +43,7 @@ _DIRECT_SUFFIXES: Final = {
     "read_csv": (".csv",),
 }
 """Method of Ray Data -> suffixes of the files that are read without Ray."""
+_COMPRESSED_SUFFIXES: Final = (".gz", ".br", ".zst", ".lz4", ".bz2", ".snappy")
 _DEFAULT_BATCH_ROWS: Final = 1024
 
 
@@ -152,22 +153,21 @@ def _read_batches(piece: Piece, options: ReadOptions) -> Iterator[dict[str, Any]
         yield from _iter_batches(data, batch_size)
 
 
-def _is_read_directly(options: ReadOptions, paths: Iterable[str]) -> bool:
-    """Return True if files are read without Ray, whose start takes seconds, into the columns that Ray would return."""
+def _is_read_directly(options: ReadOptions, paths: Sequence[str]) -> bool:
+    """Return True if files are read without Ray, whose start takes seconds, into the columns that Ray would return.
+
+    Ray reads the files if there are further options, compressed files, or columns in the names of folders (`day=3`).
+    """
     suffixes = _DIRECT_SUFFIXES.get(options.options[METHOD_OPTION], ())
-    has_other_options = bool(options.options.keys() - {METHOD_OPTION, _BATCH_SIZE_OPTION})
-    data_paths = [path for path in paths if not is_hidden(path.rpartition("/")[2])]
-    # Without a suffix that says otherwise, Ray reads a file named by the user as its method says.
-    return bool(suffixes) and not has_other_options and any(map(_has_suffix(suffixes), data_paths))
+    if options.options.keys() - {METHOD_OPTION, _BATCH_SIZE_OPTION}:
+        return False
+    needs_ray = any(path.lower().endswith(_COMPRESSED_SUFFIXES) or "=" in path for path in paths)
+    return not needs_ray and any(path.lower().endswith(suffixes) for path in paths)
 
 
 def _is_data_file(relative_path: str, options: ReadOptions) -> bool:
     suffixes = _DIRECT_SUFFIXES[options.options[METHOD_OPTION]]
     return relative_path.lower().endswith(suffixes) and not is_hidden(relative_path)
-
-
-def _has_suffix(suffixes: tuple[str, ...]) -> Callable[[str], bool]:
-    return lambda path: path.lower().endswith(suffixes)
 
 
 def _read_tables(location: Location, method: str, batch_size: int) -> Iterator[pa.Table]:
@@ -188,7 +188,7 @@ def _read_tables(location: Location, method: str, batch_size: int) -> Iterator[p
             read_options = pyarrow.json.ReadOptions(block_size=max(len(data), 1), use_threads=False)
             yield pyarrow.json.read_json(io.BytesIO(data), read_options=read_options)
     except (pa.ArrowInvalid, ValueError) as error:
-        raise DataError(f"{location} cannot be read by {method}: {error}") from error
+        raise DataError(f"cannot be read by {method}: {error}", path=str(location)) from error
 
 
 def _to_columns(table: pa.Table) -> dict[str, Any]:
