@@ -351,7 +351,7 @@ def assert_names_option(name: str, messages: Iterable[str]) -> None:
         assert YAML_NAMES.isdisjoint(re.findall(r"\w+", message)), message
 
 
-@pytest.mark.parametrize("name", MAPPED_OPTIONS.keys() - {"learner_class"})
+@pytest.mark.parametrize("name", sorted(MAPPED_OPTIONS.keys() - {"learner_class"}))
 def test_error_on_option_names_it(name: str) -> None:
     option = MAPPED_OPTIONS[name]
     bases = [
