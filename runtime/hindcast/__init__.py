@@ -49,7 +49,7 @@ PUBLIC_NAMES: Final = {
     "Learner": "hindcast.rllib.learners:CustomLoss",
     "LearnerConnectorPipeline": "hindcast.rllib.connectors.connector_v2:LearnerConnectorPipeline",
     "MARWILTorchLearner": "hindcast.rllib.learners:MARWILTorchLearner",
-    "MetricsLogger": "hindcast.pipeline.metrics_logger:MetricsLogger",
+    "MetricsLogger": "hindcast.metrics_logger:MetricsLogger",
     "ModuleID": "hindcast.rllib.names:ModuleID",
     "MultiAgentBatch": "hindcast.rllib.connectors.module_batches:MultiAgentBatch",
     "MultiRLModuleSpec": "hindcast.rllib.builder.module_spec:MultiRLModuleSpec",

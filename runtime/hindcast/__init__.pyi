@@ -12,6 +12,9 @@ from hindcast.episodes.columns import (
 from hindcast.episodes.episode import (
     SingleAgentEpisode as SingleAgentEpisode,
 )
+from hindcast.metrics_logger import (
+    MetricsLogger as MetricsLogger,
+)
 from hindcast.models.policy import (
     Policy as Policy,
 )
@@ -20,9 +23,6 @@ from hindcast.models.rl_module import (
     RLModule as RLModule,
     RLModule as TorchRLModule,
     ValueFunctionAPI as ValueFunctionAPI,
-)
-from hindcast.pipeline.metrics_logger import (
-    MetricsLogger as MetricsLogger,
 )
 from hindcast.rllib.batch_io.inputs import (
     register_input as register_input,

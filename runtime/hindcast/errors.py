@@ -23,7 +23,7 @@ Steps = tuple[str | int, ...]
 _VERBS: Final = frozenset(
     (
         *("cannot", "combines", "contains", "continues", "counts", "does", "excludes", "has", "holds", "is"),
-        *("merges", "needs", "only", "provides", "refers", "requires", "sets", "was", "would"),
+        *("merges", "must", "needs", "only", "provides", "refers", "requires", "sets", "was", "would"),
     )
 )
 """First words of problems that continue the sentence after the name of the place."""

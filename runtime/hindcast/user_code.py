@@ -156,8 +156,8 @@ def import_object(path: str, field: str | Steps) -> Any:
         # If the user's module imports a missing module, the error is in their code and not in the field.
         if isinstance(missing, ModuleNotFoundError) and f"{module_name}.".startswith(f"{missing.name}."):
             raise SpecError(
-                f"is {path!r}: there is no module {missing.name!r}; install it, put it beside the "
-                "YAML file, or add its folder to PYTHONPATH.",
+                f"is {path!r}: there is no module {missing.name!r}; install it, put it beside the YAML file, or add "
+                "its folder to PYTHONPATH.",
                 field=field,
             ) from error
         error.locate(field)

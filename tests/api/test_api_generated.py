@@ -13,6 +13,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 FILES = (
     "runtime/hindcast/api/generated/algorithms.json",
     "runtime/hindcast/__init__.pyi",
+    "runtime/hindcast/api/generated/connectors.json",
     "runtime/hindcast/api/generated/formats.json",
     "runtime/hindcast/rllib/builder/algorithm_classes.py",
     "runtime/hindcast/rllib/builder/algorithm_configs.py",

@@ -109,7 +109,7 @@ def test_load_reads_merge_keys_and_anchors(tmp_path: Path) -> None:
         (
             "algorithm: BC",
             "algorithm: PPO",
-            "run.yaml:5: spec.algorithm is PPO, which an OfflineTraining cannot use; it can use BC",
+            "run.yaml:5: spec.algorithm is PPO, which an OfflineTraining cannot use; it can use ",
         ),
         ("stop: {epochs: 3}", "stop: {epochs: 3", "run.yaml:10: is not valid YAML: "),
         (
@@ -158,7 +158,7 @@ def test_load_reads_merge_keys_and_anchors(tmp_path: Path) -> None:
         (
             "stop:",
             "evaluation: {interval: 1}\n  stop:",
-            "run.yaml:4: spec has evaluation but no environment to evaluate in",
+            "run.yaml:9: spec.evaluation requires an environment to evaluate in, or evaluation.offline",
         ),
         ("stop:", "max_episode_steps: 3\n  stop:", "run.yaml:9: spec.max_episode_steps is not a field"),
         ("metadata: {name: clone}", "metadata: {}", "run.yaml:3: metadata.name is missing"),

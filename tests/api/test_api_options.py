@@ -44,28 +44,16 @@ STUB_SCHEMAS: dict[str, dict[str, Any]] = {
 def _stub_schemas(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for module in (options, checks):
         monkeypatch.setattr(module, "schemas", lambda: STUB_SCHEMAS)
-    options.options_model.cache_clear()
+    for function in (options.options_model, checks.known_option_rules):
+        function.cache_clear()
     yield
-    options.options_model.cache_clear()
+    for function in (options.options_model, checks.known_option_rules):
+        function.cache_clear()
 
 
-def list_problems(
-    algorithm: str, config: object, kind: str = "OfflineTraining", model: object = None
-) -> list[str]:
-    spec = {"algorithm": algorithm, "config": config, "model": model}
-    return [str(problem) for problem in check_algorithm(kind, spec, ("spec",))]
-
-
-@pytest.mark.usefixtures("_stub_schemas")
-def test_recurrent_model_is_refused_unless_the_algorithm_learns_from_sequences() -> None:
-    refusal = "spec.model.recurrent is 'GRU', but Stub learns from single timesteps and cannot train a recurrent policy"
-    assert list_problems("Stub", {}, model={"recurrent": "GRU"}) == [refusal]
-    assert list_problems("Recurrent", {}, model={"recurrent": "GRU"}) == []
-    assert (
-        list_problems("Stub", {}, model={"recurrent": "None"})
-        == list_problems("Stub", {}, model="no mapping")
-        == []
-    )
+def list_problems(algorithm: str, config: object, kind: str = "OfflineTraining") -> list[str]:
+    spec = {"algorithm": algorithm, "config": config}
+    return [str(problem) for problem in check_algorithm(kind, spec, None, ("spec",))]
 
 
 @pytest.mark.parametrize(
@@ -138,6 +126,23 @@ def test_invalid_options_are_refused_in_sentences() -> None:
 def test_non_default_options_leave_out_defaults() -> None:
     config = {"lr": 1, "bcIters": 0, "clipBy": "norm", "size": 1e1}
     assert non_default_options("Stub", config) == {"lr": 1.0, "size": 10}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "config", "problem"),
+    [
+        ("BC", {"lr": [[5, 1.0]]}, "lr: the schedule starts at timestep 5, expected 0"),
+        ("BC", {"lr": []}, "lr has 0 entries, expected at least 1"),
+        ("DQN", {"epsilon": 1.5}, "epsilon is 1.5, expected at most 1 or a list"),
+        (
+            "DQN",
+            {"epsilon": [[0, 1.5]]},
+            "epsilon: the schedule has the value 1.5, expected a probability of at most 1",
+        ),
+    ],
+)
+def test_invalid_schedule_is_refused(algorithm: str, config: dict[str, Any], problem: str) -> None:
+    assert list_problems(algorithm, config)[0].startswith(f"spec.config.{problem}")
 
 
 def test_shipped_schemas_name_their_kinds() -> None:

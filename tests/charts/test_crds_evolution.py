@@ -6,6 +6,7 @@ import copy
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,15 @@ sys.path.append(str(ROOT / "tools"))
 from crd_changes import compare_folders, find_breaking_changes, read_crds  # noqa: E402
 
 RELEASED_CRDS = Path(__file__).parent / "released"
-TRAINING = read_crds(RELEASED_CRDS)["offlinetrainings.hindcast.dev"]
 ALGORITHMS = algorithms("OfflineTraining")
 Change = Callable[[Any, Any], object]
 """Changes the schema of `spec` in a resource, or the whole `spec` of the CRD: its two arguments, in place."""
+
+
+@cache
+def released_training_crd() -> Any:
+    """Read the released CRD of trainings; callers must not change it."""
+    return read_crds(RELEASED_CRDS)["offlinetrainings.hindcast.dev"]
 
 
 def test_crds_do_not_break_the_last_release() -> None:
@@ -39,10 +45,10 @@ def test_command_fails_if_a_crd_is_removed(tmp_path: Path) -> None:
 
 def list_breaking_changes(change: Change) -> list[str]:
     """Return the breaking changes that are reported for a change of the released CRD of trainings."""
-    new = copy.deepcopy(TRAINING)
+    new = copy.deepcopy(released_training_crd())
     version = new["spec"]["versions"][0]
     change(version["schema"]["openAPIV3Schema"]["properties"]["spec"], new["spec"])
-    return find_breaking_changes(TRAINING, new)
+    return find_breaking_changes(released_training_crd(), new)
 
 
 def find_schema(spec: Any, path: str) -> Any:
@@ -196,7 +202,7 @@ def test_bound_of_a_type_that_was_refused_breaks_nothing() -> None:
 
 
 def test_refusing_null_is_a_breaking_change() -> None:
-    old, new = copy.deepcopy(TRAINING), copy.deepcopy(TRAINING)
+    old, new = copy.deepcopy(released_training_crd()), copy.deepcopy(released_training_crd())
     spec = old["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     find_schema(spec, "learners.gpus")["nullable"] = True
     assert find_breaking_changes(old, new) == ["OfflineTraining: spec.learners.gpus: null is refused now"]

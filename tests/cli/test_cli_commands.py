@@ -80,7 +80,11 @@ def test_validate_prints_each_resource_with_its_line(hindcast, resources):
         ("algorithm: BC", "algoritm: BC", "spec.algoritm is not a field; did you mean 'algorithm'?"),
         ("lr: 1.0e-3", "lr: fast", "lr"),
         ("{random: {}}", "{random: {}, checkpoint: {path: x}}", "exactly one of"),
-        ("recordingRef: {name: random-data}", "sampler: {}", "spec.input[0].sampler does not apply to BC"),
+        (
+            "recordingRef: {name: random-data}",
+            "sampler: {}",
+            "spec.input has a sampler, which BC cannot learn from",
+        ),
         ("kind: OfflineTraining", "kind: OfflineTrainin", "did you mean 'OfflineTraining'"),
         ("metadata: {name: clone}", "metadata: {name: clone", "resources.yaml:"),
     ],

@@ -61,7 +61,7 @@ ZERO = np.zeros(40)
         (ZERO, ["--strict"], 0, ""),
         (ZERO, ["--strict-warnings"], 3, "data has 1 warning. First: all 40 inspected rewards are 0"),
         (NAN, [], 0, ""),
-        (NAN, ["--strict"], 3, "data has 1 error. First: data/s-000.parquet, row 0 (episode e0), t = 0"),
+        (NAN, ["--strict"], 3, "data has 1 error. First: data/s-000.parquet, row 0 (episode e0, t 0)"),
         (NAN, ["--strict", "--full"], 3, "data has 1 error. First: data/s-000.parquet, row 0"),
     ],
 )

@@ -1,13 +1,19 @@
-"""Changes of stored specs, by kind and field."""
+"""Changes of stored specs, by kind and field.
+
+A change of a number, of a boolean or of an enum follows from the schema and is not in the tables; see `find_change`.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+from admission_specs import load_schema
+
 from api_server import Object
 
 Change = tuple[Object, Object]
 """A change of the small valid spec before it is stored, and a merge patch of the stored spec."""
+Changes = dict[str, dict[str, Change]]
 BOX = {"type": "Box", "low": 0, "high": 1, "shape": [2]}
 
 
@@ -49,21 +55,13 @@ RUN_DEFINING_CHANGES: dict[str, dict[str, Change]] = {
             {"policy": {"trainingRef": {"name": "b"}}},
         ),
         "policy.random": ({}, {"policy": {"random": None, "trainingRef": {"name": "a"}}}),
-        "policy.explore": ({}, {"policy": {"explore": False}}),
         "duration": ({}, {"duration": {"episodes": 6}}),
-        "runners.envsPerRunner": ({}, {"runners": {"envsPerRunner": 4}}),
         "output.path": ({}, {"output": {"path": "s3://bucket/elsewhere"}}),
-        "output.format": ({}, {"output": {"format": "Columns"}}),
-        "output.encoding": ({}, {"output": {"encoding": "MessagePack"}}),
-        "output.maxRowsPerFile": ({}, {"output": {"maxRowsPerFile": 25}}),
         "output.maxFileSize": ({"output": {"maxFileSize": "1Mi"}}, {"output": {"maxFileSize": 2**20}}),
-        "output.compression": ({}, {"output": {"compression": "zstd"}}),
-        "output.recurrentStates": ({}, {"output": {"recurrentStates": True}}),
         "output.compressColumns": (
             {"output": {"format": "SampleBatch"}},
             {"output": {"compressColumns": ["obs"]}},
         ),
-        "seed": ({}, {"seed": 1}),
     },
     "OfflineTraining": {
         "algorithm": ({}, {"algorithm": "mypkg:Algorithm"}),
@@ -73,16 +71,12 @@ RUN_DEFINING_CHANGES: dict[str, dict[str, Change]] = {
         "observationSpace": ({}, {"observationSpace": BOX}),
         "actionSpace": ({"actionSpace": {"type": "Discrete", "n": 2}}, {"actionSpace": None}),
         "input": ({}, {"input": [{"path": "s3://bucket/data"}, {"path": "s3://bucket/more"}]}),
-        "pipeline.windowSteps": ({}, {"pipeline": {"windowSteps": 1000}}),
         "pipeline.windowBytes": ({}, {"pipeline": {"windowBytes": "2Gi"}}),
-        "pipeline.sampling": ({}, {"pipeline": {"sampling": "WithReplacement"}}),
-        "pipeline.datasetNumItersPerLearner": ({}, {"pipeline": {"datasetNumItersPerLearner": 10}}),
         "pipeline.preLearner": ({}, {"pipeline": {"preLearner": "mypkg:PreLearner"}}),
         "pipeline.offlineData": (
             {"pipeline": {"offlineData": "mypkg:A"}},
             {"pipeline": {"offlineData": "mypkg:B"}},
         ),
-        "pipeline.validateData": ({}, {"pipeline": {"validateData": False}}),
         "evaluation.offline.heldOut": (offline_evaluation_change(), offline_evaluation_change(heldOut=0.2)),
         "evaluation.offline.heldOutSeed": (
             offline_evaluation_change(),
@@ -106,14 +100,11 @@ RUN_DEFINING_CHANGES: dict[str, dict[str, Change]] = {
         ),
         "checkpoint.path": ({}, {"checkpoint": {"path": "s3://bucket/runs"}}),
         "initialCheckpoint": ({}, {"initialCheckpoint": "s3://bucket/runs/a/r1"}),
-        "seed": ({"seed": 5}, {"seed": None}),
     },
 }
 """Changes of run-defining fields that a rule of the CRD compares."""
 
 _OPERATIONAL_CHANGES_OF_BOTH_KINDS: dict[str, Change] = {
-    "revision": ({}, {"revision": 7}),
-    "suspend": ({}, {"suspend": True}),
     "cluster": (
         {"cluster": {"image": "a", "env": [{"name": "A", "value": "1"}]}},
         {"cluster": {"image": "b", "env": [], "podOverrides": {"all": {"spec": {"hostname": "a"}}}}},
@@ -140,29 +131,19 @@ OPERATIONAL_CHANGES: dict[str, dict[str, Change]] = {
             {"policy": {"random": None, "checkpoint": {"path": "a"}, "moduleClass": "own:Module"}},
             {"policy": {"moduleClass": "own.elsewhere:Module"}},
         ),
-        "runners.replicas": ({}, {"runners": {"replicas": 50}}),
         "runners.cpus": ({}, {"runners": {"cpus": 0.5}}),
         "callbacks": ({}, {"callbacks": ["own:Watching"]}),
         "runners.memory": ({"runners": {"memory": "1Gi"}}, {"runners": {"memory": None}}),
-        "output.onExisting": ({}, {"output": {"onExisting": "Fail"}}),
     },
     "OfflineTraining": {
         **_OPERATIONAL_CHANGES_OF_BOTH_KINDS,
         "pipeline.dataWorkers": ({}, {"pipeline": {"dataWorkers": {"minReplicas": 1, "maxReplicas": 9}}}),
-        "pipeline.prefetchBatches": ({}, {"pipeline": {"prefetchBatches": 0}}),
-        "pipeline.residency": ({}, {"pipeline": {"residency": "Streaming"}}),
         "pipeline.residentBudget": ({}, {"pipeline": {"residentBudget": "1Gi"}}),
-        "learners.replicas": ({}, {"learners": {"replicas": 4}}),
         "learners.cpus": ({}, {"learners": {"cpus": 2}}),
-        "learners.gpus": ({}, {"learners": {"gpus": 1}}),
         "learners.memory": ({}, {"learners": {"memory": "4Gi"}}),
-        "learners.device": ({}, {"learners": {"device": "cpu"}}),
-        "learners.compile": ({}, {"learners": {"compile": True}}),
         "evaluation.runners": (evaluation_change(), {"evaluation": {"runners": 2}}),
         "evaluation.sampleTimeoutSeconds": (evaluation_change(), {"evaluation": {"sampleTimeoutSeconds": 5}}),
         "callbacks": ({}, {"callbacks": ["own:Watching"]}),
-        "checkpoint.every": ({}, {"checkpoint": {"every": 1}}),
-        "checkpoint.keep": ({}, {"checkpoint": {"keep": 1}}),
     },
 }
 """Changes of operational fields, which do not affect the results of a run."""
@@ -248,3 +229,27 @@ CHANGES_UNSEEN_BY_RULES: dict[str, dict[str, Change]] = {
     },
 }
 """Changes of run-defining fields that no rule can compare. The spec hash detects them."""
+
+
+def find_change(table: Changes, kind: str, field: str) -> Change:
+    """Return the table's change of a field, else one that follows from the field's schema."""
+    if field in table[kind]:
+        return table[kind][field]
+    schema = load_schema(kind)["properties"]["spec"]
+    for name in field.split("."):
+        schema = schema["properties"][name]
+    change: Any = other_value(schema)
+    for name in reversed(field.split(".")):
+        change = {name: change}
+    return {}, change
+
+
+def other_value(schema: Object) -> Any:
+    """Return a value other than the default."""
+    default = schema.get("default")
+    if "enum" in schema:
+        return next(value for value in schema["enum"] if value != default)
+    if schema["type"] == "boolean":
+        return not default
+    assert schema["type"] in ("integer", "number"), f"add a change of this field to the table: {schema}"
+    return (default or schema.get("minimum", 0)) + 1

@@ -1,4 +1,4 @@
-"""Helpers of the admission tests: the nodes of the CRDs' schemas, small valid specs, and changes of them."""
+"""Helpers of the admission tests: the nodes of the CRDs' schemas, and specs with a value at a node."""
 
 from __future__ import annotations
 
@@ -10,25 +10,10 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from api_server import Object, plural
+from resource_examples import SPECS, merge_change
 
-API_VERSION = "hindcast.dev/v1alpha1"
-KINDS = ("OfflineRecording", "OfflineTraining")
 CRDS = Path(__file__).parents[2] / "crds"
 
-SPECS: dict[str, Object] = {
-    "OfflineRecording": {
-        "environment": {"id": "CartPole-v1"},
-        "policy": {"random": {}},
-        "duration": {"episodes": 5},
-        "output": {"path": "s3://bucket/data"},
-    },
-    "OfflineTraining": {
-        "algorithm": "BC",
-        "environment": {"id": "CartPole-v1"},
-        "input": [{"path": "s3://bucket/data"}],
-        "stop": {"epochs": 1},
-    },
-}
 # Changes of the small valid spec without which a value at a node would always be refused, by the path of the node.
 REQUIRED_CONTEXT: dict[str, Object] = {
     ".policy.train": {"policy": {"random": None, "train": {"stop": {"timesteps": 1000}}}},
@@ -88,31 +73,6 @@ def _descendants(node: Node) -> Iterator[Node]:
     for key, name in (("items", "[]"), ("additionalProperties", "{}")):
         if isinstance(node.schema.get(key), dict):
             yield from _descendants(Node(node.kind, (*node.path, name), node.schema[key]))
-
-
-def merge_change(base: Any, change: Any) -> Any:
-    """Apply a merge patch. If both are lists with one entry, the entries are merged."""
-    if isinstance(base, list) and isinstance(change, list) and len(base) == len(change) == 1:
-        return [merge_change(base[0], change[0])]
-    if not isinstance(base, dict) or not isinstance(change, dict):
-        return change
-    result = dict(base)
-    for name, value in change.items():
-        if value is None:
-            result.pop(name, None)
-        else:
-            result[name] = merge_change(result.get(name), value)
-    return result
-
-
-def make_document(kind: str, spec: Object, name: str = "test") -> Object:
-    return {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec}
-
-
-def changed_spec(kind: str, change: Object) -> Object:
-    """Return the kind's small valid spec with a change."""
-    result: Object = merge_change(SPECS[kind], change)
-    return result
 
 
 def spec_with_value(node: Node, value: Any) -> Object:

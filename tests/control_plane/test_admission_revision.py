@@ -1,13 +1,12 @@
 """Run-defining fields change only with a higher revision; operational fields change at any time.
 
-The run-defining fields are read from the CRDs' rules, the operational fields from the marks in the models. A test fails
-if a field has no example of a change.
+The run-defining fields are read from the CRDs' rules, the operational fields from the marks in the models.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -19,13 +18,15 @@ from admission_changes import (
     RUN_DEFINING_CHANGES,
     UNTYPED_CHANGES,
     Change,
+    find_change,
 )
-from admission_specs import KINDS, changed_spec, load_schema, make_document, merge_change
+from admission_specs import load_schema
 
 from api_server import ApiServer, Object, RefusalError
 from hindcast.api import OfflineRecording, OfflineTraining, course_hash, spec_hash, validate_resource
 from hindcast.api.base import LOCATION, OPERATIONAL
 from hindcast.api.sentences import models_in
+from resource_examples import KINDS, changed_spec, make_document, merge_change
 
 MODELS = {"OfflineRecording": OfflineRecording, "OfflineTraining": OfflineTraining}
 MESSAGE = "{} defines the run: it changes only with a higher revision"
@@ -48,8 +49,16 @@ def find_operational_fields(model: Any, prefix: str = "") -> Iterator[str]:
                 yield from find_operational_fields(child_model, f"{path}.")
 
 
-def make_cases(table: dict[str, dict[str, Any]]) -> list[Any]:
-    return [pytest.param(kind, field, id=f"{kind}.{field}") for kind in KINDS for field in table[kind]]
+def list_operational_fields(kind: str) -> list[str]:
+    return list(find_operational_fields(MODELS[kind].model_fields["spec"].annotation))
+
+
+def list_run_defining_fields(kind: str) -> list[str]:
+    return [field for field in load_transition_rules(kind) if field != "revision"]
+
+
+def make_cases(list_fields: Callable[[str], Iterable[str]]) -> list[Any]:
+    return [pytest.param(kind, field, id=f"{kind}.{field}") for kind in KINDS for field in list_fields(kind)]
 
 
 def create_resource(api: ApiServer, namespace: str, kind: str, before: Object) -> Object:
@@ -61,13 +70,12 @@ def compute_stored_hash(resource: Object) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_rule_and_mark_has_a_change(kind: str) -> None:
+def test_transition_rules_name_their_fields(kind: str) -> None:
     rules = load_transition_rules(kind)
     assert rules.pop("revision") == "revision never decreases"
-    assert rules == {field: MESSAGE.format(field) for field in RUN_DEFINING_CHANGES[kind]}
-    assert set(find_operational_fields(MODELS[kind].model_fields["spec"].annotation)) == set(
-        OPERATIONAL_CHANGES[kind]
-    )
+    assert rules == {field: MESSAGE.format(field) for field in rules}
+    assert RUN_DEFINING_CHANGES[kind].keys() <= rules.keys()
+    assert OPERATIONAL_CHANGES[kind].keys() <= set(list_operational_fields(kind))
 
 
 def check_change_is_refused(
@@ -88,11 +96,13 @@ def check_change_is_refused(
     return resource, change
 
 
-@pytest.mark.parametrize(("kind", "field"), make_cases(RUN_DEFINING_CHANGES))
+@pytest.mark.parametrize(("kind", "field"), make_cases(list_run_defining_fields))
 def test_run_defining_field_changes_only_with_revision(
     api: ApiServer, namespace: str, kind: str, field: str
 ) -> None:
-    resource, change = check_change_is_refused(api, namespace, kind, field, RUN_DEFINING_CHANGES[kind][field])
+    resource, change = check_change_is_refused(
+        api, namespace, kind, field, find_change(RUN_DEFINING_CHANGES, kind, field)
+    )
     new_resource = api.merge(resource, {"spec": change | {"revision": 2}})
     assert new_resource["spec"]["revision"] == 2
     # A location does not define the run.
@@ -100,7 +110,7 @@ def test_run_defining_field_changes_only_with_revision(
     assert (compute_stored_hash(new_resource) == compute_stored_hash(resource)) is is_location
 
 
-@pytest.mark.parametrize(("kind", "field"), make_cases(UNTYPED_CHANGES))
+@pytest.mark.parametrize(("kind", "field"), make_cases(UNTYPED_CHANGES.__getitem__))
 def test_change_inside_untyped_field_requires_revision(
     api: ApiServer, namespace: str, kind: str, field: str
 ) -> None:
@@ -111,11 +121,11 @@ def test_change_inside_untyped_field_requires_revision(
     ) != compute_stored_hash(resource)
 
 
-@pytest.mark.parametrize(("kind", "field"), make_cases(OPERATIONAL_CHANGES))
+@pytest.mark.parametrize(("kind", "field"), make_cases(list_operational_fields))
 def test_operational_field_changes_without_revision(
     api: ApiServer, namespace: str, kind: str, field: str
 ) -> None:
-    before, change = OPERATIONAL_CHANGES[kind][field]
+    before, change = find_change(OPERATIONAL_CHANGES, kind, field)
     resource = create_resource(api, namespace, kind, before)
     new_resource = api.merge(resource, {"spec": change})
     assert new_resource["spec"] != resource["spec"]
@@ -131,7 +141,7 @@ def test_stop_and_evaluation_change_without_revision(api: ApiServer, namespace: 
     assert course_hash(validate_resource(new_resource)) == course_hash(validate_resource(resource))
 
 
-@pytest.mark.parametrize(("kind", "field"), make_cases(CHANGES_UNSEEN_BY_RULES))
+@pytest.mark.parametrize(("kind", "field"), make_cases(CHANGES_UNSEEN_BY_RULES.__getitem__))
 def test_change_unseen_by_rules_changes_spec_hash(
     api: ApiServer, namespace: str, kind: str, field: str
 ) -> None:

@@ -6,9 +6,10 @@ import json
 from typing import Any
 
 import pytest
-from admission_specs import API_VERSION, KINDS, changed_spec, load_crd, make_document
+from admission_specs import load_crd
 
 from api_server import ApiServer, Object, RefusalError, collection, plural
+from resource_examples import API_VERSION, KINDS, changed_spec, make_document
 
 MAX_CRD_BYTES = 256 * 1024
 CONDITION: Object = {

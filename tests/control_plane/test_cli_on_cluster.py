@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from admission_specs import changed_spec, make_document
 from ruamel.yaml import YAML
 
 from api_server import ApiServer, Object
 from hindcast_operator import names
+from resource_examples import changed_spec, make_document
 
 CHILD = "clone-t1-1"
 

@@ -30,6 +30,7 @@ from hindcast.report import writing
 from hindcast.report.canvas import LIGHT, render
 from hindcast.report.curves import Curves
 from hindcast.report.data_plots import _histogram
+from hindcast.storage.failures import reason_of
 from hindcast.storage.location import resolve
 
 HUGE_VALUES = (0.0, 1.0, -7.5, 2.0**53, 1e16, 1e30, -1e30, 1e300)
@@ -57,7 +58,7 @@ def test_curve_without_finite_estimates_is_none():
     evaluation = {
         "training_iteration": 1,
         "estimates": {"dr": {"value": float("nan"), "interval": None}},
-        "verdict": {"sentence": ""},
+        "verdict": {"sentence": "", "estimate": None},
     }
     assert Curves([{"evaluation": {"offline": evaluation}}]).estimate is None
 
@@ -89,6 +90,11 @@ def test_path_with_a_tilde_is_read(tmp_path, monkeypatch, name):
 def test_uri_that_no_object_has_is_refused(scheme, path, message):
     with pytest.raises(StorageError, match=rf"{scheme}://bucket/{path} has {message}"):
         resolve(f"{scheme}://bucket/{path}")
+
+
+def test_listing_with_an_invalid_name_says_what_to_rename():
+    error = ValueError("Encountered object with invalid path: d/double//slash")
+    assert "an object whose name has an empty part ('//')" in reason_of(error)
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_continuous_actions_have_a_distribution_for_each_dimension(kit, tmp_path
     assert sum(second.counts) == 10
     (problem,) = [problem for problem in summary.problems if problem.kind == "outside-space"]
     assert problem.severity == "info"
-    assert "t = 0: 'actions' has -5.0" in problem.message
+    assert "t 0): 'actions' has -5.0" in problem.message
 
 
 def test_sample_is_spread_over_the_dataset_and_sizes_are_exact(kit, tmp_path):

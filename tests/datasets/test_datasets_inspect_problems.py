@@ -61,7 +61,7 @@ def test_values_that_are_not_finite_are_errors(kit, tmp_path, layout):
     write(tmp_path, block, layout=layout)
     (problem,) = find_problems(tmp_path, "not-finite")
     assert problem.severity == "error"
-    assert "(episode e1), t = 2: 'obs' has nan, expected a finite number; and 1 more row" in problem.message
+    assert "(episode e1, t 2): 'obs' has nan, expected a finite number; and 1 more row" in problem.message
     assert (problem.path or "").endswith("s-000.parquet")
     assert problem.row == 1
 
@@ -99,7 +99,7 @@ def test_drifting_files_are_listed_and_the_rest_inspected(kit, tmp_path, layout)
         write(tmp_path, kit.block([30, 3], first=10 * i), stem=f"good{i}", layout=layout)
     write(
         tmp_path,
-        replace_columns(block, rewards=block.columns["rewards"].astype(np.float64)),
+        replace_columns(block, rewards=np.zeros((33, 2), np.float32)),
         stem="a",
         layout=layout,
     )
@@ -112,7 +112,7 @@ def test_drifting_files_are_listed_and_the_rest_inspected(kit, tmp_path, layout)
     messages = " ".join(problem.message for problem in problems)
     assert len(problems) == 3
     assert all(problem.severity == "error" for problem in problems)
-    assert "'rewards' is float32 [] in one and float64 [] in the other" in messages
+    assert "'rewards' is float32 [] in one and float32 [2] in the other" in messages
     assert "'obs' is float32 [4] in one and float32 [5] in the other" in messages
     assert "'vf_preds'" in messages
     assert "its 33 timesteps are not counted" in messages

@@ -117,7 +117,7 @@ def test_actions_outside_the_space_are_located(space, valid, invalid, message):
     actions = np.array([valid] * 8)
     check(make_block(actions=actions), None, space)
     actions[5] = invalid
-    with pytest.raises(DataError, match=rf"row 42 \(episode e2\), t = 102: 'actions' {message}"):
+    with raises_user_error(DataError, f"'actions' {message}", row=42, episode="e2", step=102):
         check(make_block(actions=actions), None, space)
 
 
@@ -126,7 +126,7 @@ def test_bounds_have_a_tolerance_and_may_be_infinite():
     actions = np.tile(np.array([1.00001, 1e30], np.float32), (8, 1))
     check(make_block(actions=actions), None, space)
     actions[0, 0] = 1.01
-    with pytest.raises(DataError, match=r"t = 0: 'actions' has 1\.01"):
+    with raises_user_error(DataError, r"'actions' has 1\.01", step=0):
         check(make_block(actions=actions), None, space)
 
 
@@ -140,7 +140,7 @@ def test_box_observations_are_only_checked_for_finiteness():
     check(make_block(obs=np.full((11, 1), 99.0)), spaces.Box(-1, 1, (1,)))
     obs = np.zeros(11, np.int64)
     obs[10] = 16
-    with pytest.raises(DataError, match=r"t = 105: 'obs' has 16, expected an integer in \[0, 15\]"):
+    with raises_user_error(DataError, r"'obs' has 16, expected an integer in \[0, 15\]", step=105):
         check(make_block(obs=obs), spaces.Discrete(16))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import prepare_kit as kit
@@ -10,17 +12,18 @@ import pyarrow as pa
 import pytest
 
 from hindcast.datasets.inspection.inspecting import inspect_data
-from hindcast.datasets.prepare.opening import open_data
+from hindcast.datasets.prepare.opening import open_data, open_reading
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.formats.format import ReadOptions
+from support import train, training
 
-NUMBER_OF_EPISODES = 40
+NUM_EPISODES = 100
 
 
 def make_vitals(rng: np.random.Generator) -> tuple[pa.Table, np.ndarray]:
     """Make visits of patients, with vitals far from zero; return the table and the vitals."""
-    lengths = rng.integers(1, 8, NUMBER_OF_EPISODES)
-    episode = np.repeat(np.arange(NUMBER_OF_EPISODES), lengths)
+    lengths = rng.integers(1, 8, NUM_EPISODES)
+    episode = np.repeat(np.arange(NUM_EPISODES), lengths)
     is_last = np.append(np.diff(episode) != 0, True)
     vitals = rng.normal([37.3, 96.0, 120.0], [0.5, 2.0, 15.0], (len(episode), 3))
     table = pa.table(
@@ -62,3 +65,35 @@ def test_final_observation_without_new_obs_is_the_last_one(tmp_path):
     block = kit.read_block(open_data(open_vitals(tmp_path / "rows", table)))
     final_rows = block.obs_start + block.length
     assert block.columns["obs"][final_rows].tolist() == vitals[np.array(table["terminateds"])].tolist()
+
+
+def train_on(folder: Path, table: pa.Table) -> tuple[list[bytes], dict[str, Any]]:
+    """Clone the policy of a table; return the files of the policy with its filter, and the last offline evaluation."""
+    opened_data = open_reading(open_vitals(folder / "rows", table))
+    offline = {"heldOut": 0.4, "estimates": ["wis", "dr"], "explore": True, "modelUpdates": 20}
+    resource = training(
+        folder / "run",
+        opened_data.paths[0],
+        model={"fcnetHiddens": [8], "observationFilter": "MeanStd"},
+        observationSpace={"type": "Box", "low": "-inf", "high": "inf", "shape": [3]},
+        actionSpace={"type": "Discrete", "n": 3},
+        evaluation={"offline": offline},
+    )
+    run_folder = Path(train(resource).folder)
+    results = [json.loads(line) for line in (run_folder / "results.jsonl").read_text().splitlines()]
+    files = sorted((run_folder / "module").glob("*.safetensors"))
+    return [file.read_bytes() for file in files], results[-1]["evaluation"]["offline"]
+
+
+@pytest.mark.slow
+def test_training_without_new_obs_gives_the_filter_policy_and_estimates_with_new_obs(tmp_path):
+    table, vitals = make_vitals(np.random.default_rng(0))
+    new_obs = np.concatenate([vitals[1:], vitals[:1]])
+    files, evaluation = train_on(tmp_path / "without", table)
+    expected_files, expected_evaluation = train_on(
+        tmp_path / "with", table.append_column("new_obs", pa.array(list(new_obs)))
+    )
+    assert len(files) == 2
+    assert files == expected_files
+    assert {"wis", "dr"} <= evaluation["estimates"].keys()
+    assert evaluation == expected_evaluation

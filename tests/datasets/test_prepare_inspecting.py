@@ -140,5 +140,5 @@ def test_invalid_value_names_the_source_and_not_the_prepared_copy(tmp_path):
     rows = table.set_column(table.schema.get_field_index("rewards"), "rewards", [rewards])
     path = kit.write_files(tmp_path / "data", kit.scramble_rows(rows))
     (error,) = [problem for problem in inspect(path).problems if problem.severity == "error"]
-    assert error.message == f"{path} (episode e1), t = 1: 'rewards' has inf, expected a finite number"
+    assert error.message == f"{path} (episode e1, t 1): 'rewards' has inf, expected a finite number"
     assert (error.path, error.row) == (path, None)

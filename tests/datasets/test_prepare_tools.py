@@ -136,7 +136,7 @@ def test_files_with_actions_in_two_forms_are_one_dataset_or_refused(tmp_path, fo
 @pytest.mark.parametrize(
     ("actions", "message"),
     [
-        ([0.5, *ACTIONS[1:].astype(float)], r"t = 0: 'actions' has 0.5, expected an integer in \[0, 1\]"),
+        ([0.5, *ACTIONS[1:].astype(float)], r"t 0\): 'actions' has 0.5, expected an integer in \[0, 1\]"),
         (["left", *map(str, ACTIONS[1:])], r"'actions' has left, expected .*replace each text by a number"),
     ],
 )

@@ -22,7 +22,6 @@ from hindcast.run.interruption import Interruption
 from hindcast.run.training.training_run import TrainingRun
 from hindcast.storage.location import resolve
 from support import MemoryReporter, training
-from user_errors import raises_user_error
 
 LINES = ["the cat sat", "a dog ran far", "the dog sat"]
 VOCABULARY = {token: id_ for id_, token in enumerate(sorted({*" ".join(LINES).split(" ")}), start=1)}
@@ -156,7 +155,7 @@ def test_invalid_mapper_raises(sentences: Path, mapper: str, error: type[Excepti
 
 
 def test_text_without_mapper_raises(sentences: Path) -> None:
-    with raises_user_error(SpecError, field="spec.pipeline.preLearner"):
+    with pytest.raises(SpecError, match=r"spec\.pipeline\.preLearner"):
         open_data(Reading((str(sentences),), "Text"))
 
 

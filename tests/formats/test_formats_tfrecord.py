@@ -12,6 +12,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from hindcast.api.input import FilterTerm
 from hindcast.datasets.prepare.opening import open_data
+from hindcast.datasets.prepare.reading import Reading
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.format import ReadOptions
@@ -252,3 +253,38 @@ def test_other_protobuf_message_raises(tmp_path: Path) -> None:
     path.write_bytes(b"")
     with pytest.raises(DataError, match="holds no rows"):
         read(path)
+
+
+@pytest.mark.parametrize("lengths", [(3, 200, 150), (5, 5, 5)])
+@pytest.mark.parametrize("name", ["mine-train.tfrecord-00000-of-00001", "mine.tfrecord"])
+@pytest.mark.parametrize("schema", [{}, {"obs": "steps/observation", "actions": "steps/action"}])
+def test_example_with_steps_is_an_episode(tmp_path, lengths, name, schema):
+    """Write a dataset of RLDS as TFDS does; the last step of an Example is only an observation."""
+    rng = np.random.default_rng(0)
+    observations = [rng.normal(size=(length + 1, 3)).astype(np.float32) for length in lengths]
+    rows = [
+        {
+            "steps/observation": obs,
+            "steps/action": np.append(rng.integers(0, 400, len(obs) - 1), 0),
+            "steps/reward": np.append(np.arange(len(obs) - 1, dtype=np.float32), np.float32(0)),
+            "steps/is_first": (np.arange(len(obs)) == 0).astype(int),
+            "steps/is_last": (np.arange(len(obs)) == len(obs) - 1).astype(int),
+            "steps/is_terminal": (np.arange(len(obs)) == (len(obs) - 1 if i != 1 else -1)).astype(int),
+            "episode_metadata/file_path": b"a.npz",
+        }
+        for i, obs in enumerate(observations)
+    ]
+    folder = tmp_path / "mine" / "1.0.0"
+    folder.mkdir(parents=True)
+    write_examples(folder / name, rows)
+    (folder / "dataset_info.json").write_text('{"name": "mine", "splits": []}')
+    (folder / "features.json").write_text('{"featuresDict": {}}')
+    dataset = open_data(Reading((str(folder.parent),), options=ReadOptions(schema=schema)))
+    block = Block.concat([dataset.read(unit) for unit in dataset.units])
+    assert block.length.tolist() == list(lengths)
+    assert block.terminated.tolist() == [True, False, True]
+    assert block.truncated.tolist() == [False, True, False]
+    assert (block.columns["obs"] == np.concatenate(observations)).all()
+    assert block.columns["actions"].tolist() == [
+        action for row in rows for action in row["steps/action"][:-1].tolist()
+    ]

@@ -203,9 +203,8 @@ def test_values_of_wrong_shape_are_refused() -> None:
 def test_unused_layer_is_reported_with_file_and_line() -> None:
     (note,) = dry_run(build_toy("UnusedLayer"))
     location = f"{FILE}:{find_lines('class UnusedLayer')[0]}"
-    assert str(note).startswith(
-        f"spec.model.moduleClass: UnusedLayer.unused_layer ({location}) has weights that do "
-    )
+    assert note.field == ("spec", "model", "moduleClass")
+    assert note.what.startswith(f"UnusedLayer.unused_layer ({location}) has weights that do ")
 
 
 def test_default_module_accepts_no_options() -> None:

@@ -42,7 +42,7 @@ def make_recording(**output: Any) -> dict[str, Any]:
         (
             {"format": "JSON", "compression": "zstd"},
             (
-                "spec.output has compression zstd with format JSON; text is not compressed; zstd needs format "
+                "spec.output.compression is zstd, but JSON is text, which is not compressed; zstd requires format "
                 "Episodes or Columns",
             ),
         ),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hindcast.pipeline.metrics_logger import MetricsLogger
+from hindcast.metrics_logger import MetricsLogger
 
 
 def test_result_contains_values_since_previous_result() -> None:

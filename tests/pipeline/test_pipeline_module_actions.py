@@ -19,6 +19,7 @@ from hindcast.models.preprocessing import Preprocessing
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData, Source
 from hindcast.storage.location import resolve
+from user_errors import raises_user_error
 
 OBSERVATIONS = gym.spaces.Box(-1, 1, (1,), np.float32)
 ACTIONS = gym.spaces.Box(np.array([0, -2], np.float32), np.array([10, 2], np.float32))
@@ -87,5 +88,5 @@ def test_actions_of_module_without_scaling_are_unchanged(make_action_dataset: Ma
 
 
 def test_environment_actions_out_of_bounds_raise(make_action_dataset: MakeDataset) -> None:
-    with pytest.raises(DataError, match=r"t = 1: 'actions' has 11\.0, expected Box"):
+    with raises_user_error(DataError, r"'actions' has 11\.0, expected Box", step=1):
         epoch_actions(make_action_dataset(np.array([[1, 1], [11, 0]], dtype=np.float32), is_normalized=False))

@@ -114,6 +114,7 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
         {"gaps": "Split", "cut_off_steps": "Drop"},
         {
             "order": "Auto",
+            "episodes": "Auto",
             "gaps": "Split",
             "duplicates": "Drop",
             "unfinished": "Keep",
@@ -696,7 +697,7 @@ class TestMistakes:
             ),
             (
                 lambda: bc_config().offline_data(input_={"sampler": 0.5, "a": 0.5}).to_resource(),
-                "sampler does not apply to BC; it is an option for CQL, DQN",
+                "input_ has a sampler, which BC cannot learn from; a sampler is for CQL, DQN",
             ),
             (
                 lambda: (
@@ -776,11 +777,11 @@ class TestMistakes:
             ),
             (
                 lambda: bc_config().evaluation(evaluation_duration="auto").to_resource(),
-                "has duration Auto without parallelToTraining",
+                "is Auto, which requires ",
             ),
             (
                 lambda: BCConfig().offline_data(input_="a").evaluation(evaluation_interval=1).to_resource(),
-                "has evaluation but no environment",
+                "requires an environment to evaluate in",
             ),
             (
                 lambda: BCConfig().environment(env_config={"a": 1}).offline_data(input_="a").to_resource(),

@@ -7,7 +7,6 @@ the CRD's schema (with its bounds and rules) and as the reference page (with the
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
@@ -25,38 +24,13 @@ from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from hindcast.api.rules import Rule, check_rules, matches
 from hindcast.api.spelling import respell_defaults
 
 GROUP: Final = "hindcast.dev"
 VERSION: Final = "v1alpha1"
 ApiVersion = Literal["hindcast.dev/v1alpha1"]
 API_VERSION: Final[ApiVersion] = "hindcast.dev/v1alpha1"
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A rule that the API server checks: a CEL expression that must hold, and the message if it does not.
-
-    Attributes:
-        cel: the expression, with the part that has the rule as `self`.
-        message: the message, or a CEL expression that computes it.
-        field_path: path, from that part, of the field that the message is about (`.stop.timesteps`); "" is the part.
-        is_computed: whether `message` is a CEL expression.
-    """
-
-    cel: str
-    message: str
-    field_path: str = ""
-    is_computed: bool = False
-
-    def validation(self) -> dict[str, str]:
-        """Return the entry of `x-kubernetes-validations`."""
-        location = {"fieldPath": self.field_path} if self.field_path else {}
-        return {
-            "rule": self.cel,
-            "messageExpression" if self.is_computed else "message": self.message,
-            **location,
-        }
 
 
 class Mark(Enum):
@@ -86,7 +60,7 @@ class Model(BaseModel):
     Attributes:
         exactly_one: Python names of alternative fields; exactly one of them must be set.
         at_least_one: Python names of alternative fields; at least one of them must be set.
-        rules: further rules, for the API server; validators check the same when a resource is loaded.
+        rules: further rules; the CRD has them, too.
     """
 
     model_config = ConfigDict(
@@ -105,28 +79,40 @@ class Model(BaseModel):
     rules: ClassVar[tuple[Rule, ...]] = ()
 
     @model_validator(mode="after")
-    def _check_choices(self) -> Self:
+    def _check_rules(self) -> Self:
         for names, quantifier in ((self.exactly_one, "exactly one"), (self.at_least_one, "at least one")):
             chosen_names = [to_camel(name) for name in names if getattr(self, name) is not None]
             if names and (not chosen_names or (quantifier == "exactly one" and len(chosen_names) > 1)):
                 raise ValueError(_choice_message(quantifier, names, " and ".join(chosen_names) or "none"))
+        if self.rules:
+            check_rules(self.rules, self.plain_values())
         return self
 
+    def plain_values(self) -> dict[str, Any]:
+        """Return the part as in the API server: YAML's names and words, with defaults, without empty fields."""
+        fields = type(self).model_fields
+        empty = {
+            name
+            for name, field in fields.items()
+            if field.default == getattr(self, name) and field.default in ([], {})
+        }
+        return self.model_dump(by_alias=True, exclude_none=True, exclude=empty)
+
     @classmethod
-    def cel_rules(cls) -> list[Rule]:
-        """Return all rules of this part, including those on choices among its fields."""
+    def validations(cls) -> list[dict[str, str]]:
+        """Return `x-kubernetes-validations` of this part: the choices among its fields, and its rules."""
         choices = [
-            Rule(
-                f"[{', '.join(f'has(self.{to_camel(n)})' for n in names)}].{test}",
-                _choice_message(quantifier, names),
-            )
+            {
+                "rule": f"[{', '.join(f'has(self.{to_camel(n)})' for n in names)}].{test}",
+                "message": _choice_message(quantifier, names),
+            }
             for names, quantifier, test in (
                 (cls.exactly_one, "exactly one", "exists_one(given, given)"),
                 (cls.at_least_one, "at least one", "exists(given, given)"),
             )
             if names
         ]
-        return choices + list(cls.rules)
+        return choices + [rule.validation() for rule in cls.rules if rule.checked_by != "loader"]
 
     @classmethod
     def __get_pydantic_json_schema__(
@@ -135,8 +121,8 @@ class Model(BaseModel):
         schema = handler(core_schema)
         target = handler.resolve_ref_schema(schema)
         respell_defaults(target)
-        if rules := cls.cel_rules():
-            target["x-kubernetes-validations"] = [rule.validation() for rule in rules]
+        if validations := cls.validations():
+            target["x-kubernetes-validations"] = validations
         return schema
 
 
@@ -222,13 +208,23 @@ def _check_label_key(value: str) -> str:
     return value
 
 
-_PASSWORD_PATTERN: Final = "^[A-Za-z][A-Za-z0-9+.-]*://[^/]*:[^/]*@"
-_USER_PATTERN: Final = "^[A-Za-z][A-Za-z0-9+.-]*://[^/]*@"
 # In abfss://container@account.dfs.core.windows.net, a container precedes the @; s3://anonymous@bucket has no secrets.
-_CONTAINER_PATTERN: Final = "^(abfss?|az|wasbs?)://"
-_ANONYMOUS_PATTERN: Final = "^(s3|gs|gcs)://anonymous@[^/:@]+(/|$)"
-_SECRET_QUERY_PATTERN: Final = "(?i)[?&](secret_key|access_key|session_token|password|sig|token)="
-
+_HAS_CREDENTIALS: Final = (
+    matches("", "^[A-Za-z][A-Za-z0-9+.-]*://[^/]*:[^/]*@")
+    | (matches("", "^[A-Za-z][A-Za-z0-9+.-]*://[^/]*@") & ~matches("", "^(abfss?|az|wasbs?)://"))
+) & ~matches("", "^(s3|gs|gcs)://anonymous@[^/:@]+(/|$)")
+_HAS_SECRET_QUERY: Final = matches("", "(?i)[?&](secret_key|access_key|session_token|password|sig|token)=")
+LOCATION_RULES: Final = (
+    Rule(
+        ~_HAS_CREDENTIALS & ~_HAS_SECRET_QUERY,
+        "contains credentials; use a Secret (spec.cluster.envFrom), the service account or the environment instead",
+    ),
+    Rule(
+        ~matches("", "^(file://)?/(tmp|var/tmp|dev/shm)(/|$)") & ~matches("", "^memory:"),
+        "would be lost with the pod; use object storage, a mounted volume or a relative path",
+        checked_by="server",
+    ),
+)
 
 _ONE_SLASH_PATTERN = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 _AFTER_SCHEME: Final = {"hdfs": "//host:port/", "viewfs": "//cluster/", "file": "///"}
@@ -245,21 +241,8 @@ def one_slash_problem(path: str) -> str | None:
     return f"is neither a URI nor a plain path: write {correct_uri}, or ./{path} for a local folder with that name"
 
 
-def _has_credentials(uri: str) -> bool:
-    if re.match(_ANONYMOUS_PATTERN, uri):
-        return False
-    return bool(
-        re.match(_PASSWORD_PATTERN, uri)
-        or (re.match(_USER_PATTERN, uri) and not re.match(_CONTAINER_PATTERN, uri))
-    )
-
-
 def _check_location(value: str) -> str:
-    if _has_credentials(value) or re.search(_SECRET_QUERY_PATTERN, value):
-        raise ValueError(
-            "contains credentials; use a Secret (spec.cluster.envFrom), the service account "
-            "or the environment instead"
-        )
+    check_rules(LOCATION_RULES, value)
     if problem := one_slash_problem(value):
         raise ValueError(problem)
     return value
@@ -273,20 +256,6 @@ def _check_class_path(value: str) -> str:
         raise ValueError(f'is {value!r}, expected "package.module:Name"')
     return value
 
-
-_NO_SECRET_QUERY: Final = f"!self.matches('{_SECRET_QUERY_PATTERN}')"
-LOCATION_RULES: Final = (
-    Rule(
-        f"(!self.matches('{_PASSWORD_PATTERN}') && "
-        f"(!self.matches('{_USER_PATTERN}') || self.matches('{_CONTAINER_PATTERN}')) && {_NO_SECRET_QUERY}) || "
-        f"(self.matches('{_ANONYMOUS_PATTERN}') && {_NO_SECRET_QUERY})",
-        "contains credentials; use a Secret (spec.cluster.envFrom) or the service account instead",
-    ),
-    Rule(
-        "!self.matches('^(file://)?/(tmp|var/tmp|dev/shm)(/|$)') && !self.startsWith('memory:')",
-        "would be lost with the pod; use object storage, a mounted volume or a relative path",
-    ),
-)
 
 _LOCATION_SCHEMA: dict[str, Any] = {
     "type": "string",

@@ -1,206 +1,267 @@
-"""Checks of a resource's algorithm without importing it: its options, and the fields that must fit it.
+"""Rules on a resource's algorithm and its options, and on the fields that must fit it, without importing the algorithm.
 
 Checks that need the spaces of the environment or of the data run when networks are built, in `hindcast plan` or a run.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, get_args
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from typing import Any, Final
 
 from pydantic import ValidationError
 
-from hindcast.api.model import Distribution, ModelSpec
-from hindcast.api.options import algorithms, is_custom, live_algorithms, options_model, schemas
+from hindcast.api.base import CLASS_PATH_PATTERN, Model
+from hindcast.api.model import ModelSpec
+from hindcast.api.option_types import relation_rules
+from hindcast.api.options import Schema, options_model, schemas
+from hindcast.api.rules import (
+    Expression,
+    Rule,
+    comparison,
+    every,
+    field_value,
+    find_problems,
+    is_one_of,
+    is_set,
+    matches,
+    mentioned_fields,
+    name_fields,
+)
 from hindcast.api.sentences import nearest, problems_of
 from hindcast.api.spelling import Spelling
-from hindcast.errors import Problem, Steps
+from hindcast.errors import Problem, Steps, format_path, parse_path
 
-Spec = Mapping[str, Any]
-"""Plain, unchecked values: the spec of an OfflineTraining, or the policy.train of an OfflineRecording."""
+Schemas = Mapping[str, Schema]
+"""Name of each algorithm -> schema of its options with its traits, see `options.schemas`."""
 
 NO_FILTER_STATISTICS: Final = (
     "is MeanStd, which computes its statistics from recorded data, but there are no recorded data: leave "
     "it out, and scale observations in a wrapper of the environment"
 )
-PRIORITIES_WITH_STREAMING: Final = (
-    "is Streaming, but spec.config.prioritizedReplay draws from all data: set it to Auto or Resident"
-)
-_NOT_RECURRENT: Final = ("None", "none")
-"""`model.recurrent` of a policy without a recurrent layer, in YAML's and in Python's spelling."""
-PRIORITIES_WITH_REPLACEMENT: Final = (
-    "is WithReplacement, but spec.config.prioritizedReplay draws by priority: leave it out"
-)
+_ALGORITHM: Final = field_value("algorithm")
+_IS_RECURRENT: Final = is_one_of("model.recurrent", "LSTM", "GRU")
+_HAS_FILTER: Final = is_one_of("model.observationFilter", "MeanStd")
+_BATCH_SIZE: Final = "trainBatchSizePerLearner"
 
 
-def check_algorithm(kind: str, spec: Spec, path: Steps, spelling: Spelling | None = None) -> list[Problem]:
+def check_algorithm(
+    kind: str, spec: Any, section: Model | None, path: Steps, spelling: Spelling | None = None
+) -> list[Problem]:
     """List the problems with a resource's algorithm, its options, and the fields that must fit it.
 
     Args:
         kind: the resource's kind.
-        spec: the part of the resource that has `algorithm`, `config` and `model`.
+        spec: the part of the resource that has `algorithm`, `config` and `model`, as plain, unchecked values.
+        section: that part as a model; None if it has other problems. Then only the options are checked.
         path: path of that part (`("spec",)`).
         spelling: allowed spelling of enums, `IN_YAML` or `EITHER_SPELLING`; None for values from Python.
     """
-    algorithm = spec.get("algorithm")
+    algorithm = spec.get("algorithm") if isinstance(spec, dict) else None
     if not isinstance(algorithm, str):
         return []
-    if problem := _algorithm_name_problem(kind, algorithm):
-        return [Problem((*path, "algorithm"), problem)]
-    checks = _CUSTOM_CHECKS if is_custom(algorithm) else _CHECKS[kind]
-    problems = [problem for check in checks for problem in check(algorithm, spec)]
+    name_rule = _algorithm_name_rule(kind, _usable_algorithms(kind, schemas()))
+    if problems := find_problems([name_rule], spec):
+        is_known = algorithm in schemas()
+        text = f"is '{algorithm}', which is not an algorithm{nearest(algorithm, _usable_algorithms(kind, schemas()))}"
+        return [Problem((*path, "algorithm"), problems[0][1] if is_known else text)]
     return [
         *_check_options(algorithm, spec.get("config", {}), (*path, "config"), spelling),
-        *(Problem((*path, *problem.field), problem.what) for problem in problems),
+        *(
+            Problem(
+                (*path, *parse_path(field)),
+                name_fields(text, format_path(path)),
+                mentions=mentioned_fields(text, format_path(path)),
+            )
+            for field, text in (
+                find_problems(_fitting_rules(kind), section.plain_values()) if section else ()
+            )
+        ),
     ]
-
-
-def _algorithm_name_problem(kind: str, algorithm: str) -> str | None:
-    """Describe why a resource of this kind cannot use the algorithm, or return None."""
-    usable_algorithms = algorithms(kind)
-    if algorithm in usable_algorithms or (is_custom(algorithm) and kind == "OfflineTraining"):
-        return None
-    if algorithm not in schemas():
-        return f"is '{algorithm}', which is not an algorithm{nearest(algorithm, usable_algorithms)}"
-    return f"is {algorithm}, which an {kind} cannot use; it can use {', '.join(usable_algorithms)}"
 
 
 def _check_options(algorithm: str, config: Any, path: Steps, spelling: Spelling | None) -> Iterator[Problem]:
     if algorithm not in schemas() or not isinstance(config, dict):
         return
-    owners = {
-        option: [name for name, schema in schemas().items() if option in schema["properties"]]
-        for option in config
+    foreign_options = {
+        field.removeprefix("config."): text
+        for field, text in find_problems(known_option_rules(), {"algorithm": algorithm, "config": config})
     }
-    foreign_options = {option: names for option, names in owners.items() if names and algorithm not in names}
-    for option, names in foreign_options.items():
-        yield Problem((*path, option), f"does not apply to {algorithm}; it is a field of {', '.join(names)}")
-    applicable_options = {name: value for name, value in config.items() if name not in foreign_options}
+    for option, text in foreign_options.items():
+        yield Problem((*path, option), text)
+    applicable_options = {name: entry for name, entry in config.items() if name not in foreign_options}
     try:
         options_model(algorithm).model_validate(applicable_options, context=spelling)
     except ValidationError as error:
         yield from problems_of(error, options_model(algorithm), applicable_options, path)
 
 
-def _check_model(algorithm: str, spec: Spec) -> Iterator[Problem]:
-    schema = schemas()[algorithm]
-    recurrent = _get_nested(spec, "model", "recurrent") or "None"
-    if recurrent not in _NOT_RECURRENT and not schema.get("x-recurrent"):
-        yield Problem(
-            ("model", "recurrent"),
-            f"is '{recurrent}', but {algorithm} learns from single timesteps and cannot train a recurrent policy",
+@cache
+def known_option_rules() -> list[Rule]:
+    """Return the rules on the options of all algorithms."""
+    return list(option_rules(schemas(), schemas()))
+
+
+def algorithm_rules(kind: str, algorithms: Schemas) -> Iterator[Rule]:
+    """Yield the rules on the part of a resource that has `algorithm`, `config` and `model`.
+
+    Args:
+        kind: the resource's kind.
+        algorithms: all algorithms.
+    """
+    usable_algorithms = _usable_algorithms(kind, algorithms)
+    yield _algorithm_name_rule(kind, usable_algorithms)
+    yield from option_rules(algorithms, usable_algorithms)
+    for name, schema in usable_algorithms.items():
+        yield from relation_rules(schema["properties"], "config.", _is_algorithm(name))
+    yield from fitting_rules(kind, usable_algorithms)
+
+
+def option_rules(algorithms: Schemas, usable_algorithms: Iterable[str]) -> Iterator[Rule]:
+    """Yield a rule for each option that some of the usable algorithms do not have."""
+    for option in sorted({option for schema in algorithms.values() for option in schema["properties"]}):
+        owners = [name for name, schema in algorithms.items() if option in schema["properties"]]
+        if not set(usable_algorithms) <= set(owners):
+            yield Rule(
+                is_set(f"config.{option}").implies(_is_algorithm(*owners)),
+                f"does not apply to {{0}}; it is a field of {', '.join(owners)}",
+                field=f"config.{option}",
+                values=(_ALGORITHM,),
+            )
+
+
+def fitting_rules(kind: str, algorithms: Schemas) -> Iterator[Rule]:
+    """Yield the rules on fields that must fit the algorithm. A custom one states its requirements when it is imported.
+
+    Args:
+        kind: the resource's kind.
+        algorithms: the algorithms that a resource of this kind can use.
+    """
+
+    def has_trait(trait: str) -> list[str]:
+        return [name for name, schema in algorithms.items() if schema.get(trait)]
+
+    def lacks(trait: str) -> Expression:
+        return _is_algorithm(*(name for name, schema in algorithms.items() if not schema.get(trait)))
+
+    yield Rule(
+        ~_IS_RECURRENT | ~lacks("x-recurrent"),
+        "is {0}, but {1} learns from single timesteps and cannot train a recurrent policy",
+        field="model.recurrent",
+        values=(field_value("model.recurrent"), _ALGORITHM),
+    )
+    yield Rule(
+        is_set("model.moduleClass").implies(~_is_algorithm(*has_trait("x-own-policy"))),
+        "does not apply to {0}, which builds its own policy: leave it out",
+        field="model.moduleClass",
+        values=(_ALGORITHM,),
+    )
+    for trainable in {tuple(schema.get("x-distributions", ())): None for schema in algorithms.values()}:
+        if trainable:
+            names = [
+                name
+                for name, schema in algorithms.items()
+                if tuple(schema.get("x-distributions", ())) == trainable
+            ]
+            words = [ModelSpec.in_yaml("distribution", name) for name in trainable]
+            yield Rule(
+                _is_algorithm(*names).implies(is_one_of("model.distribution", *words)),
+                untrainable_problem("{0}", "{1}", trainable),
+                field="model.distribution",
+                values=(field_value("model.distribution"), _ALGORITHM),
+            )
+    yield from _sequence_rules(algorithms)
+    yield from _sampler_rules(kind, has_trait("x-live"), lacks("x-live"))
+    if kind == "OfflineTraining":
+        yield from _PRIORITY_RULES
+        yield Rule(
+            ~is_one_of("learners.compile", True) | ~lacks("x-compiled"),
+            "is true, but torch.compile does not support the losses of {0}: leave it out",
+            field="learners.compile",
+            values=(_ALGORITHM,),
         )
-    if schema.get("x-own-policy") and _get_nested(spec, "model", "moduleClass") is not None:
-        yield Problem(
-            ("model", "moduleClass"),
-            f"does not apply to {algorithm}, which builds its own policy: leave it out",
-        )
-    distribution, trainable = _get_nested(spec, "model", "distribution"), schema.get("x-distributions")
-    distributions = {ModelSpec.in_yaml("distribution", name): name for name in get_args(Distribution)}
-    if trainable and isinstance(distribution, str):
-        name = distributions.get(distribution, distribution)
-        if name in distributions.values() and name not in trainable:
-            yield Problem(("model", "distribution"), untrainable_problem(name, algorithm, trainable))
 
 
 def untrainable_problem(distribution: str, algorithm: str, trainable: Iterable[str]) -> str:
     """Describe that an algorithm cannot train a distribution, and name the `trainable` distributions as in YAML."""
-    spelling, *usable_spellings = (
-        ModelSpec.in_yaml("distribution", name) for name in (distribution, *trainable)
-    )
-    return f"is '{spelling}', which {algorithm} cannot train: use {', '.join(usable_spellings)}"
+    words = ", ".join(ModelSpec.in_yaml("distribution", name) for name in trainable)
+    return f"is {distribution}, which {algorithm} cannot train: use {words}"
 
 
-def _check_sequences(algorithm: str, spec: Spec) -> Iterator[Problem]:
-    """Check that a batch has at least the timesteps of one sequence of a recurrent policy."""
-    schema = schemas()[algorithm]
-    if not schema.get("x-recurrent") or (_get_nested(spec, "model", "recurrent") or "None") in _NOT_RECURRENT:
-        return
-    name = "trainBatchSizePerLearner"
-    length = _get_nested(spec, "model", "maxSeqLen") or ModelSpec.model_fields["max_seq_len"].default
-    batch_size = _get_nested(spec, "config", name) or schema["properties"][name]["default"]
-    if isinstance(length, int | float) and isinstance(batch_size, int | float) and length > batch_size:
-        yield Problem(
-            ("model", "maxSeqLen"), f"is {length}, expected at most spec.config.{name}, {batch_size}"
+@cache
+def _fitting_rules(kind: str) -> list[Rule]:
+    return list(fitting_rules(kind, _usable_algorithms(kind, schemas())))
+
+
+def _usable_algorithms(kind: str, algorithms: Schemas) -> dict[str, Schema]:
+    return {name: schema for name, schema in algorithms.items() if kind in schema["x-kinds"]}
+
+
+def _is_algorithm(*names: str) -> Expression:
+    return is_one_of("algorithm", *names)
+
+
+def _algorithm_name_rule(kind: str, algorithms: Iterable[str]) -> Rule:
+    """Return the rule that a resource of this kind can use the algorithm."""
+    names = list(algorithms)
+    is_usable, usable_names = _is_algorithm(*names), ", ".join(names)
+    if kind == "OfflineTraining":
+        is_usable |= matches("algorithm", CLASS_PATH_PATTERN)
+        usable_names += " or package.module:Class"
+    message = f"is {{0}}, which an {kind} cannot use; it can use {usable_names}"
+    return Rule(is_usable, message, field="algorithm", values=(_ALGORITHM,))
+
+
+def _sequence_rules(algorithms: Schemas) -> Iterator[Rule]:
+    """Yield the rules that a batch has at least the timesteps of one sequence of a recurrent policy."""
+    names_by_default: dict[Any, list[str]] = {}
+    for name, schema in algorithms.items():
+        if schema.get("x-recurrent"):
+            default = schema["properties"][_BATCH_SIZE]["default"]
+            names_by_default.setdefault(default, []).append(name)
+    for default, names in names_by_default.items():
+        values = field_value("model.maxSeqLen"), field_value(f"config.{_BATCH_SIZE}", default)
+        condition = _IS_RECURRENT & _is_algorithm(*names)
+        yield comparison(
+            "model.maxSeqLen", "at most", f"config.{_BATCH_SIZE}", values=values, condition=condition
         )
 
 
-def _check_samplers(algorithm: str, spec: Spec) -> Iterator[Problem]:
-    for index, source in enumerate(_sources(spec)):
-        if isinstance(source.get("sampler"), dict) and algorithm not in live_algorithms():
-            yield _sampler_problem(algorithm, live_algorithms(), ("input", index, "sampler"))
-
-
-def _check_expert_sampler(algorithm: str, spec: Spec) -> Iterator[Problem]:
-    if isinstance(spec.get("sampler"), dict) and algorithm not in live_algorithms():
-        experts = [name for name in live_algorithms() if name in algorithms("OfflineRecording")]
-        yield _sampler_problem(algorithm, experts, ("sampler",))
-
-
-def _sampler_problem(algorithm: str, usable_algorithms: list[str], path: Steps) -> Problem:
-    return Problem(path, f"does not apply to {algorithm}; it is an option for {', '.join(usable_algorithms)}")
-
-
-def _check_filter(_: str, spec: Spec) -> Iterator[Problem]:
-    if _sources(spec) and not _has_recorded_data(spec):
-        yield from _filter_problems(spec)
-
-
-def _check_expert_filter(algorithm: str, spec: Spec) -> Iterator[Problem]:
-    if algorithm in live_algorithms():
-        yield from _filter_problems(spec)
-
-
-def _filter_problems(spec: Spec) -> Iterator[Problem]:
-    # The checkpoint that the training starts from contains statistics.
-    if (
-        _get_nested(spec, "model", "observationFilter") in ("MeanStd", "meanStd")
-        and spec.get("initialCheckpoint") is None
-    ):
-        yield Problem(("model", "observationFilter"), NO_FILTER_STATISTICS)
-
-
-def _check_priorities(_: str, spec: Spec) -> Iterator[Problem]:
-    if _get_nested(spec, "config", "prioritizedReplay") is not True or not _has_recorded_data(spec):
+def _sampler_rules(kind: str, live_algorithms: list[str], learns_offline_only: Expression) -> Iterator[Rule]:
+    """Yield the rules on samplers, and on the observation filter, which needs recorded data."""
+    message = f"{{0}} cannot learn from; a sampler is for {', '.join(live_algorithms)}"
+    has_statistics = ~_HAS_FILTER | is_set("initialCheckpoint")
+    if kind == "OfflineRecording":
+        is_live = _is_algorithm(*live_algorithms)
+        yield Rule(
+            is_set("sampler").implies(is_live),
+            f"does not apply to {{0}}; it is an option for {', '.join(live_algorithms)}",
+            field="sampler",
+            values=(_ALGORITHM,),
+        )
+        yield Rule(has_statistics | ~is_live, NO_FILTER_STATISTICS, field="model.observationFilter")
         return
-    if _get_nested(spec, "pipeline", "residency") == "Streaming":
-        yield Problem(("pipeline", "residency"), PRIORITIES_WITH_STREAMING)
-    if _get_nested(spec, "pipeline", "sampling") == "WithReplacement":
-        yield Problem(("pipeline", "sampling"), PRIORITIES_WITH_REPLACEMENT)
+    has_sampler = is_set("sampler")
+    yield Rule(
+        every("input", ~has_sampler) | ~learns_offline_only,
+        f"has a sampler, which {message}",
+        field="input",
+        values=(_ALGORITHM,),
+    )
+    yield Rule(
+        has_statistics | ~every("input", has_sampler), NO_FILTER_STATISTICS, field="model.observationFilter"
+    )
 
 
-def _check_compiling(algorithm: str, spec: Spec) -> Iterator[Problem]:
-    if _get_nested(spec, "learners", "compile") is True and not schemas()[algorithm].get("x-compiled"):
-        reason = f"is true, but torch.compile does not support the losses of {algorithm}: leave it out"
-        yield Problem(("learners", "compile"), reason)
-
-
-def _sources(spec: Spec) -> list[dict[str, Any]]:
-    sources = spec.get("input")
-    return [source for source in sources if isinstance(source, dict)] if isinstance(sources, list) else []
-
-
-def _has_recorded_data(spec: Spec) -> bool:
-    return any(source.get("sampler") is None for source in _sources(spec))
-
-
-def _get_nested(spec: Any, *path: str) -> Any:
-    """Return the value at a path, or None if the path does not exist."""
-    for name in path:
-        spec = spec.get(name) if isinstance(spec, dict) else None
-    return spec
-
-
-Check = Callable[[str, Spec], Iterator[Problem]]
-
-_CHECKS: Final[Mapping[str, tuple[Check, ...]]] = {
-    "OfflineTraining": (
-        _check_model,
-        _check_sequences,
-        _check_samplers,
-        _check_filter,
-        _check_priorities,
-        _check_compiling,
+_HAS_NO_PRIORITIES: Final = ~is_one_of("config.prioritizedReplay", True) | every("input", is_set("sampler"))
+_PRIORITY_RULES: Final = (
+    Rule(
+        _HAS_NO_PRIORITIES | ~is_one_of("pipeline.residency", "Streaming"),
+        "is Streaming, but @config.prioritizedReplay draws from all data: set it to Auto or Resident",
+        field="pipeline.residency",
     ),
-    "OfflineRecording": (_check_model, _check_expert_sampler, _check_expert_filter),
-}
-_CUSTOM_CHECKS: Final[tuple[Check, ...]] = (_check_filter, _check_priorities)
-"""A custom algorithm states its other requirements when it is imported."""
+    Rule(
+        _HAS_NO_PRIORITIES | ~is_one_of("pipeline.sampling", "WithReplacement"),
+        "is WithReplacement, but @config.prioritizedReplay draws by priority: leave it out",
+        field="pipeline.sampling",
+    ),
+)
+"""Requirements of prioritised replay on the pipeline of recorded data."""

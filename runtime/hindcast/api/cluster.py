@@ -1,12 +1,13 @@
 """Pods, storage and placement of a run on a cluster. Checked everywhere, used only there. Helm sets defaults."""
 
-from typing import Annotated, ClassVar, Final, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from hindcast.api.base import FreeForm, Labels, Model, NonNegative, Rule, ShortText, Text
+from hindcast.api.base import FreeForm, Labels, Model, NonNegative, ShortText, Text
 from hindcast.api.lists import ListMap
 from hindcast.api.quantity import Cpus, Quantity
+from hindcast.api.rules import Rule, field_value, is_one_of, is_set
 
 # Well-known variables with credentials for storage. Inline values would be readable by everyone who can read the
 # resource.
@@ -56,9 +57,10 @@ class EnvVar(Model):
     exactly_one: ClassVar = ("value", "value_from")
     rules: ClassVar = (
         Rule(
-            f"!has(self.value) || !(self.name in {list(CREDENTIAL_VARIABLES)})",
-            "is a credential; use valueFrom.secretKeyRef or envFrom, never inline",
-            field_path=".value",
+            is_set("value").implies(~is_one_of("name", *CREDENTIAL_VARIABLES)),
+            "sets {0}, a credential, inline; use valueFrom.secretKeyRef or envFrom",
+            field="value",
+            values=(field_value("name"),),
         ),
     )
 
@@ -68,12 +70,6 @@ class EnvVar(Model):
     """Its value. Credentials are refused here."""
     value_from: EnvVarSource | None = None
     """The source of its value."""
-
-    @model_validator(mode="after")
-    def _refuse_credentials(self) -> Self:
-        if self.value is not None and self.name in CREDENTIAL_VARIABLES:
-            raise ValueError(f"sets {self.name} inline; use valueFrom.secretKeyRef or envFrom")
-        return self
 
 
 class EnvFrom(Model):

@@ -18,11 +18,11 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from hindcast.api.base import CLASS_PATH_PATTERN, EXTENDABLE, FIXED, GROUP, OPERATIONAL, VERSION, Model, Rule
-from hindcast.api.checks import NO_FILTER_STATISTICS, PRIORITIES_WITH_REPLACEMENT, PRIORITIES_WITH_STREAMING
+from hindcast.api.base import EXTENDABLE, FIXED, GROUP, OPERATIONAL, VERSION, Model
+from hindcast.api.checks import algorithm_rules
 from hindcast.api.metadata import NAME_LIMIT, NAME_PATTERN
-from hindcast.api.option_types import RELATIONS
 from hindcast.api.recording import OfflineRecording
+from hindcast.api.rules import cel_name
 from hindcast.api.sentences import models_in, named_fields
 from hindcast.api.structural import OPEN, Schema, to_structural, without_defaults
 from hindcast.api.training import OfflineTraining
@@ -123,8 +123,8 @@ def _root_schema(kind: Kind, algorithms: Mapping[str, Schema]) -> dict[str, Any]
     section = spec if kind is OfflineTraining else spec["properties"]["policy"]["properties"]["train"]
     description = section["properties"]["config"]["description"]
     section["properties"]["config"] = _config_schema(usable_algorithms, description)
-    _add_rules(section, _algorithm_rules(kind, usable_algorithms, section["properties"]["config"]))
-    _add_rules(spec, _revision_rules(kind.model_fields["spec"].annotation, spec))
+    _add_validations(section, _algorithm_validations(kind, algorithms, section["properties"]["config"]))
+    _add_validations(spec, _revision_validations(kind.model_fields["spec"].annotation, spec))
     _describe_defaults(spec)
     # With defaults here, the operator could not tell which fields the user left out, to set the platform's defaults.
     spec["properties"]["runPolicy"] = without_defaults(spec["properties"]["runPolicy"])
@@ -142,19 +142,19 @@ def _root_schema(kind: Kind, algorithms: Mapping[str, Schema]) -> dict[str, Any]
             "spec": spec,
             "status": status,
         },
-        "x-kubernetes-validations": [_NAME_RULE.validation()],
+        "x-kubernetes-validations": [_NAME_VALIDATION],
     }
 
 
-_NAME_RULE: Final = Rule(
-    f"self.metadata.name.size() <= {NAME_LIMIT} && self.metadata.name.matches('{NAME_PATTERN}')",
-    f"metadata.name: at most {NAME_LIMIT} lower-case letters, digits and '-' are allowed, "
+_NAME_VALIDATION: Final = {
+    "rule": f"self.metadata.name.size() <= {NAME_LIMIT} && self.metadata.name.matches('{NAME_PATTERN}')",
+    "message": f"metadata.name: at most {NAME_LIMIT} lower-case letters, digits and '-' are allowed, "
     "beginning with a letter and not ending with '-'",
-)
+}
 
 
-def _add_rules(schema: dict[str, Any], rules: Iterable[Rule]) -> None:
-    schema.setdefault("x-kubernetes-validations", []).extend(rule.validation() for rule in rules)
+def _add_validations(schema: dict[str, Any], validations: Iterable[dict[str, str]]) -> None:
+    schema.setdefault("x-kubernetes-validations", []).extend(validations)
 
 
 # -- options ------------------------------------------------------------------------------------------------
@@ -239,114 +239,34 @@ def _merge_descriptions(variants: list[tuple[str, dict[str, Any]]]) -> str:
     return " ".join(f"{', '.join(names)}: {text}" for text, names in names_by_text.items())
 
 
-def _algorithm_rules(kind: Kind, algorithms: Mapping[str, Schema], config: Schema) -> Iterator[Rule]:
-    yield _algorithm_name_rule(kind, list(algorithms))
-    yield _sampler_rule(kind, [name for name, options in algorithms.items() if options.get("x-live")])
-    for field, part in config["properties"].items():
-        owners = [name for name, options in algorithms.items() if field in options["properties"]]
-        if len(owners) < len(algorithms) and not _is_hidden_from_cel(part):
-            yield Rule(
-                f"!has(self.config) || !has(self.config.{_cel_name(field)}) || self.algorithm in {owners}",
-                f"'config.{field} does not apply to ' + self.algorithm + "
-                f"'; it is a field of {', '.join(owners)}'",
-                field_path=f".config.{field}",
-                is_computed=True,
-            )
-    for name, options in algorithms.items():
-        yield from _relation_rules(name, options)
-    if kind is OfflineTraining:
-        yield _FILTER_RULE
-        yield from _PRIORITY_RULES
-
-
-def _algorithm_name_rule(kind: Kind, names: list[str]) -> Rule:
-    rule, expected = f"self.algorithm in {names}", ", ".join(names)
-    if kind is OfflineTraining:
-        rule += f" || self.algorithm.matches(r'{CLASS_PATH_PATTERN}')"
-        expected += " or package.module:Class"
-    message = (
-        f"'algorithm is ' + self.algorithm + ', which an {kind.__name__} cannot use; it can use {expected}'"
-    )
-    return Rule(rule, message, field_path=".algorithm", is_computed=True)
-
-
-def _sampler_rule(kind: Kind, names: list[str]) -> Rule:
-    """Return the rule that a sampler requires one of these algorithms. A custom one is checked when it is imported."""
-    if kind is OfflineRecording:
-        rule, field_path = f"!has(self.sampler) || self.algorithm in {names}", ".sampler"
-    else:
-        has_no_sampler, field_path = "self.input.all(source, !has(source.sampler))", ".input"
-        rule = f"{has_no_sampler} || self.algorithm in {names} || self.algorithm.contains(':')"
-    return Rule(rule, f"only {', '.join(names)} can learn from a sampler", field_path=field_path)
-
-
-_CEL_RELATIONS: Final = {"x-at-most": "{} <= {}", "x-multiple-of": "{} % {} == 0"}
-
-
-def _relation_rules(algorithm: str, options: Schema) -> Iterator[Rule]:
-    """Yield the rules by which an option bounds another; an option that is not set has its default."""
-
-    def value_or_default(field: str) -> str:
-        option = f"self.config.{_cel_name(field)}"
-        return f"(has({option}) ? {option} : {options['properties'][field]['default']})"
-
-    for field, part in options["properties"].items():
-        for key, relation in _CEL_RELATIONS.items():
-            if bounding_option := part.get(key):
-                holds = relation.format(value_or_default(field), value_or_default(bounding_option))
-                yield Rule(
-                    f"self.algorithm != '{algorithm}' || !has(self.config) || {holds}",
-                    f"config.{field} must be {RELATIONS[key][0]} {bounding_option}",
-                    field_path=f".config.{field}",
-                )
-
-
-_FILTER_RULE: Final = Rule(
-    "self.model.observationFilter != 'MeanStd' || has(self.initialCheckpoint) || "
-    "self.input.exists(source, !has(source.sampler))",
-    f"model.observationFilter {NO_FILTER_STATISTICS}",
-    field_path=".model.observationFilter",
-)
-_NO_PRIORITIES: Final = (
-    "!has(self.config) || !has(self.config.prioritizedReplay) || !self.config.prioritizedReplay || "
-    "self.input.all(source, has(source.sampler))"
-)
-_PRIORITY_RULES: Final = tuple(
-    Rule(
-        f"{_NO_PRIORITIES} || self.pipeline.{field} != '{value}'",
-        f"pipeline.{field} {message}",
-        field_path=f".pipeline.{field}",
-    )
-    for field, value, message in (
-        ("residency", "Streaming", PRIORITIES_WITH_STREAMING),
-        ("sampling", "WithReplacement", PRIORITIES_WITH_REPLACEMENT),
-    )
-)
-"""Requirements of prioritised replay on the pipeline of recorded data."""
-
-
-_CEL_KEYWORDS: Final = re.compile(
-    "true|false|null|in|as|break|const|continue|else|for|function|if|import|let|loop|package|namespace|return"
-)
-
-
-def _cel_name(field: str) -> str:
-    """Return the field's name in CEL, which escapes keywords."""
-    return f"__{field}__" if _CEL_KEYWORDS.fullmatch(field) else field
+def _algorithm_validations(
+    kind: Kind, algorithms: Mapping[str, Schema], config: Schema
+) -> Iterator[dict[str, str]]:
+    for rule in algorithm_rules(kind.__name__, algorithms):
+        section, _, option = rule.field.partition(".")
+        if section == "config" and (
+            option not in config["properties"] or _is_hidden_from_cel(config["properties"][option])
+        ):
+            continue
+        yield rule.validation()
 
 
 # -- revisions ----------------------------------------------------------------------------------------------
 
 
-def _revision_rules(model: Any, spec: Schema) -> Iterator[Rule]:
-    yield Rule("self.revision >= oldSelf.revision", "revision never decreases", field_path=".revision")
+def _revision_validations(model: Any, spec: Schema) -> Iterator[dict[str, str]]:
+    yield _validation("self.revision >= oldSelf.revision", "revision never decreases", "revision")
     for path in _defining_paths(model, spec):
         field = ".".join(path)
-        yield Rule(
+        yield _validation(
             f"self.revision > oldSelf.revision || {_unchanged_rule(path, spec)}",
             f"{field} defines the run: it changes only with a higher revision",
-            field_path=f".{field}",
+            field,
         )
+
+
+def _validation(rule: str, message: str, field: str) -> dict[str, str]:
+    return {"rule": rule, "message": message, "fieldPath": f".{field}"}
 
 
 def _unchanged_rule(path: tuple[str, ...], schema: Schema) -> str:
@@ -354,7 +274,7 @@ def _unchanged_rule(path: tuple[str, ...], schema: Schema) -> str:
     # CEL's optional types would be shorter, but the API server estimates an unbounded cost for them.
     guards, chain = [], ""  # in a guard, %s stands for `self` or `oldSelf`
     for step in path:
-        chain += f".{_cel_name(step)}"
+        chain += f".{cel_name(step)}"
         part = schema["properties"][step]
         # A required field, or one with a default, always exists when a rule is evaluated.
         if step not in schema.get("required", ()) and "default" not in part:

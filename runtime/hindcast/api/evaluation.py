@@ -1,10 +1,11 @@
 """Evaluation of the policy while it is trained: in its environment, on recorded episodes, or both."""
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import Field, WithJsonSchema, model_validator
+from pydantic import Field, WithJsonSchema
 
-from hindcast.api.base import FIXED, OPERATIONAL, ClassPath, Location, Model, NonNegative, Positive, Rule
+from hindcast.api.base import FIXED, OPERATIONAL, ClassPath, Location, Model, NonNegative, Positive
+from hindcast.api.rules import Rule, comparison, is_one_of, is_set, is_text
 from hindcast.api.spelling import YamlWords
 
 EstimateName = Literal["is", "wis", "pdis", "pdwis", "dm", "dr", "wdr"]
@@ -17,20 +18,12 @@ EvaluationDuration = Annotated[
 class ReferenceReturns(Model):
     """Mean returns that define the normalised score."""
 
-    rules: ClassVar = (
-        Rule("self.random < self.expert", "random must be below expert", field_path=".random"),
-    )
+    rules: ClassVar = (comparison("random", "less than", "expert"),)
 
     random: float
     """Mean return of a policy that acts at random."""
     expert: float
     """Mean return of an expert."""
-
-    @model_validator(mode="after")
-    def _check_order(self) -> Self:
-        if self.random >= self.expert:
-            raise ValueError(f"has random {self.random:g}, which must be below expert {self.expert:g}")
-        return self
 
 
 class OfflineEvaluationSpec(Model):
@@ -68,6 +61,9 @@ class OfflineEvaluationSpec(Model):
     """Updates of the model that `dm`, `dr` and `wdr` fit in each evaluation."""
 
 
+_IS_PARALLEL: Final = is_one_of("parallelToTraining", True)
+
+
 class EvaluationSpec(Model):
     """Evaluation of the policy during training, seeded and vectorised. The weights of the best evaluation are kept. All
     fields except `offline` apply to episodes played in `spec.environment`.
@@ -75,15 +71,14 @@ class EvaluationSpec(Model):
 
     rules: ClassVar = (
         Rule(
-            "!has(self.duration) || type(self.duration) == int || "
-            "(has(self.parallelToTraining) && self.parallelToTraining)",
-            "duration Auto needs parallelToTraining",
-            field_path=".duration",
+            is_text("duration").implies(_IS_PARALLEL),
+            "is Auto, which requires parallelToTraining: true",
+            field="duration",
         ),
         Rule(
-            "!has(self.customFunction) || !(has(self.parallelToTraining) && self.parallelToTraining)",
-            "customFunction excludes parallelToTraining",
-            field_path=".customFunction",
+            ~is_set("customFunction") | ~_IS_PARALLEL,
+            "excludes parallelToTraining: custom functions run in the driver only",
+            field="customFunction",
         ),
     )
 
@@ -118,13 +113,3 @@ class EvaluationSpec(Model):
     def num_runners(self) -> int:
         """Number of processes that evaluate in the environment; 0 if the driver's process does."""
         return 0 if self.custom_function is not None else max(self.runners, int(self.parallel_to_training))
-
-    @model_validator(mode="after")
-    def _check_parallel(self) -> Self:
-        if self.duration == "auto" and not self.parallel_to_training:
-            raise ValueError("has duration Auto without parallelToTraining: true")
-        if self.custom_function is not None and self.parallel_to_training:
-            raise ValueError(
-                "has customFunction with parallelToTraining; custom functions run in the driver only"
-            )
-        return self

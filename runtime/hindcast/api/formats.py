@@ -21,6 +21,7 @@ class FormatTraits(NamedTuple):
     title: str
     has_timesteps: bool
     ray_methods: tuple[str, ...]
+    read_option_names: tuple[str, ...] | None
 
 
 @cache
@@ -28,9 +29,26 @@ def format_traits() -> dict[str, FormatTraits]:
     """Return name -> traits of each format, in the order in which a file's format is detected."""
     text = files("hindcast.api").joinpath("generated/formats.json").read_text(encoding="utf-8")
     return {
-        name: FormatTraits(traits["title"], traits["hasTimesteps"], tuple(traits["rayMethods"]))
+        name: FormatTraits(
+            traits["title"],
+            traits["hasTimesteps"],
+            tuple(traits["rayMethods"]),
+            None if traits["readOptions"] is None else tuple(traits["readOptions"]),
+        )
         for name, traits in json.loads(text).items()
     }
+
+
+def read_option_names(format_name: str) -> tuple[str, ...] | None:
+    """Return the names of a format's read options, in snake case; None if they are only known when data are read.
+
+    Args:
+        format_name: name of the format; for `AUTO` the result has the options of all formats that can be detected.
+    """
+    if format_name != AUTO:
+        return format_traits()[format_name].read_option_names
+    names = (name for traits in format_traits().values() for name in traits.read_option_names or ())
+    return tuple(dict.fromkeys(names))
 
 
 if TYPE_CHECKING:

@@ -1,18 +1,17 @@
 """The data sources of a training."""
 
-from typing import Annotated, ClassVar, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
+from pydantic.alias_generators import to_camel, to_snake
 
 from hindcast.api.base import Anything, FreeForm, Location, Model, NonNegative, Positive, ShortText
-from hindcast.api.formats import AUTO, FormatName
+from hindcast.api.formats import AUTO, FormatName, read_option_names
 from hindcast.api.lists import ListSet
 from hindcast.api.metadata import Reference
 from hindcast.api.quantity import Quantity
-
-ONLY_WEIGHT_WITH_SAMPLER: Final = (
-    "with a sampler, only weight may be set: the other fields are for recorded data"
-)
+from hindcast.api.rules import Rule, is_default, is_set, raise_problems
+from hindcast.api.sentences import nearest
 
 
 class Sampler(Model):
@@ -66,10 +65,33 @@ class PrepareSpec(Model):
     data: `Drop` leaves it out, and its observation becomes the episode's last one."""
 
 
+_DEFAULTS_WITH_SAMPLER: Final[dict[str, Any]] = {
+    "top": None,
+    "format": AUTO,
+    "readOptions": None,
+    "columns": None,
+    "filter": [],
+    "schema": {},
+    "compressColumns": None,
+    "actionsNormalized": None,
+    "ignoreFinalObservation": False,
+    **{f"prepare.{to_camel(name)}": field.default for name, field in PrepareSpec.model_fields.items()},
+}
+
+
 class InputSource(Model):
     """One source of data."""
 
     exactly_one: ClassVar = ("path", "recording_ref", "sampler")
+    rules: ClassVar = tuple(
+        Rule(
+            is_set("sampler").implies(is_default(field, default)),
+            "does not apply to a sampler, for which only weight may be set: the other fields are for recorded data",
+            field=field,
+            checked_by="loader" if field == "schema" else "all",  # its values have several types
+        )
+        for field, default in _DEFAULTS_WITH_SAMPLER.items()
+    )
 
     path: Location | None = None
     """A file, a folder (searched recursively) or a glob; a path or a URI (s3://, gs://, abfss://, hdfs://, file://)."""
@@ -108,15 +130,16 @@ class InputSource(Model):
     """Rules for assembling complete episodes from rows."""
 
     @model_validator(mode="after")
-    def _check_sampler(self) -> Self:
-        if self.sampler is None:
+    def _check_read_options(self) -> Self:
+        allowed_names = read_option_names(self.format)
+        if allowed_names is None:
             return self
-        fields = type(self).model_fields.items()
-        field_names = [
-            str(field.alias)
-            for name, field in fields
-            if name not in ("sampler", "weight") and getattr(self, name) != field.default
-        ]
-        if field_names:
-            raise ValueError(f"has a sampler and {', '.join(field_names)}; {ONLY_WEIGHT_WITH_SAMPLER}")
+        reader = "no format has" if self.format == AUTO else f"{self.format} does not have"
+        raise_problems(
+            [
+                ("readOptions", f"has {name!r}, which {reader}{nearest(name, allowed_names)}")
+                for name in self.read_options
+                if to_snake(name) not in allowed_names
+            ]
+        )
         return self

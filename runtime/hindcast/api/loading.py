@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from hindcast.api.base import API_VERSION
+from hindcast.api.base import API_VERSION, Model
 from hindcast.api.checks import check_algorithm
 from hindcast.api.documents import Document, read_documents
 from hindcast.api.recording import OfflineRecording, TrainPolicy
@@ -104,7 +104,7 @@ def _build_resource(document: Document, spelling: Spelling) -> tuple[Resource | 
         resource = model.model_validate(document.value, by_alias=True, by_name=False, context=spelling)
     except ValidationError as error:
         problems += problems_of(error, model, document.value)
-    problems += check_algorithms(document.value, spelling)
+    problems += check_algorithms(document.value, resource, spelling)
     return (None if problems else resource), sorted(
         problems, key=lambda problem: problem.line or document.line_of(problem.field)
     )
@@ -136,22 +136,34 @@ def _field_problem(value: dict[str, Any], name: str, expected: str) -> Problem:
     return Problem((name,), f"{description}, expected {expected}")
 
 
-def check_algorithms(value: dict[str, Any], spelling: Spelling | None = None) -> list[Problem]:
+def check_algorithms(
+    value: dict[str, Any],
+    resource: Resource | None,
+    spelling: Spelling | None = None,
+    algorithm_kind: str | None = None,
+) -> list[Problem]:
     """List the problems with the algorithm of a resource and the fields that must fit it; see `check_algorithm`.
 
     Args:
         value: the resource as plain values, with a valid `kind`; it may have other problems.
+        resource: the resource; None if it has other problems.
         spelling: see `check_algorithm`.
+        algorithm_kind: kind of resource that must be able to use the algorithm. Default: the resource's kind.
     """
     path: tuple[str, ...] = ("spec",) if value["kind"] == "OfflineTraining" else ("spec", "policy", "train")
-    section: Any = value
+    values: Any = value
     for step in path:
-        section = section.get(step) if isinstance(section, dict) else None
-    if not isinstance(section, dict):
+        values = values.get(step) if isinstance(values, dict) else None
+    if not isinstance(values, dict):
         return []
+    section: Model | None = None
+    if isinstance(resource, OfflineTraining):
+        section = resource.spec
+    elif resource is not None:
+        section = resource.spec.policy.train
     if value["kind"] == "OfflineRecording":
-        section = {"algorithm": TrainPolicy.model_fields["algorithm"].default} | section
-    return check_algorithm(value["kind"], section, path, spelling)
+        values = {"algorithm": TrainPolicy.model_fields["algorithm"].default} | values
+    return check_algorithm(algorithm_kind or value["kind"], values, section, path, spelling)
 
 
 def _locate(problem: Problem, file: str, document: Document) -> Problem:

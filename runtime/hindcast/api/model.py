@@ -1,12 +1,13 @@
 """The neural network of the policy, with RLlib's option names and defaults."""
 
 from functools import cache
-from typing import Annotated, Any, ClassVar, Final, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
-from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, Field, WithJsonSchema
 
-from hindcast.api.base import ClassPath, FreeForm, Model, NonNegative, Positive, Rule
+from hindcast.api.base import ClassPath, FreeForm, Model, NonNegative, Positive
 from hindcast.api.environment import NamedCall, NameOrCall
+from hindcast.api.rules import comparison, field_value, is_set, negative
 from hindcast.api.spelling import YamlWords, respell, yaml_words
 
 Activation = Literal["tanh", "relu", "silu", "elu", "gelu", "linear"]
@@ -125,17 +126,19 @@ class ModelSpec(Model):
     """Encoder and heads of the policy network, and preprocessing of observations."""
 
     rules: ClassVar = (
-        Rule(
-            "!has(self.burnIn) || !has(self.maxSeqLen) || self.burnIn < self.maxSeqLen",
-            "burnIn must be less than maxSeqLen: otherwise no timestep is left to learn from",
-            field_path=".burnIn",
+        comparison(
+            "burnIn", "less than", "maxSeqLen", reason=": otherwise no timestep is left to learn from"
         ),
-        Rule(
-            "!has(self.logStdClip) || "
-            "(has(self.logStdMin) ? double(self.logStdMin) : -double(self.logStdClip)) < "
-            "(has(self.logStdMax) ? double(self.logStdMax) : double(self.logStdClip))",
-            "logStdMin must be less than logStdMax; they default to -logStdClip and logStdClip",
-            field_path=".logStdMin",
+        comparison(
+            "logStdMin",
+            "less than",
+            "logStdMax",
+            values=(
+                field_value("logStdMin", default=negative(field_value("logStdClip"))),
+                field_value("logStdMax", default=field_value("logStdClip")),
+            ),
+            condition=is_set("logStdClip"),
+            reason="; they default to -logStdClip and logStdClip",
         ),
     )
 
@@ -212,25 +215,6 @@ class ModelSpec(Model):
         """The range to which log standard deviations are clipped."""
         low, high = self.log_std_min, self.log_std_max
         return (-self.log_std_clip if low is None else low, self.log_std_clip if high is None else high)
-
-    @model_validator(mode="after")
-    def _check_log_std(self) -> Self:
-        low, high = self.log_std_range
-        if low >= high:
-            raise ValueError(
-                f"clips log standard deviations to [{low:g}, {high:g}]: logStdMin must be less than "
-                "logStdMax; they default to -logStdClip and logStdClip"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_burn_in(self) -> Self:
-        if self.burn_in >= self.max_seq_len:
-            raise ValueError(
-                f"has burnIn {self.burn_in} and maxSeqLen {self.max_seq_len}: burnIn must be less, or no "
-                "timestep is left to learn from"
-            )
-        return self
 
     @classmethod
     def in_yaml(cls, option: str, value: Any) -> Any:

@@ -4,14 +4,13 @@ The class of an algorithm's options and the model that `options` rebuilds from i
 """
 
 import itertools
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias, cast
 
 from pydantic import AfterValidator, BaseModel, Field, model_validator
-from pydantic_core import PydanticCustomError
 
-from hindcast.api.sentences import RELATION_ERROR
+from hindcast.api.rules import Expression, Relation, Rule, check_rules, comparison, field_value
 from hindcast.api.spelling import YamlWords
 
 Interpolation = Annotated[Literal["line", "cosine", "step"], YamlWords("Line", "Cosine", "Step")]
@@ -71,11 +70,31 @@ ChanceSchedule = Annotated[
 TYPES_BY_NAME: Final[Mapping[str, Any]] = {"Schedule": Schedule, "ChanceSchedule": ChanceSchedule}
 """Value of `x-type` in an option's schema -> the type."""
 
-RELATIONS: Final[Mapping[str, tuple[str, Callable[[Any, Any], bool]]]] = {
-    "x-at-most": ("at most", operator.le),
-    "x-multiple-of": ("a multiple of", lambda value, other: value % other == 0),
-}
-"""Keyword in an option's schema, which names another option -> text for messages, and check(value, other value)."""
+RELATIONS: Final[Mapping[str, Relation]] = {"x-at-most": "at most", "x-multiple-of": "a multiple of"}
+"""Keyword in an option's schema, which names another option -> relation of the first to the other option."""
+
+
+def relation_rules(
+    options: Mapping[str, Mapping[str, Any]], prefix: str = "", condition: Expression | None = None
+) -> Iterator[Rule]:
+    """Yield the rules by which options bound each other; an option that is not set has its default.
+
+    Args:
+        options: name -> JSON schema of each option.
+        prefix: path of the options, ending with a dot, in the part that gets the rules.
+        condition: where the rules apply. Default: always.
+    """
+
+    def option_value(name: str) -> Expression:
+        return field_value(f"{prefix}{name}", options[name]["default"])
+
+    for name, option in options.items():
+        for keyword, relation in RELATIONS.items():
+            if other := option.get(keyword):
+                values = option_value(name), option_value(other)
+                yield comparison(
+                    f"{prefix}{name}", relation, f"{prefix}{other}", values=values, condition=condition
+                )
 
 
 class RelatedOptions(BaseModel):
@@ -83,20 +102,15 @@ class RelatedOptions(BaseModel):
 
     @model_validator(mode="after")
     def _check_relations(self) -> Self:
-        fields = type(self).model_fields
-        values = {field.alias or name: getattr(self, name) for name, field in fields.items()}
-        for name, field in zip(values, fields.values(), strict=True):
-            extra = field.json_schema_extra
-            for key, (relation, holds) in RELATIONS.items():
-                bounding_option = extra.get(key) if isinstance(extra, dict) else None
-                if bounding_option is None:
-                    continue
-                limit = values[str(bounding_option)]
-                if not holds(values[name], limit):
-                    context = {"field": name, "value": values[name], "relation": relation, "limit": limit}
-                    raise PydanticCustomError(
-                        RELATION_ERROR,
-                        "{field} is {value}, expected {relation} {other}, {limit}",
-                        {**context, "other": bounding_option},
-                    )
+        check_rules(_relation_rules_of(type(self)), self.model_dump(by_alias=True))
         return self
+
+
+@cache
+def _relation_rules_of(model: type[BaseModel]) -> list[Rule]:
+    options = {
+        field.alias or name: {"default": field.default, **extra}
+        for name, field in model.model_fields.items()
+        if isinstance(extra := field.json_schema_extra or {}, dict)
+    }
+    return list(relation_rules(options))

@@ -1,12 +1,16 @@
 """The data pipeline: data workers, windows, data in device memory or streamed, custom steps."""
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from hindcast.api.base import OPERATIONAL, ClassPath, FreeForm, Model, NonNegative, Positive, Rule
-from hindcast.api.environment import NameOrCall
+from hindcast.api.base import OPERATIONAL, ClassPath, FreeForm, Model, NonNegative, Positive
+from hindcast.api.connectors import Connector
 from hindcast.api.quantity import Cpus, Quantity
+from hindcast.api.rules import Rule, comparison, is_set
+
+_HAS_MIN: Final = is_set("minReplicas")
+_HAS_MAX: Final = is_set("maxReplicas")
 
 
 class DataWorkersSpec(Model):
@@ -14,16 +18,13 @@ class DataWorkersSpec(Model):
 
     rules: ClassVar = (
         Rule(
-            "!has(self.replicas) || !(has(self.minReplicas) || has(self.maxReplicas))",
-            "replicas excludes minReplicas and maxReplicas",
-            field_path=".replicas",
+            is_set("replicas").implies(~_HAS_MIN & ~_HAS_MAX),
+            "excludes minReplicas and maxReplicas; set replicas only, or the other two",
+            field="replicas",
         ),
-        Rule(
-            "has(self.minReplicas) == has(self.maxReplicas) && "
-            "(!has(self.minReplicas) || self.minReplicas <= self.maxReplicas)",
-            "set both minReplicas and maxReplicas, with minReplicas ≤ maxReplicas",
-            field_path=".minReplicas",
-        ),
+        Rule(_HAS_MIN.implies(_HAS_MAX), "requires maxReplicas; set both", field="minReplicas"),
+        Rule(_HAS_MAX.implies(_HAS_MIN), "requires minReplicas; set both", field="maxReplicas"),
+        comparison("minReplicas", "at most", "maxReplicas"),
     )
 
     replicas: NonNegative | None = None
@@ -39,19 +40,6 @@ class DataWorkersSpec(Model):
     """GPUs per data worker."""
     memory: Quantity | None = None
     """Memory per data worker. Default: computed."""
-
-    @model_validator(mode="after")
-    def _check_replicas(self) -> Self:
-        interval = (self.min_replicas, self.max_replicas)
-        if self.replicas is not None and interval != (None, None):
-            raise ValueError(
-                "has replicas as well as minReplicas and maxReplicas; set replicas only, or the other two"
-            )
-        if (self.min_replicas is None) != (self.max_replicas is None):
-            raise ValueError("has only one of minReplicas and maxReplicas; set both")
-        if self.min_replicas is not None and self.min_replicas > (self.max_replicas or 0):
-            raise ValueError(f"has minReplicas {self.min_replicas} above maxReplicas {self.max_replicas}")
-        return self
 
     @property
     def interval(self) -> tuple[int, int]:
@@ -100,7 +88,7 @@ class PipelineSpec(Model):
     replacement, as RLlib does. Default: each timestep is trained on once per pass."""
     offline_data: ClassPath | None = None
     """A subclass of OfflineData, "package.module:Class"."""
-    connectors: Annotated[list[NameOrCall], Field(max_length=32)] = []
+    connectors: Annotated[list[Connector], Field(max_length=32)] = []
     """Learner connectors that run before the default ones, each a name or `{name, kwargs}`."""
     validate_data: bool = True
     """Check shapes, dtypes, NaN and bounds before training."""

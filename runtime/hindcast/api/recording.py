@@ -1,8 +1,8 @@
 """OfflineRecording: run a policy in environments and write its experience to storage."""
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from hindcast.api.base import (
     API_VERSION,
@@ -15,7 +15,6 @@ from hindcast.api.base import (
     NonNegative,
     Positive,
     Revision,
-    Rule,
     ShortText,
 )
 from hindcast.api.cluster import ClusterSpec
@@ -26,6 +25,7 @@ from hindcast.api.metadata import Metadata, Reference
 from hindcast.api.model import ModelSpec
 from hindcast.api.options import Config
 from hindcast.api.quantity import Cpus, Quantity
+from hindcast.api.rules import Rule, field_value, is_empty, is_one_of
 from hindcast.api.run_policy import RunPolicy
 from hindcast.api.spelling import YamlWords
 from hindcast.api.status import Status
@@ -139,14 +139,22 @@ class OutputSpec(Model):
 
     rules: ClassVar = (
         Rule(
-            "self.encoding == 'Arrow' || self.format == 'Episodes'",
-            "encoding MessagePack needs format Episodes",
-            field_path=".encoding",
+            is_one_of("encoding", "Arrow") | is_one_of("format", "Episodes"),
+            "is MessagePack, which requires format Episodes, not {0}",
+            field="encoding",
+            values=(field_value("format"),),
         ),
         Rule(
-            "!has(self.compressColumns) || self.compressColumns.size() == 0 || self.format == 'SampleBatch'",
-            "compressColumns needs format SampleBatch; to compress Parquet, set compression",
-            field_path=".compressColumns",
+            ~is_one_of("compression", "zstd") | is_one_of("format", "Episodes", "Columns"),
+            "is zstd, but {0} is text, which is not compressed; zstd requires format Episodes or Columns",
+            field="compression",
+            values=(field_value("format"),),
+        ),
+        Rule(
+            is_empty("compressColumns") | is_one_of("format", "SampleBatch"),
+            "requires format SampleBatch, not {0}; to compress Parquet, set compression",
+            field="compressColumns",
+            values=(field_value("format"),),
         ),
     )
 
@@ -173,24 +181,6 @@ class OutputSpec(Model):
     on_existing: Annotated[Literal["Resume", "Fail", "Replace"], OPERATIONAL] = "Resume"
     """What to do if the folder contains a dataset: `Resume` it (same spec only), `Fail`, or `Replace` the files
     that its manifest lists."""
-
-    @model_validator(mode="after")
-    def _check_format(self) -> Self:
-        if self.encoding == "MessagePack" and self.format != "Episodes":
-            raise ValueError(
-                f"has encoding MessagePack with format {self.format}; MessagePack needs format Episodes"
-            )
-        if self.compression == "zstd" and self.is_text:
-            raise ValueError(
-                f"has compression zstd with format {self.format}; text is not compressed; zstd needs format "
-                "Episodes or Columns"
-            )
-        if self.compress_columns and self.format != "SampleBatch":
-            raise ValueError(
-                f"has compressColumns with format {self.format}; only SampleBatch packs columns; "
-                "`compression` compresses Parquet"
-            )
-        return self
 
     @property
     def is_text(self) -> bool:

@@ -2,7 +2,7 @@
 
 import difflib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import UnionType
 from typing import Annotated, Any, Final, Union, get_args, get_origin
 
@@ -10,8 +10,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from hindcast.api.rules import RULE_ERROR, mentioned_fields, name_fields
 from hindcast.api.spelling import OLD_SPELLING
-from hindcast.errors import Problem, Steps, format_path
+from hindcast.errors import Problem, Steps, format_path, parse_path
 
 _MAX_VALUE_LENGTH: Final = 60
 
@@ -25,9 +26,8 @@ _EXPECTED_VALUES: Final = {
     "none_required": "nothing",
     "string_type": "text",
 }
-RELATION_ERROR: Final = "related"
-"""Type of the error on a field that another field bounds; the error's context names both."""
 _COMPLETE_SENTENCES: Final = {
+    RULE_ERROR: "{text}",
     OLD_SPELLING: "is {value!r}: write {word}",
     "missing": "is missing",
     "too_long": "has {actual_length} entries, expected at most {max_length}",
@@ -101,7 +101,7 @@ def problems_of(
     """
     errors_by_path: dict[Steps, list[ErrorDetails]] = {}
     union_paths: set[Steps] = set()
-    for details in error.errors(include_url=False):
+    for details in _split_rules(error.errors(include_url=False), data, prefix):
         steps, has_union_tags = _locate(details, data)
         errors_by_path.setdefault(steps, []).append(details)
         if has_union_tags:
@@ -113,13 +113,29 @@ def problems_of(
     }
     parent_steps = {steps[:length] for steps in errors_by_path for length in range(len(steps))}
     return [
-        Problem((*prefix, *steps), _describe(details, steps, model, prefix))
+        Problem(
+            (*prefix, *steps),
+            _describe(details, steps, model),
+            mentions=details[0].get("ctx", {}).get("mentions", ()),
+        )
         for steps, details in errors_by_path.items()
         # Of a union's alternatives, the user meant the one that matched deeper into the value.
         if not (steps in union_paths and steps in parent_steps)
         # A misspelt required field is one mistake, although pydantic reports it as unknown and as missing.
         and not (details[0]["type"] == "missing" and steps in intended_names)
     ]
+
+
+def _split_rules(errors: Iterable[ErrorDetails], data: Any, prefix: Steps) -> Iterator[ErrorDetails]:
+    """Split the error of several rules into one for each, and complete the paths of the fields that they name."""
+    for details in errors:
+        if details["type"] != RULE_ERROR:
+            yield details
+            continue
+        for field, text in details["ctx"]["problems"]:
+            part = format_path((*prefix, *_locate(details, data)[0]))
+            mentions = mentioned_fields(text, part)
+            yield {**details, "ctx": {"field": field, "text": name_fields(text, part), "mentions": mentions}}
 
 
 def _locate(details: ErrorDetails, data: Any) -> tuple[Steps, bool]:
@@ -137,8 +153,8 @@ def _locate(details: ErrorDetails, data: Any) -> tuple[Steps, bool]:
             steps.append(step)
         elif step != "[key]":
             has_tags = True
-    if details["type"] == RELATION_ERROR:
-        steps.append(details["ctx"]["field"])
+    if details["type"] == RULE_ERROR:
+        steps += parse_path(details["ctx"].get("field", ""))
     return tuple(steps), has_tags
 
 
@@ -151,7 +167,7 @@ def value_problem(error: ValidationError) -> str:
     return f"{details['input']!r}, expected {expected}" if expected else details["msg"]
 
 
-def _describe(errors: list[ErrorDetails], steps: Steps, model: type[BaseModel], prefix: Steps) -> str:
+def _describe(errors: list[ErrorDetails], steps: Steps, model: type[BaseModel]) -> str:
     # Of a union's alternatives, the user meant the one that accepts the value's type.
     details = next((error for error in errors if error["type"] in _COMPLETE_SENTENCES), errors[0])
     context = details.get("ctx", {})
@@ -159,9 +175,6 @@ def _describe(errors: list[ErrorDetails], steps: Steps, model: type[BaseModel], 
         return "is not a field" + nearest(str(steps[-1]), _names_at(model, steps[:-1]))
     if details["type"] in _COMPLETE_SENTENCES:
         return _COMPLETE_SENTENCES[details["type"]].format(**context)
-    if details["type"] == RELATION_ERROR:
-        bounding_option = format_path((*prefix, *steps[:-1], context["other"]))
-        return f"is {context['value']}, expected {context['relation']} {bounding_option}, {context['limit']}"
     expected = " or ".join(dict.fromkeys(filter(None, map(_expected_text, errors))))
     if not expected:
         return f"is {show_value(details['input'])}: {details['msg']}"

@@ -1,8 +1,8 @@
 """OfflineTraining: train a policy from recorded experience."""
 
-from typing import Annotated, ClassVar, Final, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from hindcast.api.base import (
     API_VERSION,
@@ -17,18 +17,18 @@ from hindcast.api.base import (
     NonNegative,
     Positive,
     Revision,
-    Rule,
     ShortText,
 )
 from hindcast.api.cluster import ClusterSpec
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.evaluation import EvaluationSpec, OfflineEvaluationSpec
-from hindcast.api.input import ONLY_WEIGHT_WITH_SAMPLER, InputSource, Sampler
+from hindcast.api.input import InputSource, Sampler
 from hindcast.api.metadata import Metadata
 from hindcast.api.model import ModelSpec
 from hindcast.api.options import Config
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.api.quantity import Cpus, Quantity
+from hindcast.api.rules import Rule, at_most_one, every, has_one_entry, is_empty, is_set, matches
 from hindcast.api.run_policy import RunPolicy
 from hindcast.api.spaces import SpaceSpec
 from hindcast.api.spelling import YamlWords
@@ -92,9 +92,12 @@ class CheckpointSpec(Model):
     """Number of recent checkpoints to keep in addition to the best."""
 
 
-_OFFLINE_INTERVAL: Final = (
-    "has(self.evaluation) && has(self.evaluation.offline) && has(self.evaluation.offline.interval)"
-)
+_IS_RECORDED: Final = ~is_set("sampler")
+_ONLY_RECORDED: Final = every("input", _IS_RECORDED)
+_HAS_RECORDED: Final = ~every("input", ~_IS_RECORDED)
+_HAS_WEIGHT: Final = is_set("weight")
+_IS_CUSTOM: Final = matches("algorithm", ":")
+_HAS_OFFLINE_INTERVAL: Final = is_set("evaluation.offline.interval")
 
 
 class OfflineTrainingSpec(Model):
@@ -102,83 +105,72 @@ class OfflineTrainingSpec(Model):
 
     rules: ClassVar = (
         Rule(
-            "self.input.all(source, has(source.weight)) || self.input.all(source, !has(source.weight))",
-            "only some entries of input have weights; give one to each, or to none",
-            field_path=".input",
+            every("input", _HAS_WEIGHT) | every("input", ~_HAS_WEIGHT),
+            "has weights on some entries only; give one to each, or to none",
+            field="input",
         ),
         Rule(
-            "has(self.environment) || self.input.all(source, !has(source.sampler))",
-            "input has a sampler, but the spec has no environment to sample from",
-            field_path=".input",
+            is_set("environment") | _ONLY_RECORDED,
+            "has a sampler, but the spec has no environment to sample from",
+            field="input",
         ),
         Rule(
-            "self.input.size() == 1 || self.input.all(source, !has(source.sampler) || has(source.weight))",
-            "a sampler combined with other inputs needs weights; give one to each",
-            field_path=".input",
+            has_one_entry("input") | every("input", _IS_RECORDED | _HAS_WEIGHT),
+            "combines a sampler with other inputs, which requires weights; give one to each",
+            field="input",
+        ),
+        Rule(at_most_one("input", ~_IS_RECORDED), "has several samplers; give one", field="input"),
+        Rule(
+            is_set("stop.epochs").implies(_ONLY_RECORDED),
+            "counts passes over recorded data only; with a sampler, use updates or timesteps",
+            field="stop.epochs",
         ),
         Rule(
-            "self.input.all(source, !has(source.sampler) || (source.format == 'Auto' && !has(source.top) && "
-            "!has(source.columns) && (!has(source.filter) || source.filter.size() == 0)))",
-            ONLY_WEIGHT_WITH_SAMPLER,
-            field_path=".input",
+            is_set("evaluation").implies(is_set("environment") | is_set("evaluation.offline")),
+            "requires an environment to evaluate in, or evaluation.offline",
+            field="evaluation",
         ),
         Rule(
-            "self.input.filter(source, has(source.sampler)).size() <= 1",
-            "input has several samplers; give one",
-            field_path=".input",
+            is_set("stop.episodeReturnMean").implies(is_set("evaluation.interval")),
+            "requires evaluation.interval to measure it",
+            field="stop.episodeReturnMean",
         ),
         Rule(
-            "!has(self.stop.epochs) || self.input.all(source, !has(source.sampler))",
-            "stop.epochs counts passes over recorded data only; with a sampler use updates or timesteps",
-            field_path=".stop.epochs",
+            is_set("stop.episodeReturnMean").implies(is_set("environment")),
+            "requires an environment to measure it",
+            field="stop.episodeReturnMean",
         ),
         Rule(
-            "(has(self.environment) || !has(self.evaluation)) || has(self.evaluation.offline)",
-            "evaluation requires an environment to evaluate in, or evaluation.offline",
-            field_path=".evaluation",
+            is_set("stop.estimatedReturn").implies(
+                _HAS_OFFLINE_INTERVAL & ~is_empty("evaluation.offline.estimates")
+            ),
+            "requires evaluation.offline with an interval and estimates to compute it",
+            field="stop.estimatedReturn",
         ),
         Rule(
-            "!has(self.stop.episodeReturnMean) || (has(self.evaluation) && has(self.evaluation.interval))",
-            "stop.episodeReturnMean requires evaluation.interval to measure it",
-            field_path=".stop.episodeReturnMean",
+            is_set("stop.validationLoss").implies(_HAS_OFFLINE_INTERVAL),
+            "requires evaluation.offline.interval to compute it",
+            field="stop.validationLoss",
         ),
         Rule(
-            "!has(self.stop.episodeReturnMean) || has(self.environment)",
-            "stop.episodeReturnMean requires an environment to measure it",
-            field_path=".evaluation.offline",
+            is_set("evaluation.offline.heldOut").implies(_HAS_RECORDED),
+            "requires recorded data in input; or use evaluation.offline.input",
+            field="evaluation.offline.heldOut",
         ),
         Rule(
-            f"!has(self.stop.estimatedReturn) || ({_OFFLINE_INTERVAL} && "
-            "has(self.evaluation.offline.estimates) && self.evaluation.offline.estimates.size() > 0)",
-            "stop.estimatedReturn requires evaluation.offline with an interval and estimates to compute it",
-            field_path=".stop.estimatedReturn",
+            is_set("evaluation.offline.setAside").implies(_HAS_RECORDED),
+            "requires recorded data in input",
+            field="evaluation.offline.setAside",
         ),
         Rule(
-            f"!has(self.stop.validationLoss) || ({_OFFLINE_INTERVAL})",
-            "stop.validationLoss requires evaluation.offline.interval to compute it",
-            field_path=".stop.validationLoss",
+            is_set("customConfig").implies(_IS_CUSTOM),
+            "is for custom algorithms; use config",
+            field="customConfig",
         ),
         Rule(
-            "!has(self.evaluation) || !has(self.evaluation.offline) || !has(self.evaluation.offline.heldOut) || "
-            "self.input.exists(source, !has(source.sampler))",
-            "evaluation.offline.heldOut requires recorded data in input; or use evaluation.offline.input",
-            field_path=".evaluation.offline.heldOut",
-        ),
-        Rule(
-            "!has(self.evaluation) || !has(self.evaluation.offline) || !has(self.evaluation.offline.setAside) || "
-            "self.input.exists(source, !has(source.sampler))",
-            "evaluation.offline.setAside requires recorded data in input",
-            field_path=".evaluation.offline.setAside",
-        ),
-        Rule(
-            "has(self.customConfig) ? self.algorithm.contains(':') : true",
-            "customConfig is for custom algorithms; use config",
-            field_path=".customConfig",
-        ),
-        Rule(
-            "!has(self.config) || !self.algorithm.contains(':')",
-            "config does not apply to a custom algorithm; use customConfig",
-            field_path=".config",
+            is_set("config").implies(~_IS_CUSTOM),
+            "does not apply to a custom algorithm; use customConfig",
+            field="config",
         ),
     )
 
@@ -245,69 +237,6 @@ class OfflineTrainingSpec(Model):
     def evaluation_in_environment(self) -> EvaluationSpec | None:
         """The evaluation in the environment, if any."""
         return None if self.environment is None else self.evaluation
-
-    @model_validator(mode="after")
-    def _check_sources(self) -> Self:
-        has_weight = [source.weight is not None for source in self.input]
-        if any(has_weight) and not all(has_weight):
-            raise ValueError("has weights on some entries of input only; give one to each, or to none")
-        return self
-
-    @model_validator(mode="after")
-    def _check_sampler(self) -> Self:
-        samplers = [source for source in self.input if source.sampler is not None]
-        if not samplers:
-            return self
-        if self.environment is None:
-            raise ValueError("has a sampler in input but no environment to sample from")
-        if len(samplers) > 1:
-            raise ValueError(f"has {len(samplers)} samplers in input; give one")
-        if len(self.input) > 1 and samplers[0].weight is None:
-            raise ValueError("combines a sampler with other inputs, which needs weights; give one to each")
-        if self.stop.epochs is not None:
-            raise ValueError(
-                "has stop.epochs, which counts passes over recorded data only; with a sampler use updates"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_evaluation(self) -> Self:
-        environment_evaluation = self.evaluation_in_environment
-        if self.evaluation is not None and environment_evaluation is None and self.offline is None:
-            raise ValueError("has evaluation but no environment to evaluate in")
-        target = self.stop.episode_return_mean
-        if target is not None and (environment_evaluation is None or environment_evaluation.interval is None):
-            raise ValueError("has stop.episodeReturnMean but no evaluation.interval to measure it")
-        return self
-
-    @model_validator(mode="after")
-    def _check_offline(self) -> Self:
-        offline, stop = self.offline, self.stop
-        has_interval = offline is not None and offline.interval is not None
-        if stop.estimated_return is not None and not (has_interval and offline and offline.estimates):
-            raise ValueError(
-                "has stop.estimatedReturn but no evaluation.offline with an interval and estimates to compute it"
-            )
-        if stop.validation_loss is not None and not has_interval:
-            raise ValueError("has stop.validationLoss but no evaluation.offline.interval to compute it")
-        if offline is not None and offline.held_out is not None and not self.recorded_inputs:
-            raise ValueError(
-                "has evaluation.offline.heldOut but no recorded data to hold out; use evaluation.offline.input"
-            )
-        if offline is not None and offline.set_aside is not None and not self.recorded_inputs:
-            raise ValueError("has evaluation.offline.setAside but no recorded data to set aside")
-        return self
-
-    @model_validator(mode="after")
-    def _check_algorithm(self) -> Self:
-        is_custom = ":" in self.algorithm
-        if is_custom and self.config:
-            raise ValueError(f"has config for {self.algorithm}; use customConfig for a custom algorithm")
-        if not is_custom and self.custom_config is not None:
-            raise ValueError(
-                f"has customConfig for {self.algorithm}; it is for custom algorithms, use config"
-            )
-        return self
 
 
 class OfflineTraining(Model):

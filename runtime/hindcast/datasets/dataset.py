@@ -199,7 +199,7 @@ class Dataset(ABC):
         """
         if with_returns and Columns.REWARDS not in self.spec.leaves:
             raise DataError(
-                f"the data have no rewards, so no returns: they have {', '.join(self.spec.leaves)}",
+                f"the data have no rewards, so no returns: they have {', '.join(self.spec.leaves)}"
             )
         leaves = [Columns.REWARDS] if with_returns else []
         tables = map_in_threads(

@@ -107,7 +107,7 @@ class EpisodeDataset(Dataset):
             first_file = next(iter(self._files.values()))
             raise DataError(
                 f"the dataset of {first_file.origin or first_file.location} has no column "
-                f"{', '.join(sorted(unknown_columns))}: it has {', '.join(self.spec.leaves)}",
+                f"{', '.join(sorted(unknown_columns))}: it has {', '.join(self.spec.leaves)}"
             )
         return [leaf for leaf in self.spec.leaves if leaf in column_names or root(leaf) in column_names]
 

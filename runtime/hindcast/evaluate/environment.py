@@ -12,7 +12,7 @@ import numpy as np
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.evaluation import ReferenceReturns
 from hindcast.evaluate.intervals import interquartile_mean, interval_of_mean
-from hindcast.pipeline.metrics_logger import MetricDump, MetricsLogger
+from hindcast.metrics_logger import MetricDump, MetricsLogger
 from hindcast.record.runner import Actor, EnvRunner, Episode
 from hindcast.record.seeding import reset_seed
 from hindcast.threads import torch_threads

@@ -96,12 +96,14 @@ class Format(ABC):
         has_timesteps: whether rows are timesteps; a class of the user converts other rows to episodes.
         ray_methods: read methods of Ray Data for the same files; the first one reads the files for pre-learners that
             convert rows of any format.
+        read_option_names: names of the format's `readOptions`, in snake case; None if another library checks them.
     """
 
     name: str
     title: ClassVar[str] = ""
     has_timesteps: ClassVar[bool] = True
     ray_methods: ClassVar[tuple[str, ...]] = ()
+    read_option_names: ClassVar[tuple[str, ...] | None] = ()
 
     @abstractmethod
     def recognises(self, location: Location) -> bool:

@@ -350,7 +350,8 @@ def new_networks(algorithm: Algorithm, inputs: ModelInputs, seed: int) -> nn.Mod
     """
     distribution, distributions = inputs.model.distribution, algorithm.distributions
     if distributions is not None and distribution not in distributions:
-        problem = untrainable_problem(distribution, type(algorithm).__name__, distributions)
+        word = ModelSpec.in_yaml("distribution", distribution)
+        problem = untrainable_problem(word, type(algorithm).__name__, distributions)
         raise SpecError(f"{problem}.", field="spec.model.distribution")
     torch.manual_seed(seed)
     with calling(f"algorithm {type(algorithm).__name__}", algorithm.networks):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
 from itertools import groupby
@@ -17,7 +17,6 @@ from typing import Any, Final, Protocol
 import gymnasium as gym
 
 from hindcast.api.environment import NamedCall
-from hindcast.api.sentences import nearest
 from hindcast.errors import SpecError
 from hindcast.pipeline.connectors import BatchConnector, BlockConnector, ConnectorContext
 from hindcast.user_code import calling, import_object
@@ -29,18 +28,11 @@ _SPACES: Final = ("input_observation_space", "input_action_space")
 class ConnectorForm(Protocol):
     """A form of connectors that is neither `BlockConnector` nor `BatchConnector`.
 
-    Attributes:
-        names: names that `spec.pipeline.connectors` may contain without a module.
+    Its names without a module are in `hindcast.api.connectors`.
     """
 
-    names: Collection[str]
-
     def factory(self, name: str) -> Callable[..., Any] | None:
-        """Return the class of a name without a module; None if the form does not know it.
-
-        Raises:
-            SpecError: the form knows the name, but a training does not need the connector.
-        """
+        """Return the class of a name without a module; None if the form does not know it."""
 
     def includes(self, candidate: Any) -> bool:
         """Return True if an object is a connector of this form."""
@@ -74,7 +66,7 @@ def make_connectors(
         context: properties of the training.
 
     Raises:
-        SpecError: an unknown name, or an object that is not a connector.
+        SpecError: an object that is not a connector.
         UserCodeError: importing or constructing one raised.
     """
     connectors = [
@@ -174,11 +166,4 @@ def _call_factory(factory: Callable[..., Any], kwargs: dict[str, Any], context: 
 def _find_factory(name: str) -> Any:
     if ":" in name:
         return import_object(name, FIELD)
-    for form in connector_forms():
-        if (factory := form.factory(name)) is not None:
-            return factory
-    known_names = [known_name for form in connector_forms() for known_name in form.names]
-    raise SpecError(
-        f'{name!r} is neither a library connector nor a "package.module:Class"{nearest(name, known_names)}',
-        field=FIELD,
-    )
+    return next(filter(None, (form.factory(name) for form in connector_forms())))

@@ -20,8 +20,8 @@ import numpy as np
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import is_per_observation, root
 from hindcast.formats.spec import DataSpec
+from hindcast.metrics_logger import MetricsLogger
 from hindcast.models.rl_module import RLModule
-from hindcast.pipeline.metrics_logger import MetricsLogger
 from hindcast.pipeline.rng import generator
 from hindcast.pipeline.window import Batch
 

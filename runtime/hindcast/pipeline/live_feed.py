@@ -13,12 +13,12 @@ from torch import Tensor
 
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, root
+from hindcast.metrics_logger import MetricsLogger
 from hindcast.pipeline.draws import DrawsFeed
 from hindcast.pipeline.episode_store import EpisodeStore
 from hindcast.pipeline.feeds import State, check_same_position
 from hindcast.pipeline.items import count_items
 from hindcast.pipeline.loader import build_window
-from hindcast.pipeline.metrics_logger import MetricsLogger
 from hindcast.pipeline.window import Batch, Recipe, WindowData
 
 

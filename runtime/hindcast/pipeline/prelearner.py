@@ -22,10 +22,10 @@ from hindcast.episodes.convert import episodes_to_block
 from hindcast.episodes.spaces import space_from_json
 from hindcast.errors import DataError, SpecError, UserCodeError
 from hindcast.formats.spec import DataSpec
+from hindcast.metrics_logger import MetricsLogger
 from hindcast.pipeline.connectors import BlockConnector, Context
 from hindcast.pipeline.contracts import check_episodes, check_mapped_episodes, check_observations
 from hindcast.pipeline.executors import PreLearn
-from hindcast.pipeline.metrics_logger import MetricsLogger
 from hindcast.pipeline.rng import seeded_generators
 from hindcast.pipeline.turn_lock import release_turn
 from hindcast.user_code import Misuse, calling, import_subclass, is_user_code, refuse_unused_overrides

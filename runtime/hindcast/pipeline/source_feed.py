@@ -18,6 +18,7 @@ from hindcast.datasets.validate import check_spec
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of, root
 from hindcast.errors import DataError, SpecError
+from hindcast.metrics_logger import MetricsLogger
 from hindcast.models.preprocessing import Preprocessing
 from hindcast.pipeline.connectors import BlockConnector, Context
 from hindcast.pipeline.draws import ReplayFeed
@@ -25,7 +26,6 @@ from hindcast.pipeline.executors import Executor, UnitInEpoch
 from hindcast.pipeline.feeds import Feed, ResidentFeed, StreamingFeed
 from hindcast.pipeline.items import count_items
 from hindcast.pipeline.loader import Loader
-from hindcast.pipeline.metrics_logger import MetricsLogger
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.order import Order
 from hindcast.pipeline.prelearner import (

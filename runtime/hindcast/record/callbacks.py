@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from hindcast.episodes.episode import SingleAgentEpisode
-    from hindcast.pipeline.metrics_logger import MetricsLogger
+    from hindcast.metrics_logger import MetricsLogger
 
 FIELD: Final = "spec.callbacks"
 EPISODE_HOOKS: Final = (

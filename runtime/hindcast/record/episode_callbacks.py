@@ -13,7 +13,7 @@ from hindcast.episodes.columns import Columns, root
 from hindcast.episodes.episode import SingleAgentEpisode
 from hindcast.episodes.nested import unflatten
 from hindcast.episodes.spaces import space_struct
-from hindcast.pipeline.metrics_logger import MetricsLogger
+from hindcast.metrics_logger import MetricsLogger
 from hindcast.record.callbacks import FIELD, Callbacks
 from hindcast.record.slots import Slots
 from hindcast.user_code import calling, import_subclass, refuse_unused_overrides

@@ -7,9 +7,9 @@ from dataclasses import KW_ONLY, dataclass, field
 
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.episodes.block import Block
+from hindcast.metrics_logger import MetricsLogger
 from hindcast.models.networks import evaluation_mode
 from hindcast.models.policy import Policy
-from hindcast.pipeline.metrics_logger import MetricsLogger
 from hindcast.record.runner import EnvRunner, OnEpisodes, episodes_to_block
 from hindcast.threads import torch_threads
 

@@ -21,8 +21,8 @@ from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, root
 from hindcast.episodes.convert import info_to_json
 from hindcast.errors import UserCodeError
+from hindcast.metrics_logger import MetricsLogger
 from hindcast.models.policy import Actions
-from hindcast.pipeline.metrics_logger import MetricsLogger
 from hindcast.pipeline.rng import generator
 from hindcast.record.callbacks import EPISODE_HOOKS
 from hindcast.record.episode_callbacks import EpisodeCallbacks, make_callbacks, select_overriding

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from hindcast.api import OfflineRecording, OfflineTraining, document_of
-from hindcast.pipeline.metrics_logger import MetricsLogger
+from hindcast.metrics_logger import MetricsLogger
 from hindcast.record.callbacks import TRAINING_HOOKS
 from hindcast.record.episode_callbacks import call_each, make_callbacks, select_overriding
 from hindcast.user_code import Misuse

@@ -207,7 +207,7 @@ def _make_input(
 ) -> Input:
     """Return input `index` of the training, not yet open."""
     pipeline = resource.spec.pipeline
-    field = f"{title(resource)}: spec.input[{index}]"
+    field = f"spec.input[{index}]"
     source = _resolve_reader(pipeline, resource.spec.input[index], field)
     path = _resolve_path(field, source, references)
     options = training_options(resource, resource.spec.input[index])
@@ -268,8 +268,9 @@ def _read_with_ray(source: InputSource, method: str, field: str) -> InputSource:
     for name in ("columns", "filter"):
         if getattr(source, name):
             raise SpecError(
-                f"{field}.{name} has no effect: your class that maps rows receives everything in the files; remove "
-                "the field, and select in the class."
+                "has no effect: your class that maps rows receives everything in the files; remove "
+                "the field, and select in the class.",
+                field=f"{field}.{name}",
             )
     options = {**source.read_options, "method": method}
     return source.model_copy(update={"format": "RayData", "read_options": options})

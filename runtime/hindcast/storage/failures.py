@@ -41,6 +41,10 @@ _STORE_ERROR_PATTERNS: Final = tuple(
             r"bucket is located in '(?P<region>[^']+)'",
             "the bucket is in the region {region}: set AWS_REGION={region}",
         ),
+        (
+            r"invalid path|contained empty path segment",
+            "it contains an object whose name has an empty part ('//'), '.' or '..', which cannot be read: rename it",
+        ),
         (r"NO_SUCH_BUCKET|NoSuchBucket|ContainerNotFound|bucket does not exist", _NO_BUCKET),
         (
             r"INVALID_ACCESS_KEY_ID|InvalidAccessKeyId",

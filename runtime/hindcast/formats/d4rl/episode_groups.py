@@ -47,7 +47,7 @@ class HDF5Episodes(Format):
         check_options(self.name, options.options, ())
         check_no_schema(options, self.name)
         if options.filter:
-            raise DataError(f"{location}: a filter cannot be applied to {self.title}: leave it out")
+            raise DataError(f"a filter cannot be applied to {self.title}: leave it out", path=str(location))
         with hdf5.open_file(location) as file:
             count = len(_list_demos(location, file)) or _count_buffer_episodes(location, file)
         if not count:
@@ -143,7 +143,7 @@ def _make_rows(
         columns[Columns.REWARDS] = rewards
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
-        raise DataError(f"{location}: the columns of {eps_id} differ in length: {lengths}")
+        raise DataError(f"the columns of {eps_id} differ in length: {lengths}", path=str(location))
     terminated = np.zeros(length, np.bool_) if done is None else done.reshape(length).astype(np.bool_)
     terminated[:-1] = False
     is_last = np.arange(length) == length - 1

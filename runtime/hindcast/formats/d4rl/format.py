@@ -56,6 +56,7 @@ class D4RL(Format):
 
     name = "D4RL"
     title = "D4RL"
+    read_option_names = (_MAX_STEPS_OPTION,)
 
     def recognises(self, location: Location) -> bool:
         """See `Format.recognises`: by the suffix, unless the file is Minari's; `list_pieces` reports invalid files."""
@@ -107,7 +108,7 @@ class D4RL(Format):
 
 def _read_step_limit(options: ReadOptions) -> int | None:
     """Return the option `max_episode_steps`, for files without timeouts: 0 means no limit; None if it was left out."""
-    steps = check_options("D4RL", options.options, (_MAX_STEPS_OPTION,)).get(_MAX_STEPS_OPTION)
+    steps = check_options("D4RL", options.options, D4RL.read_option_names).get(_MAX_STEPS_OPTION)
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 0):
         raise DataError(
             f"readOptions.{_MAX_STEPS_OPTION} is {steps!r}: expected a number of steps, 0 for no limit"

@@ -7,7 +7,7 @@ import io
 import posixpath
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,13 +35,12 @@ class MappedFiles(Format):
 
     Attributes:
         suffixes: suffixes of the files' names, in lower case.
-        allowed_options: names of the format's `readOptions`.
         is_grouped_by_folder: whether the files of a folder are converted together.
     """
 
     has_timesteps = False
     suffixes: tuple[str, ...]
-    allowed_options: tuple[str, ...] = ("batch_size",)
+    read_option_names: ClassVar[tuple[str, ...]] = ("batch_size",)
     is_grouped_by_folder = True
 
     @abstractmethod
@@ -108,7 +107,7 @@ class MappedFiles(Format):
             yield from map_to_episodes(rows, options, str(location))
 
     def _parse_format_options(self, options: ReadOptions) -> FormatOptions:
-        format_options = check_options(self.name, options.options, self.allowed_options)
+        format_options = check_options(self.name, options.options, self.read_option_names)
         batch_size = format_options.get("batch_size", 1)
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
             raise DataError(
@@ -143,7 +142,7 @@ class Images(MappedFiles):
     name = "Images"
     ray_methods = ("read_images",)
     suffixes = _IMAGE_SUFFIXES
-    allowed_options = ("size", "mode", "batch_size")
+    read_option_names = ("size", "mode", "batch_size")
 
     def check_format_options(self, format_options: FormatOptions) -> None:
         """See `MappedFiles.check_format_options`: `size` (height, width) and `mode` (of Pillow) of the result."""
@@ -169,7 +168,7 @@ class Text(MappedFiles):
     name = "Text"
     ray_methods = ("read_text",)
     suffixes = (".txt", ".text", ".log", ".md")
-    allowed_options = ("encoding", "drop_empty_lines")
+    read_option_names = ("encoding", "drop_empty_lines")
     is_grouped_by_folder = False
 
     def check_format_options(self, format_options: FormatOptions) -> None:

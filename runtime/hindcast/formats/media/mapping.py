@@ -28,7 +28,8 @@ def check_mapper(options: ReadOptions, format_name: str) -> None:
     if options.mapper is None:
         raise SpecError(
             f"{format_name} holds no timesteps: name a subclass of OfflinePreLearner, with a map_rows that turns the "
-            f"rows into episodes, in {_FIELD} (a training) or --pre-learner (a command)"
+            f"rows into episodes, in {_FIELD} (a training) or --pre-learner (a command)",
+            mentions=(_FIELD,),
         )
     # `make_episodes` of OfflinePreLearner calls `map_rows`
     if not hasattr(import_object(options.mapper, _FIELD), "make_episodes"):

@@ -54,6 +54,7 @@ class RayData(Format):
     """
 
     name = "RayData"
+    read_option_names = None
 
     def recognises(self, location: Location) -> bool:  # noqa: ARG002
         """See `Format.recognises`: any location, because the format is used only if the user sets it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, pairwise
 from typing import Any, Final, NamedTuple
@@ -60,6 +60,7 @@ class TFRecord(Format):
     name = "TFRecord"
     title = "TFRecord"
     ray_methods = ("read_tfrecords",)
+    read_option_names = (_SHAPES_OPTION, _DTYPES_OPTION)
 
     def recognises(self, location: Location) -> bool:
         """See `Format.recognises`: by the name."""
@@ -118,6 +119,7 @@ class TFRecord(Format):
             raise DataError(str(error), path=str(location), row=record, row_name="record") from error
         if episode is not None:
             table = table.append_column(Columns.EPS_ID, _make_ids(location, extent.first_record + episode))
+            options = replace(options, schema=_without_step_prefix(options.schema))
         with locate_errors(str(location)):
             plan = plan_columns(table.column_names, options)
         rows = decode_rows(table, extent.first_record, TableContext(str(location), plan, DataSpec(), options))
@@ -127,7 +129,7 @@ class TFRecord(Format):
 
 def _parse_read_options(options: ReadOptions) -> dict[str, dict[str, Any]]:
     """Check the options and return `shapes` (feature -> shape) and `dtypes` (feature -> name of a dtype)."""
-    read_options = check_options("TFRecord", options.options, (_SHAPES_OPTION, _DTYPES_OPTION))
+    read_options = check_options("TFRecord", options.options, TFRecord.read_option_names)
     for name, value in read_options.items():
         if not isinstance(value, Mapping):
             raise DataError(f"readOptions.{name} is {value!r}: expected a map with names of features as keys")
@@ -142,6 +144,16 @@ def _parse_read_options(options: ReadOptions) -> dict[str, dict[str, Any]]:
                 f"readOptions.{_SHAPES_OPTION} has {shape!r} for {feature!r}: expected a list of sizes"
             )
     return {name: dict(read_options.get(name, {})) for name in (_SHAPES_OPTION, _DTYPES_OPTION)}
+
+
+def _without_step_prefix(schema: Mapping[str, str | Sequence[str]]) -> dict[str, str | list[str]]:
+    """Return a schema with the names of features as `_decode_episodes` returns them."""
+    return {
+        column: source.removeprefix(_STEP_PREFIX)
+        if isinstance(source, str)
+        else [name.removeprefix(_STEP_PREFIX) for name in source]
+        for column, source in schema.items()
+    }
 
 
 def _make_ids(location: Location, episode: NDArray[np.int64]) -> pa.Array:

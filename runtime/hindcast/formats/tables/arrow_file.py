@@ -87,4 +87,4 @@ def _open_batches(location: Location) -> Iterator[tuple[pa.Schema, Iterator[pa.R
                 stream_reader = pa.ipc.open_stream(source)
                 yield stream_reader.schema, iter(stream_reader)
         except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{location} is damaged, or is not an Arrow file: {error}") from error
+            raise DataError(f"is damaged, or is not an Arrow file: {error}", path=str(location)) from error

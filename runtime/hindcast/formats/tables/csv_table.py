@@ -27,15 +27,6 @@ from hindcast.formats.tables.text_files import find_record_ends, read_head
 from hindcast.formats.tables.text_tables import TextExtent, TextTables, Types
 from hindcast.storage.location import Location
 
-_OPTION_NAMES: Final = (
-    "delimiter",
-    "header",
-    "column_names",
-    "null_values",
-    "quote_char",
-    "column_types",
-    "decimal_point",
-)
 _DELIMITERS: Final = (";", "\t", "|", ",")
 _NULL_TEXTS: Final = ("", "NULL", "null", "NA", "N/A", "n/a", "#N/A", "None")
 _TEXT_COLUMNS: Final = (Columns.EPS_ID, Columns.AGENT_ID, Columns.INFOS)
@@ -52,6 +43,15 @@ class Csv(TextTables):
     name = "CSV"
     title = "CSV (plain or gzip)"
     ray_methods = ("read_csv",)
+    read_option_names = (
+        "delimiter",
+        "header",
+        "column_names",
+        "null_values",
+        "quote_char",
+        "column_types",
+        "decimal_point",
+    )
 
     def recognises(self, location: Location) -> bool:
         """See `Format.recognises`."""
@@ -189,7 +189,7 @@ def _delimiter_advice(names: Sequence[str], delimiter: str) -> str:
 
 
 def _read_options(options: ReadOptions) -> dict[str, Any]:
-    return check_options(Csv.name, options.options, _OPTION_NAMES)
+    return check_options(Csv.name, options.options, Csv.read_option_names)
 
 
 def _known_types(plan: TablePlan, spec: DataSpec, options: ReadOptions) -> dict[str, pa.DataType]:

@@ -34,6 +34,7 @@ class Json(TextTables):
     name = "JSON"
     title = "JSON (plain or gzip)"
     ray_methods = ("read_json",)
+    read_option_names = ("column_types",)
 
     def recognises(self, location: Location) -> bool:
         """See `Format.recognises`: by the suffix and the first character; an empty file is recognised."""
@@ -43,7 +44,7 @@ class Json(TextTables):
 
     def inspect(self, location: Location, spec: DataSpec, options: ReadOptions) -> TextExtent:  # noqa: ARG002
         """See `TextTables.inspect`."""
-        check_options(self.name, options.options, ("column_types",))
+        check_options(self.name, options.options, self.read_option_names)
         return TextExtent(None, 0, None, column_types(spec), spec.leaves)
 
     def is_unsplittable(self, location: Location) -> bool:

@@ -19,24 +19,29 @@ _TYPES_BY_NAME: Final = {
 }
 
 
-def check_options(format_name: str, options: Mapping[str, Any], allowed: Collection[str]) -> dict[str, Any]:
+def check_options(
+    format_name: str, options: Mapping[str, Any], allowed: Collection[str] | None
+) -> dict[str, Any]:
     """Check the names of a format's options; return the options with names in snake case.
 
     Args:
         format_name: name of the format, for messages.
         options: the options of the user.
-        allowed: names of the format's options, in snake case.
+        allowed: names of the format's options, in snake case; None stands for no options.
 
     Raises:
         DataError: the format does not have one of the options.
     """
+    allowed_names = allowed or ()
     checked_options: dict[str, Any] = {}
     for name, value in options.items():
         snake_name = re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower()
-        if snake_name not in allowed:
-            if not allowed:
+        if snake_name not in allowed_names:
+            if not allowed_names:
                 raise DataError(f"{format_name} has no read options; got {name!r}")
-            raise DataError(f"{format_name} has no read option {name!r}: {suggest_name(snake_name, allowed)}")
+            raise DataError(
+                f"{format_name} has no read option {name!r}: {suggest_name(snake_name, allowed_names)}"
+            )
         checked_options[snake_name] = value
     return checked_options
 

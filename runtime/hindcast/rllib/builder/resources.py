@@ -11,7 +11,6 @@ from pydantic.alias_generators import to_camel
 
 from hindcast.api import ModelSpec, OfflineRecording, OfflineTraining
 from hindcast.api.base import API_VERSION, to_yaml_types
-from hindcast.api.checks import check_algorithm
 from hindcast.api.evaluation import EvaluationSpec
 from hindcast.api.loading import check_algorithms
 from hindcast.api.options import algorithms, options_field
@@ -32,6 +31,7 @@ from hindcast.rllib.builder.options import OPTIONS_BY_NAME, is_in_table, option_
 Options = Mapping[str, Any]
 Fields = dict[str, Any]
 M = TypeVar("M", bound=BaseModel)
+R = TypeVar("R", OfflineRecording, OfflineTraining)
 
 _POLICY_FOLDER: Final = "_hindcast/policy/module"
 """Folder of the recorded policy: relative to the dataset, so that a dataset may be recorded at any location."""
@@ -97,9 +97,8 @@ def training_resource(algorithm: str, options: Options, name: str, stop: Fields 
     spec["input"] = [{"sampler": {}}] if is_online else input_fields(input_options, spec.get("input", {}))
     _check_environment(spec, is_required=any("sampler" in source for source in spec["input"]))
     # Trainings in files refuse an algorithm that only learns online, so its options are checked like a recording's.
-    problems = check_algorithm("OfflineRecording", spec, ("spec",)) if is_online else None
     with option_names_in_errors(_set_names(options)):
-        return _parse_resource(OfflineTraining, name, spec, problems)
+        return _parse_resource(OfflineTraining, name, spec, "OfflineRecording" if is_online else None)
 
 
 def recording_resource(
@@ -183,26 +182,27 @@ def parse_section(model: type[M], data: Fields, path: tuple[str, ...]) -> M:
         raise SpecError.of(problems_of(error, model, data, path)) from error
 
 
-def _parse_resource(model: type[M], name: str, spec: Fields, problems: list[Problem] | None = None) -> M:
+def _parse_resource(model: type[R], name: str, spec: Fields, algorithm_kind: str | None = None) -> R:
     """Parse a resource.
 
     Args:
         model: the resource's model.
         name: `metadata.name`.
         spec: the spec, by its YAML names.
-        problems: problems with the algorithm, if the caller has already checked it; None checks it here.
+        algorithm_kind: see `check_algorithms`.
 
     Raises:
         SpecError: one line per problem.
     """
     data = {"apiVersion": API_VERSION, "kind": model.__name__, "metadata": {"name": name}, "spec": spec}
-    problems = check_algorithms(data) if problems is None else problems
+    resource: R | None = None
+    problems: list[Problem] = []
     try:
         resource = parse_section(model, data, ())
     except SpecError as error:
-        error.problems += tuple(problems)
-        raise
-    if problems:
+        problems += error.problems
+    problems += check_algorithms(data, resource, algorithm_kind=algorithm_kind)
+    if resource is None or problems:
         raise SpecError.of(problems)
     return resource
 

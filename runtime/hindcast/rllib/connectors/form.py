@@ -13,14 +13,15 @@ from typing import Any
 import gymnasium as gym
 import torch
 
+from hindcast.api.connectors import connector_problem
 from hindcast.api.environment import NamedCall
 from hindcast.episodes.block import Block
 from hindcast.episodes.convert import block_to_episodes, episodes_to_block
 from hindcast.errors import SpecError
+from hindcast.metrics_logger import MetricsLogger
 from hindcast.pipeline.connector_factory import FIELD, construct_connector, parameters_of
 from hindcast.pipeline.connectors import AddColumns, BatchConnector, BlockConnector, ConnectorContext, Context
 from hindcast.pipeline.contracts import check_episodes
-from hindcast.pipeline.metrics_logger import MetricsLogger
 from hindcast.rllib.connectors.connector_v2 import ConnectorV2, LearnerConnectorPipeline
 from hindcast.rllib.connectors.library import (
     LIBRARY_CONNECTORS,
@@ -38,12 +39,7 @@ from hindcast.user_code import Misuse, raise_user_code_error
 class EpisodeConnectorForm:
     """See `ConnectorForm`."""
 
-    # Only connectors that add columns: a training needs none of RLlib's other connectors.
-    names = LIBRARY_CONNECTORS.keys()
-
     def factory(self, name: str) -> Callable[..., Any] | None:
-        if name in UNNEEDED_CONNECTORS:
-            raise SpecError(_unneeded_message(name), FIELD)
         return LIBRARY_CONNECTORS.get(name)
 
     def includes(self, candidate: Any) -> bool:
@@ -193,4 +189,4 @@ def _expand_pipeline(pipeline: LearnerConnectorPipeline) -> list[Any]:
 
 
 def _unneeded_message(name: str) -> str:
-    return f"{name} is not needed here. Leave it out: {UNNEEDED_CONNECTORS[name]}."
+    return f"{connector_problem(name)}."

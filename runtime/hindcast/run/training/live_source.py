@@ -8,9 +8,9 @@ from typing import Any
 from hindcast.api import EnvironmentSpec, parse_bytes
 from hindcast.api.input import Sampler
 from hindcast.learn.learner import Learner
+from hindcast.metrics_logger import MetricsLogger
 from hindcast.models.policy import Policy
 from hindcast.pipeline.live_feed import LiveSource
-from hindcast.pipeline.metrics_logger import MetricsLogger
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData
 from hindcast.pipeline.rng import derive_seed
