@@ -145,32 +145,6 @@ class AlgorithmWithoutLosses(Algorithm):
     optimisers = BC.optimisers
 
 
-class CountsUpdates(CriticBC):
-    def __init__(self, options):
-        super().__init__(options)
-        self.calls = 0
-
-    def after_update(self, nets, step):
-        self.calls += 1
-
-
-class UnsavedGenerator(CriticBC):
-    def __init__(self, options):
-        super().__init__(options)
-        self.rng = np.random.default_rng(0)
-
-    def losses(self, nets, batch, step):
-        losses = super().losses(nets, batch, step)
-        return Losses({name: loss * self.rng.random() for name, loss in losses.losses.items()})
-
-
-class MovingMean(CriticBC):
-    def losses(self, nets, batch, step):
-        losses = super().losses(nets, batch, step)
-        self.mean = 0.9 * getattr(self, "mean", 0.0) + 0.1 * losses.losses["critic"].detach()
-        return losses
-
-
 class ShortTargets(CriticBC):
     def needs(self):
         return Needs(frozenset({"obs", "actions", "rewards"}), targets=True)
@@ -204,24 +178,6 @@ class WideLoss(BCTorchLearner):
         return fwd_out["action_dist_inputs"].mean(-1)
 
 
-class NumpyNoiseInLoss(BCTorchLearner):
-    def compute_loss_for_module(self, **kwargs):
-        return super().compute_loss_for_module(**kwargs) * (1 + 0.1 * np.random.normal())
-
-
-class ChangesBatch(BCTorchLearner):
-    def compute_loss_for_module(self, *, batch, **kwargs):
-        batch["obs"].mul_(2.0)
-        return super().compute_loss_for_module(batch=batch, **kwargs)
-
-
-class LearnerThatCountsUpdates(BCTorchLearner):
-    calls = 0
-
-    def after_update(self, nets, step):
-        self.calls += 1
-
-
 class RaisingConnector(BlockConnector):
     def __call__(self, block, context):
         return block.columns["no_such_column"]
@@ -251,11 +207,6 @@ class NoisyConnector(BlockConnector):
         return block.with_columns({**block.columns, "obs": obs + self.noise(obs.shape).astype(obs.dtype)})
 
 
-class NumpyNoise(NoisyConnector):
-    def noise(self, shape):
-        return np.random.default_rng().normal(size=shape)
-
-
 class GlobalNumpyNoise(NoisyConnector):
     def noise(self, shape):
         return np.random.normal(size=shape)
@@ -269,14 +220,6 @@ class PythonNoise(NoisyConnector):
 class TorchNoise(NoisyConnector):
     def noise(self, shape):
         return torch.randn(shape).numpy()
-
-
-class CountingConnector(NoisyConnector):
-    count = 0
-
-    def noise(self, shape):
-        self.count += 1
-        return np.full(shape, self.count)
 
 
 class ShortColumn(ConnectorV2):
@@ -339,14 +282,6 @@ class NumpyBatch(BatchConnector):
 class NoisyBatch(BatchConnector):
     def __call__(self, batch, context):
         return {**batch, "obs": batch["obs"] + torch.randn(batch["obs"].shape)}
-
-
-class StatefulBatch(BatchConnector):
-    total = 0.0
-
-    def __call__(self, batch, context):
-        self.total += 1.0
-        return {**batch, "obs": batch["obs"] + self.total}
 
 
 class RaisingBatch(BatchConnector):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -174,45 +172,12 @@ class OtherArguments(LinearModule):
         super().__init__(**config)
 
 
-class CountsSteps(LinearModule):
-    """Counts steps in an attribute that is not part of the module's state."""
-
-    def setup(self) -> None:
-        super().setup()
-        self.num_steps = 0
-
-    def _forward_train(self, batch: Mapping[str, Tensor]) -> Any:
-        self.num_steps += len(batch["obs"])
-        return self._forward(batch)
-
-
-class StoresBatches(LinearModule):
-    """Stores all batches in a list; its mask is computed once, so it is not state."""
-
-    def setup(self) -> None:
-        super().setup()
-        self.history: list[Tensor] = []
-        self.mask: Tensor | None = None
-
-    def _forward(self, batch: Mapping[str, Tensor]) -> Any:
-        if self.mask is None:
-            self.mask = torch.ones(4)
-        self.history.append(batch["obs"])
-        return super()._forward({"obs": batch["obs"] * self.mask})
-
-
 class UnusedLayer(LinearModule):
     """Has a layer that nothing uses."""
 
     def setup(self) -> None:
         super().setup()
         self.unused_layer = nn.Linear(4, 2)
-
-
-class DrawsNoise(LinearModule):
-    def _forward(self, batch: Mapping[str, Tensor]) -> Any:
-        noise = np.random.normal() + random.random()
-        return {"action_dist_inputs": self.pi(batch["obs"]) + noise}
 
 
 class NotAModule:

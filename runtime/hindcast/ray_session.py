@@ -6,6 +6,7 @@ A process starts its own Ray, and joins a cluster only if it runs as a job of th
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -15,6 +16,10 @@ QUIET_OPTIONS: Final = {"log_to_driver": False, "logging_level": "ERROR"}
 
 _JOB_VARIABLE: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Environment variable that Ray sets in the driver of a job (`ray job submit`, KubeRay's RayJob)."""
+
+
+_is_shared = False
+"""Whether a block of `shared_ray` runs."""
 
 
 def start_ray(**options: Any) -> None:
@@ -58,6 +63,29 @@ def connect() -> None:
 
 
 @contextmanager
+def shared_ray() -> Iterator[None]:
+    """Let the first `ray_connection` in the block start Ray for all others: it ends with the block."""
+    global _is_shared  # noqa: PLW0603
+    if _is_shared:
+        yield
+        return
+    _is_shared, was_connected = True, is_connected()
+    try:
+        yield
+    finally:
+        _is_shared = False
+        if not was_connected and is_connected():
+            import ray
+
+            ray.shutdown()
+
+
+def is_connected() -> bool:
+    """Return True if this process is connected to Ray; does not import it."""
+    return "ray" in sys.modules and sys.modules["ray"].is_initialized()
+
+
+@contextmanager
 def ray_connection(num_cpus: int) -> Iterator[None]:
     """Provide Ray in the block: the one that this process is connected to, else one that ends with the block.
 
@@ -73,4 +101,5 @@ def ray_connection(num_cpus: int) -> Iterator[None]:
     try:
         yield
     finally:
-        ray.shutdown()
+        if not _is_shared:
+            ray.shutdown()

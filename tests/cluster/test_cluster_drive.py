@@ -402,7 +402,7 @@ class TestTraining:
             {"pipeline": {"preLearner": "broken_components:RaisingPreLearner"}},
             ("raised LookupError", "raise Lookup"),
         ),
-        ({"algorithm": "broken_components:ChangesBatch"}, ("changes the batch's 'obs'", "class Changes")),
+        ({"algorithm": "broken_components:WideLoss"}, ("returned a loss of shape", "def compute_loss")),
     ],
 )
 def test_error_in_custom_component_reaches_status(

@@ -99,6 +99,10 @@ RUN_DEFINING_CHANGES: dict[str, dict[str, Change]] = {
             {"pipeline": {"preLearnerKwargs": {"a": 1}}},
             {"pipeline": {"preLearnerKwargs": {"a": 2}}},
         ),
+        "pipeline.preLearnerBuffer.kwargs": (
+            {"pipeline": {"preLearnerBuffer": {"kwargs": {"a": 1}}}},
+            {"pipeline": {"preLearnerBuffer": {"kwargs": {"a": 2}}}},
+        ),
         "checkpoint.path": ({}, {"checkpoint": {"path": "s3://bucket/runs"}}),
         "initialCheckpoint": ({}, {"initialCheckpoint": "s3://bucket/runs/a/r1"}),
     },

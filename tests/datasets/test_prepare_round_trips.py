@@ -42,6 +42,18 @@ def test_rows_without_timesteps_become_the_original_episodes(lengths, seed, is_s
     assert episode_hashes(prepared_block) == episode_hashes(block)
 
 
+def test_progress_counts_files_and_partitions(tmp_path):
+    block = kit.make_block(np.arange(1, 20).tolist())
+    path = kit.write_files(tmp_path / "rows", kit.make_table(block, tmp_path / "table"), num_files=4)
+    calls: list[tuple[int, int]] = []
+    hooks = Hooks(lambda _, done, total: calls.append((done, total)))
+    opening.open_data(path, cache=tmp_path / "cache", hooks=hooks)
+    assert calls == sorted(calls)
+    assert len(set(calls)) >= 5
+    assert {total for _, total in calls} == {5}  # 4 files and a partition
+    assert calls[-1][0] == 5
+
+
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_here")
 @pytest.mark.filterwarnings("ignore")

@@ -15,7 +15,7 @@ import pytest
 
 from hindcast import BCConfig, ConnectorV2, OfflinePreLearner, RLModule, RLModuleSpec, SingleAgentEpisode
 from hindcast.rllib.row_mapping import prelearn_rows
-from hindcast.run.inputs import training_options
+from hindcast.run.training.options_document import training_options
 
 RunScript = Callable[..., str]
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
@@ -72,9 +72,7 @@ def test_same_components_give_the_same_batch(run_script: RunScript, tmp_path: Pa
     for name, list_type in types.items():
         rows[name] = rows[name].astype(list_type.value_type.to_pandas_dtype())
     source = training.spec.input[0]
-    block = prelearn_rows(
-        prelearner_class, rows, {}, training_options(training, source, source.format), "rows"
-    )
+    block = prelearn_rows(prelearner_class, rows, {}, training_options(training, source), "rows")
 
     batch = {**block.columns, "obs": block.columns["obs"][block.obs_row], "terminateds": block.terminated}
     column_names = {"obs", "actions", "rewards", "terminateds", "returns_to_go", "number", "logits"}

@@ -51,26 +51,6 @@ class ValidMapper(OfflinePreLearner):
         return make_mapped_episode(batch["value"])
 
 
-class NoisyMapper(OfflinePreLearner):
-    def _map_to_episodes(self, batch, **kwargs):
-        return make_mapped_episode(batch["value"] + np.random.normal())
-
-
-class StatefulMapper(OfflinePreLearner):
-    num_calls = 0
-
-    def _map_to_episodes(self, batch, **kwargs):
-        self.num_calls += 1
-        return make_mapped_episode(batch["value"] + self.num_calls)
-
-
-class MutatingMapper(OfflinePreLearner):
-    @staticmethod
-    def _map_to_episodes(batch, **kwargs):
-        batch["value"] += 1  # mutates
-        return make_mapped_episode(batch["value"])
-
-
 class TextRewards(OfflinePreLearner):
     def _map_to_episodes(self, batch, **kwargs):
         return make_mapped_episode(batch["value"][:3], ["a", "b"])
@@ -91,26 +71,8 @@ class SampleBatchMapper(OfflinePreLearner):
         return make_mapped_episode(batch["value"])
 
 
-class NoisyRowMapper(OfflinePreLearner):
-    @classmethod
-    def map_rows(cls, rows, **kwargs):
-        return make_mapped_episode(rows["value"] * np.random.normal())["episodes"]
-
-
-class NoisyCall(OfflinePreLearner):
-    def __call__(self, batch):
-        columns = {"obs": batch["value"][:, None] + np.random.normal(), "actions": np.zeros(6, np.int64)}
-        return {"default_policy": columns}
-
-
-MAP_METHOD, NOISE_MESSAGE = (
-    "_map_to_episodes",
-    "returned two different columns '{}' for the same data: draw random numbers only from",
-)
+MAP_METHOD = "_map_to_episodes"
 MISTAKES = {
-    NoisyMapper: (MAP_METHOD, NOISE_MESSAGE.format("obs")),
-    StatefulMapper: (MAP_METHOD, NOISE_MESSAGE.format("obs")),
-    MutatingMapper: (MAP_METHOD, "raised ValueError at {}: output array is read-only"),
     TextRewards: (MAP_METHOD, "returned rewards that are not numbers, such as 'a'."),
     ReturnsNone: (MAP_METHOD, "returned a NoneType; it must return a Block or a list of SingleAgentEpisode."),
     WideObservations: (MAP_METHOD, "returned 'obs' of shape [2]; the observation space has [1]."),
@@ -118,8 +80,6 @@ MISTAKES = {
         "_map_sample_batch_to_episode",
         "is only called for SampleBatch data: override _map_to_episodes",
     ),
-    NoisyRowMapper: ("map_rows", NOISE_MESSAGE.format("obs")),
-    NoisyCall: ("__call__", NOISE_MESSAGE.format("obs")),
 }
 
 
@@ -127,7 +87,6 @@ def test_valid_prelearner_is_accepted() -> None:
     block = ValidMapper.make_episodes(ROWS, {}, TRAINING, "a file")
     assert block is not None
     assert block.length.tolist() == [5]
-    assert ROWS["value"].flags.writeable
 
 
 @pytest.mark.parametrize("cls", MISTAKES, ids=lambda cls: cls.__name__)
@@ -139,6 +98,6 @@ def test_mistake_is_reported_in_one_sentence(cls: type[OfflinePreLearner]) -> No
     assert message.startswith(f"{cls.__name__}.{method}, given a file, ")
     location = re.search(re.escape(str(THIS_FILE)) + r":(\d+)", message)
     assert location is not None, message
-    assert re.search(r"def |mutates|@", THIS_FILE.read_text().splitlines()[int(location[1]) - 1])
+    assert re.search(r"def |@", THIS_FILE.read_text().splitlines()[int(location[1]) - 1])
     assert expected.format(location[0]) in message
     assert "\n" not in message

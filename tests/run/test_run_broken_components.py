@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import broken_components
@@ -13,12 +15,19 @@ from hindcast.cluster.outcome import classify
 from hindcast.errors import UserError
 from support import train, training
 
-NOISE_MESSAGE = (
-    "returned two different columns '{}' for the same data: draw random numbers only from context.rng"
-)
 LOSS_MESSAGE = "returned a loss of optimiser 'critic' that "
-STATE_MESSAGE = "changes self.{} from update to update, and checkpoints do not save it: make it a buffer"
 
+RANDOM_STEPS = (
+    "GlobalNumpyNoise",
+    "PythonNoise",
+    "TorchNoise",
+    "NoisyEpisodes",
+    "noisy_pipeline",
+    "NoisyBatch",
+    "NoisyPreLearner",
+    "NoisyPreLearnerCall",
+)
+"""Components that draw from global generators, which are seeded for each of their calls."""
 ALGORITHMS = {
     "NaNLoss": (
         "the loss of optimiser 'critic' became NaN in update 5 in algorithm NaNLoss at",
@@ -47,17 +56,8 @@ ALGORITHMS = {
     "RaisesAfterUpdate": ("algorithm RaisesAfterUpdate raised KeyError at", 'nets["target"]'),
     "ModifiesGraphInPlace": ("modified by an inplace operation", "def losses"),
     "AlgorithmWithoutLosses": ("raised TypeError at", "class AlgorithmWithoutLosses"),
-    "CountsUpdates": (STATE_MESSAGE.format("calls"), "class CountsUpdates"),
-    "UnsavedGenerator": (STATE_MESSAGE.format("rng"), "class UnsavedGenerator"),
-    "MovingMean": (STATE_MESSAGE.format("mean"), "class MovingMean"),
     "RaisesInLoss": ("RaisesInLoss.compute_loss_for_module raised KeyError at", 'batch["rewards"]'),
     "WideLoss": ("returned a loss of shape [32]: a loss is a scalar tensor", "def compute_loss_for_module"),
-    "NumpyNoiseInLoss": (
-        "draws from NumPy's global generator, which checkpoints do not save",
-        "class NumpyNoiseInLoss",
-    ),
-    "ChangesBatch": ("changes the batch's 'obs' in place", "class ChangesBatch"),
-    "LearnerThatCountsUpdates": (STATE_MESSAGE.format("calls"), "class LearnerThatCountsUpdates"),
     "ShortTargets": ("returned 'values' of shape", "def targets"),
     "NumpyTargets": ("returned 'values' as a ndarray for a window of", "def targets"),
     "TensorTargets": ("returned a Tensor; it must return a dictionary", "def targets"),
@@ -71,32 +71,21 @@ CONNECTORS = {
         "returned 'obs' of shape [3], but it had shape [4]: the network expects the",
         "def __call__",
     ),
-    "NumpyNoise": (NOISE_MESSAGE.format("obs"), "def __call__"),
-    "GlobalNumpyNoise": (NOISE_MESSAGE.format("obs"), "def __call__"),
-    "PythonNoise": (NOISE_MESSAGE.format("obs"), "def __call__"),
-    "TorchNoise": (NOISE_MESSAGE.format("obs"), "def __call__"),
-    "CountingConnector": (NOISE_MESSAGE.format("obs"), "def __call__"),
     "ShortColumn": ("returned 1 items in column 'extra' of the batch; expected", "def __call__"),
     "RaisingEpisodeConnector": (
         "connector RaisingEpisodeConnector raised AttributeError at",
         "no_such_thing",
     ),
-    "NoisyEpisodes": (NOISE_MESSAGE.format("rewards"), "def __call__"),
     "ReturnsNothing": ("returned a NoneType; it must return the batch, a dictionary", "def __call__"),
     "ChangesEnds": ("changed 'terminateds'; the ends of episodes must stay as recorded", "def __call__"),
-    "noisy_pipeline": ("connector NoisyRewards at", "def __call__"),
     "HalfBatch": ("returned 'actions' of shape [16]; the batch has 32 items", "def __call__"),
     "ReturnsList": ("returned a list; it must return the batch", "def __call__"),
     "NumpyBatch": ("returned 'actions' as a ndarray; a batch holds tensors", "def __call__"),
-    "NoisyBatch": (NOISE_MESSAGE.format("obs"), "def __call__"),
-    "StatefulBatch": ("keep no state between calls except what state() returns and load()", "def __call__"),
     "RaisingBatch": ("connector RaisingBatch raised KeyError at", 'batch["observations"]'),
 }
 PIPELINES = {
     "RaisingPreLearner": ("RaisingPreLearner._map_to_episodes raised LookupError at", "raise LookupError"),
     "ShorterPreLearner": ("their number and lengths must stay as recorded", "def _map_to_episodes"),
-    "NoisyPreLearner": (NOISE_MESSAGE.format("rewards"), "def _map_to_episodes"),
-    "NoisyPreLearnerCall": (NOISE_MESSAGE.format("obs"), "def __call__"),
     "HalfSample": ("returned 'actions' of shape [16]; the batch has 32 items", "def sample"),
 }
 COMPONENTS = {**ALGORITHMS, **CONNECTORS, **PIPELINES}
@@ -111,7 +100,7 @@ def make_spec(name: str) -> dict[str, Any]:
     path = f"broken_components:{name}"
     if name in ALGORITHMS:
         return algorithm_spec(path)
-    if name in CONNECTORS:
+    if name in CONNECTORS or (name in RANDOM_STEPS and "PreLearner" not in name):
         return {"pipeline": {"connectors": [path]}}
     return {"pipeline": {"offlineData" if name == "HalfSample" else "preLearner": path}}
 
@@ -134,3 +123,18 @@ def test_broken_component_is_reported_with_line(name: str, walks: Path, tmp_path
 
 def test_unused_network_and_constant_attribute_are_accepted(walks: Path, tmp_path: Path) -> None:
     train(training(tmp_path, walks, **algorithm_spec("broken_components:ValidAlgorithm")))
+
+
+@pytest.mark.parametrize("name", RANDOM_STEPS)
+def test_random_component_repeats_its_batches_and_leaves_generators_alone(
+    name: str, walks: Path, tmp_path: Path
+) -> None:
+    losses = []
+    for index, seed in enumerate((0, 0, 1)):
+        states = random.getstate(), str(np.random.get_state())
+        resource = training(
+            tmp_path / str(index), walks, seed=seed, stop={"iterations": 1}, **make_spec(name)
+        )
+        losses.append(train(resource).metrics["loss"])
+        assert (random.getstate(), str(np.random.get_state())) == states
+    assert losses[0] == losses[1] != losses[2]

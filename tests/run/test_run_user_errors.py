@@ -17,7 +17,7 @@ from hindcast.episodes.block import Block
 from hindcast.errors import DataError, SpecError, UserCodeError, UserError
 from hindcast.formats.spec import DataSpec
 from hindcast.run.execute import execute
-from hindcast.run.training.offline_trainer import make_algorithm
+from hindcast.run.training.algorithm import make_algorithm
 from hindcast.storage.location import resolve
 from support import WALK, MemoryReporter, read_all, record, recording, train, training
 from user_errors import raises_user_error

@@ -50,6 +50,15 @@ class DataWorkersSpec(Model):
         return count, count
 
 
+class PreLearnerBufferSpec(Model):
+    """A replay buffer of the pre-learner, in RLlib's form: items drawn from it are trained on."""
+
+    name: ClassPath = "hindcast:EpisodeReplayBuffer"
+    """A class with the methods `add` and `sample` of EpisodeReplayBuffer, "package.module:Class"."""
+    kwargs: FreeForm = {}
+    """Keyword arguments of the class. Default `capacity`: 10 batches, `batch_size_B`: a batch."""
+
+
 class PipelineSpec(Model):
     """The data pipeline: data workers read, the pre-learner transforms, the learner trains."""
 
@@ -74,6 +83,9 @@ class PipelineSpec(Model):
     """A subclass of OfflinePreLearner, "package.module:Class"."""
     pre_learner_kwargs: FreeForm = {}
     """Keyword arguments of the pre-learner."""
+    pre_learner_buffer: PreLearnerBufferSpec | None = None
+    """Before training, add complete episodes to this buffer and draw a batch of timesteps for each batch of rows, with
+    replacement, as RLlib does. Default: each timestep is trained on once per pass."""
     offline_data: ClassPath | None = None
     """A subclass of OfflineData, "package.module:Class"."""
     connectors: Annotated[list[Connector], Field(max_length=32)] = []

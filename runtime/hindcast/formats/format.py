@@ -132,6 +132,10 @@ class Format(ABC):
             DataError: damage, or a cell that cannot be read, with file and row.
         """
 
+    def join_pieces(self, pieces: Sequence[Piece], options: ReadOptions) -> list[Piece]:  # noqa: ARG002
+        """Join the pieces of several files that are cheaper to read at once; by default none."""
+        return list(pieces)
+
     def group_files(self, entries: Sequence[Entry]) -> list[FileGroup]:  # noqa: ARG002
         """Group the files that are read together; empty if each file is read separately.
 

@@ -91,7 +91,7 @@ class Learner:
         self._name = f"algorithm {type(algorithm).__name__}"
         with calling(self._name, algorithm.optimisers):
             self._optimisers = _build_optimisers(algorithm, self.nets)
-        self._monitor = AlgorithmMonitor(algorithm, self.nets, self._optimisers)
+        self._monitor = AlgorithmMonitor(self.nets, self._optimisers)
         self._graphs: UpdateGraphs[_UpdateResult] | None = None
         if is_capturable(algorithm, self.nets, self._optimisers.values(), self.device):
             self._graphs = UpdateGraphs(self._compute_update, self.generator)
@@ -128,7 +128,6 @@ class Learner:
             raise_user_code_error(error, self._name, self.algorithm.losses)
         self.updates += 1
         self.timesteps += timesteps
-        self._monitor.after_update()
         if priorities is None:
             return None
         # All items have the same number of timesteps, which gives the number of items in the whole batch.
@@ -147,7 +146,7 @@ class Learner:
 
         Raises:
             DataError: a loss or a gradient was NaN or infinite in one of these updates.
-            UserCodeError: the algorithm trains a network that its losses do not use, or changes its own attributes.
+            UserCodeError: the algorithm trains a network that its losses do not use.
         """
         with calling(self._name, type(self.algorithm)):
             self._monitor.check(self.updates)
@@ -250,7 +249,6 @@ class Learner:
         metrics: dict[str, Tensor] = {}
         losses: list[Tensor] = []
         priorities: Tensor | None = None
-        self._monitor.before_losses(batch)
         for stage in loss_stages(self.algorithm.losses(self.nets, batch, step)):
             if not isinstance(stage, Losses):
                 raise Misuse(
@@ -261,7 +259,6 @@ class Learner:
             losses += [loss.detach() for loss in stage.losses.values()]
             if stage.priorities is not None:
                 priorities = _check_priorities(stage.priorities, batch).detach()
-        self._monitor.after_losses(batch)
         if losses:
             metrics[TOTAL_LOSS] = reduce(torch.add, losses)
         self.algorithm.after_update(self.nets, step)

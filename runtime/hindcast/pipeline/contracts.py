@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -14,12 +14,6 @@ from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, is_per_observation, leaves_of
 from hindcast.episodes.spaces import flatten_space
 from hindcast.user_code import Misuse
-
-REPEATABILITY_RULES: Final = (
-    "draw random numbers only from context.rng (stochastic = True), not from np.random, random or torch; keep no state "
-    "between calls{}; and do not modify the input in place"
-)
-"""Rules for messages; the braces stand for an exemption from the rule about state, or nothing."""
 
 
 def check_episodes(result: Block, lengths: NDArray[np.int64]) -> None:
@@ -95,20 +89,6 @@ def check_mapped_episodes(block: Block, observation_space: gym.Space | None) -> 
             )
 
 
-def as_read_only(rows: Mapping[str, Any]) -> dict[str, Any]:
-    """Return read-only views of the arrays, so that user code cannot change them; other values stay as they are."""
-    return {
-        name: _read_only_view(column) if isinstance(column, np.ndarray) else column
-        for name, column in rows.items()
-    }
-
-
-def _read_only_view(array: NDArray[Any]) -> NDArray[Any]:
-    view = array.view()
-    view.flags.writeable = False
-    return view
-
-
 def check_batch(batch: Mapping[str, Tensor], num_items: int) -> None:
     """Check that user code returned a batch of `num_items` items.
 
@@ -122,35 +102,3 @@ def check_batch(batch: Mapping[str, Tensor], num_items: int) -> None:
             raise Misuse(f"returned {leaf!r} as a {type(tensor).__name__}; a batch holds tensors.")
         if tensor.shape[:1] != (num_items,):
             raise Misuse(f"returned {leaf!r} of shape {[*tensor.shape]}; the batch has {num_items} items.")
-
-
-def check_repeatable(first: Mapping[str, Any], second: Mapping[str, Any], exemption: str = "") -> None:
-    """Check that user code which was called twice with the same data returned the same columns.
-
-    Otherwise the results of a run would depend on which process reads a unit, and on where the run resumes.
-
-    Args:
-        first: result of the first call, by column.
-        second: result of the second call.
-        exemption: state that the code may keep, for the message: text that begins with a space, or none.
-
-    Raises:
-        Misuse: the columns differ.
-    """
-    for leaf in sorted(first.keys() | second.keys()):
-        if leaf not in first or leaf not in second or not _is_close(first[leaf], second[leaf]):
-            raise Misuse(
-                f"returned two different columns {leaf!r} for the same data: {REPEATABILITY_RULES.format(exemption)}."
-            )
-
-
-def _is_close(first: Any, second: Any) -> bool:
-    """Return True if two arrays have one shape and dtype and are equal: floats up to rounding, other values exactly."""
-    first, second = (
-        value.detach().cpu().numpy() if isinstance(value, Tensor) else value for value in (first, second)
-    )
-    if first.shape != second.shape or first.dtype != second.dtype:
-        return False
-    if first.dtype.kind == "f":
-        return bool(np.allclose(first, second, rtol=1e-4, equal_nan=True))
-    return bool(np.array_equal(first, second))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -18,12 +16,11 @@ from hindcast.api.quantity import parse_bytes
 from hindcast.datasets.dataset import Dataset
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError, SpecError
-from hindcast.metrics_logger import MetricsLogger
 from hindcast.models.preprocessing import Preprocessing
 from hindcast.models.rl_module import RLModule
 from hindcast.pipeline.connector_factory import make_connectors
 from hindcast.pipeline.connectors import BatchConnector, BlockConnector, ConnectorContext, Context
-from hindcast.pipeline.contracts import check_batch, check_repeatable
+from hindcast.pipeline.contracts import check_batch
 from hindcast.pipeline.executors import Executor, Local
 from hindcast.pipeline.feeds import Feed, State
 from hindcast.pipeline.live_feed import LiveFeed, LiveSource
@@ -31,11 +28,12 @@ from hindcast.pipeline.mixed_feed import MixedFeed
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.prelearner import prelearner_class
 from hindcast.pipeline.residency import default_budget
+from hindcast.pipeline.rng import seeded_generators
 from hindcast.pipeline.shard import WHOLE_BATCH, Shard
 from hindcast.pipeline.source_feed import SourceFeed, SourceSettings
 from hindcast.pipeline.targets import Targets
 from hindcast.pipeline.window import Batch, Recipe
-from hindcast.user_code import calling, import_subclass, refuse_unused_overrides
+from hindcast.user_code import calling, import_subclass, is_user_code, refuse_unused_overrides
 
 _UPDATES_PER_LIVE_ITERATION: Final = 1000
 _CONNECTOR_METRICS: Final = "learner_connector"
@@ -179,7 +177,6 @@ class OfflineData(Feed):
         self._weights = [source.weight for source in sources] + [
             live_source.weight for live_source in live_sources
         ]
-        self._checked_connectors: set[int] = set()
         self._wait_seconds = 0.0
         self._sources: list[SourceFeed] = []
         # In order, each source gets what the earlier ones left of the budget; data that exceed it are streamed.
@@ -290,9 +287,9 @@ class OfflineData(Feed):
         If connectors of scope `batch` or a custom `sample` change batches, each learner makes the whole batch and keeps
         its shard, so that the result does not depend on the number of learners.
         """
-        if type(self).sample is not OfflineData.sample:
+        if self.has_custom_sample:
             with calling(f"{type(self).__name__}.sample", self.sample):
-                batch = self.sample(count)
+                batch = self.call_sample(count)
                 check_batch(batch, count)
         elif shard == WHOLE_BATCH or self._batch_connectors:
             batch = self.sample(count)
@@ -303,6 +300,22 @@ class OfflineData(Feed):
             if shard == WHOLE_BATCH
             else {leaf: tensor[shard.slice_of(count)] for leaf, tensor in batch.items()}
         )
+
+    @property
+    def has_custom_sample(self) -> bool:
+        """True if a user's `sample` makes the batches."""
+        return is_user_code(type(self).sample)
+
+    def call_sample(self, count: int) -> Batch:
+        """Return the batch of a user's `sample`, in the form that the class has."""
+        return self.sample(count)
+
+    def open_reader(self, document: Callable[[], Mapping[str, Any]]) -> None:
+        """Construct the object of the user's that reads rows and makes the batches, if there is one.
+
+        Args:
+            document: returns the training's options, as JSON.
+        """
 
     def sample(self, num_samples: int) -> Batch:
         """Return the next `num_samples` items, leaf -> `[num_samples, ...]` on the learner's device."""
@@ -318,8 +331,12 @@ class OfflineData(Feed):
                 self._settings.metrics,
                 scope="batch",
             )
-            with calling(f"connector {connector.name}", connector.function):
-                batch = self._run_connector(batch, num_samples, connector, context)
+            with (
+                calling(f"connector {connector.name}", connector.function),
+                seeded_generators(self._settings.seed, "batch connector", index, cursor),
+            ):
+                batch = connector(batch, context)
+                check_batch(batch, num_samples)
         return batch
 
     def state(self) -> State:
@@ -381,28 +398,6 @@ class OfflineData(Feed):
             ],
             **({"samplerShare": self._weights[-1] / sum(self._weights)} if self.live_sources else {}),
         }
-
-    def _run_connector(
-        self, batch: Batch, num_items: int, connector: BatchConnector, context: Context
-    ) -> Batch:
-        """Run a connector; run it twice for its first batch, from the same state, and compare the results."""
-        first_result = None
-        if context.connector_index not in self._checked_connectors:
-            self._checked_connectors.add(context.connector_index)
-            connector_state = copy.deepcopy(connector.state())
-            first_result = connector(
-                {leaf: tensor.clone() for leaf, tensor in batch.items()},
-                replace(context, metrics=MetricsLogger()),
-            )
-            check_batch(first_result, num_items)
-            connector.load(connector_state)
-        result = connector(batch, context)
-        check_batch(result, num_items)
-        if first_result is not None:
-            check_repeatable(
-                first_result, result, exemption=" except what state() returns and load() restores"
-            )
-        return result
 
     def _check_live_sources(self) -> None:
         if not self.live_sources:

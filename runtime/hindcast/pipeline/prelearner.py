@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 from numpy.typing import NDArray
 
 from hindcast.api.pipeline import PipelineSpec
@@ -25,15 +24,9 @@ from hindcast.errors import DataError, SpecError, UserCodeError
 from hindcast.formats.spec import DataSpec
 from hindcast.metrics_logger import MetricsLogger
 from hindcast.pipeline.connectors import BlockConnector, Context
-from hindcast.pipeline.contracts import (
-    REPEATABILITY_RULES,
-    as_read_only,
-    check_episodes,
-    check_mapped_episodes,
-    check_observations,
-    check_repeatable,
-)
+from hindcast.pipeline.contracts import check_episodes, check_mapped_episodes, check_observations
 from hindcast.pipeline.executors import PreLearn
+from hindcast.pipeline.rng import seeded_generators
 from hindcast.pipeline.turn_lock import release_turn
 from hindcast.user_code import Misuse, calling, import_subclass, is_user_code, refuse_unused_overrides
 
@@ -88,20 +81,18 @@ class OfflinePreLearner:
         self._seed = seed
         self._validate = validate
         self._normalized_actions = normalized_actions
-        self._checked_keys: set[Hashable] = set()  # of code that has been called twice, see `_run_checked`
 
     def __call__(self, unit: Unit, epoch: int = 0) -> Block:
         """Return the block of a unit in an epoch.
 
         Raises:
             DataError: the unit cannot be read, or is not valid.
-            UserCodeError: a connector or `_map_to_episodes` raised, changed the number of episodes or their lengths, or
-                returned two different results for the first unit.
+            UserCodeError: a connector or `_map_to_episodes` raised, or changed the number of episodes or their lengths.
         """
         start_time = time.perf_counter()
         stored_block = self._read_unit(unit)
         read_time = time.perf_counter()
-        block = self._map_block(stored_block)
+        block = self._map_block(stored_block, unit)
         if self._validate and epoch == 0:
             self._check_block(block, unit)
         metrics = MetricsLogger()
@@ -174,26 +165,31 @@ class OfflinePreLearner:
 
     @classmethod
     def make_episodes(
-        cls, rows: dict[str, NDArray], kwargs: Mapping[str, Any], training: Mapping[str, Any], location: str
+        cls,
+        rows: dict[str, NDArray] | Block,
+        kwargs: Mapping[str, Any],
+        training: Mapping[str, Any],
+        location: str,
     ) -> Block | None:
         """Return the episodes that the class makes of rows; None if there are none.
 
         Args:
-            rows: `[R, …]` by column.
+            rows: `[R, …]` by column; or complete episodes, which only classes get for which `maps_any_rows()` is True.
             kwargs: `spec.pipeline.preLearnerKwargs`.
             training: options of the training, as JSON; for `map_rows` only its `observationSpace` is used.
             location: source of the rows, for messages.
 
         Raises:
-            UserCodeError: the class's code raised, did not return episodes that fit the observation space, or returned
-                two different results for the first rows.
+            UserCodeError: the class's code raised, or did not return episodes that fit the observation space.
         """
         space = training.get("observationSpace")
-        with calling(f"{cls.__name__}.map_rows, given {location},", cls.map_rows):
+        assert not isinstance(rows, Block)
+        with (
+            calling(f"{cls.__name__}.map_rows, given {location},", cls.map_rows),
+            seeded_generators(int(training.get("seed") or 0), "pre-learner", location),
+        ):
             return make_checked_block(
-                cls,
-                lambda: cls.map_rows(as_read_only(rows), **kwargs),
-                None if space is None else space_from_json(space),
+                cls.map_rows(rows, **kwargs), None if space is None else space_from_json(space)
             )
 
     @classmethod
@@ -201,11 +197,16 @@ class OfflinePreLearner:
         """Return True if the class changes the episodes of units."""
         return is_user_code(cls._map_to_episodes)
 
-    def _map_block(self, block: Block) -> Block:
+    def _map_block(self, block: Block, unit: Unit) -> Block:
         if not self._maps_blocks():
             return block
-        with calling(f"{type(self).__name__}._map_to_episodes", self._map_to_episodes):
-            return self._run_checked(lambda: _to_block(self._map_to_episodes(block)), block.length, "mapping")
+        with (
+            calling(f"{type(self).__name__}._map_to_episodes", self._map_to_episodes),
+            seeded_generators(self._seed, "mapping", unit.id),
+        ):
+            mapped_block = _to_block(self._map_to_episodes(block))
+            check_episodes(mapped_block, block.length)
+        return mapped_block
 
     def _check_block(self, block: Block, unit: Unit) -> None:
         check_block(
@@ -233,33 +234,17 @@ class OfflinePreLearner:
             raise UserCodeError(f"after the connectors {', '.join(custom_names)}: {error}") from error
 
     def _run_connector(self, block: Block, connector: BlockConnector, context: Context) -> Block:
-        loggers = iter((context.metrics, MetricsLogger()))  # metrics of the second call are dropped
-
-        def run() -> Block:
-            result = connector(block, replace(context, metrics=next(loggers)))
+        # A connector that is not stochastic must not differ between epochs: resident data are read once.
+        epoch = context.epoch if connector.stochastic else 0
+        path = (context.connector_index, epoch, context.position)
+        with (
+            calling(f"connector {connector.name}", connector.function),
+            seeded_generators(self._seed, "connector", *path),
+        ):
+            result = connector(block, context)
             check_observations(result, block)
-            return result
-
-        with calling(f"connector {connector.name}", connector.function):
-            return self._run_checked(run, block.length, context.connector_index)
-
-    def _run_checked(self, make: Callable[[], Block], lengths: NDArray[np.int64], key: Hashable) -> Block:
-        """Run custom code on a unit and check the result; for the first unit run it twice and compare the results.
-
-        Args:
-            make: runs the code and returns its block.
-            lengths: `[N]` lengths of the unit's episodes.
-            key: identifies the code: "call", "mapping", or the index of a connector.
-
-        Raises:
-            Misuse: the code changed the episodes, or returned two different results.
-        """
-        block = make()
-        check_episodes(block, lengths)
-        if key not in self._checked_keys:
-            self._checked_keys.add(key)
-            check_repeatable(block.columns, make().columns)
-        return block
+            check_episodes(result, block.length)
+        return result
 
 
 def guard_prelearner(prelearner: OfflinePreLearner) -> PreLearn:
@@ -270,42 +255,29 @@ def guard_prelearner(prelearner: OfflinePreLearner) -> PreLearn:
 
 
 def _call_guarded(prelearner: OfflinePreLearner, unit: Unit, epoch: int) -> Block:
-    with calling(f"pre-learner {type(prelearner).__name__}", prelearner.__call__):
-        return prelearner._run_checked(lambda: prelearner(unit, epoch), unit.lengths, "call")
+    with (
+        calling(f"pre-learner {type(prelearner).__name__}", prelearner.__call__),
+        seeded_generators(prelearner._seed, "call", unit.id, epoch if prelearner.stochastic else 0),
+    ):
+        block = prelearner(unit, epoch)
+        check_episodes(block, unit.lengths)
+    return block
 
 
-_checked_classes: set[type] = set()
-"""Classes of pre-learners that this process has called twice with the same rows."""
-
-
-def make_checked_block(
-    cls: type[OfflinePreLearner], make: Callable[[], Any], observation_space: gym.Space | None
-) -> Block | None:
-    """Return the episodes that `make` returns as a checked block, or None if there are none.
-
-    For the first rows of a class, `make` is called twice and the results are compared.
+def make_checked_block(episodes: Any, observation_space: gym.Space | None) -> Block | None:
+    """Return the episodes that custom code made of rows as a checked block, or None if there are none.
 
     Args:
-        cls: class of the pre-learner.
-        make: returns a `Block`, a list of `SingleAgentEpisode`, or `{"episodes": either}`.
+        episodes: a `Block`, a list of `SingleAgentEpisode`, or `{"episodes": either}`.
         observation_space: space that observations must fit; None does not check them.
 
     Raises:
-        Misuse: `make` did not return episodes that fit the space, or returned two different results.
+        Misuse: `episodes` are something else, or do not fit the space.
     """
-    first_block = _to_block_or_none(make())
-    if first_block is None:
-        return None
-    check_mapped_episodes(first_block, observation_space)
-    if cls not in _checked_classes:
-        _checked_classes.add(cls)
-        second_block = _to_block_or_none(make())
-        if second_block is None or not np.array_equal(first_block.length, second_block.length):
-            raise Misuse(
-                f"returned two different lists of episodes for the same data: {REPEATABILITY_RULES.format('')}."
-            )
-        check_repeatable(first_block.columns, second_block.columns)
-    return first_block
+    block = _to_block_or_none(episodes)
+    if block is not None:
+        check_mapped_episodes(block, observation_space)
+    return block
 
 
 def _to_block_or_none(episodes: Any) -> Block | None:
@@ -340,6 +312,23 @@ def constructor_kwargs(cls: type[OfflinePreLearner], kwargs: Mapping[str, Any]) 
     }
 
 
+def maps_any_rows(pipeline: PipelineSpec) -> bool:
+    """Return True if the pre-learner turns rows of files of any format into episodes, before training.
+
+    Raises:
+        SpecError: see `prelearner_class`.
+        UserCodeError: importing the class raised.
+    """
+    return pipeline.pre_learner_buffer is not None or prelearner_class(pipeline).maps_any_rows()
+
+
+def prelearner_path(pipeline: PipelineSpec) -> str | None:
+    """Return the import path of the pre-learner's class; None for the default."""
+    # A buffer belongs to RLlib's form, which this package does not import.
+    buffered = None if pipeline.pre_learner_buffer is None else "hindcast:OfflinePreLearner"
+    return pipeline.pre_learner or buffered
+
+
 def prelearner_class(pipeline: PipelineSpec) -> type[OfflinePreLearner]:
     """Return `OfflinePreLearner`, or the user's subclass that `spec.pipeline.preLearner` names.
 
@@ -347,8 +336,9 @@ def prelearner_class(pipeline: PipelineSpec) -> type[OfflinePreLearner]:
         SpecError: the class does not exist, is not a subclass, or overrides a method that is never called.
         UserCodeError: importing it raised.
     """
-    if pipeline.pre_learner is None:
+    path = prelearner_path(pipeline)
+    if path is None:
         return OfflinePreLearner
-    cls = import_subclass(pipeline.pre_learner, OfflinePreLearner, "spec.pipeline.preLearner")
+    cls = import_subclass(path, OfflinePreLearner, "spec.pipeline.preLearner")
     refuse_unused_overrides(cls)
     return cls

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 
@@ -21,6 +25,27 @@ def generator(seed: int, *path: int | str) -> np.random.Generator:
 def derive_seed(seed: int, *path: int | str) -> int:
     """Return a 31-bit seed for `path` under `seed`, for generators of other libraries."""
     return int(generator(seed, *path).integers(2**31))
+
+
+@contextmanager
+def seeded_generators(seed: int, *path: int | str) -> Iterator[None]:
+    """Seed the global generators of Python, NumPy and torch (CPU) for `path` under `seed`; restore them at the end.
+
+    Custom code that draws from them in the block returns the same result whichever process runs it, and does not
+    change the draws of the training.
+    """
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    value = derive_seed(seed, "global generators", *path)
+    random.seed(value)
+    np.random.seed(value)
+    # torch.manual_seed would also seed CUDA's generators, which belong to the training.
+    torch.default_generator.manual_seed(value)
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
 
 
 class Uniforms:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Final
 
@@ -12,25 +12,33 @@ from numpy.typing import NDArray
 
 from hindcast.datasets.dataset import Dataset
 from hindcast.episodes.block import Block
+from hindcast.episodes.columns import Columns
+from hindcast.episodes.episode import SingleAgentEpisode
+from hindcast.errors import SpecError
 from hindcast.names import DEFAULT_MODULE_ID
-from hindcast.pipeline.contracts import as_read_only
 from hindcast.pipeline.prelearner import OfflinePreLearner, make_checked_block
 from hindcast.rllib.multi_rl_module import MultiRLModule
+from hindcast.rllib.replay_buffer import EpisodeReplayBuffer
 from hindcast.rllib.row_mapping import (
-    call_mapper,
+    EpisodeRows,
+    accepted_arguments,
+    bind_mapper_arguments,
+    call_row_mapper,
     has_rllib_call,
     has_rllib_mapper,
+    has_rllib_sampling,
     is_in_rllib_form,
     items_to_episodes,
     mapper_name,
     prelearn_rows,
     rows_to_episodes,
     sample_batches_to_episodes,
+    split_block,
 )
 from hindcast.rllib.training_config import TrainingConfig
-from hindcast.user_code import calling, is_user_code
+from hindcast.user_code import Misuse, calling, import_object, is_user_code
 
-_NO_BUFFER: Final = "timesteps are shuffled in windows (pipeline.windowSteps), not drawn from a buffer"
+_BUFFER_FIELD: Final = "spec.pipeline.preLearnerBuffer.name"
 
 
 class RLlibPreLearner(OfflinePreLearner):
@@ -40,7 +48,11 @@ class RLlibPreLearner(OfflinePreLearner):
     training: `_map_to_episodes(batch, ...)`, static or not, and `_map_sample_batch_to_episode(batch, ...)` return
     episodes; `__call__(batch)` returns a module's batch, of which each row is a separate item. `__init__` then gets
     `config` (a `TrainingConfig`), `spaces`, `module_spec` and RLlib's other arguments, and only `__call__` runs the
-    training's connectors.
+    training's connectors. A batch has the rows of complete episodes; those of recordings are decoded. The global
+    generators of Python, NumPy and torch, and the spaces, are seeded for each call.
+
+    With `spec.pipeline.preLearnerBuffer`, or if a subclass overrides `_postprocess_and_sample`, episodes are added to a
+    replay buffer, and items drawn from it are trained on, `train_batch_size_per_learner` for each batch of rows.
 
     Args:
         dataset: see `OfflinePreLearner`; None in RLlib's form.
@@ -50,13 +62,10 @@ class RLlibPreLearner(OfflinePreLearner):
     """
 
     unsupported_overrides: ClassVar[Mapping[str, str]] = {
-        "_validate_episodes": "override _map_to_episodes(self, block), and raise there",
-        "_postprocess_and_sample": "override _map_to_episodes(self, block), or sample in a subclass of OfflineData",
         "_should_module_be_updated": "the only module is always trained",
         "build_learner_connector": "override AlgorithmConfig.build_learner_connector",
-        "default_prelearner_buffer_class": _NO_BUFFER,
-        "default_prelearner_buffer_kwargs": _NO_BUFFER,
     }
+    default_prelearner_buffer_class: ClassVar[type] = EpisodeReplayBuffer
 
     def __init__(
         self,
@@ -88,37 +97,106 @@ class RLlibPreLearner(OfflinePreLearner):
         """The policy's network, with the weights of `TrainingConfig.rl_module_spec`."""
         return self.config.rl_module_spec.build()
 
+    @cached_property
+    def episode_buffer(self) -> Any:
+        """The replay buffer, of the class `preLearnerBuffer` and with its arguments; without a class, RLlib's."""
+        path = self.config.get("prelearner_buffer_class")
+        buffer_class = (
+            self.default_prelearner_buffer_class if path is None else import_object(path, _BUFFER_FIELD)
+        )
+        batch_size = self.config.get("train_batch_size_per_learner", 1)
+        kwargs = {"capacity": 10 * batch_size, "batch_size_B": batch_size}
+        return buffer_class(**{**kwargs, **self.config.get("prelearner_buffer_kwargs", {})})
+
+    def samples_from_buffer(self) -> bool:
+        """Return True if items are drawn from a replay buffer; otherwise each timestep is trained on."""
+        return self.config.get("prelearner_buffer_class") is not None or has_rllib_sampling(type(self))
+
     def _map_rows_to_batch(self, rows: Mapping[str, Any]) -> dict[str, Any]:
         """Convert rows to a module's batch (`default_policy/obs` …) by episodes and connectors."""
-        if self.config.input_read_episodes:
-            episodes = items_to_episodes(rows)
-        elif self.config.input_read_sample_batches:
-            episodes = call_mapper(self._map_sample_batch_to_episode, rows, self.config)["episodes"]
-        else:
-            episodes = call_mapper(self._map_to_episodes, rows, self.config)["episodes"]
+        is_packed = not isinstance(rows, EpisodeRows) and "item" in rows and Columns.OBS not in rows
+        episodes = (
+            items_to_episodes(rows) if is_packed else call_row_mapper(self, rows, self.config)["episodes"]
+        )
+        if self.samples_from_buffer():
+            episodes = self._postprocess_and_sample(episodes)
         for episode in episodes:
             episode.to_numpy()
         batch = self._learner_connector(rl_module=self._module, batch={}, episodes=episodes, shared_data={})
         return {f"{DEFAULT_MODULE_ID}/{name}": value for name, value in batch[DEFAULT_MODULE_ID].items()}
 
-    def _map_to_episodes(self, *args: Any, **kwargs: Any) -> Any:
-        """Hook: map stored data to episodes.
+    def _map_to_episodes(*args: Any, **kwargs: Any) -> Any:
+        """Hook: map stored data to episodes. In RLlib's form it may also be called on the class.
 
         Args:
-            args: a block as read; or, in RLlib's form, perhaps the rows of timesteps, which are otherwise `batch`.
-            kwargs: in RLlib's form the arguments of `call_mapper`, such as `batch` and `schema`.
+            args: a block as read; or, in RLlib's form, the positional arguments of RLlib 2.40 or 2.60.
+            kwargs: in RLlib's form its arguments, such as `batch`, `schema` and `to_numpy`.
 
         Returns:
             A `Block`, a list of `SingleAgentEpisode`, or RLlib's `{"episodes": [...]}`.
         """
-        if args and isinstance(args[0], Block):
-            return args[0]
-        schema = kwargs.get("schema") or getattr(getattr(self, "config", None), "input_read_schema", None)
-        return {"episodes": rows_to_episodes(_find_rows(args, kwargs), schema)}
+        block = next((argument for argument in args if isinstance(argument, Block)), None)
+        if block is not None:
+            return block
+        arguments, config = bind_mapper_arguments(args, kwargs), _find_config(args)
+        episodes = rows_to_episodes(
+            arguments["batch"],
+            _choose_schema(arguments, config),
+            to_numpy=bool(arguments.get("to_numpy")),
+            should_zero_final_obs=bool(config and config.get("ignore_final_observation")),
+        )
+        return {"episodes": episodes}
 
-    def _map_sample_batch_to_episode(self, *args: Any, **kwargs: Any) -> Any:
-        """Hook, in RLlib's form: map SampleBatch rows, a fragment of an episode each, to `{"episodes": [...]}`."""
-        return {"episodes": sample_batches_to_episodes(_find_rows(args, kwargs))}
+    def _map_sample_batch_to_episode(*args: Any, **kwargs: Any) -> Any:
+        """Hook, in RLlib's form: map SampleBatch rows, a fragment of an episode each, to `{"episodes": [...]}`.
+
+        Rows of timesteps, as of a recording, are mapped by `_map_to_episodes`.
+        """
+        arguments = bind_mapper_arguments(args, kwargs)
+        rows, schema = arguments["batch"], _choose_schema(arguments, _find_config(args))
+        to_numpy = bool(arguments.get("to_numpy"))
+        map_rows = rows_to_episodes if isinstance(rows, EpisodeRows) else sample_batches_to_episodes
+        return {"episodes": map_rows(rows, schema, to_numpy=to_numpy)}
+
+    def _validate_episodes(self, episodes: Sequence[SingleAgentEpisode]) -> Sequence[SingleAgentEpisode]:
+        """Hook, in RLlib's form: return the episodes to add to the replay buffer, each once.
+
+        Raises:
+            ValueError: an episode has not ended.
+        """
+        unfinished = [episode.id_ for episode in episodes if not episode.is_done]
+        if unfinished:
+            raise ValueError(
+                f"episode {unfinished[0]} is neither terminated nor truncated; a buffer only takes complete episodes"
+            )
+        seen_ids = self.__dict__.setdefault("_seen_ids", set())
+        new_episodes = {episode.id_: episode for episode in reversed(episodes) if episode.id_ not in seen_ids}
+        seen_ids.update(new_episodes)
+        return list(reversed(new_episodes.values()))
+
+    def _postprocess_and_sample(self, episodes: Sequence[SingleAgentEpisode]) -> list[SingleAgentEpisode]:
+        """Hook, in RLlib's form: add complete episodes to the replay buffer, and return the items drawn from it.
+
+        Raises:
+            Misuse: the algorithm's `n_step` is over 1.
+        """
+        if self.config.get("n_step", 1) not in (None, 1):
+            raise Misuse("draws single timesteps from the buffer, but n_step is over 1: leave n_step out.")
+        new_episodes = self._validate_episodes(episodes)
+        buffer = self.episode_buffer
+        if new_episodes:
+            buffer.add(new_episodes)
+        sequence_length = self.config.sequence_length
+        arguments = {
+            "num_items": self.config.get("train_batch_size_per_learner"),
+            "batch_length_T": sequence_length,
+            "n_step": None if sequence_length else 1,
+            "sample_episodes": True,
+            "to_numpy": True,
+            "lookback": 1,
+            "min_batch_length_T": 0,
+        }
+        return list(buffer.sample(**accepted_arguments(buffer.sample, arguments)))
 
     @classmethod
     def maps_any_rows(cls) -> bool:
@@ -140,18 +218,35 @@ class RLlibPreLearner(OfflinePreLearner):
 
     @classmethod
     def make_episodes(
-        cls, rows: dict[str, NDArray], kwargs: Mapping[str, Any], training: Mapping[str, Any], location: str
+        cls,
+        rows: dict[str, NDArray] | Block,
+        kwargs: Mapping[str, Any],
+        training: Mapping[str, Any],
+        location: str,
     ) -> Block | None:
         if not is_in_rllib_form(cls):
-            return super().make_episodes(rows, kwargs, training, location)
+            if not training.get("options", {}).get("prelearner_buffer_class"):
+                return super().make_episodes(rows, kwargs, training, location)
+            if cls is not RLlibPreLearner:
+                raise SpecError(
+                    f"{cls.__name__} has no method in RLlib's form, whose episodes a buffer could take: override "
+                    "_map_to_episodes(self, batch, **kwargs), or leave the buffer out.",
+                    field=_BUFFER_FIELD,
+                )
         config = TrainingConfig(training)
         name = mapper_name(cls, config)
         with calling(f"{cls.__name__}.{name}, given {location},", getattr(cls, name)):
-            return make_checked_block(
-                cls,
-                lambda: prelearn_rows(cls, as_read_only(rows), kwargs, training, location),
-                None if has_rllib_call(cls) else config.observation_space,
-            )
+            blocks = [
+                block
+                for index, batch in enumerate(_split_rows(rows, config))
+                if (
+                    block := make_checked_block(
+                        prelearn_rows(cls, batch, kwargs, training, f"{location}, {index}"),
+                        None if has_rllib_call(cls) else config.observation_space,
+                    )
+                )
+            ]
+            return Block.concat(blocks) if blocks else None
 
     @classmethod
     def _maps_blocks(cls) -> bool:
@@ -159,7 +254,20 @@ class RLlibPreLearner(OfflinePreLearner):
         return super()._maps_blocks() and not has_rllib_mapper(cls)
 
 
-def _find_rows(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the rows among the arguments of a hook in RLlib's form: `batch`, else the first mapping."""
-    rows = kwargs.get("batch", next((argument for argument in args if isinstance(argument, Mapping)), None))
-    return rows or {}
+def _split_rows(rows: Mapping[str, Any] | Block, config: TrainingConfig) -> Iterator[Mapping[str, Any]]:
+    """Yield batches of rows; those of a block have up to `input_read_batch_size` complete episodes."""
+    if not isinstance(rows, Block):
+        yield rows
+        return
+    num_episodes = config.get("input_read_batch_size") or config.get("train_batch_size_per_learner")
+    for block in split_block(rows, num_episodes or rows.num_episodes):
+        yield EpisodeRows(block, config.observation_space, config.action_space)
+
+
+def _find_config(args: Sequence[Any]) -> TrainingConfig | None:
+    """Return the config of the pre-learner among the arguments; None if the method was called on the class."""
+    return getattr(args[0], "config", None) if args else None
+
+
+def _choose_schema(arguments: Mapping[str, Any], config: TrainingConfig | None) -> Mapping[str, Any] | None:
+    return arguments.get("schema") or (config.get("input_read_schema") if config else None)

@@ -101,6 +101,7 @@ class EpisodeReplayBuffer:
         include_infos: bool = False,
         include_extra_model_outputs: bool = False,
         sample_episodes: bool = False,
+        to_numpy: bool = True,
         lookback: int = 1,
         min_batch_length_T: int = 0,
     ) -> dict[str, Any] | list[SingleAgentEpisode]:
@@ -116,6 +117,7 @@ class EpisodeReplayBuffer:
             include_infos: add the infos of the observations to episodes.
             include_extra_model_outputs: add the model's further outputs to episodes.
             sample_episodes: return episodes instead of arrays.
+            to_numpy: always True, since the buffer stores arrays.
             lookback: for episodes of several steps, the maximum number of preceding steps to include.
             min_batch_length_T: for episodes of several steps, the minimum number of steps from the beginning of an
                 item to the end of the stored episode.
@@ -131,6 +133,8 @@ class EpisodeReplayBuffer:
         Raises:
             ValueError: the buffer is empty, or arguments contradict each other.
         """
+        if not to_numpy:
+            raise ValueError("to_numpy is False, but the buffer stores arrays: leave it out")
         count = self._resolve_num_items(num_items, batch_size_B)
         length = batch_length_T or (1 if sample_episodes else self.batch_length_T)
         if n_step is not None and not (sample_episodes and length == 1):

@@ -15,6 +15,7 @@ from hindcast.episodes.spaces import space_from_json
 from hindcast.errors import SpecError
 from hindcast.models.preprocessing import Preprocessing
 from hindcast.models.rl_module import build_module
+from hindcast.names import DEFAULT_MODULE_ID
 from hindcast.pipeline.rng import derive_seed
 from hindcast.rllib.connectors.connector_v2 import LearnerConnectorPipeline
 from hindcast.rllib.connectors.form import make_learner_pipeline
@@ -86,6 +87,12 @@ class TrainingConfig:
             return ModuleSpec(
                 build_module(preprocessing.observation_space, preprocessing.action_space, model, False)
             )
+
+    @cached_property
+    def sequence_length(self) -> int | None:
+        """Number of timesteps of an item of a recurrent network; None if the network has no state."""
+        module = self.rl_module_spec.build()[DEFAULT_MODULE_ID]
+        return ModelSpec.model_validate(self._document["model"]).max_seq_len if module.is_stateful() else None
 
 
 def _parse_space(space: Any) -> gym.Space | None:

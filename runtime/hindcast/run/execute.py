@@ -26,7 +26,7 @@ from hindcast.run.interruption import Interruption, catch_signals
 from hindcast.run.placement import LOCAL, Placement
 from hindcast.run.recording.recording_run import RecordingRun
 from hindcast.run.spaces import declared_spaces
-from hindcast.run.training.offline_trainer import make_algorithm
+from hindcast.run.training.algorithm import make_algorithm
 from hindcast.run.training.trainer import Networks, build_networks
 from hindcast.run.training.training_run import SUCCESS_FILE, TrainingRun, read_success
 from hindcast.run.training.warm_start import load_initial_policy

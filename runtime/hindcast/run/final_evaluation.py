@@ -19,7 +19,8 @@ from hindcast.run.claim import title
 from hindcast.run.evaluation.held_out_evaluation import FitProgress, HeldOutEvaluator, select_set_aside
 from hindcast.run.execute import FileReferences
 from hindcast.run.inputs import make_sources, open_inputs, resolve_inputs
-from hindcast.run.training.offline_trainer import make_algorithm, make_offline_trainer
+from hindcast.run.training.algorithm import make_algorithm
+from hindcast.run.training.offline_trainer import make_offline_trainer
 from hindcast.run.training.trainer import Trainer
 from hindcast.storage.location import resolve
 

@@ -43,6 +43,7 @@ _RECORDED_DATA_FIELDS: Final = (
     "sampling",
     "preLearner",
     "preLearnerKwargs",
+    "preLearnerBuffer",
     "validateData",
     "dataWorkers",
 )

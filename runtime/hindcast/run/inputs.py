@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import PurePosixPath
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from hindcast.api import EnvironmentSpec, OfflineTraining
+from hindcast.api import OfflineTraining
 from hindcast.api.formats import AUTO, format_traits
 from hindcast.api.input import InputSource
 from hindcast.api.pipeline import PipelineSpec
-from hindcast.api.spelling import IN_PYTHON
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.hooks import Hooks
 from hindcast.datasets.prepare.opening import (
@@ -23,25 +21,21 @@ from hindcast.datasets.prepare.opening import (
 )
 from hindcast.datasets.prepare.partitions import NOTE_ON_ACTIONS, NOTE_ON_NORMALIZED_ACTIONS
 from hindcast.datasets.prepare.reading import Reading
-from hindcast.episodes.spaces import space_to_json
 from hindcast.errors import SpecError
 from hindcast.pipeline.offline_data import Source, has_own_reader
-from hindcast.pipeline.prelearner import OfflinePreLearner, prelearner_class
-from hindcast.record.environments import environment_spaces
+from hindcast.pipeline.prelearner import (
+    OfflinePreLearner,
+    maps_any_rows,
+    prelearner_class,
+    prelearner_path,
+)
+from hindcast.ray_session import shared_ray
 from hindcast.report.events import Progress, Reporter
 from hindcast.run.claim import title
 from hindcast.run.evaluation.held_out_evaluation import merge_datasets
 from hindcast.run.spaces import check_spaces_are_known, has_float_actions
-from hindcast.run.training.offline_trainer import make_algorithm
+from hindcast.run.training.options_document import read_method, training_options
 from hindcast.user_code import is_user_code
-
-_READ_METHODS_BY_SUFFIX: Final = {
-    ".json": "read_json",
-    ".jsonl": "read_json",
-    ".csv": "read_csv",
-    ".txt": "read_text",
-}
-"""File suffix -> method of Ray Data, for formats that do not determine one."""
 
 
 class References(Protocol):
@@ -106,6 +100,8 @@ def open_inputs(
     reporter: Reporter | None = None,
     check: Callable[[], None] = lambda: None,
     ray_options: Mapping[str, Any] | None = None,
+    *,
+    cache: str | None = None,
 ) -> list[Input]:
     """Open the recorded inputs; prepare inputs that are not whole episodes in order.
 
@@ -117,11 +113,13 @@ def open_inputs(
         reporter: receives progress and notes.
         check: called regularly; an exception from it ends the preparation, which a later call continues.
         ray_options: options of the Ray tasks that prepare large data.
+        cache: folder for prepared data; None takes the default.
 
     Raises:
         UserError: the data cannot be used.
     """
-    name, listener = title(resource), reporter or Reporter()
+    listener = reporter or Reporter()
+    name = title(resource)
 
     def progress(_: str, done: int, total: int) -> None:
         listener.progress(Progress(name, "Preparing the data", done, total, "pieces"))
@@ -129,8 +127,7 @@ def open_inputs(
     def note(message: str) -> None:
         listener.note(name, message)
 
-    opened_inputs: list[Input] = []
-    for index, input_ in enumerate(inputs):
+    def open_one(index: int, input_: Input) -> Input:
         reading = input_.reading
         hooks = Hooks(progress, note, check)
         # Without an environment, the spaces come from the first input; they are checked before it is prepared.
@@ -138,13 +135,16 @@ def open_inputs(
             hooks = replace(
                 hooks, accept=partial(check_spaces_are_known, resource, name=str(reading.paths[0]))
             )
-        opened_data = open_reading(reading, hooks=hooks, ray_options=ray_options)
+        opened_data = open_reading(reading, cache=cache, hooks=hooks, ray_options=ray_options)
         for finding in opened_data.all_notes:
             # The units of actions matter only if these are floats, which can be normalised.
             is_on_units = finding in (NOTE_ON_ACTIONS, NOTE_ON_NORMALIZED_ACTIONS)
             if not is_on_units or has_float_actions(resource, opened_data.dataset.spec):
                 note(f"{reading.paths[0]}: {finding}")
-        opened_inputs.append(input_._replace(opened_data=opened_data))
+        return input_._replace(opened_data=opened_data)
+
+    with shared_ray():
+        opened_inputs = [open_one(index, input_) for index, input_ in enumerate(inputs)]
     if len(opened_inputs) > 1 and all(input_.weight is None for input_ in opened_inputs):
         return _with_common_columns(opened_inputs, note)
     return opened_inputs
@@ -208,25 +208,23 @@ def _make_input(
     """Return input `index` of the training, not yet open."""
     pipeline = resource.spec.pipeline
     field = f"spec.input[{index}]"
-    source = _resolve_reader(pipeline, resource.spec.input[index], field, pre_learner_class)
+    source = _resolve_reader(pipeline, resource.spec.input[index], field)
     path = _resolve_path(field, source, references)
-    options: dict[str, Any] = {}
-    if pre_learner_class.maps_any_rows() or has_own_reader(pipeline):
-        options = training_options(resource, source, resource.spec.input[index].format)
+    options = training_options(resource, resource.spec.input[index])
     is_mapped = _is_mapped(source) or (
-        source.format == "RayData"
-        and (pre_learner_class.maps_any_rows() or is_user_code(pre_learner_class.map_rows))
+        source.format == "RayData" and (maps_any_rows(pipeline) or is_user_code(pre_learner_class.map_rows))
     )
     if not is_mapped:
         return Input(Reading.from_input(source, path, mapper_training=options), source.weight, source.top)
-    if pipeline.pre_learner is None:
+    mapper = prelearner_path(pipeline)
+    if mapper is None:
         raise SpecError(
             f"is {source.format}: set spec.pipeline.preLearner to the class that converts its rows to "
             "episodes.",
             field=f"{field}.format",
             mentions=("spec.pipeline.preLearner",),
         )
-    reading = Reading.from_input(source, path, pipeline.pre_learner, pipeline.pre_learner_kwargs, options)
+    reading = Reading.from_input(source, path, mapper, pipeline.pre_learner_kwargs, options)
     return Input(reading, source.weight, source.top)
 
 
@@ -243,101 +241,27 @@ def _resolve_path(field: str, source: InputSource, references: References) -> st
     return path
 
 
-def _resolve_reader(
-    pipeline: PipelineSpec, source: InputSource, field: str, pre_learner_class: type[OfflinePreLearner]
-) -> InputSource:
+def _resolve_reader(pipeline: PipelineSpec, source: InputSource, field: str) -> InputSource:
     """Return the input, with format RayData if a class of the user's reads the files or maps rows of any format.
 
     Args:
         pipeline: section of the training.
         source: an input of the training.
         field: path of the input, for messages.
-        pre_learner_class: class that `pipeline` names.
 
     Raises:
         SpecError: the user's class would make `columns` or `filter` of the input ineffective.
     """
     if has_own_reader(pipeline):
         return _read_with_ray(source, str(pipeline.offline_data), field)
-    if _is_mapped(source) or source.format == "RayData" or not pre_learner_class.maps_any_rows():
+    if _is_mapped(source) or source.format == "RayData" or not maps_any_rows(pipeline):
         return source
-    suffix = PurePosixPath(source.path or "").suffix
-    traits = format_traits().get(source.format)
-    method = (
-        traits.ray_methods[0]
-        if traits and traits.ray_methods
-        else _READ_METHODS_BY_SUFFIX.get(suffix, "read_parquet")
-    )
-    return _read_with_ray(source, method, field)
+    return _read_with_ray(source, read_method(source), field)
 
 
 def _is_mapped(source: InputSource) -> bool:
     """Return True if the format has no timesteps: a class of the user's maps its rows to episodes."""
     return source.format != AUTO and not format_traits()[source.format].has_timesteps
-
-
-def training_options(resource: OfflineTraining, source: InputSource, file_format: str) -> dict[str, Any]:
-    """Return the content of a `TrainingConfig` as JSON, for a class of the user's that reads or maps rows.
-
-    Args:
-        resource: the training.
-        source: an input of the training; its format is RayData if the user's class reads the files.
-        file_format: format of the input in the resource.
-    """
-    spec = resource.spec
-    spaces: list[dict[str, Any] | None]
-    if spec.environment is not None:
-        env_spaces = environment_spaces(spec.environment)
-        spaces = [space_to_json(env_spaces.observation), space_to_json(env_spaces.action)]
-    else:
-        space_specs = (spec.observation_space, spec.action_space)
-        spaces = [
-            None if space is None else space.model_dump(mode="json", by_alias=True, exclude_none=True)
-            for space in space_specs
-        ]
-    return {
-        "options": {
-            **make_algorithm(resource).options.model_dump(mode="json"),
-            **_data_options(spec.pipeline, source, file_format),
-            "seed": spec.seed,
-            "env": None if spec.environment is None else spec.environment.id,
-            "env_config": {} if spec.environment is None else dict(spec.environment.kwargs),
-            "is_multi_agent": False,
-            "policies_to_train": None,
-            "num_learners": spec.learners.replicas,
-        },
-        "connectors": [connector.model_dump() for connector in spec.pipeline.connectors],
-        "model": spec.model.model_dump(mode="json", by_alias=True, context=IN_PYTHON),
-        "environment": (spec.environment or EnvironmentSpec(id="none")).model_dump(
-            mode="json", by_alias=True
-        ),
-        "observationSpace": spaces[0],
-        "actionSpace": spaces[1],
-        "seed": spec.seed,
-    }
-
-
-def _data_options(pipeline: PipelineSpec, source: InputSource, file_format: str) -> dict[str, Any]:
-    options = dict(source.read_options)
-    method, batch_size = options.pop("method", None), options.pop("batch_size", None)
-    return {
-        "input_": source.path,
-        "input_read_method": method,
-        "input_read_method_kwargs": options,
-        "input_read_episodes": False,
-        "input_read_sample_batches": file_format == "SampleBatch",
-        "input_read_schema": dict(source.schema_map),
-        "input_read_batch_size": batch_size,
-        "input_compress_columns": source.compress_columns,
-        "ignore_final_observation": source.ignore_final_observation,
-        "prelearner_class": pipeline.pre_learner,
-        "prelearner_kwargs": dict(pipeline.pre_learner_kwargs),
-        "map_batches_kwargs": {},
-        "iter_batches_kwargs": {},
-        "dataset_num_iters_per_learner": pipeline.dataset_num_iters_per_learner,
-        "materialize_data": False,
-        "materialize_mapped_data": False,
-    }
 
 
 def _read_with_ray(source: InputSource, method: str, field: str) -> InputSource:
@@ -348,5 +272,5 @@ def _read_with_ray(source: InputSource, method: str, field: str) -> InputSource:
                 "the field, and select in the class.",
                 field=f"{field}.{name}",
             )
-    options = {"method": method, **source.read_options}
+    options = {**source.read_options, "method": method}
     return source.model_copy(update={"format": "RayData", "read_options": options})

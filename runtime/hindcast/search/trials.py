@@ -14,7 +14,7 @@ from hindcast.api.evaluation import EstimateName, EvaluationSpec, OfflineEvaluat
 from hindcast.api.training import StopSpec
 from hindcast.errors import Problem, SpecError
 from hindcast.evaluate.offline import OfflineOptions
-from hindcast.run.training.offline_trainer import make_algorithm
+from hindcast.run.training.algorithm import make_algorithm
 from hindcast.search.space import SearchSpace, Setting, choose_settings, setting_text
 
 LOSS_METRIC: Final = "validationLoss"

@@ -29,7 +29,7 @@ from hindcast.storage.location import Location
 PARTITION_BYTES: Final = 32 << 20
 
 Progress = Callable[[int, int], None]
-"""Called with the number of partitions made (and of parts read, if rows are grouped in one process) and the total."""
+"""Called with the amount of work done and the total: parts read and partitions made, on Ray only partitions."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,7 @@ class Job:
             episode seem to be adjacent. Otherwise rows are grouped by their episode's id.
         open_parts: index of a part -> iterator over all its chunks, for a part that this process has begun to read;
             `read` continues with the iterator, and removes it.
+        on_read: called with the index of a part before it is read; None on Ray, since tasks have other processes.
     """
 
     folder: Location
@@ -82,6 +83,7 @@ class Job:
     spec: DataSpec
     is_in_order: bool
     open_parts: dict[int, Iterator[Rows | Block]] = field(default_factory=dict)
+    on_read: Callable[[int], None] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -112,6 +114,8 @@ class Job:
         Raises:
             DataError: data are damaged, only some files have episode ids, or the rules refuse an unfinished episode.
         """
+        if self.on_read is not None:
+            self.on_read(part_index)
         for chunk in self.open_parts.pop(part_index, None) or self.parts[part_index].read():
             if isinstance(chunk, Block):
                 if chunk.num_episodes:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -40,7 +41,8 @@ from hindcast.episodes.block import Block
 from hindcast.errors import DataError, OutputConflict
 from hindcast.formats.dataset_folder.folder_owner import describe_unfinished
 from hindcast.formats.dataset_folder.manifest import FOLDER
-from hindcast.formats.format import NoRowsError, Piece
+from hindcast.formats.format import Format, NoRowsError, Piece, ReadOptions
+from hindcast.formats.media.mapping import map_to_episodes
 from hindcast.formats.parquet.opening import UnknownLayoutError
 from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.read_options import check_options
@@ -187,13 +189,17 @@ def open_reading(
     """
     preparer = Preparer(reading, hooks, ray_options or {})
     prepared_folder = (cache_folder() if cache is None else resolve(cache)).child("prepared")
-    if reading.format not in ("Auto", "Parquet") or reading.options.schema:
+    if (reading.format not in ("Auto", "Parquet") or reading.options.schema) and not reading.maps_episodes:
         return _open_foreign(preparer, prepared_folder, None, verify)
     name = ", ".join(map(str, reading.locations))
     try:
         files = finder(reading.locations, verify)
     except UnknownLayoutError as error:
-        return _open_foreign(preparer, prepared_folder, error, verify)
+        return _open_foreign(preparer, prepared_folder, None if reading.maps_episodes else error, verify)
+    if reading.maps_episodes:
+        return _open_mapped_episodes(
+            preparer, prepared_folder, make_dataset(files.indexed_files, name), verify
+        )
     columns = reading.options.columns if reading.can_open_directly else None
     dataset = make_dataset(project_columns(files.indexed_files, columns), name)
     check_options("Parquet", reading.options.options, ())  # complete episodes have no read options
@@ -210,17 +216,35 @@ def open_reading(
     return prepared_data._replace(notes=(*prepared_data.notes, *notes))
 
 
-def _make_dataset_source(dataset: Dataset, reading: Reading) -> PreparationSource:
+def _open_mapped_episodes(
+    preparer: Preparer, prepared_folder: Location, dataset: Dataset, verify: bool
+) -> OpenedData:
+    """Prepare the episodes that the user's class makes of complete episodes, and open the result."""
+    folder = prepared_folder.child(preparation_digest([dataset.digest], preparer.reading))
+    return _open_prepared(
+        folder, lambda: _make_dataset_source(dataset, preparer.reading, _map_episodes), preparer, verify
+    )
+
+
+def _read_episodes(dataset: Dataset, unit: Unit, _: ReadOptions) -> list[Block]:
+    return [dataset.read(unit)]
+
+
+def _map_episodes(dataset: Dataset, unit: Unit, options: ReadOptions) -> list[Block]:
+    return map_to_episodes(dataset.read(unit), options, f"{unit.parts[0].path}, unit {unit.id}")
+
+
+def _make_dataset_source(
+    dataset: Dataset,
+    reading: Reading,
+    read: Callable[[Dataset, Unit, ReadOptions], list[Block]] = _read_episodes,
+) -> PreparationSource:
     """Make the source of complete episodes that must be prepared: each unit of the dataset is a part."""
     parts = [
-        Part(unit.parts[0].path, unit.nbytes, reading.options, partial(_read_episodes, dataset, unit))
+        Part(unit.parts[0].path, unit.nbytes, reading.options, partial(read, dataset, unit, reading.options))
         for unit in dataset.units
     ]
     return PreparationSource(parts, replace(dataset.spec, leaves={}), dataset.notes)
-
-
-def _read_episodes(dataset: Dataset, unit: Unit) -> list[Block]:
-    return [dataset.read(unit)]
 
 
 def _open_foreign(
@@ -278,9 +302,9 @@ def _make_foreign_source(
     pieces = [listing for listing in listings if not isinstance(listing, NoRowsError)]
     specs = map_in_threads(lambda file: file.format.describe(file.location), recognised_files)
     parts = [
-        Part(str(piece.location), piece.nbytes, file.options, partial(file.format.read, piece, file.options))
-        for file, file_pieces in zip(recognised_files, pieces, strict=True)
-        for piece in file_pieces
+        Part(str(piece.location), piece.nbytes, options, partial(data_format.read, piece, options))
+        for data_format, options, format_pieces in _join_pieces(recognised_files, pieces)
+        for piece in format_pieces
     ]
     notes = dict.fromkeys(
         note for file in recognised_files for note in file.format.list_notes(file.location, file.options)
@@ -291,6 +315,18 @@ def _make_foreign_source(
     if empty_locations:
         notes[make_skipped_note(empty_locations, "without rows")] = None
     return PreparationSource(parts, spec, (*_make_notes(recognised_files, unknown_files, non_data), *notes))
+
+
+def _join_pieces(
+    files: Sequence[RecognisedFile], pieces: Sequence[Sequence[Piece]]
+) -> Iterator[tuple[Format, ReadOptions, Sequence[Piece]]]:
+    """Yield the format, options and pieces of each file, or of adjacent files whose pieces are read at once."""
+    pairs = zip(files, pieces, strict=True)
+    for _, group in groupby(pairs, key=lambda pair: (pair[0].format, pair[0].options.keys)):
+        group_pairs = list(group)
+        data_format, options = group_pairs[0][0].format, group_pairs[0][0].options
+        all_pieces = [piece for _, file_pieces in group_pairs for piece in file_pieces]
+        yield data_format, options, data_format.join_pieces(all_pieces, options)
 
 
 def _list_pieces(file: RecognisedFile) -> list[Piece] | NoRowsError:

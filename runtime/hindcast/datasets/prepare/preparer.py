@@ -150,7 +150,7 @@ def prepare_in_process(job: Job, progress: Progress) -> None:
 
     Args:
         job: the preparation.
-        progress: called after each partition, and if rows are grouped by id, before each part is read.
+        progress: called before each part is read and after each partition.
 
     Raises:
         DataError: rows do not form complete episodes under the rules.
@@ -159,12 +159,13 @@ def prepare_in_process(job: Job, progress: Progress) -> None:
     missing = find_missing_partitions(job)
     if not missing:
         return
-    if job.is_in_order:
-        progress(0, len(missing))
-        for num_done, _ in enumerate(make_ordered_partitions(job, missing), 1):
-            progress(num_done, len(missing))
-        return
     total = len(job.parts) + len(missing)
+    if job.is_in_order:
+        num_made = 0
+        job = replace(job, on_read=lambda part_index: progress(part_index + num_made, total))
+        for num_made, _ in enumerate(make_ordered_partitions(job, missing), 1):
+            progress(job.bounds[missing[num_made - 1] + 1] + num_made, total)
+        return
     contents: dict[int, list[Steps | Block]] = {number: [] for number in missing}
     for part_index in range(len(job.parts)):
         progress(part_index, total)

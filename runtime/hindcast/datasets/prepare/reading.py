@@ -82,3 +82,12 @@ class Reading:
             and not self.options.schema
             and self.prepare.unfinished == "Keep"
         )
+
+    @property
+    def maps_episodes(self) -> bool:
+        """True if the user's class maps complete episodes, should the paths hold any: it maps rows of Parquet."""
+        return (
+            self.format == "RayData"
+            and self.options.mapper is not None
+            and self.options.options.get("method") == "read_parquet"
+        )

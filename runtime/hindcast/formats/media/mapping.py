@@ -48,11 +48,13 @@ def mapper_digest(options: ReadOptions) -> str | None:
     return None if options.mapper is None else source_digest(import_object(options.mapper, _FIELD))
 
 
-def map_to_episodes(rows: Mapping[str, NDArray[Any]], options: ReadOptions, source: str) -> list[Block]:
+def map_to_episodes(
+    rows: Mapping[str, NDArray[Any]] | Block, options: ReadOptions, source: str
+) -> list[Block]:
     """Convert rows to episodes with the user's class.
 
     Args:
-        rows: column -> `[R, …]`, as `OfflinePreLearner.map_rows` describes.
+        rows: column -> `[R, …]`, as `OfflinePreLearner.map_rows` describes; or complete episodes.
         options: options that name the class.
         source: where the rows come from, for messages.
 
@@ -63,9 +65,7 @@ def map_to_episodes(rows: Mapping[str, NDArray[Any]], options: ReadOptions, sour
         UserCodeError: the class raised, or did not return episodes.
     """
     mapper = import_object(str(options.mapper), _FIELD)
-    block: Block | None = mapper.make_episodes(
-        dict(rows), options.mapper_kwargs, options.mapper_training, source
-    )
+    block: Block | None = mapper.make_episodes(rows, options.mapper_kwargs, options.mapper_training, source)
     return [] if block is None else [block]
 
 

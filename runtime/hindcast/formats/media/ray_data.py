@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import io
+import json
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Final, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
+import pyarrow.json
 
 from hindcast.api.sentences import nearest
 from hindcast.episodes.block import Block
-from hindcast.errors import SpecError
+from hindcast.episodes.columns import Columns
+from hindcast.errors import DataError, SpecError
+from hindcast.formats.columns.packed_cells import PREFIX, unpack_cells
 from hindcast.formats.format import FileGroup, Format, Piece, ReadOptions, is_hidden
 from hindcast.formats.media.files import group_by_folder
 from hindcast.formats.media.mapping import map_to_episodes, object_array
+from hindcast.formats.parquet.opening import open_parquet
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.decoding import TableContext, decode_rows
 from hindcast.formats.tables.naming import plan_columns
+from hindcast.formatting import natural_sort_key
 from hindcast.ray_session import ray_connection
 from hindcast.storage.location import Entry, Location
 from hindcast.user_code import calling, import_object
@@ -29,6 +37,13 @@ from hindcast.user_code import calling, import_object
 METHOD_OPTION: Final = "method"
 _BATCH_SIZE_OPTION: Final = "batch_size"
 _METHOD_FIELD: Final = f"readOptions.{METHOD_OPTION}"
+_DIRECT_SUFFIXES: Final = {
+    "read_parquet": (".parquet",),
+    "read_json": (".json", ".jsonl"),
+    "read_csv": (".csv",),
+}
+"""Method of Ray Data -> suffixes of the files that are read without Ray."""
+_COMPRESSED_SUFFIXES: Final = (".gz", ".br", ".zst", ".lz4", ".bz2", ".snappy")
 _DEFAULT_BATCH_ROWS: Final = 1024
 
 
@@ -50,30 +65,50 @@ class RayData(Format):
         return group_by_folder(entries, ("",))
 
     def list_pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
-        """See `Format.list_pieces`: the whole location is one piece.
+        """See `Format.list_pieces`: each file that is read without Ray is a piece; else the whole location is one.
 
         Raises:
             SpecError: the method does not exist, or it is `read_parquet` and the folder has no Parquet files.
         """
         _resolve_read_method(options)
-        if location.is_folder():
-            files = list(location.files(recursive=True))
-            _require_parquet_files(location, files, options)
-            return [Piece(location, sum(entry.size for entry in files))]
-        return [Piece(location, location.info().size or 0)]
+        if not location.is_folder():
+            return [Piece(location, location.info().size or 0)]
+        files = list(location.files(recursive=True))
+        _require_parquet_files(location, files, options)
+        if _is_read_directly(options, [entry.relative_path for entry in files]):
+            return [
+                Piece(entry.location, entry.size)
+                for entry in sorted(files, key=lambda entry: natural_sort_key(entry.relative_path))
+                if _is_data_file(entry.relative_path, options)
+            ]
+        return [Piece(location, sum(entry.size for entry in files))]
+
+    def join_pieces(self, pieces: Sequence[Piece], options: ReadOptions) -> list[Piece]:
+        """See `Format.join_pieces`: the paths of a method of Ray Data become one dataset."""
+        paths = [piece.location.path for piece in pieces]
+        is_named_method = ":" not in options.options[METHOD_OPTION]
+        if len(pieces) < 2 or not is_named_method or _is_read_directly(options, paths):
+            return list(pieces)
+        locations = tuple(piece.location for piece in pieces)
+        return [Piece(locations[0], sum(piece.nbytes for piece in pieces), locations)]
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows | Block]:
         """See `Format.read`: the episodes that the user's class returns for each batch of rows, or else the rows.
+
+        A batch for a class ends with an episode: adjacent rows with one `eps_id` are in one batch.
 
         Raises:
             UserCodeError: the function or the class raised.
             DataError: a cell cannot be read.
         """
         first_row, path = 0, str(piece.location)
-        for index, batch in enumerate(_read_batches(piece.location, options)):
-            if options.mapper is not None:
+        batches = _read_batches(piece, options)
+        if options.mapper is not None:
+            id_column = options.schema.get(Columns.EPS_ID, Columns.EPS_ID)
+            for index, batch in enumerate(_join_episodes(batches, str(id_column))):
                 yield from map_to_episodes(batch, options, f"{path}, batch {index}")
-                continue
+            return
+        for batch in batches:
             rows = _decode_batch(batch, first_row, path, options)
             first_row += len(next(iter(batch.values())))
             if rows is not None:
@@ -97,20 +132,114 @@ def _require_parquet_files(folder: Location, files: Sequence[Entry], options: Re
         )
 
 
-def _read_batches(location: Location, options: ReadOptions) -> Iterator[dict[str, Any]]:
+def _read_batches(piece: Piece, options: ReadOptions) -> Iterator[dict[str, Any]]:
     """Yield batches: column -> `[rows, …]`."""
     read_options = dict(options.options)
-    batch_size = read_options.pop(_BATCH_SIZE_OPTION, _DEFAULT_BATCH_ROWS)
-    read_options.pop(METHOD_OPTION)
+    batch_size = read_options.pop(_BATCH_SIZE_OPTION, None) or _DEFAULT_BATCH_ROWS
+    name = read_options.pop(METHOD_OPTION)
     method = _resolve_read_method(options)
-    path = location.path if location.is_local else location.uri
+    locations = [piece.location] if piece.extent is None else piece.extent
+    if _is_read_directly(options, [location.path for location in locations]):
+        for table in _read_tables(piece.location, name, batch_size):
+            for start in range(0, len(table), batch_size):
+                yield _to_columns(table.slice(start, batch_size))
+        return
+    paths = [location.path if location.is_local else location.uri for location in locations]
     with ray_connection(num_cpus=len(os.sched_getaffinity(0))):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # Ray Data warns about its own code
             _configure_ray_data()
-        with calling(repr(options.options[METHOD_OPTION]), method, _METHOD_FIELD):
-            data = method(path, **read_options)
+        with calling(repr(name), method, _METHOD_FIELD):
+            data = method(paths[0] if piece.extent is None else paths, **read_options)
         yield from _iter_batches(data, batch_size)
+
+
+def _is_read_directly(options: ReadOptions, paths: Sequence[str]) -> bool:
+    """Return True if files are read without Ray, whose start takes seconds, into the columns that Ray would return.
+
+    Ray reads the files if there are further options, compressed files, or columns in the names of folders (`day=3`).
+    """
+    suffixes = _DIRECT_SUFFIXES.get(options.options[METHOD_OPTION], ())
+    if options.options.keys() - {METHOD_OPTION, _BATCH_SIZE_OPTION}:
+        return False
+    needs_ray = any(path.lower().endswith(_COMPRESSED_SUFFIXES) or "=" in path for path in paths)
+    return not needs_ray and any(path.lower().endswith(suffixes) for path in paths)
+
+
+def _is_data_file(relative_path: str, options: ReadOptions) -> bool:
+    suffixes = _DIRECT_SUFFIXES[options.options[METHOD_OPTION]]
+    return relative_path.lower().endswith(suffixes) and not is_hidden(relative_path)
+
+
+def _read_tables(location: Location, method: str, batch_size: int) -> Iterator[pa.Table]:
+    """Yield the tables of a file; JSON is one object on each line, or a list of objects."""
+    if method == "read_parquet":
+        with open_parquet(location) as file:
+            for batch in file.iter_batches(batch_size=batch_size):
+                yield pa.Table.from_batches([batch])
+        return
+    data = location.read_bytes()
+    try:
+        if method == "read_csv":
+            yield pyarrow.csv.read_csv(io.BytesIO(data))
+        elif data.lstrip()[:1] == b"[":
+            yield pa.Table.from_pylist(json.loads(data))
+        else:
+            # A block must hold the longest line.
+            read_options = pyarrow.json.ReadOptions(block_size=max(len(data), 1), use_threads=False)
+            yield pyarrow.json.read_json(io.BytesIO(data), read_options=read_options)
+    except (pa.ArrowInvalid, ValueError) as error:
+        raise DataError(f"cannot be read by {method}: {error}", path=str(location)) from error
+
+
+def _to_columns(table: pa.Table) -> dict[str, Any]:
+    """Return a table's columns as Ray Data does: lists as an object array of arrays, tensors as one array."""
+    if any(isinstance(column_type, pa.BaseExtensionType) for column_type in table.schema.types):
+        from ray.data.block import BlockAccessor
+
+        return dict(BlockAccessor.for_block(table).to_batch_format("numpy"))
+    return {name: table[name].to_numpy() for name in table.column_names}
+
+
+def _join_episodes(batches: Iterable[dict[str, Any]], id_column: str) -> Iterator[dict[str, Any]]:
+    """Yield the batches; rows of an episode that the next batch continues are moved to the next batch."""
+    pending: dict[str, Any] = {}
+    for batch in batches:
+        if id_column not in batch:
+            yield batch
+            continue
+        if not pending:
+            pending = batch
+            continue
+        next_id = _id_of_row(batch[id_column][0])
+        num_rows = len(pending[id_column])
+        while num_rows and _id_of_row(pending[id_column][num_rows - 1]) == next_id:
+            num_rows -= 1
+        moved_rows = {name: column[num_rows:] for name, column in pending.items()}
+        if num_rows:
+            yield {name: column[:num_rows] for name, column in pending.items()}
+        pending = _concatenate(moved_rows, batch) if len(moved_rows[id_column]) else batch
+    if pending:
+        yield pending
+
+
+def _id_of_row(cell: Any) -> Any:
+    """Return the episode's id in a cell; a cell of a SampleBatch holds the ids of all its timesteps, perhaps packed."""
+    if isinstance(cell, str) and cell.startswith(PREFIX):
+        cell = unpack_cells([cell])[0]
+    return cell[0] if isinstance(cell, np.ndarray | list) and len(cell) else cell
+
+
+def _concatenate(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Concatenate batches of rows; columns that only one of them has are left out."""
+    columns = {}
+    for name in first.keys() & second.keys():
+        pair = [np.asarray(batch[name]) for batch in (first, second)]
+        is_uniform = len({(column.dtype, column.shape[1:]) for column in pair}) == 1
+        columns[name] = (
+            np.concatenate(pair) if is_uniform else object_array([row for column in pair for row in column])
+        )
+    return columns
 
 
 def _configure_ray_data() -> None:

@@ -434,6 +434,8 @@ CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "materialize_data": _to_residency,
     "materialize_mapped_data": _to_residency,
     "prelearner_class": partial(to_import_path, "prelearner_class"),
+    "prelearner_buffer_class": partial(to_import_path, "prelearner_buffer_class"),
+    "prelearner_buffer_kwargs": lambda value: value or None,
     "prelearner_use_recorded_module_states": lambda value: "recorded" if value else "zero",
     "offline_data_class": partial(to_import_path, "offline_data_class"),
     "output_write_episodes": lambda value: "Episodes" if value else "Columns",

@@ -21,7 +21,7 @@ from hindcast.errors import SpecError
 from hindcast.metrics_logger import MetricsLogger
 from hindcast.pipeline.connector_factory import FIELD, construct_connector, parameters_of
 from hindcast.pipeline.connectors import AddColumns, BatchConnector, BlockConnector, ConnectorContext, Context
-from hindcast.pipeline.contracts import check_episodes, check_repeatable
+from hindcast.pipeline.contracts import check_episodes
 from hindcast.rllib.connectors.connector_v2 import ConnectorV2, LearnerConnectorPipeline
 from hindcast.rllib.connectors.library import (
     LIBRARY_CONNECTORS,
@@ -88,7 +88,6 @@ class EpisodeConnector(BlockConnector):
         self._pipeline = LearnerConnectorPipeline(*self._spaces, connectors=connectors)
         self._module = None if context.module is None else MultiRLModule(frozen_copy(context.module))
         self._needs_next_obs = context.needs_next_obs
-        self._is_checked = False
         self.stochastic = any(bool(getattr(connector, "stochastic", False)) for connector in connectors)
         self.columns = tuple(name for connector in connectors for name in getattr(connector, "columns", ()))
         self.adds_undeclared_columns = not self.columns
@@ -104,10 +103,14 @@ class EpisodeConnector(BlockConnector):
         return type(self.connectors[0]).__call__
 
     def __call__(self, block: Block, context: Context) -> Block:
-        if len(self.connectors) > 1 and not self._is_checked:
-            self._is_checked = True
-            self._check_each(block, context)
-        return self._run(self._pipeline, block, context)
+        try:
+            result = self._run(self._pipeline, block, context)
+            check_episodes(result, block.length)
+        except (Misuse, ValueError):
+            if len(self.connectors) > 1:
+                self._raise_first_error(block, context)
+            raise
+        return result
 
     def _run(self, pipeline: LearnerConnectorPipeline, block: Block, context: Context) -> Block:
         episodes = block_to_episodes(block, *self._spaces)
@@ -123,19 +126,16 @@ class EpisodeConnector(BlockConnector):
             )
         return with_batch(episodes_to_block(episodes), batch, needs_next_obs=self._needs_next_obs)
 
-    def _check_each(self, block: Block, context: Context) -> None:
+    def _raise_first_error(self, block: Block, context: Context) -> None:
         """Raise the error of the first connector that breaks a rule, by running it with all connectors before it.
 
-        The checks of the pipeline see the connectors as one, and could not name it.
+        The checks of the pipeline see the connectors as one, and cannot name it.
         """
         for num_connectors, connector in enumerate(self.connectors, 1):
             pipeline = LearnerConnectorPipeline(*self._spaces, connectors=self.connectors[:num_connectors])
             try:
-                first_block, second_block = (
-                    self._run(pipeline, block, replace(context, metrics=MetricsLogger())) for _ in range(2)
-                )
-                check_episodes(second_block, block.length)
-                check_repeatable(first_block.columns, second_block.columns)
+                result = self._run(pipeline, block, replace(context, metrics=MetricsLogger()))
+                check_episodes(result, block.length)
             except (Misuse, ValueError) as error:
                 raise_user_code_error(
                     error, f"connector {type(connector).__name__}", type(connector).__call__

@@ -7,13 +7,12 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
-from hindcast.algorithms import build, resolve
 from hindcast.api import OfflineTraining, spec_hash
-from hindcast.api.options import is_custom, options_field
+from hindcast.api.options import options_field
 from hindcast.api.training import OfflineTrainingSpec, StopSpec
 from hindcast.errors import Problem, SpecError, parse_path
 from hindcast.formatting import integer, plural, significant, size
-from hindcast.learn.algorithm import Algorithm, needs_for, window_targets
+from hindcast.learn.algorithm import needs_for, window_targets
 from hindcast.learn.compiling import compile_losses
 from hindcast.learn.group import Group
 from hindcast.pipeline.offline_data import OfflineData, Source, offline_data_class
@@ -27,7 +26,9 @@ from hindcast.run.evaluation.held_out_evaluation import (
 )
 from hindcast.run.placement import LOCAL, Placement, choose_learner_device
 from hindcast.run.spaces import determine_spaces
+from hindcast.run.training.algorithm import make_algorithm
 from hindcast.run.training.live_source import make_live_source
+from hindcast.run.training.options_document import training_options
 from hindcast.run.training.trainer import Networks, Trainer, build_networks, notes_on_policy
 from hindcast.run.training.warm_start import warm_start
 from hindcast.user_code import calling
@@ -117,6 +118,8 @@ def make_offline_trainer(
         live_sources=live_sources,
         module=policy.module,
     )
+    if spec.input:
+        data.open_reader(lambda: training_options(resource, spec.input[0]))
     if device.type == "cpu" and not live_sources:
         _refuse_batch_beyond_memory(spec, data, group.shard.size)
     batch_notes += _batch_size_notes(spec, data, needs.timesteps_per_item)
@@ -154,32 +157,6 @@ def make_offline_trainer(
         # A pre-learner of the user's may turn anything into episodes.
         training_data=[source.dataset for source in sources] if spec.pipeline.pre_learner is None else (),
     )
-
-
-def make_algorithm(resource: OfflineTraining) -> Algorithm:
-    """Build the resource's algorithm with its options.
-
-    Raises:
-        SpecError: there is no such algorithm, an option is invalid, the algorithm does not train offline, or the
-            resource has a sampler and the algorithm cannot learn from live samples.
-    """
-    spec = resource.spec
-    algorithm_class = resolve(spec.algorithm)
-    if "OfflineTraining" not in algorithm_class.kinds:
-        raise SpecError(
-            f"{spec.algorithm} learns in an environment, not from recorded data.",
-            field="spec.algorithm",
-        )
-    if spec.sampler is not None and not algorithm_class.can_train_online:
-        raise SpecError(
-            f"has a sampler, but {spec.algorithm} learns from recorded data only: remove the sampler. If "
-            "the losses of the class are valid for actions of any policy, and its own policy explores, set "
-            "can_train_online = True in the class.",
-            field="spec.input",
-        )
-    if is_custom(spec.algorithm):
-        return build(spec.algorithm, spec.custom_config or {}, field="spec.customConfig")
-    return build(spec.algorithm, spec.config, field="spec.config")
 
 
 def _shard_notes(

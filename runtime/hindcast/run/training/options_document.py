@@ -1,0 +1,96 @@
+"""The options of a training as JSON, from which classes in RLlib's form get a `TrainingConfig`."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from hindcast.api import EnvironmentSpec, OfflineTraining
+from hindcast.api.formats import format_traits
+from hindcast.api.input import InputSource
+from hindcast.api.spelling import IN_PYTHON
+from hindcast.episodes.spaces import space_to_json
+from hindcast.pipeline.offline_data import has_own_reader
+from hindcast.pipeline.prelearner import maps_any_rows
+from hindcast.record.environments import environment_spaces
+from hindcast.run.training.algorithm import make_algorithm
+
+_READ_METHODS_BY_SUFFIX: Final = {
+    ".json": "read_json",
+    ".jsonl": "read_json",
+    ".csv": "read_csv",
+    ".txt": "read_text",
+}
+"""File suffix -> method of Ray Data, for formats that do not determine one."""
+
+
+def read_method(source: InputSource) -> str:
+    """Return the method of Ray Data that reads an input's files."""
+    traits = format_traits().get(source.format)
+    if (method := source.read_options.get("method")) is not None:
+        return str(method)
+    if traits and traits.ray_methods:
+        return traits.ray_methods[0]
+    return _READ_METHODS_BY_SUFFIX.get(PurePosixPath(source.path or "").suffix, "read_parquet")
+
+
+def training_options(resource: OfflineTraining, source: InputSource) -> dict[str, Any]:
+    """Return the content of a `TrainingConfig` as JSON; empty unless a class of the user's reads it."""
+    spec = resource.spec
+    if not (maps_any_rows(spec.pipeline) or has_own_reader(spec.pipeline)):
+        return {}
+    spaces: list[dict[str, Any] | None]
+    if spec.environment is not None:
+        env_spaces = environment_spaces(spec.environment)
+        spaces = [space_to_json(env_spaces.observation), space_to_json(env_spaces.action)]
+    else:
+        space_specs = (spec.observation_space, spec.action_space)
+        spaces = [
+            None if space is None else space.model_dump(mode="json", by_alias=True, exclude_none=True)
+            for space in space_specs
+        ]
+    return {
+        "options": {
+            **make_algorithm(resource).options.model_dump(mode="json"),
+            **_data_options(resource, source),
+            "seed": spec.seed,
+            "env": None if spec.environment is None else spec.environment.id,
+            "env_config": {} if spec.environment is None else dict(spec.environment.kwargs),
+            "is_multi_agent": False,
+            "policies_to_train": None,
+            "num_learners": spec.learners.replicas,
+        },
+        "connectors": [connector.model_dump() for connector in spec.pipeline.connectors],
+        "model": spec.model.model_dump(mode="json", by_alias=True, context=IN_PYTHON),
+        "environment": (spec.environment or EnvironmentSpec(id="none")).model_dump(
+            mode="json", by_alias=True
+        ),
+        "observationSpace": spaces[0],
+        "actionSpace": spaces[1],
+        "seed": spec.seed,
+    }
+
+
+def _data_options(resource: OfflineTraining, source: InputSource) -> dict[str, Any]:
+    options = {name: value for name, value in source.read_options.items() if name != "method"}
+    batch_size, buffer = options.pop("batch_size", None), resource.spec.pipeline.pre_learner_buffer
+    return {
+        "input_": source.path,
+        "input_read_method": read_method(source),
+        "input_read_method_kwargs": options,
+        "input_read_episodes": False,
+        "input_read_sample_batches": source.format == "SampleBatch",
+        "input_read_schema": dict(source.schema_map),
+        "input_read_batch_size": batch_size,
+        "input_compress_columns": source.compress_columns,
+        "ignore_final_observation": source.ignore_final_observation,
+        "prelearner_class": resource.spec.pipeline.pre_learner,
+        "prelearner_kwargs": dict(resource.spec.pipeline.pre_learner_kwargs),
+        "prelearner_buffer_class": None if buffer is None else buffer.name,
+        "prelearner_buffer_kwargs": {} if buffer is None else dict(buffer.kwargs),
+        "map_batches_kwargs": {},
+        "iter_batches_kwargs": {},
+        "dataset_num_iters_per_learner": resource.spec.pipeline.dataset_num_iters_per_learner,
+        "materialize_data": False,
+        "materialize_mapped_data": False,
+    }

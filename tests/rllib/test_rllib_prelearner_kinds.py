@@ -1,0 +1,394 @@
+"""Each method of a pre-learner in RLlib's form works on each kind of data, in each way to write the class.
+
+All kinds hold the same episodes, so that a training must read the same transitions.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from hindcast import SCHEMA, DQNConfig, EpisodeReplayBuffer, OfflinePreLearner, SingleAgentEpisode
+from hindcast.datasets.curate.operations import convert_data
+from hindcast.datasets.prepare.reading import Reading
+from hindcast.datasets.target import Target
+from hindcast.errors import UserCodeError
+from hindcast.rllib.builder.config import AlgorithmConfig
+from hindcast.run.execute import FileReferences
+from hindcast.run.inputs import open_inputs, resolve_inputs
+from hindcast.storage.location import resolve
+
+SPACES = (gym.spaces.Box(-99, 99, (2,), np.float32), gym.spaces.Discrete(20))
+THIS_FILE = Path(__file__)
+LENGTHS = (3, 1, 7)
+NUM_STEPS = sum(LENGTHS)
+KINDS: Mapping[str, Mapping[str, Any]] = {
+    "table": {},
+    "recording": {},
+    "messagepack": {},
+    "rllib": {"input_read_episodes": True},
+    "sample_batch": {"input_read_sample_batches": True},
+    "text": {"input_read_method": "read_text"},
+    "images": {"input_read_method": "read_images"},
+}
+"""Kind of data -> its options."""
+
+
+def make_rows() -> dict[str, Any]:
+    """Return three episodes whose steps have their number as action."""
+    rng = np.random.default_rng(0)
+    observations = [rng.normal(size=(length + 1, 2)).astype(np.float32) for length in LENGTHS]
+    last_steps = np.cumsum(LENGTHS) - 1
+    return {
+        "eps_id": np.repeat([f"e{index}" for index in range(3)], LENGTHS).astype(object),
+        "t": np.concatenate([np.arange(length) for length in LENGTHS]),
+        "obs": np.concatenate([values[:-1] for values in observations]),
+        "new_obs": np.concatenate([values[1:] for values in observations]),
+        "actions": np.arange(NUM_STEPS),
+        "rewards": rng.normal(size=NUM_STEPS),
+        "terminateds": np.isin(np.arange(NUM_STEPS), last_steps),
+        "truncateds": np.zeros(NUM_STEPS, np.bool_),
+    }
+
+
+ROWS = make_rows()
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write the episodes as each kind, in a folder of its name."""
+    folder = tmp_path_factory.mktemp("kinds")
+    for kind in KINDS:
+        (folder / kind).mkdir()
+    columns = {name: values.tolist() for name, values in ROWS.items()}
+    pq.write_table(pa.table(columns), folder / "table" / "rows.parquet")
+    table = Reading((str(folder / "table"),))
+    convert_data(table, Target(resolve(folder / "recording"), "Episodes"))
+    convert_data(table, Target(resolve(folder / "messagepack"), "MessagePack"))
+    cells = pq.read_table(next((folder / "messagepack").glob("*.parquet")), columns=["item"])
+    pq.write_table(cells, folder / "rllib" / "episodes.parquet")
+    starts = np.cumsum([0, *LENGTHS])
+    fragments = [(0, 3), (3, 4), (4, 6), (6, 11)]  # the last episode has two fragments
+    assert starts[-1] == fragments[-1][1]
+    with (folder / "sample_batch" / "batches.json").open("w") as file:
+        for start, stop in fragments:
+            batch = {name: values[start:stop] for name, values in columns.items()}
+            file.write(json.dumps({"type": "SampleBatch", **batch}) + "\n")
+    (folder / "text" / "steps.txt").write_text("\n".join(map(str, range(NUM_STEPS))))
+    for step in range(NUM_STEPS):
+        Image.new("L", (2, 2), step).save(folder / "images" / f"{step}.png")
+    return folder
+
+
+def to_rows(batch: Any) -> Any:
+    """Return rows of timesteps: those that text or images name, or the batch itself."""
+    if "text" in batch:
+        return {name: values[[int(text) for text in batch["text"]]] for name, values in ROWS.items()}
+    if "image" in batch:
+        return {name: values[[int(image[0, 0]) for image in batch["image"]]] for name, values in ROWS.items()}
+    return batch
+
+
+def scale_rewards(episodes: list[SingleAgentEpisode], scale: float) -> dict[str, Any]:
+    for episode in episodes:
+        episode.set_rewards(new_data=[scale * float(reward) for reward in episode.get_rewards()])
+    return {"episodes": episodes}
+
+
+class MapsAs260(OfflinePreLearner):
+    """Calls `super()` as in RLlib 2.60."""
+
+    def _map_to_episodes(self, batch, to_numpy=False, scale=1.0, **kwargs):
+        return scale_rewards(super()._map_to_episodes(to_rows(batch), to_numpy)["episodes"], scale)
+
+
+class MapsAs240(OfflinePreLearner):
+    """Calls `super()` with all arguments of RLlib 2.40."""
+
+    def _map_to_episodes(  # noqa: PLR0917
+        self,
+        is_multi_agent,
+        batch,
+        schema=SCHEMA,
+        to_numpy=False,
+        input_compress_columns=None,
+        observation_space=None,
+        action_space=None,
+        scale=1.0,
+    ):
+        assert (observation_space, action_space) == SPACES
+        episodes = super()._map_to_episodes(
+            is_multi_agent,
+            to_rows(batch),
+            schema,
+            to_numpy,
+            input_compress_columns,
+            observation_space=observation_space,
+            action_space=action_space,
+        )
+        return scale_rewards(episodes["episodes"], scale)
+
+
+class MapsAny(OfflinePreLearner):
+    """Passes on any arguments by name."""
+
+    def _map_to_episodes(self, *args, scale=1.0, **kwargs):
+        kwargs["batch"] = to_rows(kwargs["batch"])
+        return scale_rewards(super()._map_to_episodes(*args, **kwargs)["episodes"], scale)
+
+
+class MapsStatically(OfflinePreLearner):
+    """Is static, as on the page, and calls the base class."""
+
+    @staticmethod
+    def _map_to_episodes(is_multi_agent, batch, schema=SCHEMA, to_numpy=False, scale=1.0, **kwargs):
+        episodes = OfflinePreLearner._map_to_episodes(is_multi_agent, to_rows(batch), schema, to_numpy)
+        return scale_rewards(episodes["episodes"], scale)
+
+
+class Calls(OfflinePreLearner):
+    """Changes a module's batch."""
+
+    def __init__(self, config, scale=1.0, **kwargs):
+        super().__init__(config=config, **kwargs)
+        self.scale = scale
+
+    def __call__(self, batch):
+        result = super().__call__(to_rows(batch))
+        return {**result, "default_policy/rewards": result["default_policy/rewards"] * self.scale}
+
+
+class MapsSampleBatches(OfflinePreLearner):
+    def _map_sample_batch_to_episode(self, is_multi_agent, batch, scale=1.0, **kwargs):
+        return scale_rewards(
+            super()._map_sample_batch_to_episode(is_multi_agent, batch, **kwargs)["episodes"], scale
+        )
+
+
+class UnpacksItems(OfflinePreLearner):
+    """Unpacks episodes as RLlib's recorder packs them, as RLlib's own `__call__` does."""
+
+    def __init__(self, config, scale=1.0, **kwargs):
+        super().__init__(config=config, **kwargs)
+        self.scale = scale
+
+    def __call__(self, batch):
+        result = super().__call__({"item": batch["item"]})
+        return {**result, "default_policy/rewards": result["default_policy/rewards"] * self.scale}
+
+
+EPISODE_KINDS = ("recording", "messagepack", "rllib")
+HOOKS: Mapping[type[OfflinePreLearner], tuple[str, ...]] = {
+    MapsAs260: tuple(KINDS),
+    MapsAs240: tuple(KINDS),
+    MapsAny: tuple(KINDS),
+    MapsStatically: tuple(KINDS),
+    Calls: tuple(KINDS),
+    MapsSampleBatches: ("sample_batch",),
+    UnpacksItems: EPISODE_KINDS,
+}
+"""Class -> the kinds of data that it maps."""
+CASES = [(hook, kind) for hook, kinds in HOOKS.items() for kind in kinds]
+
+
+def make_config(data: Path, kind: str, **options: Any) -> AlgorithmConfig:
+    config = DQNConfig().environment(observation_space=SPACES[0], action_space=SPACES[1])
+    config.offline_data(input_=str(data / kind), **KINDS[kind], **options)
+    return config.training(train_batch_size_per_learner=NUM_STEPS)
+
+
+def read_transitions(config: AlgorithmConfig) -> dict[str, Any]:
+    """Return the transitions that the training reads, in the order of their actions."""
+    training = config.plan().training
+    assert training is not None
+    (opened_input,) = open_inputs(training, resolve_inputs(training, FileReferences({})))
+    dataset = opened_input.dataset
+    (block,) = (dataset.read(unit) for unit in dataset.units)
+    order = np.argsort(block.columns["actions"], kind="stable")
+    return {
+        "obs": block.columns["obs"][block.obs_row][order],
+        "new_obs": block.columns["obs"][block.obs_row + 1][order],
+        "actions": block.columns["actions"][order],
+        "rewards": block.columns["rewards"][order],
+        "terminateds": block.step_flags(block.terminated)[order],
+        "lengths": block.length,
+    }
+
+
+def check_transitions(transitions: Mapping[str, Any], cls: type[OfflinePreLearner], scale: float) -> None:
+    has_single_steps = cls in (Calls, UnpacksItems)
+    for name in ("obs", "actions", "terminateds", *([] if has_single_steps else ["new_obs"])):
+        np.testing.assert_allclose(transitions[name], ROWS[name], rtol=1e-6, err_msg=name)
+    np.testing.assert_allclose(transitions["rewards"], scale * ROWS["rewards"], rtol=1e-6)
+    assert sorted(transitions["lengths"]) == ([1] * NUM_STEPS if has_single_steps else sorted(LENGTHS))
+
+
+@pytest.mark.parametrize(("cls", "kind"), CASES, ids=lambda value: getattr(value, "__name__", value))
+def test_method_maps_whole_decoded_episodes_of_any_kind(
+    cls: type[OfflinePreLearner], kind: str, data: Path
+) -> None:
+    config = make_config(data, kind, prelearner_class=cls)
+    check_transitions(read_transitions(config), cls, 1.0)
+    # Other arguments change the result, again in the same process.
+    config.offline_data(prelearner_kwargs={"scale": 3.0})
+    for _ in range(2):
+        check_transitions(read_transitions(config), cls, 3.0)
+
+
+@pytest.mark.parametrize(("cls", "kind"), CASES, ids=lambda value: getattr(value, "__name__", value))
+def test_class_of_a_script_maps_like_one_of_a_module(
+    cls: type[OfflinePreLearner], kind: str, data: Path
+) -> None:
+    script_class = type(cls.__name__, (cls,), {"__module__": "__main__"})
+    # A notebook's cell that runs twice defines another class of the same name.
+    for scale in (2.0, 0.5):
+        config = make_config(
+            data,
+            kind,
+            prelearner_class=script_class,
+            prelearner_kwargs={"scale": scale},
+            input_read_batch_size=2,
+        )
+        check_transitions(read_transitions(config), cls, scale)
+        script_class = type(cls.__name__, (cls,), {"__module__": "__main__"})
+
+
+class CountingBuffer(EpisodeReplayBuffer):
+    calls: list[tuple[str, int]] = []
+
+    def add(self, episodes):
+        self.calls.append(("add", sum(map(len, episodes))))
+        super().add(episodes)
+
+    def sample(self, num_items=None, **kwargs):
+        self.calls.append(("sample", num_items))
+        return super().sample(num_items, **kwargs)
+
+
+class Postprocesses(OfflinePreLearner):
+    def _map_to_episodes(self, batch, **kwargs):
+        return super()._map_to_episodes(to_rows(batch), **kwargs)
+
+    def _postprocess_and_sample(self, episodes):
+        return [
+            episode for episode in super()._postprocess_and_sample(episodes) if episode.get_actions(0) < 5
+        ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_buffer_of_any_class_draws_the_items(kind: str, data: Path) -> None:
+    CountingBuffer.calls.clear()
+    own_class = {"prelearner_class": Postprocesses} if kind in ("text", "images") else {}
+    config = make_config(data, kind, prelearner_buffer_class=CountingBuffer, **own_class)
+    config.training(train_batch_size_per_learner=40)
+    first, second = (read_transitions(config) for _ in range(2))
+    assert CountingBuffer.calls == [("add", NUM_STEPS), ("sample", 40)]
+    if not own_class:
+        assert len(first["actions"]) == 40
+        assert len(set(first["actions"].tolist())) > 5
+    for name, values in first.items():
+        np.testing.assert_array_equal(values, second[name])
+    for name in ("obs", "new_obs", "rewards", "terminateds"):
+        np.testing.assert_allclose(first[name], ROWS[name][first["actions"]], rtol=1e-6, err_msg=name)
+
+
+def test_capacity_of_the_buffer_limits_what_is_drawn(data: Path) -> None:
+    config = make_config(data, "recording", prelearner_buffer_kwargs={"capacity": 7})
+    assert set(read_transitions(config)["actions"].tolist()) <= set(range(4, NUM_STEPS))
+
+
+def test_override_of_sampling_changes_the_items(data: Path) -> None:
+    config = make_config(data, "recording", prelearner_class=Postprocesses)
+    assert set(read_transitions(config)["actions"].tolist()) <= set(range(5))
+
+
+class MapsRandomly(OfflinePreLearner):
+    """As the page's pre-learner of images: random actions of a space, and random rewards."""
+
+    @staticmethod
+    def _map_to_episodes(is_multi_agent, batch, action_space=None, **kwargs):
+        import random
+
+        return {
+            "episodes": [
+                SingleAgentEpisode(
+                    observations=[obs, obs],
+                    actions=[action_space.sample()],
+                    rewards=[random.random() + np.random.normal()],
+                    terminated=True,
+                    len_lookback_buffer=0,
+                )
+                for obs in to_rows(batch)["obs"]
+            ]
+        }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_random_prelearner_repeats_its_episodes_for_a_seed(
+    kind: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = []
+    for index, seed in enumerate((1, 1, 2)):
+        monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / str(index)))  # nothing is prepared yet
+        config = make_config(data, kind, prelearner_class=MapsRandomly).debugging(seed=seed)
+        results.append(read_transitions(config)["rewards"])
+    assert len(set(results[0])) == NUM_STEPS
+    np.testing.assert_array_equal(results[0], results[1])
+    assert not np.array_equal(results[0], results[2])
+
+
+def raise_key_error(self: Any, batch: Any, **kwargs: Any) -> Any:
+    return batch["no_such_column"]
+
+
+def return_none(self: Any, batch: Any, **kwargs: Any) -> Any:
+    return None
+
+
+def return_wide_observations(self: Any, batch: Any, **kwargs: Any) -> Any:
+    episode = SingleAgentEpisode(
+        observations=np.zeros((2, 5), np.float32), actions=[0], rewards=[0.0], len_lookback_buffer=0
+    )
+    return {"episodes": [episode]}
+
+
+def pass_several_agents(self: Any, batch: Any, **kwargs: Any) -> Any:
+    return OfflinePreLearner._map_to_episodes(self, batch=batch, is_multi_agent=True)
+
+
+MISTAKES: list[tuple[str, Callable[..., Any], str]] = [
+    ("_map_to_episodes", raise_key_error, "'no_such_column'"),
+    ("_map_to_episodes", return_none, "returned a NoneType; it must return"),
+    ("_map_to_episodes", return_wide_observations, "returned 'obs' of shape [5]"),
+    ("_map_to_episodes", pass_several_agents, "is_multi_agent is True, but there is only one agent"),
+    ("__call__", lambda self, batch: None, "returned a NoneType; it must return"),
+    ("__call__", lambda self, batch: {"rewards": []}, "it must contain 'default_policy'"),
+    ("_postprocess_and_sample", lambda self, episodes: [1], "has no attribute"),
+    ("_validate_episodes", lambda self, episodes: episodes[0].no_such_thing, "no_such_thing"),
+]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "kind"), list(itertools.product(MISTAKES, ("table", "recording", "rllib")))
+)
+def test_mistake_in_a_method_names_the_users_line(
+    mistake: tuple[str, Callable[..., Any], str], kind: str, data: Path
+) -> None:
+    method, function, expected = mistake
+    cls = type("Broken", (OfflinePreLearner,), {method: function})
+    with pytest.raises(UserCodeError) as error:
+        read_transitions(make_config(data, kind, prelearner_class=cls))
+    message = str(error.value)
+    assert expected in message
+    assert f"{THIS_FILE}:" in message
+    assert "\n" not in message
