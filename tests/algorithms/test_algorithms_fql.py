@@ -269,7 +269,7 @@ def test_evaluation_and_recording_follow_from_the_seed(tmp_path):
 @pytest.mark.parametrize(
     ("model", "sentence"),
     [
-        ({"distribution": "gaussian"}, "'Gaussian', which FQL cannot train: use Auto"),
+        ({"distribution": "gaussian"}, "Gaussian, which FQL cannot train: use Auto"),
         ({"recurrent": "lstm"}, "FQL builds its own kind of policy"),
     ],
 )

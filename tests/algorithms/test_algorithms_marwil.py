@@ -145,7 +145,7 @@ def test_two_learners_share_one_advantage_scale():
             {},
             BOX,
             {"distribution": "deterministic"},
-            "'Deterministic', which MARWIL cannot train: use Auto, ",
+            "Deterministic, which MARWIL cannot train: use Auto, ",
         ),
         ({"bcLogstdCoeff": 0.1}, gym.spaces.Discrete(2), {}, "bcLogstdCoeff applies to Gaussian policies"),
         ({"beta": -1}, BOX, {}, "config.beta is -1, expected at least 0"),

@@ -275,5 +275,5 @@ def make_continuous_rollout(nets):
 def test_deterministic_policy_is_refused():
     algorithm = build("PPO", {})
     model = ModelSpec(distribution="deterministic")
-    with pytest.raises(SpecError, match="'Deterministic', which PPO cannot train: use Auto, "):
+    with pytest.raises(SpecError, match="Deterministic, which PPO cannot train: use Auto, "):
         new_networks(algorithm, ModelInputs(OBS, gym.spaces.Box(-1, 1, (2,), np.float32), model), seed=0)

@@ -14,7 +14,7 @@ from hindcast.api.attempt import AttemptOutcome, Report, ResolvedInput
 from hindcast.api.loading import validate_resource
 from hindcast.api.run_policy import RunPolicy
 from hindcast.api.status import CheckpointStatus, OutputStatus, ProgressStatus
-from hindcast_operator.control.startup import Pulse
+from hindcast_operator.control.startup import AttemptPulse
 from hindcast_operator.decision import (
     Action,
     CreateAttempt,
@@ -105,7 +105,7 @@ class World:
         """Names of all attempts with a RayJob, in the order of creation."""
         self.events: list[Event] = []
         self._uids = count(1)
-        self._pulses: defaultdict[str, Pulse] = defaultdict(Pulse)
+        self._pulses: defaultdict[str, AttemptPulse] = defaultdict(AttemptPulse)
 
     # -- observation and execution of plans ------------------------------------------------------------------
     @property

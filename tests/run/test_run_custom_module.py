@@ -155,8 +155,6 @@ def test_suspicious_module_is_noted_before_training(walks: Path, tmp_path: Path)
         for note in reporter.notes
         if "UnusedLayer.unused_layer" in note and "they are never trained" in note
     ]
-    with pytest.raises(UserCodeError, match=r"CountsSteps\.num_steps \(.*\) changes from call to call"):
-        fit(tmp_path / "other", walks, model={"moduleClass": "module_toys:CountsSteps"})
 
 
 def test_algorithm_that_ignores_module_class_is_refused(walks: Path, tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ class TestData:
         with pytest.raises(DataError) as error:
             run(folder)
         message = message_of(error)
-        assert re.search(rf"{folder}/000000-a-001\.parquet, row 2 \(episode .*\), t = 2: 'obs' has", message)
+        assert re.search(rf"{folder}/000000-a-001\.parquet, row 2 \(episode .*, t 2\): 'obs' has", message)
         assert str(value) in message
         assert "expected a finite number" in message
 
@@ -187,7 +187,7 @@ class TestData:
             run(folder)
         message = message_of(error)
         assert re.search(
-            rf"{folder}/000000-a-000\.parquet, row 0 .*t = 0: 'actions' has 7, expected", message
+            rf"{folder}/000000-a-000\.parquet, row 0 .*t 0\): 'actions' has 7, expected", message
         )
         assert "[0, 2]" in message
 

@@ -71,7 +71,11 @@ def refusal_of_text(tmp_path: Path, old: str, new: str) -> str:
             "recordingRef: {name: expert}",
             ["spec.input[0].recordingRef", "'expert'", "the files define none"],
         ),
-        ("path: data", "sampler: {}", ["training.yaml:9", "spec.input[0].sampler", "does not apply to BC"]),
+        (
+            "path: data",
+            "sampler: {}",
+            ["training.yaml:9", "spec.input has a sampler", "BC cannot learn from"],
+        ),
         ("stop: {iterations: 1}", "stop: {}", ["spec.stop", "at least one of", "episodeReturnMean"]),
         ("metadata: {name: clone}", "metadata: {name: [", ["training.yaml:", "not valid YAML"]),
     ],
@@ -139,7 +143,7 @@ def test_nan_in_observation_names_file_row_and_step(walks: Path, tmp_path: Path)
     text = refusal_of_data(tmp_path, write_block(tmp_path / "bad", block))
     assert "000000-test-000.parquet" in text
     assert "row 7" in text
-    assert "t = 2" in text
+    assert "t 2)" in text
     assert "'obs' has nan" in text
 
 

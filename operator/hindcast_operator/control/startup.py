@@ -28,7 +28,7 @@ _NORMAL_START_SECONDS: Final = 5.0
 
 
 @dataclass
-class Pulse:
+class AttemptPulse:
     """When this operator first saw the latest heartbeat and the latest progress of an attempt.
 
     Both outlive reports that are missing or cannot be read. Before the first heartbeat, an attempt is awaited from the
@@ -87,7 +87,7 @@ class Startup:
     next_events_time: float = 0.0
     has_access: bool = True
     access_read_at: datetime | None = None
-    pulse: Pulse = field(default_factory=Pulse)
+    pulse: AttemptPulse = field(default_factory=AttemptPulse)
     _num_failures: int = 0
     _num_readings: int = 0
 

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from hindcast.api.base import Positive, Record, ShortText
+from hindcast.api.base import Positive, MachineRecord, ShortText
 from hindcast.api.status import CheckpointStatus, OutputStatus, ProgressStatus, Timestamp
 
 RESOURCE_KEY: Final = "resource.yaml"
@@ -61,7 +61,7 @@ class ResolvedInput(OutputStatus):
     """An input from another resource: a recording's dataset, or the path of a training's best checkpoint."""
 
 
-class Attempt(Record):
+class Attempt(MachineRecord):
     """An attempt of a run, and its inputs."""
 
     revision: Positive
@@ -80,7 +80,7 @@ class Attempt(Record):
     """Inputs from the resources that this one refers to, by `Kind/name`."""
 
 
-class AttemptOutcome(Record):
+class AttemptOutcome(MachineRecord):
     """The end of an attempt."""
 
     state: AttemptState | ShortText
@@ -93,7 +93,7 @@ class AttemptOutcome(Record):
     """The pool in which it happened, if known. After an OutOfMemory, raise the memory of this pool."""
 
 
-class Report(Record):
+class Report(MachineRecord):
     """The report of an attempt."""
 
     number: Positive

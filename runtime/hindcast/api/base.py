@@ -126,7 +126,7 @@ class Model(BaseModel):
         return schema
 
 
-class Record(Model):
+class MachineRecord(Model):
     """Base of what the operator and the runtime write for each other: fields of another version are ignored."""
 
     model_config = ConfigDict(extra="ignore")

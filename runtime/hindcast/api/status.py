@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from hindcast.api.base import FreeForm, NonNegative, Positive, Record, ShortText, Text
+from hindcast.api.base import FreeForm, NonNegative, Positive, MachineRecord, ShortText, Text
 from hindcast.api.lists import ListMap
 
 Timestamp = Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-time"})]
@@ -21,7 +21,7 @@ def _drop_non_finite(metrics: Any) -> Any:
     }
 
 
-class Condition(Record):
+class Condition(MachineRecord):
     """A condition, as in Kubernetes."""
 
     type: Annotated[str, Field(min_length=1, max_length=316)]
@@ -38,7 +38,7 @@ class Condition(Record):
     """The generation that the condition describes."""
 
 
-class ProgressStatus(Record):
+class ProgressStatus(MachineRecord):
     """Progress of the run."""
 
     iteration: NonNegative | None = None
@@ -63,7 +63,7 @@ class ProgressStatus(Record):
     """Latest mean episode return, for the printer column."""
 
 
-class OutputStatus(Record):
+class OutputStatus(MachineRecord):
     """The recorded dataset."""
 
     path: Text
@@ -80,7 +80,7 @@ class OutputStatus(Record):
     """Digest of its manifest."""
 
 
-class CheckpointStatus(Record):
+class CheckpointStatus(MachineRecord):
     """The run's checkpoints."""
 
     path: Text
@@ -97,7 +97,7 @@ class CheckpointStatus(Record):
     """Estimated return of the best checkpoint, if an estimate selected it."""
 
 
-class RunStatus(Record):
+class RunStatus(MachineRecord):
     """One attempt."""
 
     revision: NonNegative
@@ -149,7 +149,7 @@ class RunStatus(Record):
     """The reason for the outcome, in a sentence."""
 
 
-class Status(Record):
+class Status(MachineRecord):
     """The observed state."""
 
     observed_generation: int = -1

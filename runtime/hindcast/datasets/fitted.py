@@ -31,13 +31,16 @@ def fit_to_spaces(
 ) -> Dataset:
     """Return the dataset with observations and actions in the form that the spaces require, if no value is lost.
 
-    Leaves that cannot be fitted stay as they are; `check_spec` refuses them. Reading raises a `DataError` that names a
+    Leaves that cannot be fitted stay as they are, and so do leaves that were recorded in a space of another kind, such
+    as Discrete actions for a Box: `check_spec` refuses them. Reading raises a `DataError` that names a
     value that has no such form, such as 0.5 for an integer.
     """
+    spec = dataset.spec
+    recorded_spaces = get_leaf_spaces(spec, spec.observation_space, spec.action_space)
     fitted_spaces = {
         name: space
-        for name, space in get_leaf_spaces(dataset.spec, observation_space, action_space).items()
-        if _can_fit(dataset.spec.leaves[name], space)
+        for name, space in get_leaf_spaces(spec, observation_space, action_space).items()
+        if _can_fit(spec.leaves[name], space) and isinstance(recorded_spaces.get(name, space), type(space))
     }
     return FittedView(dataset, fitted_spaces) if fitted_spaces else dataset
 

@@ -37,7 +37,7 @@ _MAX_COLUMNS: Final = 3
 
 
 @dataclass(frozen=True)
-class Run:
+class ComparedRun:
     """A training's run folder.
 
     Attributes:
@@ -80,7 +80,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Group:
+class RunGroup:
     """Runs that differ only in their seeds.
 
     Attributes:
@@ -92,7 +92,7 @@ class Group:
 
     label: str
     setting: Mapping[str, Any]
-    runs: Sequence[Run]
+    runs: Sequence[ComparedRun]
     lines: Sequence[Line]
 
     @property
@@ -134,7 +134,7 @@ class Comparison:
     """
 
     metric: str
-    groups: Sequence[Group]
+    groups: Sequence[RunGroup]
 
     @property
     def title(self) -> str:
@@ -201,7 +201,7 @@ def compare(paths: Sequence[str], metric: str | None = None) -> Comparison:
     return Comparison(metric, _group_runs(runs, metric))
 
 
-def format_mean(group: Group) -> str:
+def format_mean(group: RunGroup) -> str:
     """Format the mean of the last values with their standard deviation: `475 ± 12`."""
     deviation = "" if group.deviation is None else f" ± {formatting.significant(group.deviation)}"
     return f"{formatting.significant(group.mean)}{deviation}"
@@ -297,7 +297,7 @@ def write_comparison(comparison: Comparison, file: str) -> str:
     return write_single_file(resolve(file), page)
 
 
-def _find_runs(folder: Location) -> list[Run]:
+def _find_runs(folder: Location) -> list[ComparedRun]:
     """Return the runs in a folder, ordered by name; of several revisions of a training, the latest.
 
     Raises:
@@ -329,7 +329,7 @@ def _find_run_folders(folder: Location) -> Iterator[Location]:
             yield from _find_run_folders(child)
 
 
-def _read_run(folder: Location) -> Run:
+def _read_run(folder: Location) -> ComparedRun:
     try:
         document = orjson.loads(folder.child(_OWNER_FILE).read_bytes())["spec"]
         name, spec = document["metadata"]["name"], document["spec"]
@@ -339,7 +339,7 @@ def _read_run(folder: Location) -> Run:
     if not results:
         raise DataError(f"{folder} has no results yet; compare it when its first iteration has ended.")
     settings = {path: value for path, value in _leaves(spec, "") if path not in _LOCAL_FIELDS}
-    return Run(str(folder), name, settings, int(spec.get("seed") or 0), Curves(results))
+    return ComparedRun(str(folder), name, settings, int(spec.get("seed") or 0), Curves(results))
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -355,13 +355,13 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def _group_runs(runs: Sequence[Run], metric: str) -> list[Group]:
+def _group_runs(runs: Sequence[ComparedRun], metric: str) -> list[RunGroup]:
     """Group runs by the settings that differ, best mean first."""
     paths = dict.fromkeys(path for run in runs for path in run.settings)
     differing_paths = [
         path for path in paths if len({_format_value(run.settings.get(path, _DEFAULT)) for run in runs}) > 1
     ]
-    runs_by_setting: dict[tuple[str, ...], list[Run]] = {}
+    runs_by_setting: dict[tuple[str, ...], list[ComparedRun]] = {}
     for run in runs:
         key = tuple(_format_value(run.settings.get(path, _DEFAULT)) for path in differing_paths)
         runs_by_setting.setdefault(key, []).append(run)
@@ -369,12 +369,12 @@ def _group_runs(runs: Sequence[Run], metric: str) -> list[Group]:
     groups = []
     for label, group_runs in zip(labels, runs_by_setting.values(), strict=True):
         setting = {path: group_runs[0].settings.get(path, _DEFAULT) for path in differing_paths}
-        groups.append(Group(label, setting, group_runs, [run.line(metric) for run in group_runs]))
+        groups.append(RunGroup(label, setting, group_runs, [run.line(metric) for run in group_runs]))
     sign = 1 if "loss" in metric.lower() else -1
     return sorted(groups, key=lambda group: sign * group.mean)
 
 
-def _label_groups(groups: Sequence[Sequence[Run]], differing_paths: Sequence[str]) -> list[str]:
+def _label_groups(groups: Sequence[Sequence[ComparedRun]], differing_paths: Sequence[str]) -> list[str]:
     """Return the groups' labels: the beginning that the names of their runs share, else settings, else numbers."""
     # By characters: names such as bc-0 and bc-1 share the beginning bc-.
     names = [commonprefix([run.name for run in runs]).rstrip("-_.") or runs[0].name for runs in groups]  # noqa: RUF071
