@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hindcast import PPOConfig, RLModuleSpec
-from hindcast.errors import DataError, Interrupted, SpecError, UserCodeError, UserError
+from hindcast.errors import DataError, Interrupted, SpecError, UserError
 from hindcast.models.policy import Policy
 from hindcast.run.checkpoint_evaluation import evaluate_checkpoint
 from hindcast.run.execute import FileReferences, check_early

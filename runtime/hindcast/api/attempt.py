@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from hindcast.api.base import Positive, MachineRecord, ShortText
+from hindcast.api.base import MachineRecord, Positive, ShortText
 from hindcast.api.status import CheckpointStatus, OutputStatus, ProgressStatus, Timestamp
 
 RESOURCE_KEY: Final = "resource.yaml"

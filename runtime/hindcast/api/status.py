@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from hindcast.api.base import FreeForm, NonNegative, Positive, MachineRecord, ShortText, Text
+from hindcast.api.base import FreeForm, MachineRecord, NonNegative, Positive, ShortText, Text
 from hindcast.api.lists import ListMap
 
 Timestamp = Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-time"})]
