@@ -36,6 +36,10 @@ _QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'")
 _ONE_OF = re.compile(r"\[((?:has\(self\.\w+\)(?:, )?)+)\]\.exists\(given, given\)")
 """A rule that requires at least one of some fields."""
 _ALGORITHMS = re.compile(r"self\.algorithm in \[([^\]]*)\]")
+_ALGORITHM_NAMES = re.compile(rf"\(+has\(self\.algorithm\) && {_ALGORITHMS.pattern}\)")
+"""Beginning of the rule on the algorithm's name, which lists all algorithms."""
+_ONLY_ALGORITHMS = re.compile(rf"\(.* \|\| \(has\(self\.algorithm\) && {_ALGORITHMS.pattern}\)\)")
+"""A rule that these algorithms do not break."""
 
 
 def find_breaking_changes(old: Schema, new: Schema) -> list[str]:
@@ -169,10 +173,13 @@ def _concerns_new_field(field_path: str, old: Schema) -> bool:
 
 def _names_all_algorithms(rule: str, before: list[str]) -> bool:
     """Return True if a rule names every algorithm of the old CRD, so that no older object breaks it."""
-    old_matches = [match for text in before if (match := _ALGORITHMS.match(text))]
-    matches = [_ALGORITHMS.fullmatch(part) for part in rule.split(" || ")]
-    names = {name for match in matches if match for name in _QUOTED.findall(match[1])}
-    return bool(old_matches) and bool(names) and set(_QUOTED.findall(old_matches[0][1])) <= names
+    old_names = next((match[1] for text in before if (match := _ALGORITHM_NAMES.match(text))), None)
+    match = _ONLY_ALGORITHMS.fullmatch(rule)
+    return (
+        old_names is not None
+        and match is not None
+        and set(_QUOTED.findall(old_names)) <= set(_QUOTED.findall(match[1]))
+    )
 
 
 def read_crds(folder: Path) -> dict[str, Any]:

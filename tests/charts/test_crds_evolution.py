@@ -224,7 +224,8 @@ COMPATIBLE_CHANGES: dict[str, Change] = {
         "!has(self.config.novel) || self.algorithm in ['MARWIL']", "", ".config.novel"
     ),
     "field of all algorithms so far": add_rule(
-        f"!has(self.config) || !has(self.config.lr) || self.algorithm in {[*ALGORITHMS, 'Novel']}",
+        "(!(has(self.config) && has(self.config.lr)) || "
+        f"(has(self.algorithm) && self.algorithm in {[*ALGORITHMS, 'Novel']}))",
         "",
         ".config.lr",
     ),
