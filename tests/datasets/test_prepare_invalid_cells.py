@@ -187,10 +187,20 @@ class TestNullNextObservations:
         step_observations = block.columns["obs"][block.obs_row]
         assert sorted(map(tuple, step_observations.tolist())) == sorted(map(tuple, make_columns()["obs"]))
 
-    def test_null_at_the_end_is_refused_by_default_with_remedies(
+    def test_null_at_a_terminal_end_repeats_the_last_observation(
         self, tmp_path: Path, is_in_order: bool
     ) -> None:
         path = write_table(tmp_path, is_in_order, new_obs=with_nulls(make_columns()["new_obs"], 11, 20))
+        block = open_block(path)
+        final_rows = block.obs_start + block.length
+        assert (block.columns["obs"][final_rows] == block.columns["obs"][final_rows - 1]).all()
+
+    def test_null_at_a_cut_off_end_is_refused_by_default_with_remedies(
+        self, tmp_path: Path, is_in_order: bool
+    ) -> None:
+        flags = [row == 11 for row in range(21)]
+        nulls = with_nulls(make_columns()["new_obs"], 11, 20)
+        path = write_table(tmp_path, is_in_order, new_obs=nulls, terminateds=flags)
         with pytest.raises(
             DataError,
             match=r"row \d+ \(episode .*'new_obs' is null where its episode ends: fill it; or set .*Drop",

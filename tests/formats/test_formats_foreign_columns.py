@@ -393,7 +393,7 @@ class TestUntrustedPickles:
     [
         (
             {"new_obs": None},
-            "the column 'new_obs' is missing, so the data have no observation after an episode's last row",
+            "the column 'new_obs' is missing, so the data have no observation after the last row",
         ),
         ({"new_obs": [1, 2, 3, 4, 5]}, "'new_obs' is int64 [] and 'obs' is float32 [2]: both must be the same"),
         ({"eps_id": ["a", None, "a", "b", "b"]}, "row 1: 'eps_id' is null: every row requires the id of its episode"),

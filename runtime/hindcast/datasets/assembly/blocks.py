@@ -213,15 +213,22 @@ def _rows_without_next_obs(steps: Steps, index: I64, is_last: Bool, rules: Rules
         rules: say whether a last row may lack its next observation.
 
     Raises:
-        DataError: a row that is not the last of its fragment lacks its next observation, or a last row does and the
-            rules do not allow it.
+        DataError: a row that is not the last of its fragment lacks its next observation, or the last row of a fragment
+            that did not terminate does and the rules do not allow it. After a terminated row nothing is observed.
     """
     is_missing = steps.next_missing[index] if has_next_obs(steps) else is_last
     is_missing = is_missing & ~steps.is_obs_only[index]
+    is_cut_off = is_missing & ~steps.terminated[index]
+    if not has_next_obs(steps) and is_cut_off.any() and not rules.can_lack_final_obs:
+        raise rules.make_input_error(
+            steps,
+            "the column 'new_obs' is missing, so the data have no observation after the last row of an episode that "
+            f"did not terminate; name its column under `schema`; or {_FINAL_OBS_REMEDIES}",
+        )
     for is_refused, where, remedy in (
         (is_missing & ~is_last, "in a row that does not end its episode", ", or flag the row as the end"),
         (
-            is_missing & (not rules.can_lack_final_obs),
+            is_cut_off & (not rules.can_lack_final_obs),
             "where its episode ends",
             f"; or {_FINAL_OBS_REMEDIES}",
         ),
@@ -230,7 +237,7 @@ def _rows_without_next_obs(steps: Steps, index: I64, is_last: Bool, rules: Rules
             raise rules.make_row_error(
                 steps,
                 int(index[is_refused].min()),
-                f"'new_obs' is {'null' if has_next_obs(steps) else 'missing'} {where}: fill it{remedy}",
+                f"'new_obs' is null {where}: fill it{remedy}",
             )
     return is_missing
 
@@ -275,8 +282,8 @@ def _unify_obs_dtypes(steps: Steps, rules: Rules) -> Steps:
     """Convert observations and next observations to a common dtype, leaf by leaf.
 
     Raises:
-        DataError: the data have no observations; next observations are required and missing; or a leaf of the next
-            observations is missing, or differs from the leaf of the observations in shape, or in being text.
+        DataError: the data have no observations; or a leaf of the next observations is missing, or differs from the
+            leaf of the observations in shape, or in being text.
     """
     names = leaves_of(Columns.OBS, steps.columns)
     if not names:
@@ -284,13 +291,7 @@ def _unify_obs_dtypes(steps: Steps, rules: Rules) -> Steps:
             steps, f"the column 'obs' is missing: found {sorted(steps.columns)}; name it under `schema`"
         )
     if not has_next_obs(steps):
-        if rules.can_lack_final_obs or steps.is_obs_only.any():
-            return steps
-        raise rules.make_input_error(
-            steps,
-            "the column 'new_obs' is missing, so the data have no observation after an episode's last row; "
-            f"name its column under `schema`; or {_FINAL_OBS_REMEDIES}",
-        )
+        return steps
     columns = dict(steps.columns)
     for name in names:
         obs, next_obs = columns[name], columns.get(next_leaf(name))
