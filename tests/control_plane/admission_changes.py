@@ -99,7 +99,7 @@ RUN_DEFINING_CHANGES: dict[str, dict[str, Change]] = {
             {"pipeline": {"preLearnerKwargs": {"a": 1}}},
             {"pipeline": {"preLearnerKwargs": {"a": 2}}},
         ),
-        "pipeline.preLearnerBuffer.kwargs": (
+        "pipeline.preLearnerBuffer": (
             {"pipeline": {"preLearnerBuffer": {"kwargs": {"a": 1}}}},
             {"pipeline": {"preLearnerBuffer": {"kwargs": {"a": 2}}}},
         ),

@@ -142,7 +142,7 @@ def test_change_unseen_by_cel_is_reported_as_drift(
     with run_operator():
         team.apply(make_training(**data))
         team.wait_for_state(CLONE, "Succeeded")
-        team.apply(make_training(**data, pipeline={"connectors": ["mean_std"]}))
+        team.apply(make_training(**data, pipeline={"connectors": ["my_package:Connector"]}))
         wait_for(lambda: team.find_condition(CLONE, "SpecDrift") == ("True", "SpecChanged"), "SpecDrift")
         assert team.status(CLONE)["state"] == "Succeeded"
     assert set(kuberay.uids_by_name) == {"clone-t1-1"}

@@ -73,6 +73,7 @@ class ReturnRange(Model):
 
 
 _RETURN_SPAN: Final = difference("returns.high", "returns.low")
+_IS_RANGE: Final = compare(field_value("returns.low"), "less than", field_value("returns.high"))
 
 
 class GateSpec(Model):
@@ -82,7 +83,7 @@ class GateSpec(Model):
 
     rules: ClassVar = (
         Rule(
-            is_set("by").implies(compare(field_value("by"), "less than", _RETURN_SPAN)),
+            (is_set("by") & _IS_RANGE).implies(compare(field_value("by"), "less than", _RETURN_SPAN)),
             "must be less than @returns.high - @returns.low",
             field="by",
         ),
