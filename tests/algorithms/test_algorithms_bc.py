@@ -63,7 +63,7 @@ def test_loss_of_deterministic_policy_is_the_squared_error():
     assert "entropy" not in losses.metrics
 
 
-def test_bc_clones_a_rule_exactly():
+def test_bc_clones_a_rule():
     algorithm, nets = make_bc(gym.spaces.Discrete(2, start=3))
     metrics = train(algorithm, nets, lambda obs: {"obs": obs, "actions": (obs[:, 0] > obs[:, 1]).long() + 3})
     assert metrics["action_accuracy"] > 0.95

@@ -105,7 +105,7 @@ SPECIAL_CASES = {
     "FQL with chunks": Case("FQL", {"flowSteps": 3, "actionChunk": 3}, data="steered", has_noise=True),
 }
 ACTION_SPACES = {"steered": gym.spaces.Box(-1, 1, (1,)), "walks": gym.spaces.Discrete(2)}
-"""Data -> actions like those in it."""
+"""Name of data -> space of its actions. A default case gets the first that its algorithm can train on."""
 DEFAULT_CASES = {
     name: Case(name, {}, data=data, has_noise=True)
     for name, algorithm_class in REGISTRY.items()
@@ -272,7 +272,7 @@ def test_captured_updates_equal_eager_updates(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """No Python number changes between updates, so a replayed update equals the next one."""
+    """A graph repeats an update with the Python numbers of its recording, so none may change between updates."""
     num_launches: Counter[FakeCudaGraph] = Counter()
 
     class TapeGraph(CudaGraph):

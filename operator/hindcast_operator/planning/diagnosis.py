@@ -42,7 +42,10 @@ POD_LOSSES: Final = (Reason.OUT_OF_MEMORY, Reason.EVICTED, Reason.DISRUPTED, Rea
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """A problem with an attempt's pods: one sentence with a remedy."""
+    """A problem with an attempt's pods, in one sentence.
+
+    It has a remedy if that depends on the pod; otherwise the remedy is `reason.action`.
+    """
 
     reason: Reason
     message: str

@@ -34,8 +34,8 @@ class OfflineEvaluationSpec(Model):
     exactly_one: ClassVar = ("held_out", "input")
 
     held_out: Annotated[float | None, Field(gt=0, lt=1), FIXED] = None
-    """Share of the recorded episodes that evaluate the policy and are never trained on, selected as by
-    `hindcast data split`. It can only change with the revision."""
+    """Share of the recorded episodes (of those that `setAside` leaves) that evaluate the policy and are never trained
+    on, selected as by `hindcast data split`. It can only change with the revision."""
     held_out_seed: Annotated[NonNegative | None, FIXED] = None
     """Seed for the selection of the held-out episodes. Trainings with equal seeds are evaluated on the same episodes.
     Default: 0."""
@@ -77,8 +77,8 @@ _IS_RANGE: Final = compare(field_value("returns.low"), "less than", field_value(
 
 
 class GateSpec(Model):
-    """A test of the policy against the recorded policy on a log that grows. `hindcast gate` may look at any time
-    without raising the error.
+    """A test of the policy against the recorded policy on a log that grows. `hindcast gate` may look at any time,
+    and as often as wanted: the probability `error` still holds.
     """
 
     rules: ClassVar = (
@@ -90,7 +90,7 @@ class GateSpec(Model):
     )
 
     returns: ReturnRange
-    """Bounds of an episode's discounted return. Episodes outside of them are refused."""
+    """Bounds of an episode's discounted return. A look at a log with an episode outside of them fails."""
     by: Annotated[float, Field(ge=0)] = 0.0
     """Gain in discounted return that the policy must exceed. Default: 0."""
     error: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
@@ -106,7 +106,7 @@ _IS_PARALLEL: Final = is_one_of("parallelToTraining", True)
 
 class EvaluationSpec(Model):
     """Evaluation of the policy during training, seeded and vectorised. The weights of the best evaluation are kept. All
-    fields except `offline` apply to episodes played in `spec.environment`.
+    fields except `offline` and `gate` apply to episodes played in `spec.environment`.
     """
 
     rules: ClassVar = (
@@ -131,7 +131,7 @@ class EvaluationSpec(Model):
     )
     """What `duration` counts."""
     runners: Annotated[NonNegative, OPERATIONAL] = 0
-    """Evaluation runners; 0 evaluates in the driver's process."""
+    """Evaluation runners; 0 evaluates in the driver's process, or on one runner with parallelToTraining."""
     envs_per_runner: Positive | None = None
     """Number of environments that a runner steps at once. Default: min(duration, 8)."""
     parallel_to_training: bool = False

@@ -15,6 +15,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 Spelling = Mapping[str, bool]
+"""Whether the spelling of YAML and that of Python are allowed."""
 IN_YAML: Final[Spelling] = {"yaml": True, "python": False}
 """Pydantic context: validation only allows YAML's spelling."""
 EITHER_SPELLING: Final[Spelling] = {"yaml": True, "python": True}
@@ -22,7 +23,7 @@ EITHER_SPELLING: Final[Spelling] = {"yaml": True, "python": True}
 IN_PYTHON: Final[Spelling] = {"yaml": False, "python": True}
 """Pydantic context: serialisation by YAML's names (aliases) writes Python's spelling of enums nevertheless."""
 OLD_SPELLING: Final = "old_spelling"
-"""Type of the error of a value in Python's spelling if YAML's is required; its context has YAML's as `word`."""
+"""Error type: a value has Python's spelling where YAML's is required. The context has YAML's as `word`."""
 _PYTHON_ENUM: Final = "x-python"
 """JSON schema: Python's spellings of the values of `enum`, in the same order."""
 
@@ -50,7 +51,7 @@ class YamlWords:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        # `options` rebuilds models only from JSON schemas, so these must have both spellings.
+        # The module `options` rebuilds models only from JSON schemas, so these must have both spellings.
         python_schema = handler(schema)
         values = python_schema["enum"] if "enum" in python_schema else [python_schema["const"]]
         return {"type": "string", "enum": list(self.words), _PYTHON_ENUM: list(values)}

@@ -105,8 +105,8 @@ class Dataset(ABC):
     def split(self, fraction: float, seed: int = 0) -> tuple[View, View]:
         """Split the episodes in two, such as for training and validation.
 
-        The split depends on the seed and the episodes' ids, not on layout, files or order. Episodes with the same id,
-        such as the fragments of an episode that was filtered, stay together.
+        The split depends on the seed and the episodes' ids, not on layout, files or order. Episodes with the same id
+        stay together, such as the fragments that a filter of rows left of one episode.
 
         Args:
             fraction: fraction of the episodes in the second view, rounded so that episodes of one id stay together.
@@ -266,8 +266,8 @@ class View(Dataset):
         if len(episodes) < block.num_episodes:
             block = block.take(episodes)
         if missing_leaves:
-            # Only infos can be missing: datasets with other leaves are not merged. An episode has a value of infos for
-            # each observation, and one observation more than timesteps.
+            # Only infos can be missing: `merge` refuses datasets that differ in any other leaf. An episode has a value of
+            # infos for each observation, and one observation more than timesteps.
             empty_texts = np.full(block.num_steps + block.num_episodes, "", dtype=object)
             block = block.with_columns({**block.columns, **dict.fromkeys(missing_leaves, empty_texts)})
         if new_ids:

@@ -40,14 +40,14 @@ class Columns:
     DISCOUNTS = "discounts"
     N_STEP = "n_step"
     NEXT_ACTIONS = "new_actions"
-    FOLLOWED = "followed"
+    FOLLOWED = "followed"  # this and the columns of targets are Hindcast's own, see `Needs`
     RETURNS_TO_GO = "returns_to_go"
     PREV_REWARDS = "prev_rewards"
     WEIGHTS = "weights"
 
 
 SCALAR_COLUMNS: Final = (Columns.REWARDS, Columns.ACTION_LOGP)
-"""Columns with one number for each timestep."""
+"""Stored columns that must have one number for each timestep: readers squeeze `[R, 1]` and refuse other shapes."""
 
 
 def root(leaf: str) -> str:

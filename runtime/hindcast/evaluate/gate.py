@@ -35,7 +35,8 @@ class GateTest:
         low, high: bounds of the discounted return.
         episodes: number of episodes so far.
         log_capital: `[2, number of shares]` logarithms of the capitals that bet on and against the policy.
-        decision: "promoted" if the gain exceeds `by`, "kept" if it does not, "undecided" before; final once decided.
+        decision: "promoted" if the gain exceeds `by`, "kept" (the recorded policy is kept) if it does not, "undecided"
+            before; final once decided.
     """
 
     by: float

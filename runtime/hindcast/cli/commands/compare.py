@@ -12,7 +12,9 @@ from hindcast.cli.screen import Screen
 def compare(
     runs: Annotated[
         list[str],
-        typer.Argument(metavar="RUN", help="Run folders, or folders or URIs that contain run folders."),
+        typer.Argument(
+            metavar="RUN", help="Run folders, or folders that contain run folders; paths or URIs."
+        ),
     ],
     *,
     screen: Screen,

@@ -75,7 +75,7 @@ def _inspect_file_by_file(
     """Find the problem of each file, and summarise the other files.
 
     Raises:
-        DataError: `error`, if the search does not find the problem of a single file.
+        DataError: `error`, if there is only one file, or if no problem belongs to one file.
     """
     if reading.can_open_directly:
         is_foreign = isinstance(finder.error, UnknownLayoutError)

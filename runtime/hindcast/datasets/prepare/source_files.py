@@ -135,7 +135,7 @@ def files_digest(source_files: list[SourceFile], reading: Reading) -> str:
 
 
 def preparation_digest(data: list[str], reading: Reading) -> str:
-    """Compute the sha256 (hex) of data and options, including the source code of the user's mapper and function.
+    """Compute the sha256 (hex) of data and options, including the source code of the user's mapper and read method.
 
     Args:
         data: fingerprints of the files, or the digest of a dataset.
@@ -234,7 +234,11 @@ def _refuse_runs(entries: Sequence[Entry]) -> None:
 
 
 def _detect_format(source_file: SourceFile, reading: Reading) -> Format | None:
-    """Return a file's format; None if unknown, other than the reading's, or in need of a mapper that is not set."""
+    """Return a file's format; None if the file is not read.
+
+    With a format in the reading, that is the format of each named file, and of each other file that looks like it.
+    Otherwise the file's content decides; a file that needs a mapper is not read without one.
+    """
     if reading.format != "Auto":
         file_format = FORMATS[reading.format]
         return file_format if source_file.is_named or file_format.recognises(source_file.location) else None

@@ -87,7 +87,8 @@ class Template:
         """Make a template from an item.
 
         Returns:
-            The template; None if similar items may differ in length (text) or the item is ambiguous (lists of numbers).
+            The template; None if similar items may differ in length (text), or if the item is ambiguous (lists of
+            numbers) or cut short.
 
         Raises:
             RefusedValueError: the item contains an object array or an extension type.

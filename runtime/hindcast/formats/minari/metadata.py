@@ -41,7 +41,7 @@ _Space = Annotated[gym.Space | None, BeforeValidator(_parse_space)]
 
 
 class MinariMetadata(BaseModel):
-    """Metadata of a dataset, with Minari's names; missing values are None.
+    """Metadata of a dataset, with Minari's names; missing values are None, but `data_format` is "hdf5".
 
     Attributes:
         dataset_id: such as "D4RL/door/human-v2"; by default the name of the dataset's folder.
