@@ -266,8 +266,8 @@ class View(Dataset):
         if len(episodes) < block.num_episodes:
             block = block.take(episodes)
         if missing_leaves:
-            # Only infos can be missing: `merge` refuses datasets that differ in any other leaf. An episode has a value of
-            # infos for each observation, and one observation more than timesteps.
+            # Only infos can be missing: `merge` refuses datasets that differ in any other leaf. Infos have a value for
+            # each observation, and an episode has one observation more than timesteps.
             empty_texts = np.full(block.num_steps + block.num_episodes, "", dtype=object)
             block = block.with_columns({**block.columns, **dict.fromkeys(missing_leaves, empty_texts)})
         if new_ids:
