@@ -38,6 +38,7 @@ def hindcast(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str])
 
     def call(*arguments: object) -> CommandResult:
         monkeypatch.setattr(sys, "argv", ["hindcast", *map(str, arguments)])
+        monkeypatch.setattr(sys, "path", list(sys.path))  # the command adds folders
         capfd.readouterr()
         with pytest.raises(SystemExit) as exit_:
             main()

@@ -367,7 +367,6 @@ def test_shell_completion_offers_commands(hindcast, monkeypatch):
 
 @pytest.mark.slow
 def test_module_beside_yaml_file_is_imported_in_all_processes(hindcast, resources, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "own").mkdir()
     (tmp_path / "own/beside_yaml.py").write_text(
         "import gymnasium as gym\n\ndef Cart():\n    return gym.make('CartPole-v1')\n"

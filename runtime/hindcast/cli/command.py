@@ -40,11 +40,15 @@ _CONTROL_FLOW = (typer.Exit, typer.Abort, USAGE_ERROR, BrokenPipeError)
 
 
 def add_module_folders(files: Iterable[Path]) -> None:
-    """Make the Python modules beside YAML files importable, here and in worker processes, which get `sys.path`."""
+    """Make the Python modules beside YAML files importable; see `add_module_folder`."""
     for file in files:
-        folder = str(file.resolve().parent)
-        if folder not in sys.path:
-            sys.path.append(folder)  # last: a file such as random.py must not hide an installed module
+        add_module_folder(file.resolve().parent)
+
+
+def add_module_folder(folder: Path) -> None:
+    """Make the Python modules in a folder importable, here and in worker processes, which get `sys.path`."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))  # last: a file such as random.py must not hide an installed module
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:

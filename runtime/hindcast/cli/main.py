@@ -2,11 +2,12 @@
 # Commands import their packages when they run: with torch and pyarrow imported here, --help would take seconds.
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from hindcast.cli.command import USAGE_ERROR, Debug, Json, Quiet
+from hindcast.cli.command import USAGE_ERROR, Debug, Json, Quiet, add_module_folder
 from hindcast.cli.commands.compare import compare
 from hindcast.cli.commands.data import convert, data
 from hindcast.cli.commands.evaluate import evaluate
@@ -91,6 +92,7 @@ def _set_flags(
 
 def main() -> None:
     """Run the command line and exit with its exit code."""
+    add_module_folder(Path.cwd())
     try:
         code = app(prog_name="hindcast", standalone_mode=False)
     except USAGE_ERROR as error:
