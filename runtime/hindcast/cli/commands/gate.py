@@ -6,6 +6,7 @@ import typer
 
 from hindcast.cli.command import Checkpoint, ModuleClass, command
 from hindcast.cli.failures import EXIT_KEPT, EXIT_UNDECIDED
+from hindcast.cli.progress import progress_bar
 from hindcast.cli.screen import Screen
 
 _EXIT_CODES = {"promoted": 0, "kept": EXIT_KEPT, "undecided": EXIT_UNDECIDED}
@@ -29,7 +30,8 @@ def gate(
     """
     from hindcast.run.gate import look
 
-    result = look(checkpoint, data, module_class=module_class)
+    with progress_bar(screen, "preparing the log") as hooks:
+        result = look(checkpoint, data, module_class=module_class, hooks=hooks)
     screen.show_result(result.to_json(), result.sentence)
     if code := _EXIT_CODES[result.test.decision]:
         raise typer.Exit(code)
