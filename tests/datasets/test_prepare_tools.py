@@ -410,6 +410,14 @@ def encode_image(seed: int) -> bytes:
     return buffer.getvalue()
 
 
+def test_image_beyond_the_limit_of_pillow_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 8)
+    images = [{"bytes": encode_image(i), "path": f"{i}.png"} for i in range(15)]
+    path = write(tmp_path / "data", make_steps(obs=images, next_obs=None))
+    with pytest.raises(DataError, match=r"steps\.parquet.*is too large an image"):
+        open_tool(path, ignore_final_observation=True)
+
+
 def test_lerobot_dataset_is_read_by_its_folder(tmp_path):
     images = [{"bytes": encode_image(i), "path": f"{i}.png"} for i in range(15)]
     table = pa.table(
