@@ -6,7 +6,6 @@ import typer
 
 from hindcast.cli.command import Checkpoint, ModuleClass, command
 from hindcast.cli.failures import EXIT_KEPT, EXIT_UNDECIDED
-from hindcast.cli.progress import progress_bar
 from hindcast.cli.screen import Screen
 
 _EXIT_CODES = {"promoted": 0, "kept": EXIT_KEPT, "undecided": EXIT_UNDECIDED}
@@ -28,6 +27,7 @@ def gate(
     The conditions are the run's evaluation.gate. Looking more often does not raise the probability of an error. Exits
     with 0 if the policy is promoted, 8 if the recorded policy is kept, and 9 while undecided.
     """
+    from hindcast.cli.progress import progress_bar
     from hindcast.run.gate import look
 
     with progress_bar(screen, "preparing the log") as hooks:
