@@ -157,6 +157,20 @@ def test_rows_that_only_reset_are_left_out(tmp_path, monkeypatch, seed, partitio
     assert any("11 rows that only reset" in note for note in dataset.notes)
 
 
+@pytest.mark.parametrize("partition_bytes", [1 << 9, 1 << 20])
+def test_first_step_of_a_file_is_kept_when_its_reward_is_zero(tmp_path, monkeypatch, partition_bytes):
+    monkeypatch.setattr("hindcast.datasets.prepare.job.PARTITION_BYTES", partition_bytes)
+    for number in range(4):
+        table = make_vector_log(np.random.default_rng(number), [4, 5, 3], "NEXT_STEP")
+        rewards = table["reward"].to_numpy().copy()
+        rewards[0] = 0.0
+        table = table.set_column(2, "reward", pa.array(rewards))
+        kit.write_files(tmp_path / "rows", table)
+        (tmp_path / "rows" / "part-0.parquet").rename(tmp_path / "rows" / f"run-{number}.parquet")
+    dataset = open_data(str(tmp_path / "rows"))
+    assert kit.read_block(dataset).length.tolist() == [4, 5, 3] * 4
+
+
 @pytest.mark.parametrize("kind", ["same step", "cut", "constant"])
 def test_other_rows_that_begin_alike_are_kept(tmp_path, kind):
     rng = np.random.default_rng(0)

@@ -393,6 +393,44 @@ def test_delta_lake_table_is_read_without_deleted_rows(tmp_path, change):
 
 
 @pytest.mark.parametrize(
+    ("feature", "protocol", "configuration"),
+    [
+        (
+            "deletionVectors",
+            {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["deletionVectors"]},
+            {},
+        ),
+        (
+            "columnMapping",
+            {"minReaderVersion": 2, "minWriterVersion": 5},
+            {"delta.columnMapping.mode": "name"},
+        ),
+    ],
+)
+def test_delta_lake_table_of_more_than_files_is_refused(tmp_path, feature, protocol, configuration):
+    deltalake = pytest.importorskip("deltalake")
+    deltalake.write_deltalake(str(tmp_path / "steps"), make_steps())
+    log = tmp_path / "steps" / "_delta_log" / "00000000000000000000.json"
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    for action in actions:
+        if "protocol" in action:
+            features = protocol.get("readerFeatures")
+            action["protocol"] = protocol | ({"writerFeatures": features} if features else {})
+        if "metaData" in action:
+            action["metaData"]["configuration"] = configuration
+            schema = json.loads(action["metaData"]["schemaString"])
+            for index, column in enumerate(schema["fields"], start=1):
+                mapping = {"id": index, "physicalName": column["name"]} if configuration else {}
+                column["metadata"] = {f"delta.columnMapping.{key}": value for key, value in mapping.items()}
+            action["metaData"]["schemaString"] = json.dumps(schema)
+    log.write_text("\n".join(map(json.dumps, actions)))
+    with pytest.raises(
+        DataError, match=rf"with {feature}, without which .*: write its current rows to Parquet"
+    ):
+        open_tool(tmp_path / "steps")
+
+
+@pytest.mark.parametrize(
     ("marker", "message"),
     [("metadata/v1.metadata.json", "is an Iceberg table"), (".hoodie/hoodie.properties", "is a Hudi table")],
 )
@@ -408,6 +446,14 @@ def encode_image(seed: int) -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(np.random.default_rng(seed).integers(0, 256, (4, 5, 3), np.uint8)).save(buffer, "PNG")
     return buffer.getvalue()
+
+
+def test_image_beyond_the_limit_of_pillow_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 8)
+    images = [{"bytes": encode_image(i), "path": f"{i}.png"} for i in range(15)]
+    path = write(tmp_path / "data", make_steps(obs=images, next_obs=None))
+    with pytest.raises(DataError, match=r"steps\.parquet.*is too large an image"):
+        open_tool(path, ignore_final_observation=True)
 
 
 def test_lerobot_dataset_is_read_by_its_folder(tmp_path):
@@ -443,6 +489,18 @@ def test_dataset_of_save_to_disk_is_read(tmp_path, is_stream):
             writer.write_table(part, max_chunksize=4)
     (folder / "state.json").write_text(json.dumps({"_data_files": [], "_fingerprint": "0"}))
     (folder / "dataset_info.json").write_text(json.dumps({"features": {}}))
+    assert_steps(open_tool(folder))
+
+
+@pytest.mark.parametrize("lists_files", [True, False])
+def test_cached_results_in_dataset_of_save_to_disk_are_not_read(tmp_path, lists_files):
+    folder, table = tmp_path / "saved", make_steps()
+    folder.mkdir()
+    for name in ("data-00000-of-00001.arrow", "cache-1234.arrow"):
+        with pa.ipc.new_stream(str(folder / name), table.schema) as writer:
+            writer.write_table(table)
+    files = [{"filename": "data-00000-of-00001.arrow"}] if lists_files else []
+    (folder / "state.json").write_text(json.dumps({"_data_files": files}))
     assert_steps(open_tool(folder))
 
 

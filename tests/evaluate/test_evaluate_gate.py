@@ -122,3 +122,11 @@ def test_weight_of_zero_and_infinite_evidence_are_finite() -> None:
     test.add(1e300, 4.0)
     assert np.isfinite(test.evidence)
     assert test.decision == "promoted"
+
+
+def test_infinite_weight_leaves_capital_finite() -> None:
+    for return_ in (0.0, 2.0):
+        test = make_test(error=1e-300)
+        test.add(np.inf, return_)
+        assert np.isfinite(test.log_capital).all()
+        assert GateTest.from_json(json.loads(json.dumps(test.to_json()))).to_json() == test.to_json()

@@ -13,6 +13,7 @@ from recorded_mdp import ContinuousMdp, TabularMdp
 
 from hindcast.evaluate.behaviour_clone import CloneOptions
 from hindcast.evaluate.estimators import (
+    Evidence,
     compute_estimates,
     effective_episodes,
     jackknife_contributions,
@@ -75,6 +76,16 @@ def test_verdict_with_difference_is_right_in_most_recordings(estimate: str, min_
     answers = count_answers(lambda seed: make_better(seed, 0.2, 200), estimate)
     assert answers["better"] >= min_share * NUM_RECORDINGS, answers
     assert is_at_most(answers["worse"], 0.05)
+
+
+@pytest.mark.parametrize(("weights", "answer"), [((0.8, 0.6), "unknown"), ((1.1, 0.9), "better")])
+def test_missing_weight_widens_the_interval(weights: tuple[float, float], answer: str) -> None:
+    """Half of the episodes have the first weight and the return 1, the others the second one and 0."""
+    rewards = np.tile([1.0, 0.0], 100)
+    evidence = Evidence(np.ones(200, np.int64), rewards, 1.0, np.log(np.tile(weights, 100)))
+    estimates = compute_estimates(evidence, np.ones((1, 200)))
+    difference = Difference.by_ratios(evidence, "wis", estimates, jackknife_contributions(evidence))
+    assert make_verdict(difference, "wis", LEVEL).answer == answer
 
 
 @pytest.mark.parametrize("logp_factor", [1.0, 2.0])

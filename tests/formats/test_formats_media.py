@@ -15,6 +15,7 @@ from hindcast.datasets.prepare.reading import Reading
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError, SpecError, UserCodeError
 from hindcast.formats.format import ReadOptions
+from hindcast.formats.media import ray_data
 from hindcast.formats.registry import FORMATS
 from hindcast.run.execute import FileReferences
 from hindcast.run.inputs import make_sources, open_inputs, resolve_inputs
@@ -183,3 +184,10 @@ def test_invalid_option_raises(tmp_path: Path, form: str, options: dict[str, Any
     read_options = ReadOptions(mapper="media_mappers:Frames", options=options)
     with pytest.raises(DataError, match=message):
         FORMATS[form].list_pieces(resolve(tmp_path / "images"), read_options)
+
+
+def test_columns_of_joined_batches_keep_the_order_of_the_first() -> None:
+    names = ["eps_id", *(f"column{index}" for index in range(8))]
+    batches = [{name: np.array(["a"], object) for name in order} for order in (names, sorted(names))]
+    (batch,) = ray_data._join_episodes(batches, "eps_id")
+    assert list(batch) == names

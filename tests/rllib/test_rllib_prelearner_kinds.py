@@ -347,6 +347,28 @@ def test_random_prelearner_repeats_its_episodes_for_a_seed(
     assert not np.array_equal(results[0], results[2])
 
 
+@pytest.mark.parametrize("kind", ["table", "sample_batch"])
+def test_rows_without_ids_get_the_same_ids_when_prepared_again(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = {name: values.tolist() for name, values in ROWS.items() if name != "eps_id"}
+    (tmp_path / kind).mkdir()
+    if kind == "table":
+        pq.write_table(pa.table(columns), tmp_path / kind / "rows.parquet")
+    else:
+        text = "".join(json.dumps({"type": "SampleBatch", **columns}) + "\n" for _ in range(2))
+        (tmp_path / kind / "batches.json").write_text(text)
+    results = []
+    for index in range(2):
+        monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / str(index)))  # nothing is prepared yet
+        training = make_config(tmp_path, kind, prelearner_class=MapsAs260).plan().training
+        assert training is not None
+        (opened_input,) = open_inputs(training, resolve_inputs(training, FileReferences({})))
+        results.append(opened_input.dataset.episode_table().eps_id.tolist())
+    assert results[0] == results[1]
+    assert len(set(results[0])) == {"table": NUM_STEPS, "sample_batch": 2}[kind]
+
+
 def raise_key_error(self: Any, batch: Any, **kwargs: Any) -> Any:
     return batch["no_such_column"]
 

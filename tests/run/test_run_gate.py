@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from hindcast.api import load_resources
+from hindcast.datasets.hooks import Hooks
+from hindcast.episodes.spaces import space_to_json
 from hindcast.errors import DataError, OutputConflict, SpecError
 from hindcast.report.events import Reporter
+from hindcast.run.evaluation.trained_episodes import TRAINED_EPISODES_FILE
 from hindcast.run.execute import execute
 from hindcast.run.gate import GATE_FILE, look
 from hindcast.serve.episode_writer import EpisodeWriter
@@ -33,8 +39,11 @@ def log_visits(folder: Path, name: str, num_episodes: int, *, share: float = 0.5
     return str(folder)
 
 
-def train(tmp_path: Path, data: str, *, updates: int = 40, **gate: object) -> str:
+def train(
+    tmp_path: Path, data: str, *, updates: int = 40, fields: dict[str, Any] | None = None, **gate: object
+) -> str:
     """Clone the episodes of `data`; return the run folder."""
+    tmp_path.mkdir(exist_ok=True)
     spec = {
         "algorithm": "BC",
         "config": {"lr": 0.05},
@@ -42,6 +51,7 @@ def train(tmp_path: Path, data: str, *, updates: int = 40, **gate: object) -> st
         "input": [{"path": data}],
         "evaluation": {"gate": {"returns": {"low": 0, "high": 1}, **gate}},
         "stop": {"updates": updates},
+        **(fields or {}),
         "checkpoint": {"path": str(tmp_path / "runs")},
     }
     document = {"apiVersion": "hindcast.dev/v1alpha1", "kind": "OfflineTraining", "spec": spec}
@@ -77,6 +87,66 @@ def test_better_policy_is_promoted_from_growing_log_with_any_looks(tmp_path: Pat
 def test_trained_episodes_are_not_counted(tmp_path: Path, run: str) -> None:
     result = look(run, [str(tmp_path / "expert")])
     assert (result.num_new, result.test.episodes, result.test.decision) == (0, 0, "undecided")
+
+
+def write_steps(file: Path, num_steps: list[int], is_end: list[bool]) -> str:
+    """Write episodes numbered from 0; every third one takes action 1 and has the reward 1 after its last step."""
+    rows = [
+        {
+            "eps_id": str(episode),
+            "obs": [0.0],
+            "new_obs": [0.0],
+            "actions": int(episode % 3 == 0),
+            "rewards": float(episode % 3 == 0 and step == length - 1),
+            "terminateds": step == length - 1 and is_end[episode],
+            "action_logp": np.log(0.5),
+        }
+        for episode, length in enumerate(num_steps)
+        for step in range(length)
+    ]
+    file.parent.mkdir(exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows), file)
+    return str(file)
+
+
+def test_unfinished_episode_is_counted_once_it_has_ended(tmp_path: Path, run: str) -> None:
+    log = tmp_path / "log" / "steps.parquet"
+    result = look(run, [write_steps(log, [1, 1, 1], [True, True, False])])
+    assert (result.num_new, result.num_unfinished, result.test.episodes) == (2, 1, 2)
+    assert "1 unfinished and left out" in result.sentence
+    result = look(run, [write_steps(log, [1, 1, 2], [True, True, True])])
+    assert (result.num_new, result.num_unfinished, result.test.episodes) == (1, 0, 3)
+    assert result.to_json()["unfinished_episodes"] == 0
+
+
+def test_other_episodes_with_repeated_ids_are_counted(tmp_path: Path, run: str) -> None:
+    first = write_steps(tmp_path / "1" / "steps.parquet", [1, 1], [True, True])
+    second = write_steps(tmp_path / "2" / "steps.parquet", [1, 2], [True, True])
+    assert look(run, [first]).num_new == 2
+    assert look(run, [second]).num_new == 1
+
+
+def test_episodes_after_decision_are_not_new(tmp_path: Path, run: str) -> None:
+    log = write_steps(tmp_path / "log" / "steps.parquet", [1] * 90, [True] * 90)
+    result = look(run, [log])
+    assert result.test.decision == "promoted"
+    assert result.num_new == result.test.episodes < 90
+    assert look(run, [log]).num_new == 0
+
+
+def test_unknown_trained_episodes_are_noted(tmp_path: Path, run: str) -> None:
+    log, notes = log_visits(tmp_path / "log", "a", 4), list[str]()
+    look(run, [log], hooks=Hooks(note=notes.append))
+    assert not any("trained this policy" in note for note in notes)
+    fields = {
+        "pipeline": {"preLearnerBuffer": {}},
+        "observationSpace": space_to_json(SPACES["observation_space"]),
+        "actionSpace": space_to_json(SPACES["action_space"]),
+    }
+    buffered = train(tmp_path / "buffered", str(tmp_path / "expert"), fields=fields)
+    assert not Path(buffered, TRAINED_EPISODES_FILE).exists()
+    look(buffered, [log], hooks=Hooks(note=notes.append))
+    assert any("it is not known which episodes trained this policy" in note for note in notes)
 
 
 def test_log_without_log_probabilities_is_refused(tmp_path: Path, run: str) -> None:

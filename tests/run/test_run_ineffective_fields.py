@@ -206,3 +206,8 @@ def test_recording_notes_ineffective_fields(tmp_path: Path, reporter: MemoryRepo
     runners = {"envsPerRunner": 1, "cpus": 2}
     record(recording(tmp_path / "data", duration={"episodes": 1}, runners=runners), reporter=reporter)
     assert [note for note in reporter.notes if "spec.runners.cpus has no effect on one machine" in note]
+
+
+def test_gate_has_effect_without_environment() -> None:
+    resource = training("runs", "data", evaluation={"gate": {"returns": {"low": 0, "high": 1}}})
+    assert notes_on_ineffective_fields(resource, is_one_machine=True) == []

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from typing import Final
 from urllib.parse import unquote
 
+import orjson
+
 from hindcast.errors import DataError
 from hindcast.formats.format import require_package
 from hindcast.storage.location import Entry, Location
@@ -17,7 +19,10 @@ _ICEBERG_METADATA: Final = re.compile(r"(?:(?P<folder>.+)/)?metadata/[^/]+\.meta
 _HUDI_PROPERTIES: Final = re.compile(r"(?:(?P<folder>.+)/)?\.hoodie/hoodie\.properties")
 _LEROBOT_INFO: Final = re.compile(r"(?:(?P<folder>.+)/)?meta/info\.json")
 _HUGGING_FACE_STATE: Final = re.compile(r"(?:(?P<folder>.+)/)?state\.json")
+_HUGGING_FACE_DATA: Final = re.compile(r"data-[^/]+\.arrow")
 _REMEDY: Final = "write its current rows to Parquet files"
+_REFUSED_DELTA_FEATURES: Final = {"deletionVectors", "columnMapping"}
+_DELTA_MAPPING_MODE: Final = "delta.columnMapping.mode"
 _REFUSED_TABLES: Final = (
     (
         _ICEBERG_METADATA,
@@ -36,7 +41,7 @@ def select_live_entries(folder: Location, entries: Sequence[Entry]) -> list[Entr
     """Return the entries of a recursive listing without files that their tool does not count as data.
 
     Of a Delta Lake table only the files of its current version remain, of a LeRobot dataset only those in `data`, and
-    of a dataset that Hugging Face's `save_to_disk` wrote only its Arrow files.
+    of a dataset that Hugging Face's `save_to_disk` wrote only its Arrow files, without cached results of `map`.
 
     Raises:
         DataError: there is a table of Iceberg or Hudi, or a Delta Lake table that cannot be read.
@@ -52,7 +57,12 @@ def select_live_entries(folder: Location, entries: Sequence[Entry]) -> list[Entr
         if names:
             remaining = _keep_only(remaining, dataset, names)
     for dataset in _find_folders(entries, _HUGGING_FACE_STATE):
-        names = {name for name in _names_below(remaining, dataset) if re.fullmatch(r"[^/]+\.arrow", name)}
+        data_files = _list_hugging_face_files(folder.child(dataset) if dataset else folder)
+        names = {
+            name
+            for name in _names_below(remaining, dataset)
+            if name in data_files or (not data_files and _HUGGING_FACE_DATA.fullmatch(name))
+        }
         if names:
             remaining = _keep_only(remaining, dataset, names)
     return remaining
@@ -83,17 +93,31 @@ def _keep_only(entries: Sequence[Entry], folder: str, names: set[str]) -> list[E
     ]
 
 
+def _list_hugging_face_files(dataset: Location) -> set[str]:
+    """Return the names of the Arrow files that `state.json` lists; empty if it lists none."""
+    try:
+        return {
+            str(file["filename"])
+            for file in orjson.loads(dataset.child("state.json").read_bytes())["_data_files"]
+        }
+    except (ValueError, KeyError, TypeError):
+        return set()
+
+
 def _list_delta_files(table: Location) -> set[str]:
     """Return the paths of the files in a Delta Lake table's current version, relative to the table.
 
     Raises:
-        DataError: deltalake is not installed, or cannot read the table.
+        DataError: deltalake is not installed, or cannot read the table; or its files alone are not its rows.
     """
     deltalake = require_package(table, "deltalake", "delta")
     try:
         delta_table = deltalake.DeltaTable(table.path if table.is_local else table.uri)
+        features = set(delta_table.protocol().reader_features or ()) & _REFUSED_DELTA_FEATURES
+        if delta_table.metadata().configuration.get(_DELTA_MAPPING_MODE, "none") != "none":
+            features.add("columnMapping")
         root = unquote(delta_table.table_uri).removeprefix("file://").rstrip("/")
-        return {
+        names = {
             posixpath.relpath(unquote(uri).removeprefix("file://"), root) for uri in delta_table.file_uris()
         }
     except Exception as error:  # deltalake raises exceptions of many types
@@ -101,3 +125,9 @@ def _list_delta_files(table: Location) -> set[str]:
             f"{table} is a Delta Lake table that cannot be read ({error}): {_REMEDY} "
             "(deltalake: DeltaTable(path).to_pyarrow_table())"
         ) from error
+    if features:
+        raise DataError(
+            f"{table} is a Delta Lake table with {' and '.join(sorted(features))}, without which its files cannot be "
+            f"read: {_REMEDY} (Spark: spark.read.format('delta'))"
+        )
+    return names

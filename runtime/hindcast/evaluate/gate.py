@@ -23,6 +23,8 @@ Decision = Literal["promoted", "kept", "undecided"]
 
 _SHARES: Final = np.geomspace(0.002, 0.9, 24)
 """Shares of the capital that the gamblers stake; gains of 0.1 % of the range of returns need the smallest ones."""
+_MAX_WEIGHT: Final = 1e200
+"""Upper bound of weights, with which capital stays finite; smaller weights only make decisions later."""
 
 
 @dataclass
@@ -57,6 +59,7 @@ class GateTest:
         if self.decision != "undecided":
             return
         self.episodes += 1
+        weight = min(weight, _MAX_WEIGHT)
         scale = self.high - self.low
         scaled_return, gain = (return_ - self.low) / scale, self.by / scale
         outcomes = np.array(

@@ -20,6 +20,7 @@ from hindcast.evaluate.estimators import (
     Evidence,
     continuation_values,
     mean_contributions,
+    missing_weight_margins,
 )
 from hindcast.evaluate.intervals import Interval, student_interval, t_probability
 
@@ -28,6 +29,8 @@ MIN_RECORDED_ACTIONS: Final = 10
 
 _NEGLIGIBLE_ERROR: Final = 1e-6
 """Standard error up to which a difference counts as none, in standard errors of the recorded return."""
+_MAX_WEIGHT_ERRORS: Final = 2.0
+"""Standard errors by which the mean weight of whole episodes may differ from 1 without a margin."""
 
 Answer = Literal["better", "worse", "unknown"]
 
@@ -74,7 +77,7 @@ class Difference:
     def by_ratios(
         cls, evidence: Evidence, name: str, estimates: Mapping[str, F64], contributions: Mapping[str, F64]
     ) -> Difference | None:
-        """Return the difference by an estimate that uses ratios, with its jackknife error.
+        """Return the difference by an estimate that uses ratios, with its jackknife error and margin.
 
         Args:
             evidence: the recorded episodes.
@@ -95,9 +98,15 @@ class Difference:
         # Equal policies differ by rounding errors, which must not count as gains.
         if error <= _NEGLIGIBLE_ERROR * return_error:
             return cls(value, 0.0, 1)
-        # A few squares may make up most of the variance, which is then as uncertain as a sum of (Σd²)² / Σd⁴ equal
-        # squares.
-        return cls(value, error, max(1, int(total**2 / float(np.square(squares).sum()))))
+        # Halved as in `jackknife_interval`.
+        degrees_of_freedom = max(1, int(total**2 / float(np.square(squares).sum()) / 2))
+        weights = evidence.weights[evidence.last_step]
+        weight_error = float(weights.std()) / np.sqrt(len(weights))
+        # A smaller gap is chance, which the error includes: a margin for it would leave a third of the better policies
+        # without a verdict (17 instead of 27 of 30 in tests/evaluate/test_evaluate_verdict.py).
+        is_weight_missing = abs(float(weights.mean()) - 1) > _MAX_WEIGHT_ERRORS * weight_error
+        margin = missing_weight_margins(evidence).get(name, 0.0) if is_weight_missing else 0.0
+        return cls(value, error, degrees_of_freedom, margin)
 
 
 def difference_to_recorded(

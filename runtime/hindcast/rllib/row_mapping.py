@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import itertools
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Final
 
@@ -62,6 +65,8 @@ _PARAMETERS: Final = (
 )
 """Parameters of the row mappers in RLlib 2.40, in order; in RLlib 2.60 only `batch` and `to_numpy` are positional."""
 _ITEM: Final = "item"
+_row_ids: ContextVar[Iterator[str] | None] = ContextVar("row_ids", default=None)
+"""Ids for rows without `eps_id` while a pre-learner maps rows of a file; None outside of it."""
 _instances: dict[bytes, tuple[TrainingConfig, Any]] = {}
 """Pre-learners constructed in this process and their configs, by class and arguments, as JSON."""
 
@@ -170,14 +175,14 @@ def prelearn_rows(
         rows: column -> `[rows, ...]`.
         kwargs: `spec.pipeline.preLearnerKwargs`.
         training: the argument of `TrainingConfig`.
-        location: file and batch of the rows; the ids of episodes of one row are derived from it.
+        location: file and batch of the rows; ids of episodes without one are derived from it.
 
     Returns:
         What the pre-learner returned: episodes, in any form that `_map_to_episodes` may return. If it returned a
         module's batch, a block with one episode per row.
     """
     seed, name = int(training.get("seed") or 0), location.rpartition("/")[2]  # data may be moved
-    with seeded_generators(seed, "pre-learner", name):
+    with seeded_generators(seed, "pre-learner", name), _row_ids_of(location):
         config, prelearner = _get_instance(cls, kwargs, training, location)
         for index, space in enumerate((config.observation_space, config.action_space)):
             if space is not None:
@@ -186,9 +191,7 @@ def prelearn_rows(
             output = prelearner(rows)
             if isinstance(output, Mapping) and "episodes" in output:
                 return output
-            return rows_to_episodes_of_one_step(
-                module_columns(output), hashlib.sha256(location.encode()).hexdigest()[:12]
-            )
+            return rows_to_episodes_of_one_step(module_columns(output), _digest_location(location))
         if mapper_name(cls, config) == _SAMPLE_BATCH_MAPPER and not config.get("input_read_sample_batches"):
             raise Misuse(
                 f"is only called for SampleBatch data: override {_ROW_MAPPER}, or set input_read_sample_batches=True."
@@ -197,6 +200,27 @@ def prelearn_rows(
         if prelearner is None or not prelearner.samples_from_buffer():
             return episodes
         return {"episodes": _with_unique_ids(prelearner._postprocess_and_sample(_list_episodes(episodes)))}
+
+
+@contextmanager
+def _row_ids_of(location: str) -> Iterator[None]:
+    """Number the rows of a location without ids, so that preparing the data again gives the same ids."""
+    digest = _digest_location(location)
+    token = _row_ids.set(f"{digest}-{row}" for row in itertools.count())
+    try:
+        yield
+    finally:
+        _row_ids.reset(token)
+
+
+def _digest_location(location: str) -> str:
+    return hashlib.sha256(location.encode()).hexdigest()[:12]
+
+
+def _make_row_id() -> str:
+    """Return the id of the next row without one, which is random outside of `prelearn_rows`."""
+    row_ids = _row_ids.get()
+    return uuid.uuid4().hex if row_ids is None else next(row_ids)
 
 
 def call_row_mapper(prelearner: Any, rows: Rows, config: TrainingConfig, **kwargs: Any) -> Any:
@@ -277,7 +301,7 @@ def rows_to_episodes(
     ids = columns.get(Columns.EPS_ID)
     rows_by_id: dict[str, list[int]] = {}
     for row in range(num_rows):
-        rows_by_id.setdefault(uuid.uuid4().hex if ids is None else str(ids[row]), []).append(row)
+        rows_by_id.setdefault(_make_row_id() if ids is None else str(ids[row]), []).append(row)
     extra_columns = {
         name: _unpack(column)
         for name, column in rows.items()
@@ -343,7 +367,7 @@ def flatten_sample_batches(rows: Rows) -> dict[str, Any]:
         cells = {name: _unpack([rows[name][row]])[0] for name in names}
         if Columns.EPS_ID not in cells:
             num_steps = len(_unpack([observations])[0])
-            columns.setdefault(Columns.EPS_ID, []).extend([uuid.uuid4().hex] * num_steps)
+            columns.setdefault(Columns.EPS_ID, []).extend([_make_row_id()] * num_steps)
         for name, cell in cells.items():
             columns.setdefault(name, []).extend(_unpack(cell))
     return {name: object_array([_to_array(value) for value in values]) for name, values in columns.items()}

@@ -31,7 +31,7 @@ from hindcast.run.checkpoint_evaluation import (
     find_trained_episodes,
     load_policy,
 )
-from hindcast.run.evaluation.trained_episodes import digest_id, exclude_trained_episodes
+from hindcast.run.evaluation.trained_episodes import digest_episodes, exclude_trained_episodes
 from hindcast.storage.location import Location, resolve
 
 GATE_FILE: Final = "gate.json"
@@ -50,12 +50,14 @@ class GateResult:
     Attributes:
         policy: digest of the tested policy.
         num_new: number of episodes that this look added.
+        num_unfinished: number of the log's episodes that neither terminated nor were truncated; they are not added.
         spec: conditions of the gate.
         test: the test.
     """
 
     policy: str
     num_new: int
+    num_unfinished: int
     spec: GateSpec
     test: GateTest
 
@@ -63,11 +65,12 @@ class GateResult:
     def sentence(self) -> str:
         """The decision in words."""
         margin = f" by more than {significant(self.spec.by)}" if self.spec.by else ""
+        unfinished = f"{self.num_unfinished:,} unfinished and left out; " if self.num_unfinished else ""
         claim = _REASONS[self.test.decision][1] + (margin if self.test.decision == "promoted" else "")
         return (
             f"{self.test.decision}: {claim} after {plural(self.test.episodes, 'episode')} "
             f"(evidence {significant(self.test.evidence)} of {significant(1 / self.test.error)}; {self.num_new:,} new; "
-            f"{'sampled' if self.spec.explore else 'greedy'} actions)"
+            f"{unfinished}{'sampled' if self.spec.explore else 'greedy'} actions)"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -76,6 +79,7 @@ class GateResult:
             "decision": self.test.decision,
             "episodes": self.test.episodes,
             "new_episodes": self.num_new,
+            "unfinished_episodes": self.num_unfinished,
             "evidence": self.test.evidence,
             "threshold": 1 / self.test.error,
             "policy": self.policy,
@@ -92,15 +96,17 @@ class GateResult:
 def look(
     path: str | Path, data: Sequence[str], *, module_class: str | None = None, hooks: Hooks = NO_HOOKS
 ) -> GateResult:
-    """Add the new episodes of a log to the gate of a run, and return its state.
+    """Add the new finished episodes of a log to the gate of a run, and return its state.
 
+    Two episodes are the same if their ids, numbers of timesteps and returns are.
     The state is written once, at the end: after a kill, the next look adds the same episodes.
 
     Args:
         path: see `evaluate_checkpoint`; in the folder of a run with `evaluation.gate`.
         data: paths of the log.
         module_class: the policy's `model.moduleClass`, if it has one.
-        hooks: receive the progress of preparing the log.
+        hooks: receive the progress of preparing the log, and a note if it is not known which episodes trained the
+            policy.
 
     Raises:
         SpecError: there is no gate, or the policy's actions have no density.
@@ -129,10 +135,18 @@ def look(
             path=name,
             remedy="record them",
         )
-    if (record := find_trained_episodes(resolve(path))) is not None:
+    if (record := find_trained_episodes(resolve(path))) is None:
+        hooks.note(
+            f"{name}: it is not known which episodes trained this policy, so these may be counted. The gate's error "
+            "holds only for a log without them."
+        )
+    else:
         dataset, _ = exclude_trained_episodes(record, dataset, name, min_episodes=0)
-    digests = [digest_id(eps_id) for eps_id in dataset.episode_table().eps_id.tolist()]
-    new_episodes = [index for index, digest in enumerate(digests) if digest not in seen]
+    table = dataset.episode_table()
+    is_finished = table.terminated | table.truncated
+    digests = digest_episodes(dataset)
+    new_episodes = [index for index in np.flatnonzero(is_finished).tolist() if digests[index] not in seen]
+    num_before = test.episodes
     if new_episodes and test.decision == "undecided":
         new_data = dataset.select(np.array(new_episodes))
         for weight, return_ in _weigh(policy, new_data, spec, find_gamma(resolve(path)), name):
@@ -140,7 +154,7 @@ def look(
         seen |= {digests[index] for index in new_episodes}
         state = {"policy": policy.digest, "test": test.to_json(), "episodes": sorted(seen)}
         file.write_bytes(orjson.dumps(state))
-    return GateResult(policy.digest, len(new_episodes), spec, test)
+    return GateResult(policy.digest, test.episodes - num_before, int((~is_finished).sum()), spec, test)
 
 
 def _find_gate(location: Location) -> tuple[Location, GateSpec]:
@@ -188,4 +202,5 @@ def _weigh(policy: Policy, dataset: Dataset, spec: GateSpec, gamma: float, name:
             episode=dataset.episode_table().eps_id[outside[0]],
             remedy="widen them in another revision of the training",
         )
-    return np.stack([evidence.weights[evidence.last_step], returns], 1)
+    with np.errstate(over="ignore"):  # the test limits weights
+        return np.stack([evidence.weights[evidence.last_step], returns], 1)

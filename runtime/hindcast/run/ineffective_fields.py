@@ -141,7 +141,7 @@ def _find_ineffective_evaluation_fields(resource: OfflineTraining) -> dict[str, 
     env_fields = (
         []
         if spec.environment is not None
-        else [name for name in EvaluationSpec.model_fields if name != "offline"]
+        else [name for name in EvaluationSpec.model_fields if name not in ("offline", "gate")]
     )
     requirements = {f"evaluation.{to_camel(name)}": "environment" for name in env_fields}
     effects: dict[str, str] = {}

@@ -27,9 +27,11 @@ def gate(
     The conditions are the run's evaluation.gate. Looking more often does not raise the probability of an error. Exits
     with 0 if the policy is promoted, 8 if the recorded policy is kept, and 9 while undecided.
     """
+    from hindcast.cli.progress import progress_bar
     from hindcast.run.gate import look
 
-    result = look(checkpoint, data, module_class=module_class)
+    with progress_bar(screen, "preparing the log") as hooks:
+        result = look(checkpoint, data, module_class=module_class, hooks=hooks)
     screen.show_result(result.to_json(), result.sentence)
     if code := _EXIT_CODES[result.test.decision]:
         raise typer.Exit(code)

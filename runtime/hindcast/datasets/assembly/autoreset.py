@@ -44,14 +44,12 @@ def find_reset_rows(steps: Steps, *, is_grouped: bool) -> Bool:
 
     Args:
         steps: rows in stored order.
-        is_grouped: whether rows are grouped by ids. Otherwise of the first row, if it does not begin the data, only
-            the reward is known.
+        is_grouped: whether rows are grouped by ids.
     """
     index = np.argsort(steps.episode, kind="stable") if is_grouped else np.arange(len(steps))
     ends = _find_ends(steps, index) if is_grouped else steps.is_end[:-1]
     is_reset = np.zeros(len(steps), dtype=np.bool_)
     is_reset[index[1:]] = ends & follows(steps, index[:-1], index[1:])
-    is_reset[0] |= not is_grouped and bool(steps.row[0] > 0 or steps.part[0] > 0)
     return is_reset & (steps.columns[Columns.REWARDS] == 0)
 
 

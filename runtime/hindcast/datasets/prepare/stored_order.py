@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from hindcast.datasets.assembly.autoreset import find_reset_rows
 from hindcast.datasets.assembly.ordering import find_breaks_between_files, find_file_changes
 from hindcast.datasets.assembly.row_comparison import follows, has_next_obs
 from hindcast.datasets.assembly.steps import Steps
@@ -48,7 +49,11 @@ def cut_partitions(
                 remaining, previous_row = chunk, None
             else:
                 steps = Steps.from_rows(chunk.with_ids(), part_index)
-                episode_starts = np.flatnonzero(_find_episode_starts(steps, previous_row, job))
+                is_start = _find_episode_starts(steps, previous_row, job)
+                if job.rules.has_reset_rows and not job.rules.is_grouped:
+                    # Only the row before tells a reset row from an episode's first step: both are in one partition.
+                    is_start &= ~_find_reset_rows(steps, previous_row, job)
+                episode_starts = np.flatnonzero(is_start)
                 first_start = int(episode_starts[0]) if len(episode_starts) else len(steps)
                 previous_row = steps.take(np.array([-1]))
                 if is_episode_open and first_start:
@@ -117,6 +122,13 @@ def _find_episode_starts(steps: Steps, previous_row: Steps | None, job: Job) -> 
     elif job.rules.should_split_gaps:
         is_start |= ~follows(all_steps, np.arange(count - 1), np.arange(1, count))
     return np.append(first_is_start, is_start)
+
+
+def _find_reset_rows(steps: Steps, previous_row: Steps | None, job: Job) -> Bool:
+    """Return `[R]` True for rows without ids that only reset the environment."""
+    if previous_row is None:
+        return find_reset_rows(steps, is_grouped=False)
+    return find_reset_rows(Steps.concat([previous_row, steps], job.rules.paths), is_grouped=False)[1:]
 
 
 def _find_file_ends(steps: Steps, job: Job) -> Bool:

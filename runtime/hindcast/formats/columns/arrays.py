@@ -268,15 +268,17 @@ def _decode_images(column: pa.ChunkedArray, name: str) -> NDArray[Any]:
             raise CellError(row, f"{name!r} has no bytes: images in other files are not read")
         try:
             from PIL import Image
-
-            with Image.open(io.BytesIO(data)) as image:
-                images.append(np.asarray(image))
         except ImportError as error:
             raise DataError(
                 f"decoding {name!r} requires pillow, which is not installed: pip install pillow"
             ) from error
+        try:
+            with Image.open(io.BytesIO(data)) as image:
+                images.append(np.asarray(image))
         except (OSError, ValueError) as error:
             raise CellError(row, f"{name!r} is not an image: {error}") from error
+        except Image.DecompressionBombError as error:
+            raise CellError(row, f"{name!r} is too large an image: {error}") from error
         if images[row].shape != images[0].shape:
             raise CellError(
                 row,

@@ -231,9 +231,9 @@ def _id_of_row(cell: Any) -> Any:
 
 
 def _concatenate(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Concatenate batches of rows; columns that only one of them has are left out."""
+    """Concatenate batches of rows in the order of the first one's columns; columns that only one has are left out."""
     columns = {}
-    for name in first.keys() & second.keys():
+    for name in (name for name in first if name in second):
         pair = [np.asarray(batch[name]) for batch in (first, second)]
         is_uniform = len({(column.dtype, column.shape[1:]) for column in pair}) == 1
         columns[name] = (

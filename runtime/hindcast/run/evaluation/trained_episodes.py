@@ -74,9 +74,14 @@ def exclude_trained_episodes(
     return UntrainedEpisodes(dataset.select(np.flatnonzero(~is_trained)), num_trained)
 
 
-def digest_id(eps_id: str) -> int:
-    """Return a digest of 64 bits of an episode's id."""
-    return int.from_bytes(hashlib.blake2b(eps_id.encode(), digest_size=8).digest(), "little")
+def _digest(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def digest_episodes(dataset: Dataset) -> list[int]:
+    """Return a digest of 64 bits of the id, number of timesteps and return of each episode."""
+    # Returns may differ in the last digits if the data are stored in another form.
+    return [_digest(f"{row['id']} {row['length']} {row['return']:.6g}") for row in _describe(dataset)]
 
 
 def _describe(dataset: Dataset) -> NDArray[Any]:
@@ -84,7 +89,7 @@ def _describe(dataset: Dataset) -> NDArray[Any]:
     rewards = dataset.spec.leaves.get(Columns.REWARDS)
     table = dataset.episode_table(with_returns=rewards is not None and rewards.shape == ())
     rows = np.zeros(len(table.length), _FIELDS)
-    rows["id"] = list(map(digest_id, table.eps_id.tolist()))
+    rows["id"] = list(map(_digest, table.eps_id.tolist()))
     rows["length"] = table.length
     if table.returns is not None:
         rows["return"] = table.returns

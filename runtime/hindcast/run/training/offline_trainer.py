@@ -16,6 +16,7 @@ from hindcast.learn.algorithm import needs_for, window_targets
 from hindcast.learn.compiling import compile_losses
 from hindcast.learn.group import Group
 from hindcast.pipeline.offline_data import OfflineData, Source, offline_data_class
+from hindcast.pipeline.prelearner import prelearner_path
 from hindcast.pipeline.residency import host_memory
 from hindcast.pipeline.targets import Targets
 from hindcast.run.evaluation.held_out_evaluation import (
@@ -154,8 +155,10 @@ def make_offline_trainer(
         max_updates=_max_updates(spec.stop, data),
         notes=notes + batch_notes,
         held_out_evaluator=held_out_evaluator,
-        # A pre-learner of the user's may turn anything into episodes.
-        training_data=[source.dataset for source in sources] if spec.pipeline.pre_learner is None else (),
+        # A pre-learner of the user's may turn anything into episodes, and a buffer renames what it draws.
+        training_data=[source.dataset for source in sources]
+        if prelearner_path(spec.pipeline) is None
+        else (),
     )
 
 
