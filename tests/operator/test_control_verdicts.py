@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from control_cluster import CHILD, START, FakeCluster
+from control_cluster import CHILD, KEY, START, FakeCluster
 
 from hindcast_operator.control import kinds
 from hindcast_operator.control.api import ApiError
@@ -65,6 +65,27 @@ def test_deleted_access_of_silent_attempt_is_restored() -> None:
         cluster.calls.clear()
         await cluster.reconcile()
         assert not [call for call in cluster.calls if call.startswith("create")]
+
+    run_in_cluster(test)
+
+
+def test_finished_run_is_not_observed_again() -> None:
+    """Regression: the report of a finished run was awaited, with two reads of its access per minute."""
+
+    async def test(cluster: FakeCluster) -> None:
+        cluster.beat(2, outcome={"state": "Succeeded", "reason": "Succeeded", "message": "done"})
+        cluster.put(
+            kinds.RAY_JOB, CHILD, status={"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}
+        )
+        await cluster.reconcile()
+        assert cluster.status["state"] == "Succeeded"
+        cluster.calls.clear()
+        cluster.now += timedelta(minutes=31)
+        observer = cluster.reconciler.observer
+        facts = await observer.observe(KEY)
+        assert facts is not None
+        assert observer.recheck_seconds(facts) is None
+        assert cluster.calls == []
 
     run_in_cluster(test)
 
