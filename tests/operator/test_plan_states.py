@@ -501,9 +501,15 @@ def test_learners_release_gpus_that_wait_for_another_learner() -> None:
         waiting = make_pod(
             "learner", name="b", created_at=world.now, scheduling_failure="Insufficient nvidia.com/gpu"
         )
-        world.set_pods(
-            make_pod("learner", name="a", created_at=world.now, phase="Running", is_ready=True), waiting
+        running = make_pod(
+            "learner",
+            name="a",
+            created_at=world.now,
+            scheduled_at=world.now,
+            phase="Running",
+            is_ready=True,
         )
+        world.set_pods(running, waiting)
         decision = world.settle()
         assert world.state == "Starting" and decision.requeue_at is not None
         world.now = decision.requeue_at
@@ -513,6 +519,19 @@ def test_learners_release_gpus_that_wait_for_another_learner() -> None:
         pauses.append((decision.requeue_at - world.now).total_seconds())
         world.now = decision.requeue_at
     assert pauses[0] < 160 and pauses[-1] > 2600
+
+
+def test_learners_keep_gpus_for_full_time_when_first_node_comes_late() -> None:
+    """Regression: after a long wait in a full cluster, the first learner with a GPU released it at once."""
+    world = World(learners={"replicas": 2, "gpus": 1})
+    world.settle()
+    pods = [make_pod("learner", name=name, scheduling_failure="Insufficient nvidia.com/gpu") for name in "ab"]
+    world.update_job(deployment_status="Initializing").set_pods(*pods).settle()
+    world.advance(1800)
+    decision = world.set_pods(make_pod("learner", name="a", scheduled_at=world.now), pods[1]).settle()
+    assert world.state == "Starting" and decision.requeue_at == world.now + timedelta(seconds=600)
+    world.advance(600).settle()
+    assert (world.state, world.status["runs"][0]["reason"]) == ("Retrying", "GpusReleased")
 
 
 def test_learners_without_any_gpu_hold_nothing_and_wait() -> None:
