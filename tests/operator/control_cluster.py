@@ -24,7 +24,7 @@ TIMESTAMP = "2026-11-21T06:00:00Z"
 class FakeCluster:
     """An API server with one training and its first attempt; a cache that only sees what `deliver` brings."""
 
-    def __init__(self) -> None:
+    def __init__(self, **run_policy: Any) -> None:
         self.now = START
         self.version = 100
         self.objects: dict[tuple[str, str], dict[str, Any]] = {}
@@ -33,7 +33,8 @@ class FakeCluster:
         self.broken_kinds: set[str] = set()
         self.start_operator(lambda: self.now)
         spec = {"algorithm": "BC", "input": [{"path": "s3://b/x"}], "stop": {"iterations": 1}}
-        self.put(kinds.TRAINING, "clone", spec=spec | {"checkpoint": {"path": "s3://b/runs"}}, status={})
+        spec |= {"checkpoint": {"path": "s3://b/runs"}, "runPolicy": run_policy}
+        self.put(kinds.TRAINING, "clone", spec=spec, status={})
 
     def start_operator(self, clock: Callable[[], datetime]) -> None:
         self.cache = Cache()

@@ -17,9 +17,9 @@ from hindcast_operator.control.verdicts import VerdictBreaker
 from hindcast_operator.times import SteadyClock
 
 
-def run_in_cluster(test: Any) -> None:
+def run_in_cluster(test: Any, **run_policy: Any) -> None:
     async def body() -> None:
-        cluster = FakeCluster()
+        cluster = FakeCluster(**run_policy)
         await cluster.start_run()
         cluster.calls.clear()
         cluster.events.clear()
@@ -155,6 +155,20 @@ def test_many_silent_attempts_open_breaker() -> None:
     assert not breaker.allows()
     seconds = 601.0
     assert breaker.allows()
+
+
+def test_missed_start_deadline_does_not_count_as_silence() -> None:
+    """Regression: runs that waited for nodes opened the breaker, and were ended although it held their verdicts."""
+
+    async def reconcile() -> list[str]:
+        cluster = FakeCluster(startDeadlineSeconds=60)
+        await cluster.reconcile()
+        cluster.now += timedelta(seconds=61)
+        cluster.reconciler._breaker.allows = pytest.fail  # type: ignore[method-assign, assignment]
+        await cluster.reconcile()
+        return cluster.events
+
+    assert "StartDeadlineExceeded" in asyncio.run(reconcile())
 
 
 @pytest.mark.parametrize(("holder", "is_lost"), [("this", False), ("another", True)])

@@ -20,7 +20,7 @@ HOLD_RECHECK_SECONDS: Final = 60.0
 _MAX_VERDICTS: Final = 10
 _WINDOW_SECONDS: Final = 60.0
 _HOLD_SECONDS: Final = 600.0
-_SILENCE_REASONS: Final = frozenset({Reason.NO_HEARTBEAT, Reason.NO_PROGRESS, Reason.START_DEADLINE_EXCEEDED})
+_SILENCE_REASONS: Final = frozenset({Reason.NO_HEARTBEAT, Reason.NO_PROGRESS})
 
 
 class VerdictBreaker:
