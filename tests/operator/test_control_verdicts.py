@@ -157,6 +157,20 @@ def test_many_silent_attempts_open_breaker() -> None:
     assert breaker.allows()
 
 
+@pytest.mark.parametrize("run_policy", [{}, {"backoffLimit": 0}])
+def test_held_verdict_does_not_end_silent_attempt(run_policy: dict[str, Any]) -> None:
+    """Regression: the breaker did not see verdicts on attempts without a retry left, and these are final."""
+
+    async def test(cluster: FakeCluster) -> None:
+        cluster.now += timedelta(minutes=31)
+        cluster.reconciler._breaker.allows = lambda: False  # type: ignore[method-assign]
+        await cluster.reconcile()
+        assert cluster.status["state"] == "Running"
+        assert not [call for call in cluster.calls if call.startswith("delete")]
+
+    run_in_cluster(test, **run_policy)
+
+
 def test_missed_start_deadline_does_not_count_as_silence() -> None:
     """Regression: runs that waited for nodes opened the breaker, and were ended although it held their verdicts."""
 
