@@ -96,6 +96,12 @@ class FakeCluster:
         await self.reconcile()
         assert self.status["state"] == "Running"
 
+    def uninstall_kuberay(self) -> None:
+        """Remove the kind RayJob, with its objects and their pods."""
+        self.objects = {key: raw for key, raw in self.objects.items() if key[0] not in ("RayJob", "Pod")}
+        self.reconciler.observer.kuberay = "NotInstalled"
+        self.catch_up()
+
     async def reconcile(self) -> None:
         await self.reconciler._reconcile(KEY)
 
@@ -106,6 +112,8 @@ class FakeCluster:
     # -- the API server ----------------------------------------------------------------------------------------
     async def get(self, kind: ObjectKind, namespace: str, name: str) -> dict[str, Any] | None:
         self.calls.append(f"get {kind.name}")
+        if kind is kinds.RAY_JOB and self.reconciler.observer.kuberay == "NotInstalled":
+            raise ApiError(404, "404", "404 page not found")
         return self.objects.get((kind.name, name))
 
     async def call(self, *_: Any, **__: Any) -> dict[str, Any]:
@@ -142,4 +150,6 @@ class FakeCluster:
 
     async def delete(self, kind: ObjectKind, namespace: str, name: str, uid: str) -> None:
         self.calls.append(f"delete {kind.name}")
+        if kind.name in self.broken_kinds:
+            raise ApiError(500, "InternalError", "etcdserver: leader changed")
         del self.objects[kind.name, name]

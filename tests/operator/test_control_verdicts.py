@@ -90,6 +90,26 @@ def test_finished_run_is_not_observed_again() -> None:
     run_in_cluster(test)
 
 
+def test_lost_run_is_cleaned_up_when_kuberay_is_uninstalled() -> None:
+    """Regression: each reconciliation failed at the read of a RayJob, a kind that was not served any more."""
+
+    async def test(cluster: FakeCluster) -> None:
+        cluster.beat(2, outcome={"state": "Lost", "reason": "WorkerLost", "message": "The node is gone."})
+        cluster.broken_kinds = {"ConfigMap"}
+        with pytest.raises(ApiError):
+            await cluster.reconcile()
+        assert cluster.status["state"] == "Retrying"
+        cluster.broken_kinds = set()
+        cluster.uninstall_kuberay()
+        cluster.now += timedelta(minutes=5)
+        await cluster.reconcile()
+        assert ("ConfigMap", CHILD) not in cluster.objects
+        await cluster.reconcile()
+        assert cluster.status["conditions"][0]["reason"] == "KubeRayNotInstalled"
+
+    run_in_cluster(test)
+
+
 @pytest.mark.parametrize("name", ["a", "zzz"])
 def test_report_in_config_map_of_another_name_does_not_count(name: str) -> None:
     """Regression: a ConfigMap with the run's labels and owner made it Succeeded, with an output of its choice."""

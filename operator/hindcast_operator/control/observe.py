@@ -128,8 +128,10 @@ class Observer:
         A verdict that ends an attempt is made again afterwards: the watches may be late.
         """
         key = Key(facts.kind, facts.namespace, facts.name)
+        # Without KubeRay, the API server answers 404 for the whole kind.
+        read_kinds = (kinds.RAY_JOB, kinds.CONFIG_MAP) if self.kuberay == "Ready" else (kinds.CONFIG_MAP,)
         for name in facts.attempts:
-            for kind in (kinds.RAY_JOB, kinds.CONFIG_MAP):
+            for kind in read_kinds:
                 child = self._cache.child(kind, key.namespace, name)
                 raw = await self._api.get(kind, key.namespace, name)
                 if raw is not None:
