@@ -459,17 +459,43 @@ def test_checkpoint_resets_retries() -> None:
 def test_recording_forgets_losses_only_beyond_earlier_attempts() -> None:
     """Regression: losses of a recording were never forgotten, so four lost nodes in a week failed it."""
     world = World(RECORDING, runPolicy={"backoffLimit": 1})
-    for episodes in (100, 200, 300):
+    for saved_amount in (100, 200, 300):
         world.settle()
-        world.start_pods().send_report(progress=ProgressStatus(episodes=episodes)).settle()
+        world.start_pods().send_report(progress=ProgressStatus(saved_amount=saved_amount)).settle()
         world.report_end("Lost", "WorkerLost").settle()
         assert (world.state, world.status["runs"][0]["retries"]) == ("Retrying", 0)
         world.advance(60)
     world.settle()
-    world.start_pods().send_report(progress=ProgressStatus(episodes=300)).report_end(
+    world.start_pods().send_report(progress=ProgressStatus(saved_amount=300)).report_end(
         "Lost", "WorkerLost"
     ).settle()
     assert (world.state, world.find_reason()) == ("Failed", "BackoffLimitExceeded")
+
+
+def test_episodes_that_are_not_saved_reset_no_retries() -> None:
+    """Regression: attempts that were killed before their first commit, each an episode later, were always retried."""
+    world = World(RECORDING, runPolicy={"backoffLimit": 2})
+    for episodes in (1, 2, 3):
+        world.settle()
+        progress = ProgressStatus(episodes=episodes, timesteps=9 * episodes, saved_amount=0)
+        world.start_pods().send_report(progress=progress).settle()
+        world.report_end("Lost", "OutOfMemory").settle()
+        world.advance(60)
+    assert (world.state, world.find_reason()) == ("Failed", "BackoffLimitExceeded")
+
+
+def test_recording_forgets_losses_after_its_expert_is_trained() -> None:
+    """Regression: the environment steps of the expert's training counted as recorded."""
+    world = World(RECORDING)
+    world.settle()
+    progress = ProgressStatus(iteration=120, timesteps=1_000_000, saved_amount=100)
+    world.start_pods().send_report(stage="Training the expert", progress=progress).settle()
+    world.report_end("Lost", "WorkerLost").settle()
+    world.advance(60).settle()
+    assert world.status["runs"][0]["retries"] == 1
+    progress = ProgressStatus(timesteps=5000, saved_amount=4000)
+    world.start_pods().send_report(stage="Recording", progress=progress).settle()
+    assert world.status["runs"][0]["retries"] == 0
 
 
 @pytest.mark.parametrize("reported", ["WorkerLost", "Terminated", None])
