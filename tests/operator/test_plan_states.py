@@ -313,6 +313,16 @@ def test_missed_start_deadline_with_known_cause_fails() -> None:
     assert world.live_children == [], "no pod keeps a node"
 
 
+def test_attempt_without_start_and_known_cause_is_retried_as_documented() -> None:
+    """Regression: the page of reasons called it final."""
+    world = World(runPolicy={"startDeadlineSeconds": 600})
+    world.settle()
+    world.start_pods().advance(600).settle()
+    run = world.status["runs"][0]
+    assert (world.state, run["outcome"], run["reason"]) == ("Retrying", "Lost", "StartDeadlineExceeded")
+    assert Reason.START_DEADLINE_EXCEEDED.effect == "lost"
+
+
 def test_each_lack_of_resources_has_an_event() -> None:
     """A full node delays the head, then the learner waits for a GPU. The second obstacle has an event too."""
     world = World()
