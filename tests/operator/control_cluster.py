@@ -31,6 +31,8 @@ class FakeCluster:
         self.events: list[str] = []
         self.calls: list[str] = []
         self.broken_kinds: set[str] = set()
+        self.refusal: ApiError | None = None
+        """The answer to the creation of a RayJob, if it is refused."""
         self.start_operator(lambda: self.now)
         spec = {"algorithm": "BC", "input": [{"path": "s3://b/x"}], "stop": {"iterations": 1}}
         spec |= {"checkpoint": {"path": "s3://b/runs"}, "runPolicy": run_policy}
@@ -128,6 +130,8 @@ class FakeCluster:
     async def create(self, kind: ObjectKind, namespace: str, manifest: dict[str, Any]) -> dict[str, Any]:
         if kind.name in self.broken_kinds:
             raise ApiError(500, "InternalError", "failed calling webhook mrayjob.kb.io: connection refused")
+        if kind is kinds.RAY_JOB and self.refusal is not None:
+            raise self.refusal
         if kind is kinds.EVENT:
             self.events.append(manifest["reason"])
             return manifest

@@ -155,6 +155,33 @@ def test_failing_webhook_is_named_within_seconds(monkeypatch: pytest.MonkeyPatch
     assert status["conditions"][0]["reason"] == "CreationFailing"
 
 
+@pytest.mark.parametrize(
+    ("fields", "cause"),
+    [
+        (
+            ["spec.rayClusterSpec.headGroupSpec.template.spec.tolerationz"],
+            "correct spec.cluster.podOverrides",
+        ),
+        (["spec.submitterPodTemplate.spec.tolerationz"], "correct spec.cluster.podOverrides"),
+        (["spec.preRunningDeadlineSeconds"], "KubeRay is older than 1.5"),
+        (["spec.submitterPodTemplate.spec.x", "spec.preRunningDeadlineSeconds"], "KubeRay is older than 1.5"),
+    ],
+)
+def test_unknown_field_of_ray_job_is_explained(fields: list[str], cause: str) -> None:
+    """Regression: a typo in podOverrides was reported as an old KubeRay."""
+
+    async def reconcile() -> str:
+        cluster = FakeCluster()
+        text = ", ".join(f'unknown field "{field}"' for field in fields)
+        cluster.refusal = ApiError(400, "BadRequest", f"RayJob in version v1: strict decoding error: {text}")
+        await cluster.reconcile()
+        await cluster.reconcile()
+        return str(cluster.status["message"])
+
+    message = asyncio.run(reconcile())
+    assert cause in message and fields[0] in message
+
+
 # -- clocks and breakers -------------------------------------------------------------------------------------
 @pytest.mark.parametrize("step", [timedelta(minutes=31), timedelta(minutes=-31), timedelta(days=400)])
 def test_steady_clock_passes_no_step_on(step: timedelta) -> None:
