@@ -86,9 +86,11 @@ class Decision:
         actions: to be executed in this order after the events.
         events: to be posted after the status was written.
         requeue_at: when to reconcile even if no watch reports a change (deadlines, backoff); None if never.
+        ends_silent_attempt: the status ends an attempt because nothing new was heard of it.
     """
 
     status: Status
     actions: tuple[Action, ...] = ()
     events: tuple[Event, ...] = ()
     requeue_at: datetime | None = None
+    ends_silent_attempt: bool = False

@@ -126,6 +126,7 @@ def pod_facts(raw: Raw) -> PodFacts:
         is_deleting=_is_deleting(raw),
         reason=status.get("reason") or "",
         unreachable_since=_unreachable_since(raw),
+        scheduled_at=_scheduled_at(status),
         scheduling_failure=_scheduling_failure(status),
         container_wait=next(filter(None, map(_container_wait, containers)), None),
         is_oom_killed=any(map(_is_oom_killed, containers)),
@@ -156,6 +157,12 @@ def _unreachable_since(raw: Raw) -> datetime | None:
     ready_statuses = (ready.get("status"), containers.get("status"))
     is_silent = status.get("phase") == "Running" and ready_statuses == ("False", "True")
     return parse_optional_time(ready.get("lastTransitionTime")) if is_silent else None
+
+
+def _scheduled_at(status: Raw) -> datetime | None:
+    pod_scheduled = find_condition(status, "PodScheduled")
+    is_scheduled = pod_scheduled.get("status") == "True"
+    return parse_optional_time(pod_scheduled.get("lastTransitionTime")) if is_scheduled else None
 
 
 def _scheduling_failure(status: Raw) -> str | None:

@@ -87,6 +87,7 @@ class PodFacts:
         reason: `status.reason`, such as `Evicted`, `NodeLost` or `Preempting`; empty if the pod has not failed.
         unreachable_since: the time since which the node has been unreachable. For a pod that is being deleted: the time
             by which a reachable node would have removed it. None if the node seems reachable.
+        scheduled_at: when the pod got a node; None if it has none.
         scheduling_failure: the scheduler's message if no node fits.
         container_wait: reason and message of the first container (init containers first) that cannot start, such as
             `ImagePullBackOff` or `CreateContainerConfigError`; None if there is no such container.
@@ -103,6 +104,7 @@ class PodFacts:
     is_deleting: bool = False
     reason: str = ""
     unreachable_since: datetime | None = None
+    scheduled_at: datetime | None = None
     scheduling_failure: str | None = None
     container_wait: tuple[str, str] | None = None
     mount_failure: str | None = None

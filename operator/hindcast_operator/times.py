@@ -45,8 +45,12 @@ def format_for_people(time: datetime) -> str:
 class SteadyClock:
     """The time of day, without steps: each call returns it.
 
-    After a step of the system's clock (NTP, a resumed VM) it approaches the system's time by at most 1 % of the time
-    that passes, so ages that are measured with it are right to 1 %.
+    The first call returns the wall clock's time. After a step of the wall clock (NTP, a resumed VM) the time approaches
+    it by at most 1 % of the time that passes, so durations that are measured with it are right to 1 %.
+
+    Args:
+        monotonic: returns seconds that no step affects.
+        wall: returns the time of the wall clock.
     """
 
     def __init__(
@@ -55,10 +59,13 @@ class SteadyClock:
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._monotonic, self._wall = monotonic, wall
-        self._last_reading, self._time = monotonic(), wall()
+        self._last_reading: float | None = None
+        self._time = datetime.min
 
     def __call__(self) -> datetime:
         reading = self._monotonic()
+        if self._last_reading is None:
+            self._last_reading, self._time = reading, self._wall()
         elapsed, self._last_reading = reading - self._last_reading, reading
         self._time += timedelta(seconds=elapsed)
         max_slew = timedelta(seconds=elapsed * _MAX_SLEW)

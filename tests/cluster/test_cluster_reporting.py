@@ -208,6 +208,10 @@ class TestProgress:
         assert status.metrics == {"timestepsPerSecond": 2000.0, "episodeReturnMean": 487.25}
         assert (status.summary, status.episode_return) == ("120/500 episodes", "487.2")
 
+    def test_status_of_recording_has_saved_amount(self) -> None:
+        progress = Progress("a/b", "Recording", 120, 500, "episodes", saved_amount=4000)
+        assert make_progress_status(progress, None, "").saved_amount == 4000
+
     def test_status_of_training_has_metrics_and_verdict(self) -> None:
         metrics = {"estimated_return": 8.5, "validation_loss": 0.25}
         progress = Progress(

@@ -24,16 +24,19 @@ TIMESTAMP = "2026-11-21T06:00:00Z"
 class FakeCluster:
     """An API server with one training and its first attempt; a cache that only sees what `deliver` brings."""
 
-    def __init__(self) -> None:
+    def __init__(self, **run_policy: Any) -> None:
         self.now = START
         self.version = 100
         self.objects: dict[tuple[str, str], dict[str, Any]] = {}
         self.events: list[str] = []
         self.calls: list[str] = []
         self.broken_kinds: set[str] = set()
+        self.refusal: ApiError | None = None
+        """The answer to the creation of a RayJob, if it is refused."""
         self.start_operator(lambda: self.now)
         spec = {"algorithm": "BC", "input": [{"path": "s3://b/x"}], "stop": {"iterations": 1}}
-        self.put(kinds.TRAINING, "clone", spec=spec | {"checkpoint": {"path": "s3://b/runs"}}, status={})
+        spec |= {"checkpoint": {"path": "s3://b/runs"}, "runPolicy": run_policy}
+        self.put(kinds.TRAINING, "clone", spec=spec, status={})
 
     def start_operator(self, clock: Callable[[], datetime]) -> None:
         self.cache = Cache()
@@ -95,6 +98,12 @@ class FakeCluster:
         await self.reconcile()
         assert self.status["state"] == "Running"
 
+    def uninstall_kuberay(self) -> None:
+        """Remove the kind RayJob, with its objects and their pods."""
+        self.objects = {key: raw for key, raw in self.objects.items() if key[0] not in ("RayJob", "Pod")}
+        self.reconciler.observer.kuberay = "NotInstalled"
+        self.catch_up()
+
     async def reconcile(self) -> None:
         await self.reconciler._reconcile(KEY)
 
@@ -105,6 +114,8 @@ class FakeCluster:
     # -- the API server ----------------------------------------------------------------------------------------
     async def get(self, kind: ObjectKind, namespace: str, name: str) -> dict[str, Any] | None:
         self.calls.append(f"get {kind.name}")
+        if kind is kinds.RAY_JOB and self.reconciler.observer.kuberay == "NotInstalled":
+            raise ApiError(404, "404", "404 page not found")
         return self.objects.get((kind.name, name))
 
     async def call(self, *_: Any, **__: Any) -> dict[str, Any]:
@@ -119,6 +130,8 @@ class FakeCluster:
     async def create(self, kind: ObjectKind, namespace: str, manifest: dict[str, Any]) -> dict[str, Any]:
         if kind.name in self.broken_kinds:
             raise ApiError(500, "InternalError", "failed calling webhook mrayjob.kb.io: connection refused")
+        if kind is kinds.RAY_JOB and self.refusal is not None:
+            raise self.refusal
         if kind is kinds.EVENT:
             self.events.append(manifest["reason"])
             return manifest
@@ -141,4 +154,6 @@ class FakeCluster:
 
     async def delete(self, kind: ObjectKind, namespace: str, name: str, uid: str) -> None:
         self.calls.append(f"delete {kind.name}")
+        if kind.name in self.broken_kinds:
+            raise ApiError(500, "InternalError", "etcdserver: leader changed")
         del self.objects[kind.name, name]

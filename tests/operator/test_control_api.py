@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from hindcast_operator.control import api as api_module
 from hindcast_operator.control import kinds
 from hindcast_operator.control.api import Api, ApiError
+from hindcast_operator.times import SteadyClock
 
 Answer = tuple[int, str] | Exception
 """HTTP status and reason, or an exception that breaks the connection."""
@@ -25,9 +27,10 @@ class FakeClient:
 
     configuration = SimpleNamespace(host="https://server")
 
-    def __init__(self, *answers: Answer, retry_after: str = "") -> None:
+    def __init__(self, *answers: Answer, retry_after: str = "", date: str = "") -> None:
         self._answers = list(answers)
-        self._headers = {"Retry-After": retry_after} if retry_after else {}
+        headers = {"Retry-After": retry_after, "Date": date}
+        self._headers = {name: value for name, value in headers.items() if value}
         self.methods: list[str] = []
 
     async def update_params_for_auth(self, *_: Any) -> None:
@@ -110,3 +113,22 @@ def test_version_conflict_is_raised_without_retry() -> None:
     with pytest.raises(ApiError):
         asyncio.run(apply(client))
     assert client.methods == ["PATCH"]
+
+
+def test_time_of_server_is_read_from_answers() -> None:
+    """Regression: an operator that started an hour ahead ended new runs by their deadlines, for days."""
+
+    async def run() -> list[datetime]:
+        answers = [(200, "")] * 3
+        api = Api(FakeClient(*answers, date="Sat, 21 Nov 2026 06:00:00 GMT"))
+        clock = SteadyClock(wall=api.server_time)
+        await api.call("GET", "/version")
+        times = [clock()]
+        for date in ("", "yesterday"):
+            api._client = FakeClient(*answers, date=date)
+            await api.call("GET", "/version")
+            times.append(clock())
+        return times
+
+    start = datetime(2026, 11, 21, 6, tzinfo=UTC)
+    assert all(abs(time - start) < timedelta(minutes=1) for time in asyncio.run(run()))

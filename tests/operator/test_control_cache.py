@@ -225,6 +225,14 @@ def test_facts_of_pod_have_reason_for_not_starting() -> None:
     assert extract_pod_facts().pool == "learner"
 
 
+@pytest.mark.parametrize(
+    ("status", "expected"), [("True", datetime(2026, 11, 21, 6, tzinfo=UTC)), ("False", None)]
+)
+def test_facts_of_pod_have_time_of_scheduling(status: str, expected: datetime | None) -> None:
+    condition = {"type": "PodScheduled", "status": status, "lastTransitionTime": CREATION_TIME}
+    assert extract_pod_facts(conditions=[condition]).scheduled_at == expected
+
+
 def test_facts_of_pod_record_container_killed_for_memory() -> None:
     for reason, is_killed in (("OOMKilled", True), ("Error", False)):
         final_state = {"terminated": {"reason": reason, "exitCode": 137}}

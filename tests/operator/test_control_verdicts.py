@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from control_cluster import CHILD, START, FakeCluster
+from control_cluster import CHILD, KEY, START, FakeCluster
 
 from hindcast_operator.control import kinds
 from hindcast_operator.control.api import ApiError
@@ -17,9 +17,9 @@ from hindcast_operator.control.verdicts import VerdictBreaker
 from hindcast_operator.times import SteadyClock
 
 
-def run_in_cluster(test: Any) -> None:
+def run_in_cluster(test: Any, **run_policy: Any) -> None:
     async def body() -> None:
-        cluster = FakeCluster()
+        cluster = FakeCluster(**run_policy)
         await cluster.start_run()
         cluster.calls.clear()
         cluster.events.clear()
@@ -69,6 +69,47 @@ def test_deleted_access_of_silent_attempt_is_restored() -> None:
     run_in_cluster(test)
 
 
+def test_finished_run_is_not_observed_again() -> None:
+    """Regression: the report of a finished run was awaited, with two reads of its access per minute."""
+
+    async def test(cluster: FakeCluster) -> None:
+        cluster.beat(2, outcome={"state": "Succeeded", "reason": "Succeeded", "message": "done"})
+        cluster.put(
+            kinds.RAY_JOB, CHILD, status={"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}
+        )
+        await cluster.reconcile()
+        assert cluster.status["state"] == "Succeeded"
+        cluster.calls.clear()
+        cluster.now += timedelta(minutes=31)
+        observer = cluster.reconciler.observer
+        facts = await observer.observe(KEY)
+        assert facts is not None
+        assert observer.recheck_seconds(facts) is None
+        assert cluster.calls == []
+
+    run_in_cluster(test)
+
+
+def test_lost_run_is_cleaned_up_when_kuberay_is_uninstalled() -> None:
+    """Regression: each reconciliation failed at the read of a RayJob, a kind that was not served any more."""
+
+    async def test(cluster: FakeCluster) -> None:
+        cluster.beat(2, outcome={"state": "Lost", "reason": "WorkerLost", "message": "The node is gone."})
+        cluster.broken_kinds = {"ConfigMap"}
+        with pytest.raises(ApiError):
+            await cluster.reconcile()
+        assert cluster.status["state"] == "Retrying"
+        cluster.broken_kinds = set()
+        cluster.uninstall_kuberay()
+        cluster.now += timedelta(minutes=5)
+        await cluster.reconcile()
+        assert ("ConfigMap", CHILD) not in cluster.objects
+        await cluster.reconcile()
+        assert cluster.status["conditions"][0]["reason"] == "KubeRayNotInstalled"
+
+    run_in_cluster(test)
+
+
 @pytest.mark.parametrize("name", ["a", "zzz"])
 def test_report_in_config_map_of_another_name_does_not_count(name: str) -> None:
     """Regression: a ConfigMap with the run's labels and owner made it Succeeded, with an output of its choice."""
@@ -114,6 +155,33 @@ def test_failing_webhook_is_named_within_seconds(monkeypatch: pytest.MonkeyPatch
     assert status["conditions"][0]["reason"] == "CreationFailing"
 
 
+@pytest.mark.parametrize(
+    ("fields", "cause"),
+    [
+        (
+            ["spec.rayClusterSpec.headGroupSpec.template.spec.tolerationz"],
+            "correct spec.cluster.podOverrides",
+        ),
+        (["spec.submitterPodTemplate.spec.tolerationz"], "correct spec.cluster.podOverrides"),
+        (["spec.preRunningDeadlineSeconds"], "KubeRay is older than 1.5"),
+        (["spec.submitterPodTemplate.spec.x", "spec.preRunningDeadlineSeconds"], "KubeRay is older than 1.5"),
+    ],
+)
+def test_unknown_field_of_ray_job_is_explained(fields: list[str], cause: str) -> None:
+    """Regression: a typo in podOverrides was reported as an old KubeRay."""
+
+    async def reconcile() -> str:
+        cluster = FakeCluster()
+        text = ", ".join(f'unknown field "{field}"' for field in fields)
+        cluster.refusal = ApiError(400, "BadRequest", f"RayJob in version v1: strict decoding error: {text}")
+        await cluster.reconcile()
+        await cluster.reconcile()
+        return str(cluster.status["message"])
+
+    message = asyncio.run(reconcile())
+    assert cause in message and fields[0] in message
+
+
 # -- clocks and breakers -------------------------------------------------------------------------------------
 @pytest.mark.parametrize("step", [timedelta(minutes=31), timedelta(minutes=-31), timedelta(days=400)])
 def test_steady_clock_passes_no_step_on(step: timedelta) -> None:
@@ -134,6 +202,34 @@ def test_many_silent_attempts_open_breaker() -> None:
     assert not breaker.allows()
     seconds = 601.0
     assert breaker.allows()
+
+
+@pytest.mark.parametrize("run_policy", [{}, {"backoffLimit": 0}])
+def test_held_verdict_does_not_end_silent_attempt(run_policy: dict[str, Any]) -> None:
+    """Regression: the breaker did not see verdicts on attempts without a retry left, and these are final."""
+
+    async def test(cluster: FakeCluster) -> None:
+        cluster.now += timedelta(minutes=31)
+        cluster.reconciler._breaker.allows = lambda: False  # type: ignore[method-assign]
+        await cluster.reconcile()
+        assert cluster.status["state"] == "Running"
+        assert not [call for call in cluster.calls if call.startswith("delete")]
+
+    run_in_cluster(test, **run_policy)
+
+
+def test_missed_start_deadline_does_not_count_as_silence() -> None:
+    """Regression: runs that waited for nodes opened the breaker, and were ended although it held their verdicts."""
+
+    async def reconcile() -> list[str]:
+        cluster = FakeCluster(startDeadlineSeconds=60)
+        await cluster.reconcile()
+        cluster.now += timedelta(seconds=61)
+        cluster.reconciler._breaker.allows = pytest.fail  # type: ignore[method-assign, assignment]
+        await cluster.reconcile()
+        return cluster.events
+
+    assert "StartDeadlineExceeded" in asyncio.run(reconcile())
 
 
 @pytest.mark.parametrize(("holder", "is_lost"), [("this", False), ("another", True)])

@@ -313,6 +313,16 @@ def test_missed_start_deadline_with_known_cause_fails() -> None:
     assert world.live_children == [], "no pod keeps a node"
 
 
+def test_attempt_without_start_and_known_cause_is_retried_as_documented() -> None:
+    """Regression: the page of reasons called it final."""
+    world = World(runPolicy={"startDeadlineSeconds": 600})
+    world.settle()
+    world.start_pods().advance(600).settle()
+    run = world.status["runs"][0]
+    assert (world.state, run["outcome"], run["reason"]) == ("Retrying", "Lost", "StartDeadlineExceeded")
+    assert Reason.START_DEADLINE_EXCEEDED.effect == "lost"
+
+
 def test_each_lack_of_resources_has_an_event() -> None:
     """A full node delays the head, then the learner waits for a GPU. The second obstacle has an event too."""
     world = World()
@@ -459,17 +469,43 @@ def test_checkpoint_resets_retries() -> None:
 def test_recording_forgets_losses_only_beyond_earlier_attempts() -> None:
     """Regression: losses of a recording were never forgotten, so four lost nodes in a week failed it."""
     world = World(RECORDING, runPolicy={"backoffLimit": 1})
-    for episodes in (100, 200, 300):
+    for saved_amount in (100, 200, 300):
         world.settle()
-        world.start_pods().send_report(progress=ProgressStatus(episodes=episodes)).settle()
+        world.start_pods().send_report(progress=ProgressStatus(saved_amount=saved_amount)).settle()
         world.report_end("Lost", "WorkerLost").settle()
         assert (world.state, world.status["runs"][0]["retries"]) == ("Retrying", 0)
         world.advance(60)
     world.settle()
-    world.start_pods().send_report(progress=ProgressStatus(episodes=300)).report_end(
+    world.start_pods().send_report(progress=ProgressStatus(saved_amount=300)).report_end(
         "Lost", "WorkerLost"
     ).settle()
     assert (world.state, world.find_reason()) == ("Failed", "BackoffLimitExceeded")
+
+
+def test_episodes_that_are_not_saved_reset_no_retries() -> None:
+    """Regression: attempts that were killed before their first commit, each an episode later, were always retried."""
+    world = World(RECORDING, runPolicy={"backoffLimit": 2})
+    for episodes in (1, 2, 3):
+        world.settle()
+        progress = ProgressStatus(episodes=episodes, timesteps=9 * episodes, saved_amount=0)
+        world.start_pods().send_report(progress=progress).settle()
+        world.report_end("Lost", "OutOfMemory").settle()
+        world.advance(60)
+    assert (world.state, world.find_reason()) == ("Failed", "BackoffLimitExceeded")
+
+
+def test_recording_forgets_losses_after_its_expert_is_trained() -> None:
+    """Regression: the environment steps of the expert's training counted as recorded."""
+    world = World(RECORDING)
+    world.settle()
+    progress = ProgressStatus(iteration=120, timesteps=1_000_000, saved_amount=100)
+    world.start_pods().send_report(stage="Training the expert", progress=progress).settle()
+    world.report_end("Lost", "WorkerLost").settle()
+    world.advance(60).settle()
+    assert world.status["runs"][0]["retries"] == 1
+    progress = ProgressStatus(timesteps=5000, saved_amount=4000)
+    world.start_pods().send_report(stage="Recording", progress=progress).settle()
+    assert world.status["runs"][0]["retries"] == 0
 
 
 @pytest.mark.parametrize("reported", ["WorkerLost", "Terminated", None])
@@ -501,9 +537,15 @@ def test_learners_release_gpus_that_wait_for_another_learner() -> None:
         waiting = make_pod(
             "learner", name="b", created_at=world.now, scheduling_failure="Insufficient nvidia.com/gpu"
         )
-        world.set_pods(
-            make_pod("learner", name="a", created_at=world.now, phase="Running", is_ready=True), waiting
+        running = make_pod(
+            "learner",
+            name="a",
+            created_at=world.now,
+            scheduled_at=world.now,
+            phase="Running",
+            is_ready=True,
         )
+        world.set_pods(running, waiting)
         decision = world.settle()
         assert world.state == "Starting" and decision.requeue_at is not None
         world.now = decision.requeue_at
@@ -513,6 +555,19 @@ def test_learners_release_gpus_that_wait_for_another_learner() -> None:
         pauses.append((decision.requeue_at - world.now).total_seconds())
         world.now = decision.requeue_at
     assert pauses[0] < 160 and pauses[-1] > 2600
+
+
+def test_learners_keep_gpus_for_full_time_when_first_node_comes_late() -> None:
+    """Regression: after a long wait in a full cluster, the first learner with a GPU released it at once."""
+    world = World(learners={"replicas": 2, "gpus": 1})
+    world.settle()
+    pods = [make_pod("learner", name=name, scheduling_failure="Insufficient nvidia.com/gpu") for name in "ab"]
+    world.update_job(deployment_status="Initializing").set_pods(*pods).settle()
+    world.advance(1800)
+    decision = world.set_pods(make_pod("learner", name="a", scheduled_at=world.now), pods[1]).settle()
+    assert world.state == "Starting" and decision.requeue_at == world.now + timedelta(seconds=600)
+    world.advance(600).settle()
+    assert (world.state, world.status["runs"][0]["reason"]) == ("Retrying", "GpusReleased")
 
 
 def test_learners_without_any_gpu_hold_nothing_and_wait() -> None:

@@ -544,6 +544,8 @@ class TestPolicy:
     def test_expert_is_trained_before_recording(self, tmp_path: Path, reporter: MemoryReporter) -> None:
         record(recording(tmp_path, policy={"train": EXPERT}), reporter=reporter)
         assert {stage.stage for stage in reporter.stages} == {"Training the expert", "Recording"}
+        assert [stage.saved_amount for stage in reporter.stages[:4]] == [0, 1, 2, 0]
+        assert reporter.stages[-1].saved_amount == read_all(tmp_path).length.sum()
         lines = (tmp_path / "_hindcast/policy/results.jsonl").read_text().splitlines()
         assert [json.loads(line)["training_iteration"] for line in lines] == [1, 2, 3]
         assert episode_indices(tmp_path) == list(range(40))

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import socket
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -29,6 +30,10 @@ log = structlog.get_logger()
 # Codes of a refusal that an immediate retry would not change: by a webhook, a quota or Pod Security, or because the
 # object is invalid.
 _REFUSAL_CODES: Final = frozenset({400, 403, 422})
+
+
+_UNKNOWN_FIELD: Final = re.compile(r'unknown field "([^"]+)"')
+"""A field in the API server's answer under strict validation; it lists all unknown ones."""
 
 
 class RetryLater(Exception):
@@ -131,11 +136,10 @@ class Applier:
             # A namespace that is being deleted answers 403 too, but the user cannot resolve that.
             if error.code in (0, 401, 429) or "is being terminated" in error.message:
                 raise
-            if "strict decoding error: unknown field" in error.message:
-                old_kuberay = (
-                    f"KubeRay is older than 1.5, or its CRDs are; upgrade it ({error.message[:500]})"
+            if unknown_fields := _UNKNOWN_FIELD.findall(error.message):
+                return startup.record_failure(
+                    refusal=f"{_unknown_fields_cause(unknown_fields)} ({error.message[:500]})"
                 )
-                return startup.record_failure(refusal=old_kuberay)
             if error.code in _REFUSAL_CODES:
                 return startup.record_failure(refusal=error.message[:1000])
             return startup.record_failure(failure=error.message[:1000])
@@ -243,6 +247,14 @@ class Applier:
 def _is_current(child: Child, resource: Resource) -> bool:
     """Return True if the resource owns the RayJob or ConfigMap, and the object is not being deleted."""
     return isinstance(child.facts, ObjectFacts) and child.facts.is_current(resource.uid)
+
+
+def _unknown_fields_cause(fields: list[str]) -> str:
+    """Return why the CRD of RayJobs does not have these fields."""
+    # Each pod template is a field `template` or `submitterPodTemplate`.
+    if all("emplate." in field for field in fields):
+        return "correct spec.cluster.podOverrides, or upgrade KubeRay's CRDs if they are old"
+    return "KubeRay is older than 1.5, or its CRDs are; upgrade it"
 
 
 def _is_out_of_date(raw: Mapping[str, Any], manifest: Mapping[str, Any]) -> bool:

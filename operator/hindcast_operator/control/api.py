@@ -8,6 +8,8 @@ import json
 import random
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -58,6 +60,11 @@ class Api:
         self._client = api_client
         self.last_answer_time = asyncio.get_running_loop().time()
         """When the API server last answered, by the event loop's clock; initially the time of creation."""
+        self._clock_offset = timedelta()
+
+    def server_time(self) -> datetime:
+        """Return the time by the API server's clock, right to a second; by this machine's before the first answer."""
+        return datetime.now(UTC) + self._clock_offset
 
     async def call(self, method: str, path: str, body: Any = None, **options: Any) -> Object:
         """Call the API server, with a few immediate retries after transient errors.
@@ -101,6 +108,7 @@ class Api:
         url = self._client.configuration.host + quote(path) + ("?" + urlencode(query) if query else "")
         try:
             response = await self._client.call_api(method, url, headers, body, _request_timeout=timeout)
+            self._update_clock_offset(response.headers)
             text = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             metrics.API_ERRORS.labels("none").inc()
@@ -110,6 +118,14 @@ class Api:
             return json.loads(text) if text else {}
         metrics.API_ERRORS.labels(str(response.status)).inc()
         raise _make_error(response.status, text, response.headers)
+
+    def _update_clock_offset(self, headers: Mapping[str, str]) -> None:
+        try:
+            date = parsedate_to_datetime(headers["Date"]).astimezone(UTC)
+        except (KeyError, ValueError):
+            return
+        # The header has whole seconds, rounded down.
+        self._clock_offset = date + timedelta(seconds=0.5) - datetime.now(UTC)
 
     async def get(self, kind: ObjectKind, namespace: str | None, name: str) -> Object | None:
         """Get an object, or None if it does not exist."""

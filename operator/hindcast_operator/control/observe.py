@@ -115,7 +115,7 @@ class Observer:
             if (
                 config_map is None
                 or _has_outcome(config_map)
-                or not _is_running_attempt(snapshot, job.attempt)
+                or not _is_running_attempt(snapshot.status, job.attempt)
             ):
                 continue
             raw = await self._api.get(kinds.CONFIG_MAP, job.key.namespace, job.key.name)
@@ -128,8 +128,10 @@ class Observer:
         A verdict that ends an attempt is made again afterwards: the watches may be late.
         """
         key = Key(facts.kind, facts.namespace, facts.name)
+        # Without KubeRay, the API server answers 404 for the whole kind.
+        read_kinds = (kinds.RAY_JOB, kinds.CONFIG_MAP) if self.kuberay == "Ready" else (kinds.CONFIG_MAP,)
         for name in facts.attempts:
-            for kind in (kinds.RAY_JOB, kinds.CONFIG_MAP):
+            for kind in read_kinds:
                 child = self._cache.child(kind, key.namespace, name)
                 raw = await self._api.get(kind, key.namespace, name)
                 if raw is not None:
@@ -193,6 +195,9 @@ class Observer:
     ) -> None:
         """Record in `startup` whether an attempt that has fallen silent may still report."""
         since, read_at = startup.pulse.beat_seen_at, startup.access_read_at
+        # A finished run keeps its last report, and sends no more.
+        if not _is_running_attempt(snapshot.status, name):
+            since = None
         if since is None or (now - since).total_seconds() < _SILENCE_SECONDS:
             startup.has_access = True
             return
@@ -228,7 +233,7 @@ class Observer:
                 due_times.append(startup.next_creation_time)
             if is_starting(attempt):
                 due_times.append(startup.next_events_time)
-            if attempt.beat_seen_at is not None and facts.status.get("runs"):
+            if attempt.beat_seen_at is not None and _is_running_attempt(facts.status, name):
                 silence = (facts.now - attempt.beat_seen_at).total_seconds()
                 due_times.append(loop.time() + max(_SILENCE_SECONDS - silence, _SILENCE_SECONDS / 2))
             if any(pod.is_deleting for pod in attempt.pods):
@@ -287,9 +292,9 @@ def _has_outcome(child: Child) -> bool:
     return isinstance(facts, ConfigMapFacts) and facts.report is not None and facts.report.outcome is not None
 
 
-def _is_running_attempt(snapshot: cache.Resource, attempt: str) -> bool:
+def _is_running_attempt(status: Mapping[str, Any], attempt: str) -> bool:
     """Return True if `attempt` is the resource's latest attempt, and the status does not record its end."""
-    runs = snapshot.status.get("runs") or [{}]  # the empty entry stands for no attempt
+    runs = status.get("runs") or [{}]  # the empty entry stands for no attempt
     return runs[0].get("rayJobName") == attempt and not runs[0].get("outcome")
 
 

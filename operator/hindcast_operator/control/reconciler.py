@@ -16,12 +16,7 @@ from hindcast_operator.control.cache import Cache, Key
 from hindcast_operator.control.metrics import RunMeter
 from hindcast_operator.control.observe import Observer
 from hindcast_operator.control.startup import new_startups
-from hindcast_operator.control.verdicts import (
-    HOLD_RECHECK_SECONDS,
-    VerdictBreaker,
-    ends_live_attempt,
-    silent_attempts,
-)
+from hindcast_operator.control.verdicts import HOLD_RECHECK_SECONDS, VerdictBreaker, ends_live_attempt
 from hindcast_operator.control.work_queue import WorkQueue
 from hindcast_operator.decision import Decision
 from hindcast_operator.defaults import Defaults
@@ -102,7 +97,7 @@ class Reconciler:
             if facts is None or resource is None:
                 return
             decision = plan(facts, self._defaults)
-            if silent_attempts(facts, decision) and not self._breaker.allows():
+            if decision.ends_silent_attempt and not self._breaker.allows():
                 facts = replace(facts, is_verdict_held=True)
                 decision = plan(facts, self._defaults)
                 self._queue.add_after(key, HOLD_RECHECK_SECONDS)

@@ -19,6 +19,7 @@ from hindcast_operator.control.reconciler import Reconciler, run_workers
 from hindcast_operator.control.watch import resync, served_kinds, watch
 from hindcast_operator.control.work_queue import WorkQueue
 from hindcast_operator.defaults import Defaults
+from hindcast_operator.times import SteadyClock
 
 log = structlog.get_logger()
 
@@ -122,7 +123,9 @@ class Operator:
         """The namespaces (None: the whole cluster) without a complete cache."""
         self.cache = Cache()
         self.queue: WorkQueue[Key] = WorkQueue()
-        self._reconciler = Reconciler(api, self.cache, self.queue, options.defaults)
+        # Deadlines count from timestamps of the API server, so a wrong clock of this machine must not matter.
+        clock = SteadyClock(wall=api.server_time)
+        self._reconciler = Reconciler(api, self.cache, self.queue, options.defaults, clock)
 
     async def run(self) -> None:
         """Run until cancelled."""

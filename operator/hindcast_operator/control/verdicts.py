@@ -10,7 +10,6 @@ import structlog
 from hindcast_operator.control import metrics
 from hindcast_operator.decision import Decision, DeleteAttempt
 from hindcast_operator.facts import Facts
-from hindcast_operator.planning import Reason
 
 log = structlog.get_logger()
 
@@ -20,7 +19,6 @@ HOLD_RECHECK_SECONDS: Final = 60.0
 _MAX_VERDICTS: Final = 10
 _WINDOW_SECONDS: Final = 60.0
 _HOLD_SECONDS: Final = 600.0
-_SILENCE_REASONS: Final = frozenset({Reason.NO_HEARTBEAT, Reason.NO_PROGRESS, Reason.START_DEADLINE_EXCEEDED})
 
 
 class VerdictBreaker:
@@ -53,19 +51,7 @@ class VerdictBreaker:
 
 def ends_live_attempt(facts: Facts, decision: Decision) -> bool:
     """Return True if the decision ends an attempt that the stored status does not know as ended, or deletes objects."""
-    deletes = any(isinstance(action, DeleteAttempt) for action in decision.actions)
-    return deletes or bool(_new_endings(facts, decision))
-
-
-def silent_attempts(facts: Facts, decision: Decision) -> list[str]:
-    """Return the names of the attempts that the decision ends because nothing was heard of them."""
-    return [name for name, reason in _new_endings(facts, decision) if reason in _SILENCE_REASONS]
-
-
-def _new_endings(facts: Facts, decision: Decision) -> list[tuple[str, str | None]]:
     ended_names = {run["rayJobName"] for run in facts.status.get("runs") or () if run.get("outcome")}
-    return [
-        (run.ray_job_name, run.reason)
-        for run in decision.status.runs
-        if run.outcome is not None and run.ray_job_name not in ended_names
-    ]
+    return any(isinstance(action, DeleteAttempt) for action in decision.actions) or any(
+        run.outcome is not None and run.ray_job_name not in ended_names for run in decision.status.runs
+    )

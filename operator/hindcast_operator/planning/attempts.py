@@ -31,7 +31,7 @@ DISRUPTION_SECONDS: Final = 600
 """If an attempt ends within this time after one of its pods had to leave its node, the loss does not count."""
 
 GANG_SECONDS: Final = 600
-"""If a learner has found no node for this long while others hold GPUs, all are released."""
+"""If some learners have held GPUs for this long while another has found no node, all are released."""
 
 HEADLESS_SECONDS: Final = 2 * MAX_REPORT_INTERVAL_SECONDS
 """If an attempt has no head pod and has not reported for this long, its driver is gone."""
@@ -242,10 +242,12 @@ def start_deadline(attempt: LiveAttempt) -> datetime | None:
 def gang_deadline(attempt: LiveAttempt) -> datetime | None:
     """Return when the learners release their GPUs, because another learner finds no node; None if none waits."""
     learners = [pod for pod in attempt.facts.pods if pod.pool == "learner" and not pod.is_deleting]
-    waiting_since = [pod.created_at for pod in learners if pod.scheduling_failure is not None]
-    if attempt.has_reported or not waiting_since or len(waiting_since) == len(learners):
+    creation_times = [pod.created_at for pod in learners if pod.scheduling_failure is not None]
+    scheduling_times = [pod.scheduled_at for pod in learners if pod.scheduled_at is not None]
+    if attempt.has_reported or not creation_times or not scheduling_times:
         return None
-    return time_after(min(waiting_since), GANG_SECONDS)
+    # In a full cluster all learners may wait for long before the first one gets a node.
+    return time_after(max(min(creation_times), min(scheduling_times)), GANG_SECONDS)
 
 
 def active_deadline(attempt: LiveAttempt) -> datetime | None:

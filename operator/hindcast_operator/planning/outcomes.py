@@ -1,7 +1,7 @@
 """Endings of attempts: by their own report, by a change of their objects, or by a deadline that they missed."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -31,11 +31,19 @@ from hindcast_operator.times import earliest_time, format_timestamp
 
 @dataclass(frozen=True)
 class Ending:
-    """The end of an attempt. `Failed` is final; after `Lost` another attempt is created."""
+    """The end of an attempt. `Failed` is final; after `Lost` another attempt is created.
+
+    Attributes:
+        outcome: the outcome in the attempt's entry.
+        reason: the reason in the attempt's entry.
+        message: one sentence for people.
+        is_by_silence: the attempt ends because nothing new was heard of it.
+    """
 
     outcome: Outcome
     reason: Reason
     message: str
+    is_by_silence: bool = False
 
 
 def find_ending(attempt: LiveAttempt, resolved: Mapping[str, Any]) -> tuple[RunStatus, Ending | None]:
@@ -103,7 +111,8 @@ def _suspend_if_stopping(attempt: LiveAttempt, ending: Ending) -> Ending:
     """Turn the loss or preemption of an attempt that was asked to stop into a suspension, which is no loss."""
     if attempt.run.stop_requested_time is None or ending.outcome not in ("Lost", "Preempted"):
         return ending
-    return Ending("Suspended", ending.reason, f"Stopped without a new checkpoint: {ending.message}")
+    message = f"Stopped without a new checkpoint: {ending.message}"
+    return replace(ending, outcome="Suspended", message=message)
 
 
 def _reported_ending(attempt: LiveAttempt, outcome: AttemptOutcome, resolved: Mapping[str, Any]) -> Ending:
@@ -196,14 +205,13 @@ def _ending_without_head(attempt: LiveAttempt) -> Ending:
 
 def _ending_without_heartbeat(attempt: LiveAttempt) -> Ending:
     text = f"No report for {attempt.policy.stall_timeout_seconds} s (spec.runPolicy.stallTimeoutSeconds)"
-    return _lost_ending(attempt, Reason.NO_HEARTBEAT, text)
+    return replace(_lost_ending(attempt, Reason.NO_HEARTBEAT, text), is_by_silence=True)
 
 
 def _ending_without_progress(attempt: LiveAttempt) -> Ending:
     limit = f"{attempt.policy.stall_timeout_seconds} s (spec.runPolicy.stallTimeoutSeconds)"
-    return Ending(
-        "Lost", Reason.NO_PROGRESS, f"The attempt is reporting, but has made no progress for {limit}"
-    )
+    text = f"The attempt is reporting, but has made no progress for {limit}"
+    return Ending("Lost", Reason.NO_PROGRESS, text, is_by_silence=True)
 
 
 def _ending_with_released_gpus(_: LiveAttempt) -> Ending:

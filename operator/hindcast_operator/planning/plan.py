@@ -1,6 +1,7 @@
 """The plan: a pure function from the facts about one resource to a decision."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -57,11 +58,17 @@ def plan(facts: Facts, defaults: Defaults) -> Decision:
         now=now,
         is_new_revision=run is None or (bool(old.runs) and old.runs[0].revision != revision.number),
     )
-    return Decision(status, situation.actions, events_between(old, status), situation.requeue_at)
+    return Decision(
+        status,
+        situation.actions,
+        events_between(old, status),
+        situation.requeue_at,
+        situation.ends_silent_attempt,
+    )
 
 
 def _find_situation(case: Case, old: Status) -> Situation:
-    run = case.run
+    run, is_by_silence = case.run, False
     if run is not None and run.outcome is None:
         if case.facts.kuberay == "NotInstalled":
             return situation_without_kuberay(case)
@@ -70,10 +77,12 @@ def _find_situation(case: Case, old: Status) -> Situation:
         if ending is None:
             return live_situation(case, attempt.with_run(run))
         run = end_attempt(attempt, ending)
-        case = case.with_run(run)
+        case, is_by_silence = case.with_run(run), ending.is_by_silence
     if run is not None and run.outcome in ("Succeeded", "Failed") and not should_continue(case, run):
-        return finished_situation(case, run)
-    return situation_before_attempt(case)
+        situation = finished_situation(case, run)
+    else:
+        situation = situation_before_attempt(case)
+    return replace(situation, ends_silent_attempt=is_by_silence)
 
 
 def _supersede_runs(runs: Sequence[RunStatus], revision: int, now: datetime) -> tuple[RunStatus, ...]:

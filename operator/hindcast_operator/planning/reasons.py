@@ -99,9 +99,6 @@ class Reason(StrEnum):
     DEADLINE_EXCEEDED = ("DeadlineExceeded", "Warning", "final",
         "All attempts together exceeded runPolicy.activeDeadlineSeconds.",
         "raise the deadline or enlarge the pools, and raise spec.revision")
-    START_DEADLINE_EXCEEDED = ("StartDeadlineExceeded", "Warning", "final",
-        "No report within runPolicy.startDeadlineSeconds.",
-        "fix what the message names or raise the deadline (default: none), and raise spec.revision")
     INVALID_RAY_JOB = ("InvalidRayJob", "Warning", "final", "KubeRay rejected the RayJob (ValidationFailed).",
         "correct the field (often podOverrides) that the message names, and raise spec.revision")
 
@@ -193,6 +190,9 @@ class Reason(StrEnum):
     NO_PROGRESS = ("NoProgress", "Warning", "lost",
         "The attempt reports, but has made no progress for runPolicy.stallTimeoutSeconds.",
         "raise the timeout if the run needs this long between two signs of progress; the attempt is retried")
+    START_DEADLINE_EXCEEDED = ("StartDeadlineExceeded", "Warning", "lost",
+        "No report within runPolicy.startDeadlineSeconds. If the cause is known, the run fails.",
+        "fix what the message names or raise the deadline, and raise spec.revision; retried without a known cause")
     RAY_JOB_DELETED = ("RayJobDeleted", "Warning", "lost",
         "A user or another controller deleted the RayJob of a running attempt.",
         "nothing, it is retried; use spec.suspend to stop a run")

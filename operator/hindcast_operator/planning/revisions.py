@@ -268,10 +268,10 @@ def new_run(
 
 
 def achieved_amount(kind: str, checkpoint: CheckpointStatus | None, progress: ProgressStatus | None) -> int:
-    """Return how far a run has come: the iteration of a training's checkpoint; what a recording has recorded."""
+    """Return what a lost attempt leaves: the iteration of a training's checkpoint, or what a recording has saved."""
     if kind == OfflineTraining.__name__:
         return (checkpoint.iteration or 0) if checkpoint is not None else 0
-    return (progress.timesteps or progress.episodes or 0) if progress is not None else 0
+    return (progress.saved_amount or 0) if progress is not None else 0
 
 
 def _initial_amount(facts: Facts, previous: RunStatus | None) -> int | None:

@@ -54,6 +54,7 @@ class Situation:
         data_ready: the condition DataReady; None if the resource refers to no other resource.
         cluster_ready: the condition ClusterReady; None if no live attempt has a RayJob.
         requeue_at: when to reconcile even if nothing changes; None if never.
+        ends_silent_attempt: an attempt has just been ended because nothing new was heard of it.
     """
 
     state: State
@@ -64,6 +65,7 @@ class Situation:
     data_ready: Check | None = None
     cluster_ready: Check | None = None
     requeue_at: datetime | None = None
+    ends_silent_attempt: bool = False
 
 
 # -- the status ---------------------------------------------------------------------------------------------

@@ -61,6 +61,9 @@ class ProgressStatus(MachineRecord):
     """Result of the latest offline evaluation: whether the policy is better than the recorded one."""
     episode_return: Annotated[str, Field(max_length=32)] | None = None
     """Latest mean episode return, for the printer column."""
+    saved_amount: NonNegative | None = None
+    """What a lost attempt of a recording leaves: iterations in the expert's checkpoint, then timesteps in committed
+    files."""
 
 
 class OutputStatus(MachineRecord):
@@ -125,8 +128,8 @@ class RunStatus(MachineRecord):
     retries: NonNegative = 0
     """Number of earlier attempts of the revision that were lost. 0 once this attempt has progressed beyond them."""
     initial_amount: NonNegative | None = None
-    """What earlier attempts had achieved when it was created: the iteration of the checkpoint, or the timesteps or
-    episodes recorded."""
+    """What earlier attempts had achieved when it was created: the iteration of the checkpoint, or the `savedAmount` of
+    a recording."""
     active_seconds: NonNegative = 0
     """Seconds for which earlier attempts of the revision had nodes, or waited for them outside a queue."""
     start_time: Timestamp | None = None

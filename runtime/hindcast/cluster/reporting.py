@@ -219,6 +219,7 @@ def make_progress_status(progress: Progress, seconds_left: float | None, report_
         episode_return=None
         if episode_return is None or not math.isfinite(episode_return)
         else f"{episode_return:.4g}",
+        saved_amount=progress.saved_amount,
     )
 
 

@@ -22,6 +22,8 @@ class Progress:
         unit: unit of the amounts, such as "episodes", "timesteps", "iterations" or "updates".
         metrics: numbers to show with the progress: `return`, `loss`, `timesteps_per_s`, `timesteps`, `episodes`…
         verdict: verdict of the latest offline evaluation, in one sentence.
+        saved_amount: what a recording keeps if it is killed now: iterations in the expert's checkpoint, then timesteps
+            of committed ranges. None for other runs.
     """
 
     resource: str
@@ -31,6 +33,7 @@ class Progress:
     unit: str
     metrics: Mapping[str, float] = field(default_factory=dict)
     verdict: str | None = None
+    saved_amount: int | None = None
 
 
 @dataclass(frozen=True)

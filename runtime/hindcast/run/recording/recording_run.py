@@ -357,6 +357,12 @@ class _RecordingProgress:
             metrics["return"] = sum(recent_returns) / len(recent_returns)
         amount_done = self.extent.num_done(self.commits) + self._uncommitted[self.extent.unit]
         progress = Progress(
-            self._name, "Recording", amount_done, self.extent.total, self.extent.unit, metrics
+            self._name,
+            "Recording",
+            amount_done,
+            self.extent.total,
+            self.extent.unit,
+            metrics,
+            saved_amount=self._count_committed_steps(),
         )
         self._reporter.progress(progress)

@@ -71,16 +71,18 @@ def train_expert(
     else:
         trainer.begin()
         callbacks.start(resource, str(folder))
+    saved_iteration = trainer.iteration
     log = ResultsLog(folder, resume_at=trainer.iteration)
     result = log.results[-1] if log.results else None
     try:
         while result is None or not should_stop(spec.stop, result):
             result = iterate_and_evaluate(trainer, evaluator, resource.spec.seed, callbacks)
             log.append(result)
-            reporter.progress(_make_progress(resource, spec.stop, result))
+            reporter.progress(_make_progress(resource, spec.stop, result, saved_iteration))
             # Saved before check() raises, so that no completed iteration is lost.
             if interruption.is_requested or trainer.iteration % spec.checkpoint_every == 0:
                 trainer.save(store, {"episode_return_mean": _mean_return(result)})
+                saved_iteration = trainer.iteration
             interruption.check()
     finally:
         log.close()
@@ -108,7 +110,9 @@ def _mean_return(result: Result) -> float:
     return float(result["evaluation"]["env_runners"]["episode_return_mean"])
 
 
-def _make_progress(resource: OfflineRecording, stop: TrainStop, result: Result) -> Progress:
+def _make_progress(
+    resource: OfflineRecording, stop: TrainStop, result: Result, saved_iteration: int
+) -> Progress:
     """Return the progress towards `stop.timesteps`, else towards `stop.iterations`, else towards the return."""
     num_sampled = result["num_env_steps_sampled_lifetime"]
     total, amount_done, unit = stop.episode_return_mean, _mean_return(result), "return"
@@ -129,4 +133,5 @@ def _make_progress(resource: OfflineRecording, stop: TrainStop, result: Result) 
             "timesteps": num_sampled,
             "timesteps_per_s": result["timesteps_per_s"],
         },
+        saved_amount=saved_iteration,
     )
