@@ -34,7 +34,7 @@ REFUSED_DEFAULTS = {
     "lr": "does not apply to CQL",  # CQL has actor_lr, critic_lr and alpha_lr, here too
     "replay_buffer_config": "replay_buffer_config: ",  # priorities, for SAC; of the old API stack, for CQL
     "num_steps_sampled_before_learning_starts": 'add "sampler" to input_',  # for CQL, from data
-    "input_": "sampler does not apply to",  # for algorithms that only learn from data
+    "input_": "has a sampler, which",  # for algorithms that only learn from data
     **dict.fromkeys(("offline_evaluation_type", "offline_evaluation_timeout_s"), "does not apply to PPO"),
 }
 """Option -> part of the message that refuses RLlib's default.
