@@ -74,6 +74,11 @@ def natural_sort_key(name: str) -> list[tuple[int, str]]:
     ]
 
 
+def capitalise(text: str) -> str:
+    """Return a text with a capital first letter, and otherwise unchanged: `best: bc` -> `Best: bc`."""
+    return text[:1].upper() + text[1:]
+
+
 def first_few(items: Sequence[object], limit: int) -> str:
     """Join the first `limit` items, with an ellipsis if there are more: `a, b, c, …`."""
     return ", ".join(map(str, items[:limit])) + (", …" if len(items) > limit else "")

@@ -7,6 +7,7 @@ from typing import Final
 
 from hindcast.api.attempt import CHECKPOINT
 from hindcast.api.status import RunStatus
+from hindcast.formatting import capitalise
 from hindcast_operator.decision import Action, CreateAttempt, DeleteAttempt, SetDeadlines, SetIntent
 from hindcast_operator.facts import DEADLINE_FIELDS, AttemptFacts, Facts
 from hindcast_operator.manifests import find_refusals, ray_job_deadlines
@@ -196,7 +197,7 @@ def _starting_situation(case: Case, attempt: LiveAttempt) -> Situation:
         f"The pods of attempt {attempt.run.attempt} are starting{deadline_text}",
     )
     if attempt.diagnosis is not None:
-        reason, message = attempt.diagnosis.reason, f"{_capitalise(attempt.diagnosis.message)}{deadline_text}"
+        reason, message = attempt.diagnosis.reason, f"{capitalise(attempt.diagnosis.message)}{deadline_text}"
     kuberay_due = kuberay_deadline(attempt.facts, parse_optional_time(attempt.run.admission_time))
     recheck_time = earliest_time(
         next_deadline(attempt), kuberay_due if kuberay_due is not None and kuberay_due > case.now else None
@@ -224,7 +225,7 @@ def _running_situation(case: Case, attempt: LiveAttempt) -> Situation:
 def _check_cluster_ready(attempt: LiveAttempt) -> Check:
     """Return the condition ClusterReady. After the head's pod is gone, it still names what killed the pod."""
     if attempt.diagnosis is not None:
-        return Check(False, attempt.diagnosis.reason, _capitalise(attempt.diagnosis.message))
+        return Check(False, attempt.diagnosis.reason, capitalise(attempt.diagnosis.message))
     if not attempt.has_reported:
         return Check(False, Reason.CLUSTER_STARTING, "The attempt has not reported yet")
     if attempt.is_verdict_held:
@@ -241,10 +242,6 @@ def _check_cluster_ready(attempt: LiveAttempt) -> Check:
     if old is not None and old.status == "False" and old.reason in POD_LOSSES and attempt.head is None:
         return Check(False, Reason.from_word(old.reason), old.message)
     return Check(True, Reason.CLUSTER_READY, "The pods are running and the attempt is reporting")
-
-
-def _capitalise(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 # -- a finished run -----------------------------------------------------------------------------------------

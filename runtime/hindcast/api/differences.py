@@ -28,7 +28,9 @@ def differences(old: Resource, new: Resource) -> str:
     and values that may be secret, are left out. Fields that may change during a run (`stop`, most of `evaluation`) do
     not count, see `course_fields`.
     """
-    old_leaves, new_leaves = (dict(_leaves(_split_names(course_fields(resource)))) for resource in (old, new))
+    old_leaves, new_leaves = (
+        dict(iterate_leaves(_split_names(course_fields(resource)))) for resource in (old, new)
+    )
     paths = [
         path
         for path in dict.fromkeys([*old_leaves, *new_leaves])
@@ -47,13 +49,13 @@ def _split_names(course: dict[str, Any]) -> dict[Path, Any]:
     return {tuple(name.split(".")): value for name, value in course.items()}
 
 
-def _leaves(values: dict[Path, Any]) -> Iterator[tuple[Path, Any]]:
+def iterate_leaves(values: dict[Path, Any]) -> Iterator[tuple[Path, Any]]:
     """Yield (path, value) of the leaves below the values, through mappings and lists of mappings."""
     for path, value in values.items():
         if isinstance(value, dict) and value:
-            yield from _leaves({(*path, name): child for name, child in value.items()})
+            yield from iterate_leaves({(*path, name): child for name, child in value.items()})
         elif isinstance(value, list) and value and all(isinstance(child, dict) for child in value):
-            yield from _leaves({(*path, index): child for index, child in enumerate(value)})
+            yield from iterate_leaves({(*path, index): child for index, child in enumerate(value)})
         else:
             yield path, value
 

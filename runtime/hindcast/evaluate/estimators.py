@@ -36,6 +36,8 @@ I64 = NDArray[np.int64]
 
 RATIO_ESTIMATES: Final = ("is", "wis", "pdis", "pdwis")
 DOUBLY_ROBUST_ESTIMATES: Final = ("dr", "wdr")
+MODEL_ESTIMATES: Final = ("dm", *DOUBLY_ROBUST_ESTIMATES)
+"""Estimates that use the values of a model."""
 
 
 class Values(NamedTuple):

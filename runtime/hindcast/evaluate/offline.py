@@ -20,6 +20,7 @@ from hindcast.evaluate.behaviour_clone import Calibration, Clone, CloneOptions
 from hindcast.evaluate.estimators import (
     DOUBLY_ROBUST_ESTIMATES,
     F64,
+    MODEL_ESTIMATES,
     RATIO_ESTIMATES,
     Evidence,
     compute_estimates,
@@ -377,7 +378,7 @@ class _Evaluation:
             (*RATIO_ESTIMATES, *DOUBLY_ROBUST_ESTIMATES), self._ratio_refusal
         )
         model_problem = NO_MODEL_REQUESTED if self.options.fit is None else NO_MODEL_IF_RECURRENT
-        model_reasons = dict.fromkeys(("dm", *DOUBLY_ROBUST_ESTIMATES), model_problem)
+        model_reasons = dict.fromkeys(MODEL_ESTIMATES, model_problem)
         return (ratio_reasons if self._ratio_refusal else {}) | (
             model_reasons if self._evidence.values is None else {}
         )

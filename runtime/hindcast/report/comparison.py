@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from os.path import commonprefix
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,12 +12,14 @@ import numpy as np
 import orjson
 
 from hindcast import formatting
+from hindcast.api.differences import iterate_leaves
 from hindcast.errors import DataError, SpecError
+from hindcast.formats.dataset_folder.folder_owner import OWNER_FILE, read_owner
 from hindcast.formats.dataset_folder.manifest import FOLDER
 from hindcast.report.canvas import Label, Picture, Theme, draw_end_labels, style_axes
-from hindcast.report.curves import F64, Curves, Line, lookup
+from hindcast.report.curves import F64, Curves, Line, make_line
 from hindcast.report.page import Page, Section, Table, write_single_file
-from hindcast.report.results import ITERATION, RESULTS_FILE, read_results
+from hindcast.report.results import RESULTS_FILE, read_results
 from hindcast.storage.location import Location, missing_error, resolve
 
 if TYPE_CHECKING:
@@ -28,7 +31,6 @@ METRICS: Final = {
     "validationLoss": "loss on held-out timesteps",
 }
 """Metrics that runs are compared by, the preferred one first, with their titles; also any metric of the learner."""
-_OWNER_FILE: Final = "spec.json"
 _LOCAL_FIELDS: Final = frozenset({"seed", "revision", "suspend", "checkpoint.path"})
 """Fields in which runs of the same setting may differ."""
 _DEFAULT: Final = "default"
@@ -71,12 +73,12 @@ class ComparedRun:
 
     def _updates_at(self, iterations: F64) -> F64:
         # By updates, because an iteration of one setting may have many more updates than that of another.
-        known = [
-            (lookup(result, ITERATION), lookup(result, "num_updates_lifetime"))
-            for result in self.curves.results
-        ]
-        points = np.array([point for point in known if None not in point], np.float64).reshape(-1, 2)
-        return np.interp(iterations, points[:, 0], points[:, 1]) if len(points) else iterations
+        known = self._updates_by_iteration
+        return np.interp(iterations, known.x, known.y) if len(known.y) else iterations
+
+    @cached_property
+    def _updates_by_iteration(self) -> Line:
+        return make_line(self.curves.results, "num_updates_lifetime")
 
 
 @dataclass(frozen=True)
@@ -233,7 +235,7 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
                 formatting.duration(group.seconds),
             )
         )
-    tables = [Table(f"{_capitalise(comparison.title)} at the end of each run", columns, rows)]
+    tables = [Table(f"{formatting.capitalise(comparison.title)} at the end of each run", columns, rows)]
     if len(paths) > _MAX_COLUMNS:
         setting_rows = [
             (path, *(_format_value(group.setting[path]) for group in comparison.groups)) for path in paths
@@ -269,7 +271,7 @@ def comparison_picture(comparison: Comparison) -> Picture:
         draw_end_labels(axes, labels)
 
     caption = "Mean over the runs of a setting, with a band from the lowest to the highest run"
-    return Picture(_capitalise(comparison.sentence), caption, draw)
+    return Picture(formatting.capitalise(comparison.sentence), caption, draw)
 
 
 def write_comparison(comparison: Comparison, file: str) -> str:
@@ -285,7 +287,7 @@ def write_comparison(comparison: Comparison, file: str) -> str:
     page = Page(
         kind="Comparison of trainings",
         name=formatting.first_few([group.label for group in comparison.groups], 4),
-        outcome=_capitalise(comparison.sentence),
+        outcome=formatting.capitalise(comparison.sentence),
         tiles=(),
         sections=[Section("The runs compared", {"comparison": comparison_picture(comparison)})],
         tables=[
@@ -308,14 +310,14 @@ def _find_runs(folder: Location) -> list[ComparedRun]:
     run_folders = list(_find_run_folders(folder))
     if not run_folders:
         raise DataError(
-            f"{folder} contains no run of a training ({_OWNER_FILE} beside {RESULTS_FILE}); give run folders, such as "
+            f"{folder} contains no run of a training ({OWNER_FILE} beside {RESULTS_FILE}); give run folders, such as "
             "runs/NAME/r1."
         )
     return [_read_run(run_folder) for run_folder in run_folders]
 
 
 def _find_run_folders(folder: Location) -> Iterator[Location]:
-    if folder.child(_OWNER_FILE).exists():
+    if folder.child(OWNER_FILE).exists():
         yield folder
         return
     folders = [entry.location for entry in folder.list() if not entry.is_file]
@@ -331,28 +333,16 @@ def _find_run_folders(folder: Location) -> Iterator[Location]:
 
 def _read_run(folder: Location) -> ComparedRun:
     try:
-        document = orjson.loads(folder.child(_OWNER_FILE).read_bytes())["spec"]
+        document = (read_owner(folder) or {})["spec"]
         name, spec = document["metadata"]["name"], document["spec"]
-    except (ValueError, KeyError, TypeError):
-        raise DataError(f"{folder.child(_OWNER_FILE)} is damaged; leave this run out.") from None
+    except (KeyError, TypeError):
+        raise DataError(f"{folder.child(OWNER_FILE)} is damaged; leave this run out.") from None
     results = read_results(folder)
     if not results:
         raise DataError(f"{folder} has no results yet; compare it when its first iteration has ended.")
-    settings = {path: value for path, value in _leaves(spec, "") if path not in _LOCAL_FIELDS}
+    leaves = ((".".join(map(str, path)), value) for path, value in iterate_leaves({(): spec}))
+    settings = {path: value for path, value in leaves if path not in _LOCAL_FIELDS}
     return ComparedRun(str(folder), name, settings, int(spec.get("seed") or 0), Curves(results))
-
-
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield (dotted path, value) of all values below mappings and lists of mappings."""
-    prefix = f"{path}." if path else ""
-    if isinstance(value, dict) and value:
-        for name, child in value.items():
-            yield from _leaves(child, prefix + name)
-    elif isinstance(value, list) and value and all(isinstance(child, dict) for child in value):
-        for index, child in enumerate(value):
-            yield from _leaves(child, f"{prefix}{index}")
-    else:
-        yield path, value
 
 
 def _group_runs(runs: Sequence[ComparedRun], metric: str) -> list[RunGroup]:
@@ -393,10 +383,6 @@ def _label_groups(groups: Sequence[Sequence[ComparedRun]], differing_paths: Sequ
 def _format_value(value: Any) -> str:
     """Format a setting as it is written in YAML: `0.001`, `[256, 256]`, `default`."""
     return value if isinstance(value, str) else orjson.dumps(value).decode().replace(",", ", ")
-
-
-def _capitalise(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:]
 
 
 def _ranges_overlap(first: Sequence[float], second: Sequence[float]) -> bool:

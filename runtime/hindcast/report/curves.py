@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hindcast.evaluate.estimators import MODEL_ESTIMATES
+
 F64 = NDArray[np.float64]
 Result = Mapping[str, Any]
 
@@ -121,7 +123,7 @@ class Curves:
     @cached_property
     def sampling_return(self) -> Line:
         """Mean return of the episodes that an online algorithm learned from, over timesteps sampled."""
-        return _make_line(self.results, "env_runners", "episode_return_mean", x_key=SAMPLED_STEPS_KEY)
+        return make_line(self.results, "env_runners", "episode_return_mean", x_key=SAMPLED_STEPS_KEY)
 
     @cached_property
     def estimate(self) -> EstimateCurve | None:
@@ -150,7 +152,7 @@ class Curves:
         x = np.array(sorted(rows), np.float64)
         mean, low, high = np.array([rows[iteration] for iteration in sorted(rows)], np.float64).T
         # Estimates by a model include what followed cut-off episodes, so the recorded policy's return must too.
-        continued = lookup(last, "behaviour_continued", "value") if name in ("dm", "dr", "wdr") else None
+        continued = lookup(last, "behaviour_continued", "value") if name in MODEL_ESTIMATES else None
         behaviour = continued or lookup(last, "behaviour", "value") or 0.0
         verdict = last["verdict"]["sentence"]
         return EstimateCurve(x, mean, low, high, last["episodes"], name, behaviour, verdict)
@@ -158,13 +160,13 @@ class Curves:
     @cached_property
     def validation(self) -> Line:
         """Loss on held-out timesteps, over training iterations."""
-        return _make_line([_offline_evaluation(result) for result in self.results], "validation_loss")
+        return make_line([_offline_evaluation(result) for result in self.results], "validation_loss")
 
     @cached_property
     def learner_metrics(self) -> dict[str, Line]:
         """Every metric of the default policy's learner over training iterations, by name."""
         names = {name for result in self.results for name in _learner_metrics(result)}
-        lines = {name: _make_line(self.results, "learners", "default_policy", name) for name in names}
+        lines = {name: make_line(self.results, "learners", "default_policy", name) for name in names}
         return {name: line for name, line in lines.items() if len(line.y)}
 
     @cached_property
@@ -196,14 +198,14 @@ class Curves:
     @cached_property
     def initial_value(self) -> Line:
         """The critics' mean value of the policy's actions in the initial states of held-out episodes."""
-        return _make_line(
+        return make_line(
             [_offline_evaluation(result) for result in self.results], "signals", "critic_initial_value"
         )
 
     @cached_property
     def speed(self) -> Line:
         """Timesteps trained (or sampled) per second over training iterations."""
-        return _make_line(self.results, "timesteps_per_s")
+        return make_line(self.results, "timesteps_per_s")
 
     def last(self, *names: str) -> float | None:
         """Return the latest value of the metric at a nested key, or None if no result has one."""
@@ -258,7 +260,8 @@ def _learner_metrics(result: Result) -> Mapping[str, Any]:
     return metrics if isinstance(metrics, Mapping) else {}
 
 
-def _make_line(results: Sequence[Result], *names: str, x_key: str = "training_iteration") -> Line:
+def make_line(results: Sequence[Result], *names: str, x_key: str = "training_iteration") -> Line:
+    """Return the metric at a nested key over the metric `x_key`, from the results that have both."""
     points = [
         (x, y)
         for result in results

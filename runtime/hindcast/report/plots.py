@@ -83,7 +83,7 @@ def estimate_plot(curves: Curves, *, stop: float | None = None) -> Picture | Non
         f"Return estimated by {curve.name} on {formatting.plural(curve.episodes, 'held-out episode')}, with a "
         "90 % interval; green: the recorded policy's return on the same episodes"
     )
-    return Picture(curve.verdict[0].upper() + curve.verdict[1:], caption, draw)
+    return Picture(formatting.capitalise(curve.verdict), caption, draw)
 
 
 def expert_plot(curves: Curves, *, stop: float | None = None, algorithm: str | None = None) -> Picture | None:
@@ -277,8 +277,7 @@ def _add_end_labels(
 
 
 def _trend_title(name: str, line: Line) -> str:
-    label = name.replace("_", " ")
-    label = label[0].upper() + label[1:]
+    label = formatting.capitalise(name.replace("_", " "))
     first, last = line.y[0], line.y[-1]
     if len(line.y) == 1:
         return f"{label} {formatting.significant(first)} in the only iteration"

@@ -14,6 +14,7 @@ from hindcast.api import ModelSpec, OfflineRecording, OfflineTraining
 from hindcast.api.evaluation import EvaluationSpec
 from hindcast.api.options import options_field, options_lacking_requirement
 from hindcast.errors import Problem
+from hindcast.evaluate.estimators import MODEL_ESTIMATES
 
 INEFFECTIVE_EVERYWHERE: Final[dict[str, str]] = {
     "pipeline.prefetchBatches": "has no effect: the next window is filled while one is in use, and "
@@ -148,7 +149,7 @@ def _find_ineffective_evaluation_fields(resource: OfflineTraining) -> dict[str, 
     estimates = set() if offline is None else set(offline.estimates)
     if not estimates - {"dm"}:
         effects["evaluation.offline.clip"] = "has no effect without estimates by importance sampling"
-    if not estimates & {"dm", "dr", "wdr"}:
+    if not estimates & set(MODEL_ESTIMATES):
         effects["evaluation.offline.modelUpdates"] = "has no effect without the estimates dm, dr or wdr"
     if not estimates:
         requirements["evaluation.offline.gamma"] = "evaluation.offline.estimates"

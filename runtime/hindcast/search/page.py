@@ -34,7 +34,7 @@ def write_search_page(search: Search, base: OfflineTraining) -> None:
     page = Page(
         kind=f"Search over {', '.join(search.trials[0].setting)} of an OfflineTraining",
         name=base.metadata.name,
-        outcome=search.sentence[0].upper() + search.sentence[1:],
+        outcome=formatting.capitalise(search.sentence),
         tiles=list(_tiles(search)),
         sections=[Section("The trials compared", {"trials": trials_picture(search)})],
         tables=[trials_table(search)],

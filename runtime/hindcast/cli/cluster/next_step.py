@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hindcast.cli.cluster.explain import UNSEEN, Explanation, label_selector
+from hindcast.formatting import capitalise
 from hindcast_operator.planning.reasons import Reason
 
 
@@ -47,11 +48,8 @@ class _Steps:
         """
         is_retrying = self._explanation.state == "Retrying" and self._explanation.attempts
         reason = self._explanation.attempts[0].get("reason") if is_retrying else self._explanation.reason
-        try:
-            action = Reason.from_word(reason or "").action
-        except ValueError:  # a newer operator may report reasons that this version does not know
-            return ""
-        return "" if action.startswith("nothing") else action[0].upper() + action[1:]
+        action = Reason.from_word(reason or "").action
+        return "" if action.startswith("nothing") else capitalise(action)
 
     def _command_steps(self) -> Iterator[NextStep]:
         explanation = self._explanation
