@@ -365,12 +365,13 @@ class OfflineData(Feed):
             self._feed.close()
 
     def fit_preprocessing(self) -> None:
-        """Add the first window of each recorded source to the observation filter's statistics.
+        """Compute the statistics of the preprocessing from the first window of each recorded source.
 
         Call it once, before a training that does not resume.
 
         Raises:
             SpecError: there is a filter but no recorded data.
+            DataError: a column whose missing values are replaced has no values.
         """
         preprocessing = self._settings.preprocessing
         if not self._sources and preprocessing is not None and preprocessing.filters:
@@ -379,8 +380,10 @@ class OfflineData(Feed):
                 "no recorded data: leave it out, and scale observations in a wrapper of the environment.",
                 field="model.observationFilter",
             )
-        for source in self._sources:
-            source.fit_preprocessing()
+        if self._sources and preprocessing is not None and (preprocessing.filters or preprocessing.missing):
+            preprocessing.fit(
+                observations for source in self._sources for observations in source.first_observations()
+            )
 
     def plan(self) -> dict[str, Any]:
         """Return what a training will do with the data and why, as JSON; reads no data."""

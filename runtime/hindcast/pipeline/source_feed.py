@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.api.quantity import parse_bytes
@@ -122,17 +123,14 @@ class SourceFeed:
         """Return all data as one window, as they are in epoch 0."""
         return self._loader.load_all(epoch=0)
 
-    def fit_preprocessing(self) -> None:
-        """Add the observations of epoch 0's first window to the observation filter's statistics."""
-        preprocessing = self._settings.preprocessing
-        if preprocessing is None or not preprocessing.filters:
-            return
+    def first_observations(self) -> Iterator[Mapping[str, NDArray[Any]]]:
+        """Yield the observations of the steps of epoch 0's first window, block by block: leaf -> `[n, *shape]`."""
         window, _ = self.order.locate(0)
         work = (UnitInEpoch(self._dataset.units[unit], window.epoch) for unit in window.units)
         for block in self._stream(work):
             observations = leaves_of(Columns.OBS, block.columns)
             # Final observations are left out: no policy acts on them, and those of some data are not recorded.
-            preprocessing.update({leaf: block.columns[leaf][block.obs_row] for leaf in observations})
+            yield {leaf: block.columns[leaf][block.obs_row] for leaf in observations}
 
     def plan(self) -> dict[str, Any]:
         """Return what will be done with the data and why, as JSON."""
@@ -188,6 +186,7 @@ class SourceFeed:
                 action_space=settings.action_space,
                 normalized_actions=self._dataset.spec.normalized_actions
                 and _changes_actions(settings.preprocessing),
+                fillable={} if settings.preprocessing is None else settings.preprocessing.fillable,
                 **(constructor_kwargs(cls, settings.pipeline.pre_learner_kwargs) if is_custom else {}),
             )
 

@@ -134,6 +134,37 @@ def _decode_spark_vectors(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([pa.array(rows, pa.list_(pa.float64()))])
 
 
+def mark_missing(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column of numbers, or of lists of numbers, with NaN in place of nulls; other columns unchanged."""
+    if pa.types.is_null(column.type):
+        return pa.chunked_array([pa.array(np.full(len(column), np.nan))])
+    marked_chunks = [_mark_nulls(chunk) for chunk in column.chunks]
+    types = {chunk.type for chunk in marked_chunks}
+    if len(types) > 1:  # only some chunks have nulls
+        floats = next(arrow_type for arrow_type in types if arrow_type != column.type)
+        marked_chunks = [chunk.cast(floats) for chunk in marked_chunks]
+    return pa.chunked_array(marked_chunks, None if marked_chunks else column.type)
+
+
+def _mark_nulls(values: pa.Array) -> pa.Array:
+    if _is_list(values.type) and not values.null_count:
+        flat_values = values.flatten()
+        items = _mark_nulls(flat_values)
+        if items is flat_values:
+            return values
+        if pa.types.is_fixed_size_list(values.type):
+            return pa.FixedSizeListArray.from_arrays(items, values.type.list_size)
+        offsets = values.offsets.to_numpy() - values.offsets[0].as_py()
+        make_list = pa.LargeListArray if pa.types.is_large_list(values.type) else pa.ListArray
+        return make_list.from_arrays(pa.array(offsets, values.offsets.type), items)
+    if not values.null_count or not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
+        return values
+    number_type = values.type if pa.types.is_floating(values.type) else pa.float64()
+    with suppress(pa.ArrowInvalid):  # integers that float64 cannot hold stay, and their nulls are refused
+        return pc.fill_null(values.cast(number_type), np.nan)
+    return values
+
+
 def is_text(arrow_type: pa.DataType) -> bool:
     """Return whether a type is one of Arrow's two text types."""
     return bool(pa.types.is_string(arrow_type) or pa.types.is_large_string(arrow_type))

@@ -6,12 +6,14 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
 from hindcast.api.environment import EnvironmentSpec
+from hindcast.api.input import MissingRule
 from hindcast.api.model import ModelSpec
 from hindcast.api.spelling import IN_PYTHON
 from hindcast.datasets.dataset import Dataset
@@ -300,13 +302,22 @@ def build_networks(
     environment: EnvironmentSpec | None,
     *,
     seed: int,
+    missing: Mapping[str, MissingRule] = MappingProxyType({}),
+    missing_indicators: bool = False,
 ) -> Networks:
-    """Build an algorithm's networks for these spaces.
+    """Build an algorithm's networks for these spaces; `missing` is what replaces missing values of observations.
 
     Raises:
         SpecError: the model's options do not fit, or the algorithm does not build `model.moduleClass`.
     """
-    preprocessing = Preprocessing.from_specs(spaces.observation, spaces.action, model, environment)
+    preprocessing = Preprocessing.from_specs(
+        spaces.observation,
+        spaces.action,
+        model,
+        environment,
+        missing=missing,
+        missing_indicators=missing_indicators,
+    )
     inputs = ModelInputs(preprocessing.observation_space, preprocessing.action_space, model)
     nets = new_networks(algorithm, inputs, seed)
     module = nets["policy"]
