@@ -79,12 +79,10 @@ def read_named(value: Any, space: gym.Space | None) -> Any:
         return space.to_array(value)
     if isinstance(space, spaces.Dict) and isinstance(value, Mapping):
         return {key: read_named(child, space.spaces.get(key)) for key, child in value.items()}
-    is_float_box = isinstance(space, spaces.Box) and space.dtype.kind == "f"
-    if is_float_box and (
-        value is None or (isinstance(value, list | tuple) and any(item is None for item in value))
-    ):
-        return np.array(value, dtype=space.dtype)  # None becomes NaN
-    return value
+    if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
+        return value
+    has_none = value is None or (isinstance(value, list | tuple) and any(item is None for item in value))
+    return np.array(value, dtype=space.dtype) if has_none else value  # None becomes NaN
 
 
 class SpaceKind(ABC):

@@ -87,8 +87,8 @@ class ExportedPolicy(nn.Module):
         }
         for leaf, rules in preprocessing.missing.items():
             if rules.is_carried.any():
-                start = rules.fills.astype(_input_dtype(spaces[leaf]))
-                self.inputs[_join(LAST_IN, leaf)] = _state_port(start, _join(LAST_OUT, leaf))
+                fills = rules.fills.astype(_input_dtype(spaces[leaf]))
+                self.inputs[_join(LAST_IN, leaf)] = _state_port(fills, _join(LAST_OUT, leaf))
         for leaf in self._stacked_leaves:
             frames = flatten_space(policy.preprocessing.observation_space, Columns.OBS)[leaf]
             dtype = np.dtype(np.float32) if leaf in self._filter_names else _input_dtype(spaces[leaf])
@@ -145,6 +145,11 @@ class ExportedPolicy(nn.Module):
 
 class _Missing(nn.Module):
     """`MissingValues` on tensors."""
+
+    fills: Tensor
+    has_rule: Tensor
+    is_carried: Tensor
+    indices: Tensor
 
     def __init__(self, rules: MissingValues, dtype: np.dtype) -> None:
         super().__init__()

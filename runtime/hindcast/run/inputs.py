@@ -70,8 +70,8 @@ class Input(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Path of the data: the prepared copy once it is open, before that the path in the resource."""
-        return str(self.reading.paths[0] if self.opened_data is None else self.opened_data.paths[0])
+        """Path of the data in the resource, or of the dataset that it refers to."""
+        return str(self.reading.paths[0])
 
     @property
     def dataset(self) -> Dataset:
@@ -193,6 +193,15 @@ def _with_common_columns(inputs: Sequence[Input], note: Callable[[str], None]) -
         input_._replace(opened_data=data.without(differing))
         for input_, data in zip(inputs, opened_data, strict=True)
     ]
+
+
+def data_by_name(inputs: Sequence[Input]) -> dict[str, OpenedData | None]:
+    """Return the data of each input by its path; the same path is numbered where several inputs have it."""
+    named_data: dict[str, OpenedData | None] = {}
+    for number, input_ in enumerate(inputs, 1):
+        name = input_.path if input_.path not in named_data else f"{input_.path} (input {number})"
+        named_data[name] = input_.opened_data
+    return named_data
 
 
 def make_sources(inputs: Sequence[Input]) -> list[Source]:

@@ -30,9 +30,9 @@ def determine_spaces(resource: OfflineTraining, sources: Sequence[Source]) -> tu
     Raises:
         SpecError: no spaces are known.
     """
-    spec = resource.spec
+    spec, notes = resource.spec, list[Problem]()
     if spec.environment is not None:
-        spaces, notes = environment_spaces(spec.environment), []
+        spaces = environment_spaces(spec.environment)
     else:
         name = spec.recorded_inputs[0].path or sources[0].name
         spaces, notes = _find_spaces(resource, sources[0].dataset, name)

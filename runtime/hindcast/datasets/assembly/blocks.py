@@ -75,6 +75,8 @@ def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
     lacks_next_obs = _rows_without_next_obs(steps, index, is_last, rules)
     should_drop = lacks_next_obs & ~steps.terminated[index] & (rules.spec.cut_off_steps == "Drop")
     findings |= _final_findings(steps, index[lacks_next_obs & ~should_drop], index[should_drop], rules)
+    if (is_single := should_drop & is_start & is_last).any():
+        findings["vanished"] = rules.make_finding(steps, np.sort(index[is_single]))
     should_drop |= steps.is_obs_only[index]
     if should_drop.any():
         # In a fragment of one row, no other row becomes the last: the fragment is dropped.
@@ -125,7 +127,8 @@ def _find_missing_values(steps: Steps, index: I64, rules: Rules) -> dict[str, An
             continue
         leaf = Leaf(column.dtype, column.shape[1:]).with_names(rules.names.get(name, ()))
         element_names = leaf.element_names(name)
-        is_missing = np.isnan(column[index]).reshape(len(index), len(element_names), -1).any(axis=2)
+        is_missing: Bool = np.isnan(column[index]).reshape(len(index), len(element_names), -1)
+        is_missing = is_missing.any(axis=2)
         for position in np.flatnonzero(is_missing.any(axis=0)):
             rows = np.sort(index[is_missing[:, position]])
             missing[element_names[position]] = rules.make_finding(steps, rows)

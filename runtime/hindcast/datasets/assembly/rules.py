@@ -27,6 +27,7 @@ FindingKind = Literal[
     "dropped",
     "no_final_obs",
     "cut_off",
+    "vanished",
     "resets",
     "joined",
     "same_obs",
@@ -83,6 +84,10 @@ _SENTENCES: Final[dict[FindingKind, tuple[str, str]]] = {
     "cut_off": (
         "1 last step was left out, since there is no new_obs and its episode did not terminate",
         "{} last steps were left out, since there is no new_obs and their episodes did not terminate",
+    ),
+    "vanished": (
+        "1 episode of a single step was left out with its last step",
+        "{} episodes of a single step were left out with their last steps",
     ),
 }
 """Kind of finding -> a sentence for one case, and one for several cases."""

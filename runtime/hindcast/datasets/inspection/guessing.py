@@ -11,7 +11,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from hindcast.datasets.dataset import Dataset
-from hindcast.episodes.columns import Columns, leaves_of
+from hindcast.episodes.columns import Columns, leaves_of, root
 from hindcast.episodes.nested import unflatten
 from hindcast.episodes.spaces import flatten_space, space_from_struct, space_struct
 from hindcast.formats.spec import DataSpec
@@ -33,20 +33,19 @@ def guess_spaces(dataset: Dataset) -> tuple[gym.Space | None, gym.Space | None]:
         DataError: a file is damaged.
     """
     spec = dataset.spec
+    dtypes = {
+        name: leaf.dtype
+        for name, leaf in spec.leaves.items()
+        if leaf.dtype is not None and root(name) in (Columns.OBS, Columns.ACTIONS)
+    }
     names = [
         name
-        for column in (Columns.OBS, Columns.ACTIONS)
-        for name in leaves_of(column, spec.leaves)
-        if (dtype := spec.leaves[name].dtype) is not None
-        and (dtype.kind in "biu" or (dtype.kind == "f" and column == Columns.ACTIONS))
+        for name, dtype in dtypes.items()
+        if dtype.kind in "biu" or (dtype.kind == "f" and root(name) == Columns.ACTIONS)
     ]
     low: dict[str, NDArray[Any]] = {}
     high: dict[str, NDArray[Any]] = {}
-    choices = {
-        name
-        for name in names
-        if spec.leaves[name].dtype.kind == "f" and spec.leaves[name].shape in ((), (1,))
-    }  # type: ignore[union-attr]
+    choices = {name for name in names if dtypes[name].kind == "f" and spec.leaves[name].shape in ((), (1,))}
     for unit in dataset.units if names else ():
         block = dataset.read(unit, names)
         for name in names:
@@ -72,12 +71,10 @@ def guess_spaces(dataset: Dataset) -> tuple[gym.Space | None, gym.Space | None]:
         name: spaces.Box(
             *((-1.0, 1.0) if spec.normalized_actions else (low[name], high[name])),
             spec.leaves[name].shape,
-            spec.leaves[name].dtype.type,  # type: ignore[union-attr]
+            dtypes[name].type,
         )
-        for name in names
-        if name in leaves_of(Columns.ACTIONS, spec.leaves)
-        and spec.leaves[name].dtype.kind == "f"  # type: ignore[union-attr]
-        and name not in choices
+        for name in low
+        if root(name) == Columns.ACTIONS and dtypes[name].kind == "f" and name not in choices
     }
     if bounded:
         leaf_spaces = {**flatten_space(action, Columns.ACTIONS), **bounded}

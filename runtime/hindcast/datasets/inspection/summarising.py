@@ -130,6 +130,8 @@ def _describe_observations(leaves: Sequence[LeafValues], leaf_spaces: Spaces) ->
             constant_dimensions=len(leaf.constant_dimensions),
             values_seen=len(leaf.value_counts) if isinstance(leaf_space, spaces.Discrete) else None,
             values=int(leaf_space.n) if isinstance(leaf_space, spaces.Discrete) else None,
+            dimension_names=leaf.dimension_names,
+            missing=leaf.missing_shares,
         )
 
 
@@ -180,6 +182,11 @@ def _describe_actions(sample: Sample, leaf_spaces: Spaces) -> Iterator[ActionLea
         yield ActionLeaf(
             name=name,
             dimensions=tuple(distribution for distribution in distributions if distribution is not None),
+            dimension_names=tuple(
+                name
+                for name, distribution in zip(leaf.dimension_names, distributions, strict=True)
+                if distribution is not None
+            ),
         )
 
 
