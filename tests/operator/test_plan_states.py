@@ -20,6 +20,7 @@ from plan_world import (
 )
 
 from hindcast.api.status import ProgressStatus
+from hindcast.errors import Problem
 from hindcast_operator.decision import CreateAttempt, DeleteAttempt, SetDeadlines, SetIntent
 from hindcast_operator.defaults import RunDefaults
 from hindcast_operator.facts import AttemptFacts, RayClusterFacts
@@ -141,12 +142,12 @@ def test_run_with_invalid_spec_can_be_suspended() -> None:
 
 
 def test_refusal_by_platform_stalls(monkeypatch: pytest.MonkeyPatch) -> None:
-    sentence = "spec.cluster.podOverrides.all.spec.hostNetwork: is not allowed"
-    monkeypatch.setattr("hindcast_operator.planning.situations.find_refusals", lambda *_: [sentence])
+    problem = Problem(("spec", "cluster", "rayVersion"), "is 2.5.0")
+    monkeypatch.setattr("hindcast_operator.planning.situations.find_refusals", lambda *_: [problem])
     world = World()
     world.settle()
     assert (world.state, world.find_reason()) == ("Stalled", "RefusedByPlatform")
-    assert world.status["message"] == sentence
+    assert world.status["message"] == str(problem)
     assert world.created_children == []
 
 

@@ -256,7 +256,7 @@ def _validate_body(body: dict[str, Any]) -> CheckedResource:
     try:
         return validate_resource(body), ()
     except SpecError as error:
-        return None, tuple(str(error).splitlines())
+        return None, tuple(map(str, error.problems))
 
 
 def _parse_run_policy(spec: Mapping[str, Any]) -> RunPolicy:

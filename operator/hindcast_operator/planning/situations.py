@@ -412,7 +412,7 @@ def _invalid_spec_situation(case: Case) -> Situation | None:
     if revision.drift is not None:
         return case.situation("Stalled", revision.drift.reason, revision.drift.message)
     if problems := find_refusals(revision.resource, revision.defaults):
-        return case.situation("Stalled", Reason.REFUSED_BY_PLATFORM, "; ".join(problems))
+        return case.situation("Stalled", Reason.REFUSED_BY_PLATFORM, "; ".join(map(str, problems)))
     return None
 
 
