@@ -77,12 +77,12 @@ def test_retry_keeps_inputs_of_revision() -> None:
 
 def test_installed_kuberay_starts_waiting_resource() -> None:
     world = World()
-    world.kuberay = "NotInstalled"
+    world.has_kuberay = False
     world.settle()
     assert (world.state, world.find_reason()) == ("Pending", "KubeRayNotInstalled")
     assert condition_statuses(world) == {"Ready": "False", "Reconciling": "True"}
     assert world.created_children == []
-    world.kuberay = "Ready"
+    world.has_kuberay = True
     world.settle()
     assert world.state == "Starting"
 
@@ -90,7 +90,7 @@ def test_installed_kuberay_starts_waiting_resource() -> None:
 def test_missing_kuberay_does_not_end_attempt() -> None:
     world = make_running_world()
     world.delete_job()
-    world.kuberay = "NotInstalled"
+    world.has_kuberay = False
     world.settle()
     assert (world.state, world.status["runs"][0].get("outcome")) == ("Pending", None)
 
