@@ -19,6 +19,7 @@ Template = dict[str, Any]
 GPU_RESOURCE: Final = "nvidia.com/gpu"
 RAY_CONTAINER: Final = "ray"
 SUBMITTER: Final = "submitter"
+"""Pool label and container name of the pod that submits the driver to Ray and prints its log."""
 SUBMITTER_CPUS: Final = 0.1
 SUBMITTER_MEMORY_BYTES: Final = 512 * MI
 

@@ -9,11 +9,9 @@ from hindcast.api.attempt import POOL_LABEL
 from hindcast.cli.cluster.access import Cluster, NotFound
 from hindcast.cli.cluster.explain import label_selector
 from hindcast.cli.cluster.target import ClusterResource
+from hindcast_operator.manifests.pods import SUBMITTER
 
 Raw = Mapping[str, Any]
-
-SUBMITTER: Final = "submitter"
-"""Pool label and container name of the pod that submits the driver to Ray and prints its log."""
 
 _POLL_SECONDS: Final = 2.0
 
