@@ -127,8 +127,8 @@ def _find_missing_values(steps: Steps, index: I64, rules: Rules) -> dict[str, An
             continue
         leaf = Leaf(column.dtype, column.shape[1:]).with_names(rules.names.get(name, ()))
         element_names = leaf.element_names(name)
-        is_missing: Bool = np.isnan(column[index]).reshape(len(index), len(element_names), -1)
-        is_missing = is_missing.any(axis=2)
+        flat_values = column[index].reshape(len(index), len(element_names), -1)
+        is_missing = np.asarray(np.isnan(flat_values).any(axis=2))
         for position in np.flatnonzero(is_missing.any(axis=0)):
             rows = np.sort(index[is_missing[:, position]])
             missing[element_names[position]] = rules.make_finding(steps, rows)

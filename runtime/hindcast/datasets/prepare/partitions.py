@@ -29,7 +29,7 @@ from hindcast.formats.dataset_folder.commits import (
     write_commit,
 )
 from hindcast.formats.dataset_folder.manifest import Manifest, read_manifest, write_manifest
-from hindcast.formats.fitting import is_same_up_to_ones
+from hindcast.formats.fitting import is_same_up_to_ones, loses_digits
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.storage.location import Location
 
@@ -286,8 +286,9 @@ def _find_differing_columns(specs: Sequence[DataSpec]) -> list[str]:
 
 
 def _can_merge(first: Leaf, second: Leaf) -> bool:
-    are_numbers = first.dtype is not None and second.dtype is not None
-    return first == second or (are_numbers and is_same_up_to_ones(first.shape, second.shape))
+    if first == second or first.dtype is None or second.dtype is None:
+        return first == second
+    return is_same_up_to_ones(first.shape, second.shape) and not loses_digits(first.dtype, second.dtype)
 
 
 def _merge_leaves(name: str, first: Leaf, second: Leaf) -> Leaf:

@@ -28,6 +28,7 @@ _RAY_PREFIX: Final = "ray."
 _BOOL_EXTENSION: Final = "arrow.bool8"
 _DECODED_EXTENSIONS: Final = (*_TENSOR_EXTENSIONS, _PICKLED_OBJECT_EXTENSION, "arrow.uuid")
 _IMAGE_FIELDS: Final = ["bytes", "path"]
+_PNG_MAGIC, _WIDE_BITS, _PNG_GREY = b"\x89PNG", 16, 0
 _SPARK_VECTOR_FIELDS: Final = ["type", "size", "indices", "values"]
 _NAME_KEY, _METADATA_KEY = b"ARROW:extension:name", b"ARROW:extension:metadata"
 
@@ -305,7 +306,7 @@ def _decode_images(column: pa.ChunkedArray, name: str) -> NDArray[Any]:
             ) from error
         try:
             with Image.open(io.BytesIO(data)) as image:
-                images.append(np.asarray(image))
+                images.append(_image_to_numpy(image, data))
         except (OSError, ValueError) as error:
             raise CellError(row, f"{name!r} is not an image: {error}") from error
         except Image.DecompressionBombError as error:
@@ -316,6 +317,24 @@ def _decode_images(column: pa.ChunkedArray, name: str) -> NDArray[Any]:
                 f"{name!r} is an image of {list(images[row].shape)}, the first one of {list(images[0].shape)}",
             )
     return np.stack(images)
+
+
+def _image_to_numpy(image: Any, data: bytes) -> NDArray[Any]:
+    """Convert an image of Pillow to an array of colours, `[H, W, C]` or `[H, W]`.
+
+    Raises:
+        ValueError: Pillow would cut its colours to 8 bits.
+    """
+    if data.startswith(_PNG_MAGIC) and data[24] == _WIDE_BITS and data[25] != _PNG_GREY:
+        raise ValueError(
+            "it has 16 bits per colour, of which only 8 would be read: write it with 8, or as a list"
+        )
+    if image.mode == "P":  # indices into a palette
+        image = image.convert("RGBA" if "transparency" in image.info else "RGB")
+    elif image.mode == "1":
+        image = image.convert("L")
+    array = np.asarray(image)
+    return array.astype(np.uint16) if image.mode == "I" else array  # some versions read 16-bit grey as 32-bit
 
 
 def _stack_samples(samples: list[Any], name: str) -> Arrays:

@@ -16,7 +16,7 @@ from hindcast.episodes.columns import Columns, obs_leaf, root
 from hindcast.errors import DataError
 from hindcast.formats.columns import infos
 from hindcast.formats.columns.arrays import Arrays, as_plain_table, decode_leaves, is_text, mark_missing
-from hindcast.formats.fitting import fit_shape
+from hindcast.formats.fitting import describe_lost_digits, fit_shape, loses_digits
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.layout import CellError, RowError
 from hindcast.formats.rows import Rows, Timesteps
@@ -295,6 +295,8 @@ def fit_next_observations(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray
                 f"{describe_array(current)}: both must be the same"
             )
         if fitted.dtype != current.dtype:
+            if loses_digits(fitted.dtype, current.dtype):
+                raise DataError(describe_lost_digits(obs_leaf(name), current.dtype, fitted.dtype))
             dtype = np.result_type(fitted, current)
             fitted, fitted_leaves[obs_leaf(name)] = fitted.astype(dtype), current.astype(dtype)
         fitted_leaves[name] = fitted
