@@ -200,11 +200,18 @@ def test_steady_clock_passes_no_step_on(step: timedelta) -> None:
 def test_many_silent_attempts_open_breaker() -> None:
     seconds = 0.0
     breaker = VerdictBreaker(lambda: seconds)
-    assert [breaker.allows() for _ in range(12)] == [True] * 10 + [False] * 2
+    assert [breaker.allows(attempt) for attempt in range(12)] == [True] * 10 + [False] * 2
     seconds = 599.0
-    assert not breaker.allows()
+    assert not breaker.allows(12)
     seconds = 601.0
-    assert breaker.allows()
+    assert breaker.allows(12)
+
+
+def test_attempt_whose_end_is_tried_again_counts_once() -> None:
+    """Regression: one run whose status could not be written opened the breaker for all."""
+    breaker = VerdictBreaker(lambda: 0.0)
+    assert all(breaker.allows("a") for _ in range(50))
+    assert [breaker.allows(attempt) for attempt in range(10)] == [True] * 9 + [False]
 
 
 @pytest.mark.parametrize("run_policy", [{}, {"backoffLimit": 0}])
@@ -213,7 +220,7 @@ def test_held_verdict_does_not_end_silent_attempt(run_policy: dict[str, Any]) ->
 
     async def test(cluster: FakeCluster) -> None:
         cluster.now += timedelta(minutes=31)
-        cluster.reconciler._breaker.allows = lambda: False  # type: ignore[method-assign]
+        cluster.reconciler._breaker.allows = lambda _: False  # type: ignore[method-assign]
         await cluster.reconcile()
         assert cluster.status["state"] == "Running"
         assert not [call for call in cluster.calls if call.startswith("delete")]
