@@ -50,8 +50,8 @@ class Calibration:
 
     Attributes:
         loss: mean negative log-likelihood of the recorded actions.
-        error: maximum over x of the gap between x % and the share of actions within the clone's likeliest x %;
-            0 is perfect, 1 is the worst possible.
+        error: for each x, x % of the recorded actions should be among the clone's likeliest x % in their states; the
+            maximum difference over x, from 0 (perfect) to 1.
     """
 
     loss: float
@@ -108,11 +108,8 @@ class Clone:
             if update % _CHECK_INTERVAL_UPDATES == 0:
                 loss = -float(map_steps(self._window, self.logp, held_out_steps).mean())
                 if loss < lowest_loss:
-                    lowest_loss, best_weights, best_update = (
-                        loss,
-                        copy.deepcopy(self._module.state_dict()),
-                        update,
-                    )
+                    lowest_loss, best_update = loss, update
+                    best_weights = copy.deepcopy(self._module.state_dict())
                 if update - best_update >= options.patience:
                     break
         self._module.load_state_dict(best_weights)

@@ -38,13 +38,10 @@ class EnvReport:
         logger = MetricsLogger()
         logger.add(self.callback_metrics)
         returns = np.array(self.returns, dtype=np.float64)
-        score = (
-            {}
-            if reference is None
-            else {"normalised_score": _normalised_score(float(returns.mean()), reference)}
-        )
+        mean = float(returns.mean())
+        score = {} if reference is None else {"normalised_score": _normalised_score(mean, reference)}
         return {
-            "episode_return_mean": float(returns.mean()),
+            "episode_return_mean": mean,
             "episode_return_min": float(returns.min()),
             "episode_return_max": float(returns.max()),
             "episode_return_std": float(returns.std()),

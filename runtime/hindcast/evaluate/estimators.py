@@ -31,7 +31,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-F64 = NDArray[np.float64]
+from hindcast.evaluate.intervals import F64
+
 I64 = NDArray[np.int64]
 
 RATIO_ESTIMATES: Final = ("is", "wis", "pdis", "pdwis")

@@ -19,7 +19,6 @@ from hindcast.errors import DataError
 from hindcast.evaluate.behaviour_clone import Calibration, Clone, CloneOptions
 from hindcast.evaluate.estimators import (
     DOUBLY_ROBUST_ESTIMATES,
-    F64,
     MODEL_ESTIMATES,
     RATIO_ESTIMATES,
     Evidence,
@@ -33,6 +32,7 @@ from hindcast.evaluate.estimators import (
 )
 from hindcast.evaluate.fitted_q import CrossFitResult, FittedQOptions, cross_fit
 from hindcast.evaluate.intervals import (
+    F64,
     Interval,
     jackknife_interval,
     percentile_interval,
@@ -87,7 +87,7 @@ _MAX_DRIFT: Final = 0.1
 converged, unless the change is within the spread of the ensemble."""
 
 _NUM_ACTION_SAMPLES: Final = 8
-"""Number of actions to sample from the policy in an initial state, if its actions cannot be listed."""
+"""Number of actions to sample from the policy in an initial state, if its actions cannot be enumerated."""
 
 
 @dataclass(frozen=True)
@@ -145,10 +145,10 @@ class OfflineReport:
         episodes, timesteps: size of the recorded data.
         explore: True if the policy samples its actions, False if it takes their mode.
         behaviour: mean discounted return of the recorded policy, as recorded.
-        behaviour_continued: the same with the model's value of what followed episodes that were cut off, which `dm`,
-            `dr` and `wdr` include too; None without a model or without such episodes.
-        under_recorded: action -> number of times that it was recorded, for actions that were recorded fewer than
-            `MIN_RECORDED_ACTIONS` times and that the policy takes more often (Discrete spaces).
+        behaviour_continued: `behaviour` plus, for episodes that were cut off, the model's value of their final
+            observation, which `dm`, `dr` and `wdr` include too; None without a model or without such episodes.
+        under_recorded: action -> number of times that it was recorded; only the actions of `find_under_recorded`
+            (Discrete spaces).
         estimates: name -> estimate; see `estimators`.
         not_estimated: name of a missing estimate -> reason.
         calibration: calibration of the behaviour's clone; None without a clone.
@@ -217,7 +217,8 @@ class OfflineEvaluator:
     ) -> None:
         if dataset.num_episodes < 2:
             raise DataError(
-                f"{name} contains one episode: estimates need at least two, and hundreds to be meaningful."
+                f"{name} contains {formatting.plural(dataset.num_episodes, 'episode')}: estimates need at least two, "
+                "and hundreds to be meaningful."
             )
         self._options = options or OfflineOptions()
         self._window = load_window(dataset, policy, self._options.gamma, name)
@@ -275,7 +276,7 @@ def ratio_problem(target: TargetPolicy, options: OfflineOptions, is_logp_recorde
     return ""
 
 
-def unit_problem(evidence: Evidence) -> str:
+def logp_problem(evidence: Evidence) -> str:
     """Explain why the recorded log-probabilities cannot be those of the recorded actions; empty if they can."""
     mean, error = mean_ratio(evidence)
     # A mean below 1 may also come from actions that were never recorded, for which intervals have a margin.
@@ -373,7 +374,7 @@ class _Evaluation:
 
     @cached_property
     def _refusals(self) -> dict[str, str]:
-        """Name of each estimate that is refused -> reason; the model's reason if both ratios and model are missing."""
+        """Name of each refused estimate -> reason; dr and wdr, without ratios and model, have the model's reason."""
         ratio_reasons: dict[str, str] = dict.fromkeys(
             (*RATIO_ESTIMATES, *DOUBLY_ROBUST_ESTIMATES), self._ratio_refusal
         )
@@ -389,7 +390,7 @@ class _Evaluation:
         is_logp_recorded = Columns.ACTION_LOGP in self.window.columns
         if problem := ratio_problem(self.target, self.options, is_logp_recorded):
             return problem
-        if not self._is_cloned and (problem := unit_problem(self._evidence)):
+        if not self._is_cloned and (problem := logp_problem(self._evidence)):
             return problem
         assert self._effective_episodes is not None
         if self._effective_episodes >= MIN_EFFECTIVE_EPISODES:
@@ -406,6 +407,7 @@ class _Evaluation:
 
     @property
     def _is_cloned(self) -> bool:
+        """True if the ratios' denominators are a clone's probabilities."""
         return self.behaviour is not None and self.behaviour[1] is not None
 
     @cached_property
@@ -444,9 +446,10 @@ class _Evaluation:
 
     @cached_property
     def _model_error(self) -> tuple[float, F64]:
-        """Mean error of the model's initial values against the recorded rewards, and the episodes' contributions `[N]`.
+        """Mean error of the model's initial values, and the episodes' contributions `[N]` to it.
 
-        Weighted by ratios if there are any, else as if the policy took the recorded actions.
+        The error is the discounted sum of an episode's TD errors: weighted by ratios if there are any, else as if the
+        policy took the recorded actions.
         """
         samples, contributions = self._resampled_estimates, self._contributions
         if "wdr" in samples:
@@ -522,27 +525,29 @@ class _Evaluation:
             if self._model.drift > max(_MAX_DRIFT * value, self._model.spread):
                 return (
                     f"the model has not converged: its value changed by {formatting.significant(self._model.drift)} "
-                    "in the second half of its updates; raise their number"
+                    "in the second half of its updates; raise modelUpdates"
                 )
         return ""
 
     def _verdict_by(self, name: str) -> Verdict:
-        by_name = (self._usable_evidence, name, self._resampled_estimates, self._contributions)
+        arguments = (self._usable_evidence, name, self._resampled_estimates, self._contributions)
         remarks = ["sampled actions" if self.options.explore else "greedy actions"]
         difference: Difference | None
         if name == "dm":
             assert self._model is not None
             assert self.options.fit is not None
-            value, recorded = difference_to_recorded(*by_name)
+            value, recorded = difference_to_recorded(*arguments)
             error = float(np.hypot(self._model.spread, np.sqrt(np.square(recorded).sum())))
             if not error > 0:
-                return no_verdict("the values of the model have no spread")
+                return no_verdict(
+                    "the spread of the model's value is unknown: the model has a single member, or all data are equal"
+                )
             freedom = 2 * (self.options.fit.members - 1)
             difference = Difference(value, error, freedom, self._max_model_error)
             remarks.append(f"by the model alone: {self._ratio_refusal}" if self._ratio_refusal else "")
         else:
             assert self._effective_episodes is not None
-            difference = Difference.by_ratios(*by_name)
+            difference = Difference.by_ratios(*arguments)
             remarks.append(formatting.plural(round(self._effective_episodes), "effective episode"))
         if self._is_cloned:
             remarks.append("provisional, as the recorded policy was cloned")
