@@ -30,8 +30,8 @@ METRICS: Final = {
     "estimatedReturn": "return estimated on held-out episodes",
     "validationLoss": "loss on held-out timesteps",
 }
-"""Metrics that runs are compared by, the preferred one first, with their titles; also any metric of the learner."""
-_LOCAL_FIELDS: Final = frozenset({"seed", "revision", "suspend", "checkpoint.path"})
+"""Metric -> title, the preferred metric first. Metrics of the learner can be compared too, under their own names."""
+_IGNORED_FIELDS: Final = frozenset({"seed", "revision", "suspend", "checkpoint.path"})
 """Fields in which runs of the same setting may differ."""
 _DEFAULT: Final = "default"
 _MAX_COLUMNS: Final = 3
@@ -45,7 +45,7 @@ class ComparedRun:
     Attributes:
         folder: path or URI.
         name: name of the resource.
-        settings: dotted path below `spec` -> value, of all fields in which settings can differ.
+        settings: dotted path below `spec` -> value, of all fields except `_IGNORED_FIELDS`.
         seed: seed of the run.
         curves: results of the run.
     """
@@ -72,9 +72,9 @@ class ComparedRun:
         return self.curves.learner_metrics.get(metric, Line(np.empty(0), np.empty(0)))
 
     def _updates_at(self, iterations: F64) -> F64:
-        # By updates, because an iteration of one setting may have many more updates than that of another.
-        known = self._updates_by_iteration
-        return np.interp(iterations, known.x, known.y) if len(known.y) else iterations
+        # Lines are over updates, because an iteration of one setting may have many more updates than one of another.
+        updates = self._updates_by_iteration
+        return np.interp(iterations, updates.x, updates.y) if len(updates.y) else iterations
 
     @cached_property
     def _updates_by_iteration(self) -> Line:
@@ -341,7 +341,7 @@ def _read_run(folder: Location) -> ComparedRun:
     if not results:
         raise DataError(f"{folder} has no results yet; compare it when its first iteration has ended.")
     leaves = ((".".join(map(str, path)), value) for path, value in iterate_leaves({(): spec}))
-    settings = {path: value for path, value in leaves if path not in _LOCAL_FIELDS}
+    settings = {path: value for path, value in leaves if path not in _IGNORED_FIELDS}
     return ComparedRun(str(folder), name, settings, int(spec.get("seed") or 0), Curves(results))
 
 

@@ -43,7 +43,7 @@ def lookup(result: Result, *names: str) -> float | None:
 
 @dataclass(frozen=True)
 class Line:
-    """One metric over the run: `y` `[n]` at the training iterations or timesteps `x` `[n]`; empty without values."""
+    """One metric over the run: values `y` `[n]` at the training iterations, timesteps or updates `x` `[n]`."""
 
     x: F64
     y: F64
@@ -136,9 +136,9 @@ class Curves:
         if not evaluations:
             return None
         last = evaluations[-1]
-        # By iteration, because several results may contain the same evaluation.
         # The estimate that decides the verdict, so that curve, numbers and verdict agree.
         name = last["verdict"]["estimate"] or next(iter(last["estimates"]))
+        # By iteration, because several results may contain the same evaluation.
         rows = {
             evaluation["training_iteration"]: (
                 value,

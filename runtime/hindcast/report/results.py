@@ -17,6 +17,7 @@ RESULTS_FILE = "results.jsonl"
 _OBJECTS_FOLDER = "results"
 _TENSORBOARD_FOLDER = "tensorboard"
 _MAX_CHUNKS: Final = 256
+"""Maximum number of chunks in one object of an `AppendedFile`."""
 ITERATION = "training_iteration"
 
 Result = dict[str, Any]
@@ -166,8 +167,8 @@ class AppendedFile:
     of chunks.
 
     Args:
-        object_of_chunk: returns the location of the object that begins with a chunk, given the chunk's index. With
-            0 it also returns the location of a local file.
+        object_of_chunk: given the index of a chunk, returns the location of the object that begins with this chunk; on
+            a local file system, where only 0 is passed, the location of the file.
         head: bytes before the first chunk of this process and, on an object store, at the beginning of each object.
     """
 

@@ -76,7 +76,9 @@ def training_tiles(curves: Curves, stop: float | None, inputs: Sequence[Recorded
 
 def _epochs_note(curves: Curves) -> str:
     epochs = curves.last("epoch")
-    return "" if epochs is None else "1 epoch" if epochs == 1 else f"{formatting.significant(epochs)} epochs"
+    if epochs is None:
+        return ""
+    return "1 epoch" if epochs == 1 else f"{formatting.significant(epochs)} epochs"
 
 
 def _updates_note(curves: Curves) -> str:
