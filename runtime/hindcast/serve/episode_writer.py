@@ -37,6 +37,7 @@ from hindcast.storage.location import Location, resolve
 
 JOURNAL_FOLDER: Final = "journal"
 _TICK_SECONDS: Final = 1.0
+"""Interval of flushes to an object store, and of checks whether a commit is due."""
 _logger = logging.getLogger("hindcast")
 
 
@@ -51,8 +52,8 @@ class EpisodeWriter:
     continues the same dataset. Episodes that were running when the writer was closed or killed are recorded as far as
     they were logged, as truncated episodes.
 
-    Trainings read episodes that have ended and are committed. A commit happens when ended episodes take `file_bytes`,
-    every `commit_every_s` seconds, and at the end of a `with` block.
+    Trainings read episodes that have ended and are committed. A commit happens when ended episodes have
+    `file_bytes` in memory, every `commit_every_s` seconds, and in `close`.
 
     Args:
         path: the dataset's folder, a path or URI: new, or written by an `EpisodeWriter`.
@@ -63,7 +64,7 @@ class EpisodeWriter:
         normalized_actions: True if Box actions are in [-1, 1], as a module produces them and recordings contain them;
             False if they are in the application's units.
         commit_every_s: maximum seconds until an ended episode is committed.
-        file_bytes: size in memory at which a file is written before `commit_every_s` has passed.
+        file_bytes: size of the ended episodes in memory at which they are committed before `commit_every_s` has passed.
 
     Raises:
         OutputConflict: the folder contains something else, or another process writes to it.
@@ -232,7 +233,7 @@ class EpisodeWriter:
             # Only the rotation blocks other threads; they can log while the files are written.
             with self._lock_open_log():
                 self._rotate()
-            self._write_pending()
+            self._commit_pending()
 
     def close(self) -> None:
         """End running episodes as truncated, write everything, and release the folder's lease."""
@@ -245,7 +246,7 @@ class EpisodeWriter:
         self._stop_event.set()
         self._thread.join()
         try:
-            self._write_all()
+            self._commit_all()
         finally:
             self._journal.close()
             self._open_stack.close()
@@ -283,7 +284,7 @@ class EpisodeWriter:
                 # Only in the last journal: running episodes of an earlier journal were copied to the next one.
                 if number == max(journals):
                     episodes.truncate_all()
-                self._write_range(number, episodes.pop_blocks())
+                self._commit_range(number, episodes.pop_blocks())
         # Only after all commits: an interrupted recovery starts over and skips the committed ranges.
         for number in sorted(journals):
             delete_journal(self._journal_folder, number)
@@ -337,22 +338,24 @@ class EpisodeWriter:
         self._pending_ranges.append((self._journal, self._episodes.pop_blocks()))
         self._journal = new_journal
 
-    def _write_pending(self) -> None:
+    def _commit_pending(self) -> None:
         """Commit the pending ranges in order; a range stays pending until its journal is deleted."""
         while self._pending_ranges:
             journal, blocks = self._pending_ranges[0]
-            self._write_range(journal.number, blocks)
+            self._commit_range(journal.number, blocks)
             journal.delete()
             del self._pending_ranges[0]
 
-    def _write_all(self) -> None:
+    def _commit_all(self) -> None:
+        """End the running episodes as truncated and commit all episodes."""
         with self._commit_lock:
             self._journal.flush()
             self._episodes.truncate_all()
             self._pending_ranges.append((self._journal, self._episodes.pop_blocks()))
-            self._write_pending()
+            self._commit_pending()
 
-    def _write_range(self, number: int, blocks: list[Block]) -> None:
+    def _commit_range(self, number: int, blocks: list[Block]) -> None:
+        """Write the blocks, one for each episode, to a file and commit it under the range's number."""
         if not blocks:
             return
         target = Target(self._folder)
