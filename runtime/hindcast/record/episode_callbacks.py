@@ -172,7 +172,7 @@ class EpisodeCallbacks:
 
 
 def _make_callback(path: str) -> Callbacks:
-    kind = import_subclass(path, Callbacks, FIELD)
-    refuse_unused_overrides(kind)
-    with calling(f"creating {kind.__name__}", kind):
-        return kind()
+    callback_class = import_subclass(path, Callbacks, FIELD)
+    refuse_unused_overrides(callback_class)
+    with calling(f"creating {callback_class.__name__}", callback_class):
+        return callback_class()

@@ -16,7 +16,7 @@ from hindcast.threads import torch_threads
 
 @dataclass
 class LivePlayer:
-    """Plays episodes by index with the policy's current weights, which, with seed and index, determine an episode.
+    """Plays episodes by index with the policy's current weights; weights, seed and index determine an episode.
 
     Args:
         environment: environment to play in; created on first use.
@@ -25,7 +25,7 @@ class LivePlayer:
         width: number of environments that are stepped together.
         records_states: episodes contain the policy's recurrent state after each step.
         explore: sample actions; False takes the mode of their distribution.
-        prepare: called before each set of episodes with the number of timesteps played so far; may change how the
+        prepare: called before each set of episodes with the number of timesteps played before it; may change how the
             policy explores.
         callbacks: "package.module:Class" of callbacks, called with episodes.
         metrics: logger for metrics of the callbacks.

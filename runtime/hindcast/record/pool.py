@@ -33,7 +33,9 @@ RANDOM = "random"
 _MAX_DEATHS = 5
 """Maximum number of deaths per runner without a finished range in between."""
 _CHECK_INTERVAL_SECONDS = 1.0
+"""Maximum time between two checks whether the recording must stop."""
 _MAX_WAIT_SECONDS = 60.0
+"""Maximum time to wait for the runners of an earlier recording."""
 _LOCK_POLL_SECONDS = 0.05
 
 Arguments = TypeVarTuple("Arguments")
@@ -52,8 +54,8 @@ class RecordedRange(NamedTuple):
         commit: the range's commit, which names its files.
         returns: returns of its episodes, in order.
         lengths: steps of its episodes, in order.
-        non_finite: (`rewards` or `obs`, id of the episode, first timestep with a NaN or infinite number in the column)
-            of each such episode.
+        non_finite: for each episode with a NaN or infinite number: (column, id of the episode, first timestep with such
+            a number); the column is `rewards` or `obs`.
     """
 
     commit: Commit
@@ -112,9 +114,8 @@ class Runner:
             self.close()
             # Held until close(), so that a new recording waits for this runner.
             self._lock = join_runners(self._task.target.folder)
-            with (
-                keep_environments()
-            ):  # a random policy reads the spaces of the environment that is then played in
+            # A random policy reads the spaces of the environment that is then played in.
+            with keep_environments():
                 self._env_runner, self._policy = make_runner(self._task, self._load_actor(policy)), policy
         returns: list[float] = []
         lengths: list[int] = []
@@ -138,7 +139,7 @@ class Runner:
 
 
 class LocalWorkers:
-    """A single runner in this process, as `Workers`: `submit` runs the function immediately."""
+    """A single runner in this process, with the interface of `Workers`: `submit` runs the function immediately."""
 
     num_workers = 1
 

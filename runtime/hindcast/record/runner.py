@@ -83,7 +83,7 @@ class Episode:
         return float(self.columns[Columns.REWARDS].sum())
 
     def find_non_finite(self) -> dict[str, int]:
-        """Return the first timestep with a NaN or infinite number: of `rewards` and of `obs`, if they have any."""
+        """Return column -> first timestep with a NaN or infinite number, of `rewards` and `obs` if they have any."""
         first_steps: dict[str, int] = {}
         for name, column in self.columns.items():
             if (
