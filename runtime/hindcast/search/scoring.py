@@ -68,6 +68,6 @@ def _evaluation_fields(evaluation: Mapping[str, Any], metric: str) -> dict[str, 
         "value": evaluation.get(VALIDATION_LOSS) if metric == LOSS_METRIC else estimate.get("value"),
         "interval": None if interval is None else tuple(interval),
         "verdict": evaluation.get("verdict", {}).get("sentence"),
-        # Of cut-off episodes, these estimates include what followed, so the recorded policy's return must too.
+        # Estimates by a model include what followed cut-off episodes, so the recorded policy's return must too.
         "behaviour": (recorded or evaluation.get("behaviour", {})).get("value"),
     }

@@ -18,6 +18,7 @@ from hindcast.formatting import plural
 
 _RANGE_PATTERN: Final = re.compile(r"\s*(uniform|loguniform)\(([^,()]*),([^,()]*)\)\s*")
 _MAX_TRIALS: Final = 10_000
+"""Maximum number of combinations to try without `trials`."""
 
 Setting = dict[str, Any]
 """Path below `spec` -> value."""
@@ -170,12 +171,13 @@ def _draw_settings(
 ) -> list[Setting]:
     drawn_settings: list[Setting] = []
     while len(drawn_settings) < trials:
-        setting = {
-            path: values.draw(generator)
-            if isinstance(values, Range)
-            else values[int(generator.integers(len(values)))]
-            for path, values in search_space.items()
-        }
+        setting = {path: _draw_value(values, generator) for path, values in search_space.items()}
         if allow_repeats or setting not in drawn_settings:
             drawn_settings.append(setting)
     return drawn_settings
+
+
+def _draw_value(values: Sequence[Any] | Range, generator: np.random.Generator) -> Any:
+    if isinstance(values, Range):
+        return values.draw(generator)
+    return values[int(generator.integers(len(values)))]

@@ -28,6 +28,7 @@ _FIXED_FIELDS: Final = {
     "environment": "a search uses no environment",
     "checkpoint": "the search stores its trials in its own folder (--output)",
 }
+"""Field of `spec` that trials cannot vary -> the reason, or what to do instead."""
 
 
 @dataclass(frozen=True)
