@@ -57,9 +57,9 @@ class Problem:
         episode: id of the episode in `path`.
         step: its timestep `t`.
         remedy: what to do, after a semicolon.
-        mentions: other fields in the sentence, as it names them; with a value, if it says what to set
-            (`spec.environment`, `prepare.cutOffSteps: Drop`). A path begins at the resource, at `field`,
-            at the spec, or at an entry of `spec.input`.
+        mentions: other fields, as the sentence writes them: `spec.environment` or, with the value to set,
+            `prepare.cutOffSteps: Drop`. A path begins at the resource, at `field`, at the spec, or at an entry of
+            `spec.input`.
     """
 
     field: Steps
@@ -144,7 +144,7 @@ class UserError(Exception):
         return error
 
     def locate(self, field: str | Steps = (), **place: Any) -> Self:
-        """Add what is known of the place of the problems, and return the error; what they know already stays."""
+        """Set attributes of the problems that are not set yet, and return the error."""
         if field:
             place["field"] = parse_path(field) if isinstance(field, str) else field
         self.problems = tuple(_complete(problem, place) for problem in self.problems)
@@ -156,7 +156,7 @@ class UserError(Exception):
 
 def _complete(problem: Problem, place: dict[str, Any]) -> Problem:
     unset = {part.name for part in fields(problem) if getattr(problem, part.name) in ((), "", None)}
-    if problem.path:  # a row of another path
+    if problem.path:  # `place` may be a row of another file
         unset -= {"row", "row_name", "episode", "step"}
     return replace(problem, **{name: value for name, value in place.items() if name in unset})
 

@@ -23,6 +23,7 @@ T = TypeVar("T")
 _HINDCAST_FOLDER = f"{Path(__file__).parent}{os.sep}"
 _INSTALLED_FOLDERS = {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
 _NON_USER_PREFIXES = (_HINDCAST_FOLDER, *(f"{folder}{os.sep}" for folder in _INSTALLED_FOLDERS), "<")
+"""Beginnings of the file names of code that is not the user's; "<" of code without a file, as in <frozen importlib>."""
 
 
 _registered_objects: dict[str, Any] = {}
