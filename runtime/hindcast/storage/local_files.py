@@ -81,7 +81,7 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def link_target(path: str) -> str | None:
+def broken_link_target(path: str) -> str | None:
     """Return the target of a broken link; None for anything else."""
     return str(Path(path).readlink()) if Path(path).is_symlink() and not Path(path).exists() else None
 
