@@ -53,7 +53,7 @@ class InfiniteLookbackBuffer:
         if lookback < 0:
             raise ValueError(f"lookback is {lookback}: it must be 0 or more")
         self.finalized = batched.is_batch(data)
-        self.data: Any = data if self.finalized else list(data) if data is not None else []
+        self.data: Any = data if self.finalized else list(() if data is None else data)
         self._shared = self.finalized  # the caller may use the arrays, too: copy them before writing
         self.space = space
         self.lookback = min(int(lookback), self.len_incl_lookback())
