@@ -92,6 +92,7 @@ def _list_demos(location: Location, file: Group) -> list[str]:
 
 
 def _is_buffer(location: Location, file: Group) -> bool:
+    """Return True for the file of a replay buffer of d3rlpy 2."""
     return {"columns", "version", "observations_0", "terminated_0"} <= set(
         hdf5.list_child_names(location, file)
     )

@@ -254,9 +254,8 @@ def _decode_text(name: str, values: NDArray[np.object_]) -> pa.Array:
 
 def _decode_numbers(name: str, values: NDArray[np.object_], dtype: np.dtype) -> NDArray[Any]:
     sizes = np.array([len(value) for value in values])
-    common_size = int(
-        np.bincount(sizes).argmax()
-    )  # the most frequent one, so that the error names another record
+    # The most frequent size, so that the error names a record that differs from most others.
+    common_size = int(np.bincount(sizes).argmax())
     if (row := first_true((sizes != common_size) | (sizes % dtype.itemsize != 0) | (sizes == 0))) is not None:
         raise CellError(
             row,

@@ -87,12 +87,12 @@ class Template:
         """Make a template from an item.
 
         Returns:
-            The template; None if similar items may differ in length (text), or if the item is ambiguous (lists of
-            numbers) or cut short.
+            The template; None if the item contains anything but numbers, arrays of numbers, and maps and lists of
+            these; if it contains a list of numbers, which may be a vector or a tuple; or if it is cut short.
 
         Raises:
-            RefusedValueError: the item contains an object array or an extension type.
-            ValueError, IndexError: the item is not complete MessagePack.
+            RefusedValueError: an array in the item has objects, or is inconsistent.
+            ValueError, IndexError: the item is empty, or damaged in another way.
         """
         unpacker = msgpack.Unpacker(strict_map_key=False, max_buffer_size=len(item))
         unpacker.feed(item)

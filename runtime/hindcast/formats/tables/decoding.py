@@ -110,10 +110,11 @@ def decode_rows(table: pa.Table, first_row: int, context: TableContext) -> Rows 
 
 
 def _end_episodes(terminated: Bool, truncated: Bool, step_table: StepTable, step: I64) -> tuple[Bool, Bool]:
-    """Return the flags of rows with whole episodes, such that those of the end are in the episode's last step.
+    """Clear the end flags of timesteps that do not end their episode, for rows that hold whole episodes.
 
     Args:
-        terminated: `[R]` flags as decoded; those of an observation after the last step repeat that step's.
+        terminated: `[R]` flags as decoded: a single flag of a row is repeated at all its timesteps, and the last flag
+            of a list is repeated at an observation after the last step.
         truncated: `[R]` as `terminated`.
         step_table: all timesteps.
         step: `[R]` indices of the timesteps.
@@ -154,7 +155,7 @@ def _decode_columns(table: pa.Table, context: TableContext, row: I64) -> tuple[A
 
 
 def _decode_steps_in_order(table: pa.Table, plan: TablePlan, is_obs_only: Bool | None) -> Timesteps | None:
-    """Decode the timesteps; those of rows with an observation only, which may repeat the last step's, follow them."""
+    """Decode the timesteps. A row with only an observation may repeat the last step's timestep, so 1 is added there."""
     t = decode_timesteps(table, plan)
     if t is None or is_obs_only is None or plan.last_column is not None:
         return t
@@ -203,7 +204,7 @@ def _decode_source(table: pa.Table, name: str, source: LeafSource, context: Tabl
 
 
 def _can_leave_out(name: str, context: TableContext) -> bool:
-    """Return whether data are read without a column that cannot be read: only if nothing and nobody requires it."""
+    """Return True if a column that cannot be read may be left out: neither training, user nor spec requires it."""
     requested_names = {*(context.options.columns or ()), *context.options.schema}
     return not ({name, root(name)} & {*_REQUIRED_COLUMNS, *requested_names} or context.spec.leaves)
 
@@ -259,7 +260,7 @@ def _decode_infos(table: pa.Table, context: TableContext) -> NDArray[np.object_]
 
 
 def fit_next_observations(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Return the columns with next observations in the shapes and dtypes of the observations, the wider of two dtypes.
+    """Give next observations the shapes and dtypes of the observations; if their dtypes differ, both get the wider one.
 
     Raises:
         DataError: the leaves differ, or their shapes or kinds (numbers or text).

@@ -87,7 +87,7 @@ class TablePlan:
         done_column: source column of a flag that ends episodes but does not say why; None if there is no such flag.
         last_column: source column of RLDS's `is_last`, which marks rows that hold only the observation after their
             episode's last timestep; None without it.
-        end_infos: source column of infos that may give the reason; None without `done_column` or infos.
+        end_infos: source column of infos that may say why an episode ends; None without `done_column` or infos.
         skipped_columns: source columns that are not read because other columns replace them.
     """
 

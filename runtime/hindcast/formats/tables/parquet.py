@@ -120,7 +120,7 @@ def _read_continuation_rows(file: pq.ParquetFile) -> I64:
     index = read_index(file.metadata.metadata)
     if index is None:
         return np.zeros(0, dtype=np.int64)
-    lengths, is_continued = np.concatenate(index[0]), np.concatenate(index[1])
+    lengths, is_continued = map(np.concatenate, index)
     return (np.cumsum(lengths) - lengths)[is_continued]
 
 
