@@ -17,7 +17,7 @@ from typing import Any, Final, Self, TypeVar
 
 T = TypeVar("T")
 
-Steps = tuple[str | int, ...]
+FieldPath = tuple[str | int, ...]
 """Path of a value in a document: keys and list indices."""
 
 _VERBS: Final = frozenset(
@@ -29,15 +29,15 @@ _VERBS: Final = frozenset(
 """First words of problems that continue the sentence after the name of the place."""
 
 
-def format_path(steps: Sequence[str | int]) -> str:
+def format_path(path: Sequence[str | int]) -> str:
     """Format a path: `spec.input[0].path`."""
-    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
+    text = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path)
     return text.removeprefix(".")
 
 
-def parse_path(text: str) -> Steps:
-    """Return the steps of a path that `format_path` wrote."""
-    return tuple(int(step) if step.isdigit() else step for step in re.findall(r"\w+", text))
+def parse_path(text: str) -> FieldPath:
+    """Return the path that `format_path` formatted."""
+    return tuple(int(key) if key.isdigit() else key for key in re.findall(r"\w+", text))
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Problem:
             `spec.input`.
     """
 
-    field: Steps
+    field: FieldPath
     what: str
     line: int | None = None
     file: str = ""
@@ -91,7 +91,7 @@ class Problem:
             return ": ".join([*places, self.text])
         return f"{': '.join(places)} {self.text}"
 
-    def with_names(self, field: Steps, names: Mapping[str, str]) -> Problem:
+    def with_names(self, field: FieldPath, names: Mapping[str, str]) -> Problem:
         """Return the same problem for users who know fields by other names.
 
         Args:
@@ -131,10 +131,10 @@ class UserError(Exception):
 
     exit_code = 1
 
-    def __init__(self, what: str = "", field: str | Steps = (), **place: Any) -> None:
+    def __init__(self, what: str = "", field: str | FieldPath = (), **place: Any) -> None:
         super().__init__(what)
-        steps = parse_path(field) if isinstance(field, str) else field
-        self.problems: tuple[Problem, ...] = (Problem(steps, what, **place),)
+        path = parse_path(field) if isinstance(field, str) else field
+        self.problems: tuple[Problem, ...] = (Problem(path, what, **place),)
 
     @classmethod
     def of(cls, problems: Iterable[Problem]) -> Self:
@@ -143,7 +143,7 @@ class UserError(Exception):
         error.problems = tuple(problems)
         return error
 
-    def locate(self, field: str | Steps = (), **place: Any) -> Self:
+    def locate(self, field: str | FieldPath = (), **place: Any) -> Self:
         """Set attributes of the problems that are not set yet, and return the error."""
         if field:
             place["field"] = parse_path(field) if isinstance(field, str) else field

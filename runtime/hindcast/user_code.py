@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MethodType
 from typing import Any, NoReturn, TypeVar
 
-from hindcast.errors import SpecError, Steps, UserCodeError, UserError
+from hindcast.errors import FieldPath, SpecError, UserCodeError, UserError
 
 T = TypeVar("T")
 
@@ -139,7 +139,7 @@ def class_import_path(cls: type) -> str:
     )
 
 
-def import_object(path: str, field: str | Steps) -> Any:
+def import_object(path: str, field: str | FieldPath) -> Any:
     """Import the object at `package.module:Name`, which the user named in `field`.
 
     Raises:
@@ -168,7 +168,7 @@ def import_object(path: str, field: str | Steps) -> Any:
     return getattr(module, name)
 
 
-def import_subclass(path: str, base: type[T], field: str | Steps) -> type[T]:
+def import_subclass(path: str, base: type[T], field: str | FieldPath) -> type[T]:
     """Import the subclass of `base` at `package.module:Class`, which the user named in `field`.
 
     Raises:

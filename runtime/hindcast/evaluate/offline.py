@@ -536,8 +536,9 @@ class _Evaluation:
         if name == "dm":
             assert self._model is not None
             assert self.options.fit is not None
-            value, recorded = difference_to_recorded(*arguments)
-            error = float(np.hypot(self._model.spread, np.sqrt(np.square(recorded).sum())))
+            value, recorded_contributions = difference_to_recorded(*arguments)
+            recorded_error = np.sqrt(np.square(recorded_contributions).sum())
+            error = float(np.hypot(self._model.spread, recorded_error))
             if not error > 0:
                 return no_verdict(
                     "the spread of the model's value is unknown: the model has a single member, or all data are equal"

@@ -115,14 +115,14 @@ def difference_to_recorded(
 
     Arguments: see `Difference.by_ratios`.
     """
-    recorded, recorded_contributions = float(estimates["behaviour"][0]), contributions["behaviour"]
+    recorded_return, recorded_contributions = float(estimates["behaviour"][0]), contributions["behaviour"]
     if name in ("dm", *DOUBLY_ROBUST_ESTIMATES):
         # The recorded return does not include what followed cut-off episodes, so the model's value of it is added:
         # both policies are assumed to continue in the same way.
         continuation = continuation_values(evidence)
-        recorded += float(continuation.mean())
+        recorded_return += float(continuation.mean())
         recorded_contributions = recorded_contributions + mean_contributions(continuation)
-    return float(estimates[name][0]) - recorded, recorded_contributions
+    return float(estimates[name][0]) - recorded_return, recorded_contributions
 
 
 def find_under_recorded(

@@ -155,8 +155,8 @@ class EpisodeCallbacks:
         Running episodes are passed too if they have a step.
         """
         if self._keeps_samples:
-            unfinished = [episode for episode in self._episodes_by_slot.values() if len(episode)]
-            self._call("on_sample_end", samples=[*self._samples, *unfinished])
+            running_episodes = [episode for episode in self._episodes_by_slot.values() if len(episode)]
+            self._call("on_sample_end", samples=[*self._samples, *running_episodes])
         self._samples = []
         self._episodes_by_slot.clear()
 

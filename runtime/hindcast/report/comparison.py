@@ -146,13 +146,13 @@ class Comparison:
     @property
     def sentence(self) -> str:
         """The result in one sentence, which claims no difference that the seeds do not show."""
-        best, *others = self.groups
-        if not others:
+        best, *other_groups = self.groups
+        if not other_groups:
             return f"{self.title} {format_mean(best)} over {formatting.plural(len(best.runs), 'run')}"
         sentence = f"best {self.title}: {best.label}, {format_mean(best)}"
         if min(len(group.runs) for group in self.groups) == 1:
             return f"{sentence}; a training with one seed says little about chance, so run each with several"
-        ties = [group.label for group in others if _ranges_overlap(best.last_values, group.last_values)]
+        ties = [group.label for group in other_groups if _ranges_overlap(best.last_values, group.last_values)]
         if ties:
             return f"{sentence}; the range of its seeds overlaps that of {formatting.first_few(ties, 3)}"
         return sentence
@@ -182,8 +182,8 @@ def compare(paths: Sequence[str], metric: str | None = None) -> Comparison:
     """Compare the runs in the folders.
 
     Args:
-        paths: run folders, or folders that contain run folders at any depth; of a training with several revisions, the
-            latest counts unless its own folder is passed.
+        paths: run folders, or folders that contain run folders at any depth. Of a training with several revisions, only
+            the latest is compared, unless the run folder of another revision is passed.
         metric: a key of `METRICS`, or a metric of the learner such as `total_loss`. Default: the first of `METRICS`
             of which every run has values, else `total_loss`.
 
@@ -317,6 +317,7 @@ def _find_runs(folder: Location) -> list[ComparedRun]:
 
 
 def _find_run_folders(folder: Location) -> Iterator[Location]:
+    """Yield the run folders at or below a folder; of the revisions `r1`, `r2`, … of a training, only the latest."""
     if folder.child(OWNER_FILE).exists():
         yield folder
         return

@@ -152,8 +152,8 @@ class Curves:
         x = np.array(sorted(rows), np.float64)
         mean, low, high = np.array([rows[iteration] for iteration in sorted(rows)], np.float64).T
         # Estimates by a model include what followed cut-off episodes, so the recorded policy's return must too.
-        continued = lookup(last, "behaviour_continued", "value") if name in MODEL_ESTIMATES else None
-        behaviour = continued or lookup(last, "behaviour", "value") or 0.0
+        continued_return = lookup(last, "behaviour_continued", "value") if name in MODEL_ESTIMATES else None
+        behaviour = continued_return or lookup(last, "behaviour", "value") or 0.0
         verdict = last["verdict"]["sentence"]
         return EstimateCurve(x, mean, low, high, last["episodes"], name, behaviour, verdict)
 

@@ -77,6 +77,7 @@ def decode_rows(table: pa.Table, first_row: int, context: TableContext) -> Rows 
         )
     if not len(table):
         return None
+    # `step` are indices in `step_table`; `row` are indices in the file, where a row may hold a whole episode.
     step = row
     if step_table is not None:
         row = first_row + step_table.row[step]
@@ -277,16 +278,16 @@ def fit_next_observations(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray
     fitted_leaves: dict[str, NDArray[Any]] = {}
     for name, column in next_leaves.items():
         current = current_leaves[obs_leaf(name)]
-        fitted = fit_shape(column, current.shape[1:])
-        if fitted is None or (fitted.dtype == object) != (current.dtype == object):
+        fitted_column = fit_shape(column, current.shape[1:])
+        if fitted_column is None or (fitted_column.dtype == object) != (current.dtype == object):
             raise DataError(
                 f"{name!r} is {describe_array(column)} and {obs_leaf(name)!r} is "
                 f"{describe_array(current)}: both must be the same"
             )
-        if fitted.dtype != current.dtype:
-            dtype = np.result_type(fitted, current)
-            fitted, fitted_leaves[obs_leaf(name)] = fitted.astype(dtype), current.astype(dtype)
-        fitted_leaves[name] = fitted
+        if fitted_column.dtype != current.dtype:
+            dtype = np.result_type(fitted_column, current)
+            fitted_column, fitted_leaves[obs_leaf(name)] = fitted_column.astype(dtype), current.astype(dtype)
+        fitted_leaves[name] = fitted_column
     return columns | fitted_leaves
 
 
