@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -199,6 +199,18 @@ def evaluate_offline(
     return OfflineEvaluator(policy, dataset, name, options).evaluate(policy, check)
 
 
+class _Behaviour(NamedTuple):
+    """The recorded policy in the recorded steps.
+
+    Attributes:
+        logp: `[S]` log-probabilities (float64) of the recorded actions.
+        calibration: calibration of the clone that computed them; None if they were recorded.
+    """
+
+    logp: Tensor
+    calibration: Calibration | None
+
+
 class OfflineEvaluator:
     """Evaluates policies with the same spaces and preprocessing, such as those of a training, on recorded episodes.
 
@@ -222,7 +234,7 @@ class OfflineEvaluator:
             )
         self._options = options or OfflineOptions()
         self._window = load_window(dataset, policy, self._options.gamma, name)
-        self._behaviour: tuple[Tensor, Calibration | None] | None = None
+        self._behaviour: _Behaviour | None = None
 
     def evaluate(
         self, policy: Policy, check: Check = lambda *_: None, critic: Critic | None = None
@@ -239,16 +251,16 @@ class OfflineEvaluator:
         target = TargetPolicy(policy, self._options.explore)
         has_ratios = not ratio_problem(target, self._options, Columns.ACTION_LOGP in self._window.columns)
         if has_ratios and self._behaviour is None:
-            self._behaviour = self._behaviour_logp(policy, check)  # once for all policies: a clone takes long
+            self._behaviour = self._find_behaviour(policy, check)  # once for all policies: a clone takes long
         behaviour = self._behaviour if has_ratios else None
         window = target.with_recurrent_outputs(self._window) if target.is_stateful else self._window
         return _Evaluation(target, window, behaviour, self._options, check, critic).report()
 
-    def _behaviour_logp(self, policy: Policy, check: Check) -> tuple[Tensor, Calibration | None]:
-        """Return the log-probabilities `[S]` of the recorded actions, and the calibration if they are a clone's."""
+    def _find_behaviour(self, policy: Policy, check: Check) -> _Behaviour:
+        """Return the recorded log-probabilities, or those of a clone, which is fitted here."""
         window, clone_options = self._window, self._options.clone
         if Columns.ACTION_LOGP in window.columns:
-            return window.columns[Columns.ACTION_LOGP].double(), None
+            return _Behaviour(window.columns[Columns.ACTION_LOGP].double(), None)
         clone = Clone(
             policy,
             window,
@@ -256,7 +268,7 @@ class OfflineEvaluator:
             self._options.seed,
             lambda num_done: check("behaviour", num_done, 2 * clone_options.updates),
         )
-        return map_steps(window, clone.logp), clone.calibration
+        return _Behaviour(map_steps(window, clone.logp), clone.calibration)
 
 
 def ratio_problem(target: TargetPolicy, options: OfflineOptions, is_logp_recorded: bool) -> str:
@@ -301,7 +313,7 @@ class _Evaluation:
     Attributes:
         target: the policy.
         window: the episodes, with the policy's outputs if it is recurrent.
-        behaviour: result of `OfflineEvaluator._behaviour_logp`; None without ratios.
+        behaviour: the recorded policy; None without ratios.
         options: options of the evaluation.
         check: see `Check`.
         critic: critic for signals; None without one.
@@ -309,7 +321,7 @@ class _Evaluation:
 
     target: TargetPolicy
     window: WindowData
-    behaviour: tuple[Tensor, Calibration | None] | None
+    behaviour: _Behaviour | None
     options: OfflineOptions
     check: Check
     critic: Critic | None
@@ -327,7 +339,7 @@ class _Evaluation:
             under_recorded=self._under_recorded,
             estimates=named_estimates,
             not_estimated=self._refusals,
-            calibration=None if self.behaviour is None else self.behaviour[1],
+            calibration=None if self.behaviour is None else self.behaviour.calibration,
             effective_episodes=self._effective_episodes,
             signals=self._signals(),
             verdict=self._verdict(),
@@ -338,7 +350,7 @@ class _Evaluation:
         """The evidence, with ratios even if there are too few effective episodes to use them."""
         window, log_ratio = self.window, None
         if self.behaviour is not None:
-            log_ratio = np.asarray((map_steps(window, self.target.logp) - self.behaviour[0]).numpy())
+            log_ratio = np.asarray((map_steps(window, self.target.logp) - self.behaviour.logp).numpy())
         return Evidence(
             length=np.asarray(window.length.numpy()),
             rewards=np.asarray(window.columns[Columns.REWARDS].numpy(), dtype=np.float64),
@@ -408,7 +420,7 @@ class _Evaluation:
     @property
     def _is_cloned(self) -> bool:
         """True if the ratios' denominators are a clone's probabilities."""
-        return self.behaviour is not None and self.behaviour[1] is not None
+        return self.behaviour is not None and self.behaviour.calibration is not None
 
     @cached_property
     def _usable_evidence(self) -> Evidence:
@@ -516,8 +528,8 @@ class _Evaluation:
                 "the recorded policy's log-probabilities are missing, and a clone of it decides nothing alone: record "
                 "action_logp, or evaluate with a model (dr, wdr)"
             )
-        if name != "dm" and self.behaviour is not None and self.behaviour[1] is not None:
-            error = self.behaviour[1].error
+        if name != "dm" and self.behaviour is not None and self.behaviour.calibration is not None:
+            error = self.behaviour.calibration.error
             if error > MAX_CALIBRATION_ERROR:
                 return f"the clone of the recorded policy fits badly (calibration error {error:.2f})"
         if uses_model and self._model is not None:

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
-from typing import NamedTuple, TypeVar, TypeVarTuple
+from typing import NamedTuple
 
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.model import ModelSpec
@@ -27,7 +27,7 @@ from hindcast.record.random_policy import RandomActor
 from hindcast.record.recorder import OnEpisode, RangeToRecord, RecordingTask, make_runner, record_range
 from hindcast.record.runner import Actor, EnvRunner, Episode, episode_id
 from hindcast.storage.location import Location
-from hindcast.worker_processes import Workers
+from hindcast.worker_processes import Arguments, Result, Value, Workers
 
 RANDOM = "random"
 _MAX_DEATHS = 5
@@ -38,9 +38,6 @@ _MAX_WAIT_SECONDS = 60.0
 """Maximum time to wait for the runners of an earlier recording."""
 _LOCK_POLL_SECONDS = 0.05
 
-Arguments = TypeVarTuple("Arguments")
-Result = TypeVar("Result")
-Value = TypeVar("Value")
 NextRange = Callable[[set[int]], RangeToRecord | None]
 """Returns the next range, given the numbers of the ranges in progress; None if none can start now."""
 PolicySource = str | Mapping[str, bytes] | Actor

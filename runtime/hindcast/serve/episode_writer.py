@@ -45,11 +45,10 @@ class EpisodeWriter:
     """Logs the episodes of an application into a dataset, from any number of threads.
 
     An episode is named by its id: it is started, gets actions and their rewards, and is ended. On a local file system,
-    what `start_episode`, `log_action`, `log_returns` or `end_episode` logs is in the dataset exactly once when the
-    method has returned, even if the process is killed at any moment; after `flush()`, even if the machine loses power.
-    On an object store this holds for everything up to the last `flush()`, which runs by itself every second. Steps that
-    are not in a data file yet are in a journal in the dataset's folder; the next writer of the same folder reads it and
-    continues the same dataset. Episodes that were running when the writer was closed or killed are recorded as far as
+    everything that was logged when a method returns will be in the dataset exactly once, even if the process is killed
+    at any moment; after `flush()`, also if the machine loses power. On an object store this holds for everything up to
+    the last `flush()`, which runs by itself every second. Steps that are not in a data file yet are in a journal in the
+    dataset's folder; the next writer of the same folder reads it and continues the same dataset. Episodes that were running when the writer was closed or killed are recorded as far as
     they were logged, as truncated episodes.
 
     Trainings read episodes that have ended and are committed. A commit happens when ended episodes have

@@ -46,7 +46,7 @@ _LEROBOT_COLUMNS: Final = {
     Columns.EPS_ID: "episode_index",
     Columns.T: "frame_index",
 }
-"""Hindcast's column -> its name in the datasets of LeRobot."""
+"""Hindcast's column -> its name in the datasets of LeRobot, where `next.done` does not say why an episode ends."""
 _VECTOR_COLUMNS: Final = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS)
 _REQUIRED_COLUMNS: Final = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
 _REWARD_ADVICE: Final = ", or read `columns: [obs, actions]` alone, which is enough for BC"
