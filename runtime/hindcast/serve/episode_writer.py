@@ -48,8 +48,8 @@ class EpisodeWriter:
     everything that was logged when a method returns will be in the dataset exactly once, even if the process is killed
     at any moment; after `flush()`, also if the machine loses power. On an object store this holds for everything up to
     the last `flush()`, which runs by itself every second. Steps that are not in a data file yet are in a journal in the
-    dataset's folder; the next writer of the same folder reads it and continues the same dataset. Episodes that were running when the writer was closed or killed are recorded as far as
-    they were logged, as truncated episodes.
+    dataset's folder; the next writer of the same folder reads it and continues the same dataset. Episodes that were
+    running when the writer was closed or killed are recorded as far as they were logged, as truncated episodes.
 
     Trainings read episodes that have ended and are committed. A commit happens when ended episodes have
     `file_bytes` in memory, every `commit_every_s` seconds, and in `close`.
