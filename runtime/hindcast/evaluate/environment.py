@@ -67,7 +67,7 @@ class EnvEvaluator:
     Args:
         environment: environment to play in.
         duration: length of an evaluation, in `unit`; every episode that starts is finished. "auto" is up to 100 rounds
-            of `num_envs` episodes each; the caller stops to start rounds (see `episode_ranges`) when time is up.
+            of `num_envs` episodes each (see `episode_ranges`); the caller starts no further round when time is up.
         unit: "episodes", or "timesteps" for the shortest prefix of episodes with that many timesteps. Ignored if the
             duration is "auto".
         num_envs: number of environments to step side by side.

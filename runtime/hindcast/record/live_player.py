@@ -10,7 +10,7 @@ from hindcast.episodes.block import Block
 from hindcast.metrics_logger import MetricsLogger
 from hindcast.models.networks import evaluation_mode
 from hindcast.models.policy import Policy
-from hindcast.record.runner import EnvRunner, OnEpisodes, episodes_to_block
+from hindcast.record.runner import EnvRunner, OnEpisodes, played_episodes_to_block
 from hindcast.threads import torch_threads
 
 
@@ -69,7 +69,7 @@ class LivePlayer:
                 # Frames of these episodes must not be stacked with those of the policy's next user.
                 self.policy.preprocessing.reset()
         self.on_episodes(indices.stop - 1, episodes)
-        return episodes_to_block(episodes, prefix="live")
+        return played_episodes_to_block(episodes, prefix="live")
 
     def close(self) -> None:
         """Close the environments; the next episodes open new ones."""

@@ -15,7 +15,7 @@ from hindcast.errors import SpecError
 from hindcast.formats.dataset_folder.commits import Commit, write_commit
 from hindcast.formats.spec import DataSpec, Leaf, infer_leaf
 from hindcast.record.environments import environment_spaces
-from hindcast.record.runner import Actor, EnvRunner, Episode, episodes_to_block, outputs_to_record
+from hindcast.record.runner import Actor, EnvRunner, Episode, outputs_to_record, played_episodes_to_block
 from hindcast.record.slots import check_spaces, sample_observation
 from hindcast.threads import torch_threads
 
@@ -85,7 +85,7 @@ def record_range(
     # recording 50 times slower.
     with torch_threads(1):
         chunks = _group_into_chunks(runner.play(work.indices), on_episode)
-        return write_range(task, work, (episodes_to_block(chunk, task.prefix) for chunk in chunks))
+        return write_range(task, work, (played_episodes_to_block(chunk, task.prefix) for chunk in chunks))
 
 
 def write_range(task: RecordingTask, work: RangeToRecord, blocks: Iterable[Block]) -> Commit:

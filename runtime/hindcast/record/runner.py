@@ -264,7 +264,7 @@ def outputs_to_record(actions: Actions, records_states: bool) -> dict[str, NDArr
     return {**outputs, **actions.state_out} if records_states else outputs
 
 
-def episodes_to_block(episodes: Sequence[Episode], prefix: str) -> Block:
+def played_episodes_to_block(episodes: Sequence[Episode], prefix: str) -> Block:
     """Concatenate finished episodes to a block; ids are `<prefix>-<index>`."""
     names = episodes[0].columns.keys()
     return Block(

@@ -9,7 +9,6 @@ from os.path import commonprefix
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import orjson
 
 from hindcast import formatting
 from hindcast.api.differences import iterate_leaves
@@ -227,7 +226,7 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
         updates = np.mean([run.curves.last("num_updates_lifetime") or 0.0 for run in group.runs])
         rows.append(
             (
-                *(map(_format_value, group.setting.values()) if has_setting_columns else (group.label,)),
+                *(map(formatting.as_yaml, group.setting.values()) if has_setting_columns else (group.label,)),
                 str(len(group.runs)),
                 format_mean(group),
                 f"{formatting.significant(min(values))} to {formatting.significant(max(values))}",
@@ -238,7 +237,8 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
     tables = [Table(f"{formatting.capitalise(comparison.title)} at the end of each run", columns, rows)]
     if len(paths) > _MAX_COLUMNS:
         setting_rows = [
-            (path, *(_format_value(group.setting[path]) for group in comparison.groups)) for path in paths
+            (path, *(formatting.as_yaml(group.setting[path]) for group in comparison.groups))
+            for path in paths
         ]
         columns = ("setting", *(group.label for group in comparison.groups))
         tables.append(Table("Settings that differ", columns, setting_rows))
@@ -350,11 +350,13 @@ def _group_runs(runs: Sequence[ComparedRun], metric: str) -> list[RunGroup]:
     """Group runs by the settings that differ, best mean first."""
     paths = dict.fromkeys(path for run in runs for path in run.settings)
     differing_paths = [
-        path for path in paths if len({_format_value(run.settings.get(path, _DEFAULT)) for run in runs}) > 1
+        path
+        for path in paths
+        if len({formatting.as_yaml(run.settings.get(path, _DEFAULT)) for run in runs}) > 1
     ]
     runs_by_setting: dict[tuple[str, ...], list[ComparedRun]] = {}
     for run in runs:
-        key = tuple(_format_value(run.settings.get(path, _DEFAULT)) for path in differing_paths)
+        key = tuple(formatting.as_yaml(run.settings.get(path, _DEFAULT)) for path in differing_paths)
         runs_by_setting.setdefault(key, []).append(run)
     labels = _label_groups(list(runs_by_setting.values()), differing_paths)
     groups = []
@@ -371,7 +373,7 @@ def _label_groups(groups: Sequence[Sequence[ComparedRun]], differing_paths: Sequ
     names = [commonprefix([run.name for run in runs]).rstrip("-_.") or runs[0].name for runs in groups]  # noqa: RUF071
     settings = [
         " ".join(
-            f"{path.rpartition('.')[2]}={_format_value(runs[0].settings.get(path, _DEFAULT))}"
+            f"{path.rpartition('.')[2]}={formatting.as_yaml(runs[0].settings.get(path, _DEFAULT))}"
             for path in differing_paths
         )
         for runs in groups
@@ -379,11 +381,6 @@ def _label_groups(groups: Sequence[Sequence[ComparedRun]], differing_paths: Sequ
     numbers = [f"setting {number}" for number in range(1, len(groups) + 1)]
     candidates = (names, settings) if len(differing_paths) <= _MAX_COLUMNS else (names,)
     return next((labels for labels in candidates if len(set(labels)) == len(labels)), numbers)
-
-
-def _format_value(value: Any) -> str:
-    """Format a setting as it is written in YAML: `0.001`, `[256, 256]`, `default`."""
-    return value if isinstance(value, str) else orjson.dumps(value).decode().replace(",", ", ")
 
 
 def _ranges_overlap(first: Sequence[float], second: Sequence[float]) -> bool:

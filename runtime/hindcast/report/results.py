@@ -74,7 +74,7 @@ class ResultsLog:
         """
         self.results.append(result)
         self._line_file.append(_encode_line(result))
-        self._tensorboard.write(result[ITERATION], dict(flatten(result)))
+        self._tensorboard.write(result[ITERATION], dict(flatten_numbers(result)))
 
     def close(self) -> None:
         """Join the objects into one, if the folder is on an object store."""
@@ -91,11 +91,11 @@ def _results_object(folder: Location, lines_before: int) -> Location:
     return folder.child(_OBJECTS_FOLDER, f"{lines_before:09d}.jsonl")
 
 
-def flatten(result: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+def flatten_numbers(result: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
     """Yield the numbers in a nested result as `("learners/default_policy/total_loss", 0.5)`, without booleans."""
     for key, value in result.items():
         if isinstance(value, Mapping):
-            yield from flatten(value, f"{prefix}{key}/")
+            yield from flatten_numbers(value, f"{prefix}{key}/")
         elif isinstance(value, int | float) and not isinstance(value, bool):
             yield f"{prefix}{key}", float(value)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ import numpy as np
 
 from hindcast.api.documents import documents_of
 from hindcast.errors import SpecError
-from hindcast.formatting import plural
+from hindcast.formatting import as_yaml, plural
 
 _RANGE_PATTERN: Final = re.compile(r"\s*(uniform|loguniform)\(([^,()]*),([^,()]*)\)\s*")
 _MAX_TRIALS: Final = 10_000
@@ -131,14 +130,9 @@ def choose_settings(search_space: SearchSpace, trials: int | None, seed: int) ->
     return _draw_settings(search_space, trials, np.random.default_rng(seed), allow_repeats=bool(ranges))
 
 
-def yaml_value(value: Any) -> str:
-    """Return a value as it is written in YAML."""
-    return value if isinstance(value, str) else json.dumps(value)
-
-
 def setting_text(setting: Setting) -> str:
     """Return a setting as text: `config.lr=0.001, model.fcnetHiddens=[64]`."""
-    return ", ".join(f"{path}={yaml_value(value)}" for path, value in setting.items())
+    return ", ".join(f"{path}={as_yaml(value)}" for path, value in setting.items())
 
 
 def _parse_values(path: str, text: str) -> list[Any] | Range:

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from hindcast.episodes.columns import Columns, next_leaf
 from hindcast.errors import DataError
 from hindcast.formats import hdf5
-from hindcast.formats.fitting import fit_shape
 from hindcast.formats.format import Format, NoRowsError, Piece, ReadOptions, check_no_schema
 from hindcast.formats.hdf5 import Group
+from hindcast.formats.lossless import fit_shape
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.read_options import check_options

@@ -16,9 +16,9 @@ from hindcast.episodes.columns import Columns, obs_leaf, root
 from hindcast.errors import DataError
 from hindcast.formats.columns import infos
 from hindcast.formats.columns.arrays import Arrays, as_plain_table, decode_leaves, is_text
-from hindcast.formats.fitting import fit_shape
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.layout import CellError, RowError
+from hindcast.formats.lossless import fit_shape
 from hindcast.formats.rows import Rows, Timesteps
 from hindcast.formats.spec import DataSpec, Leaf, describe_array
 from hindcast.formats.tables.episode_rows import StepTable, flatten_episodes
