@@ -154,7 +154,7 @@ class CrossFitResult(NamedTuple):
 
     Attributes:
         values: values for the estimators.
-        spread: standard error of the mean initial value: its variance over members of the models and over initial
+        spread: standard error of the mean initial value, from its variance over members of the models and over initial
             states. NaN if the models have a single member.
         drift: absolute change of the mean initial value in the second half of the updates.
     """

@@ -43,7 +43,7 @@ def lookup(result: Result, *names: str) -> float | None:
 
 @dataclass(frozen=True)
 class Line:
-    """One metric over the run: values `y` `[n]` at the training iterations, timesteps or updates `x` `[n]`."""
+    """One metric over the run: values `y` `[n]` at the iterations, timesteps or updates `x` `[n]`; n may be 0."""
 
     x: F64
     y: F64

@@ -295,10 +295,8 @@ def _range_picture(leaf: ObservationLeaf) -> Picture | None:
         ]
     percentages = np.array([100 * share for _, share in shares_by_dimension])
     noun = "observations" if leaf.name == "obs" else leaf.name
-    min_share, max_share = (
-        formatting.as_percentage(percentages.min() / 100),
-        formatting.as_percentage(percentages.max() / 100),
-    )
+    min_share = formatting.as_percentage(percentages.min() / 100)
+    max_share = formatting.as_percentage(percentages.max() / 100)
     title = f"Dimensions of {noun} cover {min_share} to {max_share} of their bounds"
     if min_share == max_share:
         title = f"Each bounded dimension of {noun} covers {max_share} of its bounds"

@@ -148,12 +148,13 @@ def _parse_read_options(options: ReadOptions) -> dict[str, dict[str, Any]]:
 
 def _without_step_prefix(schema: Mapping[str, str | Sequence[str]]) -> dict[str, str | list[str]]:
     """Return a schema with the names of features as `_decode_episodes` returns them."""
-    return {
-        column: source.removeprefix(_STEP_PREFIX)
-        if isinstance(source, str)
-        else [name.removeprefix(_STEP_PREFIX) for name in source]
-        for column, source in schema.items()
-    }
+    stripped_schema: dict[str, str | list[str]] = {}
+    for column, source in schema.items():
+        if isinstance(source, str):
+            stripped_schema[column] = source.removeprefix(_STEP_PREFIX)
+        else:
+            stripped_schema[column] = [name.removeprefix(_STEP_PREFIX) for name in source]
+    return stripped_schema
 
 
 def _make_ids(location: Location, episode: NDArray[np.int64]) -> pa.Array:

@@ -253,8 +253,11 @@ def find_beyond_int64(value: Any) -> int | None:
     """Return the first integer in a JSON value that is beyond int64; None if there is no such integer."""
     if isinstance(value, int):
         return None if -INT64_LIMIT <= value < INT64_LIMIT else value
-    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return next((number for child in children if (number := find_beyond_int64(child)) is not None), None)
+    if isinstance(value, dict):
+        value = list(value.values())
+    if not isinstance(value, list):
+        return None
+    return next((number for child in value if (number := find_beyond_int64(child)) is not None), None)
 
 
 def _find_first_mismatch(values: Sequence[Any], column_type: pa.DataType | None) -> int:

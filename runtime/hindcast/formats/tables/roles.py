@@ -63,10 +63,8 @@ def _decode_flag_column(table: pa.Table, name: str) -> Bool:
         return column.to_numpy()
     if is_text(column.type):
         lower_texts = pc.utf8_lower(column)
-        is_true, is_false = (
-            pc.is_in(lower_texts, pa.array(_TRUE_TEXTS)),
-            pc.is_in(lower_texts, pa.array(_FALSE_TEXTS)),
-        )
+        is_true = pc.is_in(lower_texts, pa.array(_TRUE_TEXTS))
+        is_false = pc.is_in(lower_texts, pa.array(_FALSE_TEXTS))
     elif pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
         is_true, is_false = pc.equal(column, 1), pc.equal(column, 0)
     else:
