@@ -68,7 +68,7 @@ def raise_user_code_error(
 
     Raises:
         UserCodeError: with the exception's type, the user's file and line, and the first line of the message. If no
-            frame is the user's, the location is that of `function`. For a `Misuse`, with that location and the message.
+            frame is the user's, the file and line are those of `function`, as they always are for a `Misuse`.
         Exception: the same error, if it is a `UserError`, or if `function` is Hindcast's and no frame is the user's.
     """
     if isinstance(error, UserError):

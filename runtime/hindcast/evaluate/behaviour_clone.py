@@ -1,9 +1,9 @@
 """A clone of the behaviour policy, which provides propensities if none were recorded.
 
-The clone is fitted to the episodes whose propensities it provides. Estimates are then better than with the true
-propensities (Hanna, Niekum, Stone 2019, arXiv 1806.01347); on episodes that it was not fitted to, the clone's errors
-would multiply along each episode. It is fitted twice: first without a tenth of the episodes, which then show how long
-to fit and how well the clone fits, and then to all episodes.
+The clone is fitted to the same episodes for which it provides propensities. Estimates are then better than with the
+true propensities (Hanna, Niekum, Stone 2019, arXiv 1806.01347); on episodes that it was not fitted to, the clone's
+errors would multiply along each episode. It is fitted twice: first without a tenth of the episodes, which then show how
+long to fit and how well the clone fits, and then to all episodes.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class Clone:
 
 
 def _new_module(policy: Policy, options: CloneOptions, seed: int) -> RLModule:
-    """Build a module for the policy's spaces, whose initial weights follow from the seed."""
+    """Build a module for the policy's spaces; the seed determines its initial weights."""
     module = policy.module
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

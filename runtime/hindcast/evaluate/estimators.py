@@ -160,7 +160,7 @@ def effective_episodes(weights: F64) -> float:
 def mean_ratio(evidence: Evidence) -> tuple[float, float]:
     """Return the mean of all steps' unclipped ratios, and its standard error over episodes.
 
-    The expectation is 1 if the log-probabilities are those of the recorded actions, in the units of the policy's own.
+    The expectation is 1 if the recorded log-probabilities belong to the recorded actions and have the policy's units.
     It is less if the policy acts where nothing was recorded.
     """
     assert evidence.log_ratio is not None

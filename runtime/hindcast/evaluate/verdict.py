@@ -111,7 +111,7 @@ class Difference:
 def difference_to_recorded(
     evidence: Evidence, name: str, estimates: Mapping[str, F64], contributions: Mapping[str, F64]
 ) -> tuple[float, F64]:
-    """Return an estimate minus the return of the recorded policy, and the contributions `[N]` to the latter.
+    """Return an estimate minus the return of the recorded policy, and the contributions `[N]` to that return.
 
     Arguments: see `Difference.by_ratios`.
     """

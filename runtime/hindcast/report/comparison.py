@@ -184,7 +184,7 @@ def compare(paths: Sequence[str], metric: str | None = None) -> Comparison:
         paths: run folders, or folders that contain run folders at any depth. Of a training with several revisions, only
             the latest is compared, unless the run folder of another revision is passed.
         metric: a key of `METRICS`, or a metric of the learner such as `total_loss`. Default: the first of `METRICS`
-            of which every run has values, else `total_loss`.
+            for which every run has values, else `total_loss`.
 
     Raises:
         DataError: a folder contains no run of a training, or a run has no results yet.

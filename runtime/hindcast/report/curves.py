@@ -99,7 +99,7 @@ class Curves:
     @cached_property
     def evaluation(self) -> ReturnCurve | None:
         """Evaluation returns over training iterations; None without evaluations."""
-        # An evaluation parallel to training is in the result of a later iteration than that of its weights. A user's
+        # If it ran in parallel to training, an evaluation is in the result of an iteration after its weights'. A user's
         # evaluation function may not name the iteration.
         return _make_return_curve(
             (

@@ -192,7 +192,7 @@ def training_commands(
 
 
 def recording_commands(folder: Location, *, has_trained_expert: bool) -> list[Command]:
-    """Return the commands that a user may type after a recording, whose dataset is in `folder`."""
+    """Return the commands that a user may type after a recording; its dataset is in `folder`."""
     commands = [
         Command("Look at the data", f"hindcast inspect {folder}"),
         Command(

@@ -56,9 +56,9 @@ class EpisodeWriter:
 
     Args:
         path: the dataset's folder, a path or URI: new, or written by an `EpisodeWriter`.
-        observation_space: space of the observations. Default: that of the existing log; in a new log, shape and dtype
-            are those of the first observation; floats are unbounded, and for integers the log has no space, so a
-            training must state it.
+        observation_space: space of the observations. Default: the space of the existing log. In a new log, floats get
+            an unbounded space with the shape and dtype of the first observation; for integers the log has no space, so
+            a training must state it.
         action_space: space of the actions, with the same default.
         normalized_actions: True if Box actions are in [-1, 1], as a module produces them and recordings contain them;
             False if they are in the application's units.

@@ -53,7 +53,7 @@ def open_bucket(scheme: str, bucket_and_path: str) -> tuple[ObjectFiles, str] | 
         bucket_and_path: the URI after `://`.
 
     Returns:
-        The bucket, and the path in it; None if the scheme is not that of a cloud.
+        The bucket, and the path in it; None if the scheme belongs to no cloud.
 
     Raises:
         StorageError: the URI or an environment variable is invalid.

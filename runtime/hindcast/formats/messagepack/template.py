@@ -198,7 +198,7 @@ def _iter_map_payloads(item: bytes, unpacker: msgpack.Unpacker, path: Path) -> I
 
 
 def _read_array_payload(unpacker: msgpack.Unpacker, path: Path, num_keys: int) -> Payload:
-    """Read an array or a NumPy scalar, of which the unpacker has read the first key; return its payload."""
+    """Read the rest of an array or a NumPy scalar, after its first key; return its payload."""
     fields, stop = {b"nd": unpacker.unpack()}, 0
     for _ in range(num_keys - 1):
         key = unpacker.unpack()

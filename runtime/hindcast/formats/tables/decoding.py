@@ -355,7 +355,7 @@ def _fill_next_observations(table: pa.Table, plan: TablePlan) -> tuple[pa.Table,
 def _cast_to_common_type(
     column: pa.ChunkedArray, current: pa.ChunkedArray, name: str, current_name: str
 ) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
-    """Cast one of two columns to the type of the other, such that no value changes."""
+    """Cast one of two columns to the other's type, without changing a value."""
     for cast in (
         lambda: (column, current.cast(column.type)),
         lambda: (column.cast(current.type), current),

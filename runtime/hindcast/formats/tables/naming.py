@@ -172,7 +172,7 @@ def plan_columns(names: Sequence[str], options: ReadOptions, empty_leaves: Colle
 
 
 def _without_columns(schema: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
-    """Return the entries of a schema for other columns than those of `names`."""
+    """Return the entries of a schema, except those of columns that `names` contains."""
     return {column: name for column, name in schema.items() if column not in set(map(root, names))}
 
 
