@@ -121,7 +121,7 @@ POD_PROBLEMS: list[tuple[str, PodFacts, str, str]] = [
         "MountFailed",
         'configmap "code"',
     ),
-    ("disrupted", make_pod("data", is_disrupted=True, is_deleting=True), "Disrupted", "spot"),
+    ("disrupted", make_pod("data", disrupted_at=START, is_deleting=True), "Disrupted", "spot"),
     ("evicted", make_pod("data", phase="Failed", reason="Evicted"), "Evicted", "evicted"),
     (
         "node",
@@ -297,6 +297,17 @@ def test_out_of_memory_message_with_size_is_unchanged() -> None:
     message = "Out of memory; raise spec.cluster.resources.dataWorker.memory (now 2Gi)"
     world.report_end("Lost", "OutOfMemory", message).settle()
     assert world.status["runs"][0]["message"] == message
+
+
+def test_repair_of_attempt_keeps_sizes_in_status() -> None:
+    """Regression: a restored ConfigMap brought the sizes of a changed spec into the status of the old pods."""
+    world = make_running_world()
+    sizes = world.status["resolved"]
+    world.edit_spec(cluster={"resources": {"learner": {"memory": "64Gi"}}})
+    world.change_attempt(world.child_name, config_map=None)
+    world.settle()
+    assert world.attempt.config_map is not None
+    assert world.status["resolved"] == sizes
 
 
 def test_sizes_of_attempt_are_in_status_and_messages() -> None:

@@ -33,7 +33,7 @@ def plan(facts: Facts, defaults: Defaults) -> Decision:
 
     The same facts give the same decision. While the facts stay the same, further decisions have an equal status and no
     actions, with two exceptions: a refused creation is retried, and a deadline may pass. If a decision was executed
-    only in part, the next one completes it. A `RunStatus` in `status.runs` is the entry of one attempt.
+    only in part, the next one completes it.
 
     Args:
         facts: the facts, with the stored status.
@@ -52,7 +52,7 @@ def plan(facts: Facts, defaults: Defaults) -> Decision:
         situation,
         old,
         report=_current_report(facts, run),
-        resolved=_resolved_sizes(situation),
+        resolved=_resolved_sizes(situation, facts),
         spec_changes={type_: change for type_, change in spec_changes.items() if change is not None},
         generation=facts.generation,
         now=now,
@@ -70,7 +70,7 @@ def plan(facts: Facts, defaults: Defaults) -> Decision:
 def _find_situation(case: Case, old: Status) -> Situation:
     run, is_by_silence = case.run, False
     if run is not None and run.outcome is None:
-        if case.facts.kuberay == "NotInstalled":
+        if not case.facts.has_kuberay:
             return situation_without_kuberay(case)
         attempt = observe_attempt(case.facts, old, case.revision, run, case.now)
         run, ending = find_ending(attempt, old.resolved)
@@ -101,7 +101,12 @@ def _current_report(facts: Facts, run: RunStatus | None) -> Report | None:
     return None if config_map is None else config_map.report
 
 
-def _resolved_sizes(situation: Situation) -> Mapping[str, Any] | None:
+def _resolved_sizes(situation: Situation, facts: Facts) -> Mapping[str, Any] | None:
     """Return the value of `status.resolved` for the attempt that is about to be created; None if none is."""
     create = next((action for action in situation.actions if isinstance(action, CreateAttempt)), None)
-    return None if create is None else compute_sizes(create.resource, create.attempt.inputs).to_status()
+    if create is None:
+        return None
+    attempt = facts.attempts.get(create.attempt.ray_job_name)
+    if attempt is not None and attempt.ray_job is not None:
+        return None  # The action only restores objects; the pods have the sizes of their creation.
+    return compute_sizes(create.resource, create.attempt.inputs).to_status()
