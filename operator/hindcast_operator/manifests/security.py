@@ -57,7 +57,7 @@ def template_problems(overrides: PodOverrides) -> Iterator[Problem]:
 
 
 def granted_privileges(overrides: PodOverrides) -> Iterator[Problem]:
-    """Yield each part that grants a privilege as `<field> is <value>`. Entries of lists are named, not numbered, in a path."""
+    """Yield each part that grants a privilege as `<field> is <value>`; paths contain the names of lists' entries."""
     for path, override in _named_overrides(overrides):
         yield from _template_privileges(override, path)
 
