@@ -200,7 +200,7 @@ def test_invalid_log_probability_is_refused_with_location(tmp_path: Path) -> Non
 
 def test_single_episode_is_refused(tmp_path: Path) -> None:
     mdp = TabularMdp(0)
-    with pytest.raises(DataError, match=r"^lake contains one episode: estimates need at least two"):
+    with pytest.raises(DataError, match=r"^lake contains 1 episode: estimates need at least two"):
         evaluate_offline(mdp.make_policy(), mdp.record(tmp_path, 1, 0, logp=True), "lake", make_options(mdp))
 
 

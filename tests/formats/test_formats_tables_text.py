@@ -264,6 +264,12 @@ def test_first_piece_determines_types(tmp_path: Path, monkeypatch: pytest.Monkey
         ("a.json", json.dumps(ROW, indent=1), "row 0: it is not JSON: .*; write one object per line, or all"),
         ("a.json", '{"obs": ' + "[" * 100_000, "row 0: it is not JSON"),
         ("a.json", '{"obs":1,"obs":2,"action":0,"reward":0}\n', "row 0: .*'obs'.* twice"),
+        ("a.json", '{"obs" : 1, "obs" : 2, "action" : 0, "reward" : 0}\n', "row 0: .*'obs'.* twice"),
+        (
+            "a.json",
+            f'{{"obs":{"[" * 65}1{"]" * 65},"action":0,"reward":0}}\n',
+            "'obs' are nested more than 64 deep",
+        ),
     ],
 )
 def test_invalid_text_raises(tmp_path: Path, name: str, text: str, message: str) -> None:
@@ -271,6 +277,11 @@ def test_invalid_text_raises(tmp_path: Path, name: str, text: str, message: str)
     with pytest.raises(DataError, match=message) as caught:
         read_table(path)
     assert name in str(caught.value)
+
+
+def test_many_vectors_in_an_object_are_not_deeply_nested(tmp_path: Path) -> None:
+    row = {**ROW, "obs": {f"sensor{i}": [1.0, 2.0] for i in range(100)}}
+    assert len(read_table(write(tmp_path / "a.json", to_json_lines([row]))).columns) == 102
 
 
 def test_unknown_option_raises(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from hindcast.models.policy import Policy
 from hindcast.models.preprocessing import Preprocessing
 from hindcast.record.environments import make_environment
 from hindcast.record.random_policy import RandomActor
-from hindcast.record.runner import Actor, EnvRunner, Episode, episodes_to_block
+from hindcast.record.runner import Actor, EnvRunner, Episode, played_episodes_to_block
 from hindcast.record.seeding import reset_seed
 from support import CARTPOLE, WALK, add_position_dependence, episode_hashes, make_policy
 from user_errors import raises_user_error
@@ -55,7 +55,7 @@ def play_episodes(
 
 
 def hash_episodes(episodes: list[Episode]) -> dict[str, str]:
-    return episode_hashes(episodes_to_block(episodes, "e"))
+    return episode_hashes(played_episodes_to_block(episodes, "e"))
 
 
 class TestEpisodes:
@@ -440,7 +440,7 @@ def _volume(space: gym.Space) -> float:
 
 def test_block_of_episodes_fits_spaces() -> None:
     policy = make_policy(COMPOSITE)
-    block = episodes_to_block(play_episodes(COMPOSITE, policy), "e")
+    block = played_episodes_to_block(play_episodes(COMPOSITE, policy), "e")
     assert isinstance(policy, Policy)
     check_block(
         block,

@@ -139,7 +139,7 @@ def test_next_writer_recovers_log_of_killed_writer(tmp_path: Path) -> None:
     )  # the unknown last observation is a copy
 
 
-@pytest.mark.parametrize("moment", ["Journal", "_write_range", "delete", "done"])
+@pytest.mark.parametrize("moment", ["Journal", "_commit_range", "delete", "done"])
 def test_interrupted_commit_counts_each_episode_once(
     moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,7 +154,7 @@ def test_interrupted_commit_counts_each_episode_once(
     log_episode(writer, "running", 2, should_end=False)
     patches = {
         "Journal": ("hindcast.serve.episode_writer.Journal", kill),
-        "_write_range": ("hindcast.serve.episode_writer.EpisodeWriter._write_range", kill),
+        "_commit_range": ("hindcast.serve.episode_writer.EpisodeWriter._commit_range", kill),
         "delete": ("hindcast.serve.journal.Journal.delete", kill),
         "done": ("hindcast.serve.episode_writer._logger.warning", kill),  # never called: the commit succeeds
     }

@@ -237,6 +237,30 @@ def test_same_requests_at_the_same_time_are_executed_once_before_close(
 
 
 @pytest.mark.parametrize(
+    ("method", "argument"),
+    [("log_returns", {"reward": 1}), ("end_episode", {"observation": [0, 0, 0, 0]})],
+    ids=["in the event loop", "in a thread"],
+)
+def test_repeated_request_after_failed_storage_is_executed(
+    method: str,
+    argument: dict[str, Any],
+    server: PolicyServer,
+    http_server: HttpServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    errors = iter([StorageError("the disk is full")])
+
+    def fail_once(**_: Any) -> None:
+        for error in errors:
+            raise error
+
+    monkeypatch.setattr(server, method, fail_once)
+    body = json.dumps({"episode_id": "a", **argument})
+    statuses = [send_request(http_server, method, body, Idempotency_Key="one")[0] for _ in range(2)]
+    assert statuses == [503, 200]
+
+
+@pytest.mark.parametrize(
     ("method", "body", "expected"),
     [
         ("get_action", "{", (400, "the request is not JSON")),
@@ -347,6 +371,33 @@ def test_connection_without_complete_request_is_closed(
     ):
         connection.sendall(request_)
         assert connection.makefile("rb").read().partition(b"HTTP/1.1 ")[2][:3] == status
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET /health HTTP/1.1\r\nX: ",
+        b"GET /health HTTP/1.1\r\n\r\nGET /health HTTP/1.1\r\nX: ",
+        b"POST /unknown HTTP/1.1\r\nContent-Length: 500\r\nAuthorization: Bearer a token\r\n\r\n",
+    ],
+    ids=["headers", "headers of the second request", "body of an answered request"],
+)
+def test_connection_of_slow_client_is_closed(
+    request_: bytes, server: PolicyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hindcast.serve.http_server._IDLE_TIMEOUT_SECONDS", 0.2)
+    with (
+        HttpServer(server, TOKEN) as http_server,
+        socket.create_connection((http_server.host, http_server.port), timeout=0.02) as connection,
+    ):
+        connection.sendall(request_)
+        for _ in range(250):  # 5 seconds; the body has no more bytes
+            with suppress(TimeoutError):
+                if not connection.recv(1000):
+                    break
+            connection.sendall(b"x")
+        else:
+            pytest.fail("the connection is still open")
 
 
 def test_request_without_length_is_limited_too(shared_http_server: HttpServer) -> None:
