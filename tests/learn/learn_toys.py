@@ -81,13 +81,10 @@ class ActorCritic(Algorithm):
         action = outputs[:, :1].tanh()
         value = nets["critic"](torch.cat([nets["dropout"](batch["obs"]), action], -1)).squeeze(-1)
         with torch.no_grad():
-            value_target = (
-                nets["target"](torch.cat([batch["obs"], action], -1)).squeeze(-1) * 0.9 + batch["y"] + noise
-            )
-        return Losses(
-            {"actor": -value.mean(), "critic": (value - value_target).square().mean()},
-            {"value": value.mean()},
-        )
+            target_value = nets["target"](torch.cat([batch["obs"], action], -1)).squeeze(-1)
+            td_target = 0.9 * target_value + batch["y"] + noise
+        losses = {"actor": -value.mean(), "critic": (value - td_target).square().mean()}
+        return Losses(losses, {"value": value.mean()})
 
     def after_update(self, nets, step):
         polyak_update(nets["target"], nets["critic"], 0.005)
