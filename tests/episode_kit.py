@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import fsspec
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -141,12 +140,3 @@ KIT = SimpleNamespace(
 def kit() -> SimpleNamespace:
     """Helpers to make, write and compare episodes."""
     return KIT
-
-
-@pytest.fixture
-def memory() -> Iterator[str]:
-    """A folder on fsspec's in-memory file system."""
-    yield "memory://store-tests/data"
-    filesystem = fsspec.filesystem("memory")
-    if filesystem.exists("/store-tests"):
-        filesystem.rm("/store-tests", recursive=True)

@@ -63,13 +63,17 @@ def concat_rows(parts: list[Any]) -> Rows:
     )
 
 
-def pack_lz4_cell(value: Any) -> str:
-    """Pack a value into a cell as RLlib does."""
-    return base64.b64encode(pa.Codec("lz4").compress(pickle.dumps(value), asbytes=True)).decode()
+def pack_lz4_cell(value: Any, protocol: int = pickle.DEFAULT_PROTOCOL) -> str:
+    """Pack a value into a cell as RLlib does, but without the size in the LZ4 frame."""
+    data = pickle.dumps(value, protocol)
+    return base64.b64encode(pa.Codec("lz4").compress(data, asbytes=True)).decode()
 
 
 class PickleBomb:
-    """An object that creates the file `executed` when it is unpickled."""
+    """An object that creates a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
     def __reduce__(self) -> Any:
-        return (exec, ("open('executed', 'w').close()",))
+        return (Path.touch, (self.path,))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from episode_kit import read_block
 from hindcast.datasets.assembly.blocks import read_exported_file
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.writer import BlockWriter
@@ -40,7 +41,7 @@ def test_exported_layout_round_trip(kit, tmp_path_factory, layout, recording):
     manifest = Manifest(layout=layout, spec=spec.to_json(), files=writer.close())
     write_manifest(resolve(folder / "data"), manifest)
     dataset = open_data(folder / "data", cache=folder / "cache")
-    block_read = Block.concat([dataset.read(unit) for unit in dataset.units])
+    block_read = read_block(dataset)
     read_order = np.argsort(block_read.eps_id.astype(str), kind="stable")
     block_order = np.argsort(block.eps_id.astype(str), kind="stable")
     kit.assert_same(drop_empty_infos(block_read.take(read_order)), drop_empty_infos(block.take(block_order)))
@@ -58,8 +59,6 @@ def test_exported_file_is_read_back_by_its_commit(kit, tmp_path, layout):
         writer.write(block)
     (file,) = files = writer.close()
     exported_files = ExportedFiles(layout=layout, spec=spec.to_json())
-    write_commit(
-        resolve(tmp_path),
-        Commit(range=0, files=files, episodes=4, timesteps=140, first=0, exported=exported_files),
-    )
+    commit = Commit(range=0, files=files, episodes=4, timesteps=140, first=0, exported=exported_files)
+    write_commit(resolve(tmp_path), commit)
     kit.assert_same(read_exported_file(resolve(tmp_path / file.path), layout), block)

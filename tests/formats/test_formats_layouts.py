@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 
 from damaged_files import check_truncations, count_refusals
+from episode_kit import read_block, replace_columns
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
@@ -19,7 +20,7 @@ from hindcast.formats.dataset_folder.commits import Commit, write_commit
 from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
 from hindcast.formats.layouts import LAYOUTS, make_encoder
 from hindcast.storage.location import resolve
-from layers import examples
+from layers import examples, repeats
 from random_data import recordings
 
 LAYOUT_NAMES = list(LAYOUTS)
@@ -32,8 +33,7 @@ def write(folder, block, spec, layout, **options):
 
 
 def read_all(folder) -> Block:
-    dataset = open_dataset(folder)
-    return Block.concat([dataset.read(unit) for unit in dataset.units])
+    return read_block(open_dataset(folder))
 
 
 @pytest.mark.parametrize("layout", LAYOUT_NAMES)
@@ -61,16 +61,15 @@ def test_recording_in_each_layout_is_opened(kit, tmp_path, layout, has_manifest)
     write_commit(folder, Commit(range=0, files=files, episodes=3, timesteps=100, first=0))
     if has_manifest:
         write_manifest(folder, Manifest(layout=layout, spec=kit.spec(block).to_json(), files=files))
-    dataset = open_dataset(folder, verify=True)
-    kit.assert_same(Block.concat([dataset.read(unit) for unit in dataset.units]), block)
+    kit.assert_same(read_block(open_dataset(folder, verify=True)), block)
 
 
 def test_folders_of_each_layout_are_one_dataset(kit, tmp_path):
     blocks = [kit.block([3, 4], first=2 * i) for i in range(len(LAYOUT_NAMES))]
-    for block, layout in zip(blocks, LAYOUT_NAMES, strict=True):
-        write(tmp_path / layout.replace("/", "-"), block, kit.spec(block), layout)
-    dataset = open_dataset([tmp_path / layout.replace("/", "-") for layout in LAYOUT_NAMES])
-    kit.assert_same(Block.concat([dataset.read(unit) for unit in dataset.units]), Block.concat(blocks))
+    folders = [tmp_path / layout.replace("/", "-") for layout in LAYOUT_NAMES]
+    for block, folder, layout in zip(blocks, folders, LAYOUT_NAMES, strict=True):
+        write(folder, block, kit.spec(block), layout)
+    kit.assert_same(read_all(folders), Block.concat(blocks))
 
 
 def test_open_unknown_layout_raises_with_its_name(kit, tmp_path):
@@ -82,15 +81,17 @@ def test_open_unknown_layout_raises_with_its_name(kit, tmp_path):
         open_dataset(tmp_path)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("compression", ["lz4", "none"])
 @pytest.mark.parametrize("layout", LAYOUT_NAMES[1:])  # test_datasets_corrupt tests Episodes / Arrow
 def test_flipped_byte_is_reported_or_harmless(kit, tmp_path, layout, compression):
     """Pages have checksums, so data are either read correctly or refused."""
     block = kit.block([30, 50, 20])
     infos = np.array([f'{{"i":{i}}}' for i in range(103)], dtype=object)
-    block = block.with_columns({**block.columns, "infos": infos})
+    block = replace_columns(block, infos=infos)
     (entry,) = write(tmp_path, block, kit.spec(block), layout, compression=compression, row_group_bytes=3_000)
     path = tmp_path / entry.path
     check_block = partial(kit.assert_same, expected=block)
-    assert count_refusals(path, lambda: read_all(tmp_path), check_block, times=200, seed=1) > 120
-    check_truncations(path, lambda: read_all(tmp_path), every=211)
+    times = repeats(80, soak=1000)
+    assert count_refusals(path, lambda: read_all(tmp_path), check_block, times, seed=1) > times * 3 // 5
+    check_truncations(path, lambda: read_all(tmp_path), every=repeats(423, soak=53))

@@ -43,9 +43,8 @@ def test_single_done_column_is_noted(tmp_path: Path, name: str) -> None:
 
 def test_replaced_columns_are_noted(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
-    pq.write_table(
-        pa.Table.from_pylist([{**STEP, "features": [0.5], "terminateds": True, "done": True}]), path
-    )
+    row = {**STEP, "features": [0.5], "terminateds": True, "done": True}
+    pq.write_table(pa.Table.from_pylist([row]), path)
     assert "the columns ['obs', 'done'] are not read" in join_notes(path, schema={"obs": "features"})
 
 
@@ -82,9 +81,8 @@ def test_unnamed_pandas_index_is_not_read(tmp_path: Path, name: str, suffix: str
 
 
 def test_unnamed_pandas_index_is_read_when_schema_names_it(tmp_path: Path) -> None:
-    table = pa.Table.from_pylist(
-        [{**STEP, "t": None, "__index_level_0__": 1}, {**STEP, "t": None, "__index_level_0__": 0}]
-    ).drop_columns(["t"])
+    steps = [{**STEP, "__index_level_0__": 1}, {**STEP, "__index_level_0__": 0}]
+    table = pa.Table.from_pylist(steps).drop_columns(["t"])
     table = table.append_column("terminateds", pa.array([True, False]))
     pq.write_table(table, tmp_path / "rows.parquet")
     options = ReadOptions(schema={"t": "__index_level_0__"})

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from table_reading import concat_rows, read_table
 
+from episode_kit import build_block
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import root
@@ -44,29 +45,15 @@ def check_rows(rows: Rows, block: Block) -> None:
             continue
         expected = column[block.obs_row] if root(name) == "obs" else column
         assert (rows.columns[name].dtype, rows.columns[name].shape) == (expected.dtype, expected.shape), name
-        assert rows.columns[name].tolist() == expected.tolist() or np.array_equal(
-            rows.columns[name], expected, equal_nan=True
-        ), name
+        np.testing.assert_array_equal(rows.columns[name], expected, err_msg=name)
         if root(name) == "obs":
             next_obs = rows.columns[f"new_obs{name.removeprefix('obs')}"]
             np.testing.assert_array_equal(next_obs, column[block.obs_row + 1])
     if "infos" in block.columns and "infos" in rows.columns:
-        infos = [info_from_json(text) for text in rows.columns["infos"].tolist()]
-        expected_infos = [info_from_json(text) for text in block.columns["infos"][block.obs_row + 1].tolist()]
+        infos = [info_from_json(text) for text in rows.columns["infos"]]
+        expected_infos = [info_from_json(text) for text in block.columns["infos"][block.obs_row + 1]]
         # the info of the reset is stored with the first step
         assert [{k: v for k, v in info.items() if k != "reset_info"} for info in infos] == expected_infos
-
-
-def make_episode(num_steps: int, columns: dict[str, np.ndarray]) -> Block:
-    """Make a block of one episode, which terminates with its last step."""
-    return Block(
-        columns=columns,
-        length=np.array([num_steps]),
-        eps_id=np.array(["e"], dtype=object),
-        t_started=np.zeros(1, dtype=np.int64),
-        terminated=np.array([True]),
-        truncated=np.array([False]),
-    )
 
 
 @pytest.mark.parametrize("layout", ["JSON", "CSV", "SampleBatch"])
@@ -84,14 +71,12 @@ def test_layout_round_trip_is_exact(layout: str, data: tuple[Block, DataSpec]) -
 def test_nan_and_infinities_round_trip(tmp_path: Path, layout: str, dtype: str) -> None:
     num_steps = 6
     special_values = np.array([np.nan, np.inf, -np.inf, 1e-45, -0.0, 3.4e38, 0.1], dtype=np.float32)
-    block = make_episode(
-        num_steps,
-        {
-            "obs": np.stack([special_values, special_values[::-1]], axis=1).astype(dtype),
-            "actions": np.arange(num_steps) % 2,
-            "rewards": special_values[:num_steps],
-        },
-    )
+    columns = {
+        "obs": np.stack([special_values, special_values[::-1]], axis=1).astype(dtype),
+        "actions": np.arange(num_steps) % 2,
+        "rewards": special_values[:num_steps],
+    }
+    block = build_block(columns, [num_steps])
     (path,) = write_files(tmp_path, block, DataSpec.from_block(block), layout)
     check_rows(read_table(path), block)
 
@@ -99,10 +84,8 @@ def test_nan_and_infinities_round_trip(tmp_path: Path, layout: str, dtype: str) 
 @pytest.mark.parametrize("layout", ["JSON", "CSV"])
 def test_uint64_round_trip(tmp_path: Path, layout: str) -> None:
     large = np.array([2**64 - 1, 2**63, 0, 1], dtype=np.uint64)
-    block = make_episode(
-        3,
-        {"obs": np.stack([large, large[::-1]], axis=1), "actions": large[:3], "rewards": np.ones(3)},
-    )
+    columns = {"obs": np.stack([large, large[::-1]], axis=1), "actions": large[:3], "rewards": np.ones(3)}
+    block = build_block(columns, [3])
     (path,) = write_files(tmp_path, block, DataSpec.from_block(block), layout)
     check_rows(read_table(path), block)
 
@@ -114,14 +97,14 @@ def test_empty_arrays_round_trip(tmp_path: Path, layout: str, name: str) -> None
     obs_name = "obs/something" if name == "obs/nothing" else "obs"
     num_steps, columns = 3, {obs_name: np.arange(4.0), "actions": np.arange(3), "rewards": np.ones(3)}
     columns[name] = np.zeros((num_steps + name.startswith("obs"), 0, 2), dtype=np.float32)
-    block = make_episode(num_steps, columns)
+    block = build_block(columns, [num_steps])
     (path,) = write_files(tmp_path, block, DataSpec.from_block(block), layout)
     check_rows(read_table(path), block)
 
 
 @pytest.mark.parametrize("layout", ["JSON", "CSV", "SampleBatch"])
 def test_file_of_other_size_than_recorded_raises(tmp_path: Path, layout: str) -> None:
-    block = make_episode(3, {"obs": np.arange(4.0), "actions": np.arange(3), "rewards": np.ones(3)})
+    block = build_block({"obs": np.arange(4.0), "actions": np.arange(3), "rewards": np.ones(3)}, [3])
     (path,) = write_files(tmp_path, block, DataSpec.from_block(block), layout)
     path.write_bytes(path.read_bytes() + b"\n")
     with pytest.raises(Exception, match="but was recorded with"):
