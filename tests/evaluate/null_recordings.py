@@ -130,10 +130,8 @@ class Recording:
     def _model(self) -> Values:
         world, mask = self.world, self.is_running
         q, _ = world.values(world.target, self.horizon or world.num_steps)
-        errors = np.random.default_rng(int(self.states.sum())).normal(
-            scale=self.model_error, size=world.reward.shape
-        )
-        q = q + errors
+        rng = np.random.default_rng(int(self.states.sum()))
+        q = q + rng.normal(scale=self.model_error, size=world.reward.shape)
         v = (world.target * q).sum(-1)
         t = np.arange(world.num_steps)
         final_v = v[world.num_steps][self.final_states]
