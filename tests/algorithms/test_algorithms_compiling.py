@@ -16,10 +16,7 @@ from support import trainable_space
 from user_errors import raises_user_error
 
 CHOICES = Discrete(3, start=1)
-OPTIONS = {
-    "DQN": {"numQuantiles": 3},
-    "CQL": {"numActions": 3, "bcIters": 10, "lagrangian": True},
-}
+OPTIONS = {"DQN": {"numQuantiles": 3}, "CQL": {"numActions": 3, "bcIters": 10, "lagrangian": True}}
 CASES = {
     name: (name, OPTIONS.get(name, {}), trainable_space(name, WIDE, CHOICES))
     for name, algorithm_class in REGISTRY.items()

@@ -73,10 +73,7 @@ def test_ppo_reaches_450_on_cartpole_sampling_its_actions(expert):
         (
             "SAC",
             PENDULUM,
-            {
-                "config": SAC_CONFIG,
-                "model": {"fcnetHiddens": [64, 64], "fcnetActivation": "relu"},
-            },
+            {"config": SAC_CONFIG, "model": {"fcnetHiddens": [64, 64], "fcnetActivation": "relu"}},
             -200,
             8,
         ),

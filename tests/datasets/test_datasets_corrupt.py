@@ -23,10 +23,7 @@ from layers import repeats
 from user_errors import raises_user_error
 
 LAYOUTS = ("episodes/arrow", "episodes/messagepack")
-STORAGE_FORMATS = [
-    *((layout, "lz4") for layout in LAYOUTS),
-    *(("episodes/arrow", compression) for compression in ("zstd", "none")),
-]
+STORAGE_FORMATS = [(LAYOUTS[0], "lz4"), (LAYOUTS[1], "lz4"), (LAYOUTS[0], "zstd"), (LAYOUTS[1], "none")]
 COLUMNS_WITH_VALUES = ("obs", "rewards", "item", "obs.list.element")
 
 

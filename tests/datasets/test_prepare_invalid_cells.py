@@ -75,21 +75,13 @@ REMEDY = "fix it, or remove its episode from the data"
     [
         ("rewards", with_nulls([1.0] * 21, 7), f"'rewards' is null; {REMEDY}"),
         ("obs", with_nulls([[0.0, 1.0]] * 21, 7), f"'obs' is null; {REMEDY}"),
+        ("obs", [[0.0, 1.0]] * 7 + [[0.0, None]] * 14, f"'obs' holds a null: expected a number; {REMEDY}"),
         (
             "obs",
-            [[0.0, None if row == 7 else 1.0] for row in range(21)],
-            f"'obs' holds a null: expected a number; {REMEDY}",
-        ),
-        (
-            "obs",
-            [[[0.0], None if row == 7 else [1.0]] for row in range(21)],
+            [[[0.0], [1.0]]] * 7 + [[[0.0], None]] * 14,
             f"'obs' holds a null: expected a list; {REMEDY}",
         ),
-        (
-            "eps_id",
-            with_nulls(make_columns()["eps_id"], 7),
-            "'eps_id' is null: every row requires the id of its episode",
-        ),
+        ("eps_id", with_nulls(["e"] * 21, 7), "'eps_id' is null: every row requires the id of its episode"),
         (
             "terminateds",
             with_nulls(make_columns()["terminateds"], 7),
@@ -168,24 +160,19 @@ def test_flags_as_text_are_read_in_order_and_out_of_order(tmp_path: Path, is_in_
 
 
 class TestNullNextObservations:
-    def test_null_at_the_end_becomes_the_last_observation_on_request(
-        self, tmp_path: Path, is_in_order: bool
+    @pytest.mark.parametrize(
+        "options", [{"ignore_final_observation": True}, {}], ids=["requested", "terminal"]
+    )
+    def test_null_at_the_end_becomes_the_last_observation(
+        self, tmp_path: Path, is_in_order: bool, options: dict[str, Any]
     ) -> None:
         path = write_table(tmp_path, is_in_order, new_obs=with_nulls(make_columns()["new_obs"], 11, 20))
-        block = open_block(path, ignore_final_observation=True)
+        block = open_block(path, **options)
         assert sorted(block.length.tolist()) == [9, 12]
         final_rows = block.obs_start + block.length
         assert (block.columns["obs"][final_rows] == block.columns["obs"][final_rows - 1]).all()
         step_observations = block.columns["obs"][block.obs_row]
         assert sorted(map(tuple, step_observations.tolist())) == sorted(map(tuple, make_columns()["obs"]))
-
-    def test_null_at_a_terminal_end_repeats_the_last_observation(
-        self, tmp_path: Path, is_in_order: bool
-    ) -> None:
-        path = write_table(tmp_path, is_in_order, new_obs=with_nulls(make_columns()["new_obs"], 11, 20))
-        block = open_block(path)
-        final_rows = block.obs_start + block.length
-        assert (block.columns["obs"][final_rows] == block.columns["obs"][final_rows - 1]).all()
 
     def test_null_at_a_cut_off_end_is_refused_by_default_with_remedies(
         self, tmp_path: Path, is_in_order: bool

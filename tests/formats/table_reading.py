@@ -11,10 +11,17 @@ import numpy as np
 import pyarrow as pa
 
 from hindcast.api.input import FilterTerm
-from hindcast.formats.format import ReadOptions
+from hindcast.formats.format import Format, ReadOptions
 from hindcast.formats.registry import FORMATS, detect_format
 from hindcast.formats.rows import Rows
 from hindcast.storage.location import resolve
+
+
+def find_format(path: Path | str) -> Format:
+    """Return the format that recognises a file."""
+    file_format = detect_format(resolve(path))
+    assert file_format is not None, f"no format recognises {path}"
+    return file_format
 
 
 def read_table(path: Path, format: str | None = None, **options: Any) -> Rows:
@@ -26,8 +33,7 @@ def read_table(path: Path, format: str | None = None, **options: Any) -> Rows:
         **options: fields of `ReadOptions`; `filter` has (column, operator, value) tuples.
     """
     location = resolve(path)
-    file_format = detect_format(location) if format is None else FORMATS[format]
-    assert file_format is not None, f"no format recognises {path}"
+    file_format = find_format(path) if format is None else FORMATS[format]
     options["filter"] = [
         FilterTerm(column=column, op=op, value=value) for column, op, value in options.get("filter", ())
     ]

@@ -15,7 +15,6 @@ from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.columns.infos import RESET_HEAD, prepend_entry, split_entry
-from hindcast.formats.columns.layout import ColumnsEncoder
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import resolve
 
@@ -138,12 +137,3 @@ def test_model_output_named_like_a_layout_column_raises(kit, tmp_path):
     block = replace_columns(block, t=np.zeros(3))
     with pytest.raises(DataError, match="a model output is named 't'"):
         write(tmp_path, DataSpec.from_block(block), block)
-
-
-def test_encode_column_that_does_not_fit_or_is_unknown_raises(kit):
-    block = kit.block()
-    encoder = ColumnsEncoder(kit.spec(block))
-    with pytest.raises(DataError, match="'actions' is float32"):
-        encoder.encode(replace_columns(block, actions=block.columns["rewards"]))
-    with pytest.raises(DataError, match="are not in the dataset"):
-        encoder.encode(replace_columns(block, more=block.columns["rewards"]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from unittest import mock
 
 import numpy as np
@@ -10,17 +9,16 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 
-from damaged_files import check_truncations, count_refusals
-from episode_kit import read_block, replace_columns
+from episode_kit import read_block
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.commits import Commit, write_commit
 from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
-from hindcast.formats.layouts import LAYOUTS, make_encoder
+from hindcast.formats.layouts import EXPORTED_LAYOUTS, LAYOUTS, make_encoder
 from hindcast.storage.location import resolve
-from layers import examples, repeats
+from layers import examples
 from random_data import recordings
 
 LAYOUT_NAMES = list(LAYOUTS)
@@ -81,17 +79,20 @@ def test_open_unknown_layout_raises_with_its_name(kit, tmp_path):
         open_dataset(tmp_path)
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("compression", ["lz4", "none"])
-@pytest.mark.parametrize("layout", LAYOUT_NAMES[1:])  # test_datasets_corrupt tests Episodes / Arrow
-def test_flipped_byte_is_reported_or_harmless(kit, tmp_path, layout, compression):
-    """Pages have checksums, so data are either read correctly or refused."""
-    block = kit.block([30, 50, 20])
-    infos = np.array([f'{{"i":{i}}}' for i in range(103)], dtype=object)
-    block = replace_columns(block, infos=infos)
-    (entry,) = write(tmp_path, block, kit.spec(block), layout, compression=compression, row_group_bytes=3_000)
-    path = tmp_path / entry.path
-    check_block = partial(kit.assert_same, expected=block)
-    times = repeats(80, soak=1000)
-    assert count_refusals(path, lambda: read_all(tmp_path), check_block, times, seed=1) > times * 3 // 5
-    check_truncations(path, lambda: read_all(tmp_path), every=repeats(423, soak=53))
+@pytest.mark.parametrize("layout", [*LAYOUT_NAMES, *EXPORTED_LAYOUTS])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"obs": np.zeros((13, 4), np.float64)}, r"'obs' is float64 \[4\], but float32 \[4\]"),
+        ({"obs": np.zeros((13, 5), np.float32)}, r"'obs' is float32 \[5\], but float32 \[4\]"),
+        ({"actions": np.zeros(10, np.float32)}, "'actions' is float32"),
+        ({"extra": np.zeros(10)}, r"\['extra'\] are not in the dataset"),
+        ({"rewards": None}, "'rewards' is missing"),
+    ],
+)
+def test_encode_column_that_does_not_fit_raises(kit, layout, change, message):
+    block = kit.block()
+    columns = {name: column for name, column in {**block.columns, **change}.items() if column is not None}
+    encoder = make_encoder(layout, kit.spec(block))
+    with pytest.raises(DataError, match=message):
+        encoder.encode(block.with_columns(columns))

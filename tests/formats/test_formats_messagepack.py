@@ -13,7 +13,7 @@ import pytest
 from gymnasium import spaces
 from hypothesis import given
 
-from episode_kit import build_block, read_block, replace_columns
+from episode_kit import build_block, read_block
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
@@ -164,15 +164,6 @@ def test_encode_without_required_column_raises(kit):
     spec = DataSpec({name: leaf for name, leaf in kit.spec(block).leaves.items() if name != "rewards"})
     with pytest.raises(DataError, match="requires rewards: the data have none"):
         MessagePackEncoder(spec)
-
-
-def test_encode_column_that_does_not_fit_or_is_unknown_raises(kit):
-    block = kit.block()
-    encoder = MessagePackEncoder(kit.spec(block))
-    with pytest.raises(DataError, match="'actions' is float32"):
-        encoder.encode(replace_columns(block, actions=block.columns["rewards"]))
-    with pytest.raises(DataError, match=r"'more'.* are not in the dataset"):
-        encoder.encode(replace_columns(block, more=block.columns["rewards"]))
 
 
 def test_numbers_keep_their_type(kit):

@@ -9,11 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from table_reading import PickleBomb, pack_lz4_cell, read_table
+from table_reading import PickleBomb, find_format, pack_lz4_cell, read_table
 
 from hindcast.errors import DataError
-from hindcast.formats.registry import detect_format
-from hindcast.storage.location import resolve
 
 
 def make_batch(num_steps: int = 3, **changes: Any) -> dict[str, Any]:
@@ -66,9 +64,7 @@ def path(tmp_path: Path) -> Path:
     ids=["plain", "packed columns", "packed rows"],
 )
 def test_batch_form_is_read(path: Path, changes: dict[str, Any]) -> None:
-    file_format = detect_format(resolve(write_batches(path, make_batch(**changes))))
-    assert file_format is not None
-    assert file_format.name == "SampleBatch"
+    assert find_format(write_batches(path, make_batch(**changes))).name == "SampleBatch"
     rows = read_table(path)
     assert sorted(rows.columns) == ["actions", "new_obs", "obs", "rewards"]
     assert rows.columns["obs"].tolist() == make_batch()["obs"]

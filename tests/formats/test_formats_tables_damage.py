@@ -11,11 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from table_reading import read_table
+from table_reading import find_format, read_table
 
 from hindcast.errors import DataError, UserError
-from hindcast.formats.registry import FORMATS, detect_format
-from hindcast.storage.location import resolve
+from hindcast.formats.registry import FORMATS
 
 NUM_ROWS = 60
 COLUMNS = {
@@ -72,9 +71,7 @@ FILES = {
 @pytest.mark.parametrize("name", FILES)
 def test_intact_file_is_recognised_and_read(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(FILES[name])
-    file_format = detect_format(resolve(tmp_path / name))
-    assert file_format is not None
-    assert file_format.name == FORMAT_NAMES.get(name, "JSON")
+    assert find_format(tmp_path / name).name == FORMAT_NAMES.get(name, "JSON")
     rows = read_table(tmp_path / name)
     assert rows.columns["obs"].tolist() == COLUMNS["obs"]
     assert rows.row.tolist() == list(range(NUM_ROWS))

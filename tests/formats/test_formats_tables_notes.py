@@ -9,21 +9,18 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
+from table_reading import find_format
 
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.formats.format import ReadOptions
-from hindcast.formats.registry import detect_format
 from hindcast.storage.location import resolve
 
 STEP = {"obs": [1.5], "actions": 0, "rewards": 1.0, "new_obs": [2.5], "eps_id": "e", "t": 0}
 
 
 def join_notes(path: Path, **options: object) -> str:
-    location = resolve(path)
-    file_format = detect_format(location)
-    assert file_format is not None
-    return "; ".join(file_format.list_notes(location, ReadOptions(**options)))
+    return "; ".join(find_format(path).list_notes(resolve(path), ReadOptions(**options)))
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.json", "array.json", "a.csv"])

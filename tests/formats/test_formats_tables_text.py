@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from table_reading import read_table
+from table_reading import find_format, read_table
 
 from hindcast.errors import DataError
 from hindcast.formats.format import ReadOptions
-from hindcast.formats.registry import detect_format
 from hindcast.storage.location import resolve
 from user_errors import raises_user_error
 
@@ -203,10 +202,7 @@ def test_large_file_is_split_where_rows_end(
             for i, row in enumerate(rows)
         )
     path = write(tmp_path / name, text)
-    location = resolve(path)
-    file_format = detect_format(location)
-    assert file_format is not None
-    pieces = file_format.list_pieces(location, ReadOptions())
+    pieces = find_format(path).list_pieces(resolve(path), ReadOptions())
     assert (len(pieces) > 5) == (not name.endswith(".gz"))
     rows_read = read_table(path)
     assert rows_read.row.tolist() == rows_read.columns["actions"].tolist() == list(range(200))

@@ -99,11 +99,7 @@ def make_batch(seed, size=32):
     """Return `size` timesteps with a linear target `y`."""
     generator = torch.Generator().manual_seed(seed)
     obs = torch.randn(size, 3, generator=generator)
-    return {
-        "obs": obs,
-        "y": obs @ torch.tensor([1.0, -2.0, 0.5]) + 0.3,
-        "actions": (obs[:, 0] > 0).long(),
-    }
+    return {"obs": obs, "y": obs @ torch.tensor([1.0, -2.0, 0.5]) + 0.3, "actions": (obs[:, 0] > 0).long()}
 
 
 def make_sequences(seed, count=8):

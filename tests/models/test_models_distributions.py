@@ -297,8 +297,7 @@ def test_sample_of_a_row_depends_only_on_its_own_noise(factory, inputs_size: int
 
 
 @pytest.mark.parametrize(
-    "factory",
-    [Categorical, lambda x: DiagGaussian(x, (3,)), lambda x: _make_multi_categorical(x, (2, 4))],
+    "factory", [Categorical, lambda x: DiagGaussian(x, (3,)), lambda x: _make_multi_categorical(x, (2, 4))]
 )
 def test_any_leading_dimensions_are_accepted(factory) -> None:  # type: ignore[no-untyped-def]
     inputs = torch.randn(4, 5, 6)

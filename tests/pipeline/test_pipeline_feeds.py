@@ -6,15 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pipeline_fakes import (
-    FEED_CLASSES,
-    STEPS,
-    UNITS,
-    FakeDataset,
-    are_equal_batches,
-    both_feeds,
-    make_loader,
-)
+from pipeline_fakes import FEED_CLASSES, STEPS, UNITS, FakeDataset, are_equal_batches, both_feeds, make_loader
 
 from hindcast.episodes.batched import batch_dtype
 from hindcast.errors import DataError

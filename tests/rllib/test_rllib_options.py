@@ -162,11 +162,7 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "evaluation_parallel_to_training": (True, True, None),
     "evaluation_sample_timeout_s": (9, 9.0, None),
     "evaluation_config": ({"explore": False}, False, False),
-    "evaluation_reference_returns": (
-        {"random": 20, "expert": 500},
-        {"random": 20.0, "expert": 500.0},
-        None,
-    ),
+    "evaluation_reference_returns": ({"random": 20, "expert": 500}, {"random": 20.0, "expert": 500.0}, None),
     "offline_evaluation_interval": (2, 2, None),
     "offline_evaluation_held_out": (0.2, 0.2, None),
     "offline_evaluation_held_out_seed": (4, 4, None),
