@@ -95,22 +95,24 @@ def assert_same(first: SingleAgentEpisode, second: SingleAgentEpisode, with_look
 def test_episodes_to_block_round_trip(original_episodes):
     block = episodes_to_block(original_episodes)
     original_spaces = (original_episodes[0].observation_space, original_episodes[0].action_space)
-    for original, restored in zip(original_episodes, block_to_episodes(block, *original_spaces), strict=True):
-        assert_same(original, restored, with_lookback=False)
-        restored.validate()
+    for original, restored_episode in zip(
+        original_episodes, block_to_episodes(block, *original_spaces), strict=True
+    ):
+        assert_same(original, restored_episode, with_lookback=False)
+        restored_episode.validate()
 
 
 @examples(40)
 @given(lists_of_episodes())
 def test_block_to_episodes_round_trip(original_episodes):
     block = episodes_to_block(original_episodes)
-    restored = episodes_to_block(block_to_episodes(block, original_episodes[0].observation_space))
-    assert restored.columns.keys() == block.columns.keys()
+    restored_block = episodes_to_block(block_to_episodes(block, original_episodes[0].observation_space))
+    assert restored_block.columns.keys() == block.columns.keys()
     for name, column in block.columns.items():
-        assert restored.columns[name].dtype == column.dtype
-        assert np.array_equal(restored.columns[name], column)
+        assert restored_block.columns[name].dtype == column.dtype
+        assert np.array_equal(restored_block.columns[name], column)
     for name in ("length", "eps_id", "t_started", "terminated", "truncated"):
-        assert np.array_equal(getattr(restored, name), getattr(block, name))
+        assert np.array_equal(getattr(restored_block, name), getattr(block, name))
 
 
 @examples(40)
@@ -129,11 +131,13 @@ def test_state_round_trip_through_messagepack(episode):
     episode.custom_data["note"] = [1, "x"]
     data = msgpack.packb(episode.get_state(), default=msgpack_numpy.encode)
     state = msgpack.unpackb(data, object_hook=msgpack_numpy.decode, strict_map_key=False)
-    restored = SingleAgentEpisode.from_state(state)
-    assert_same(episode, restored)
-    assert restored.is_numpy == episode.is_numpy and restored.custom_data == {"note": [1, "x"]}
-    assert restored.observation_space == episode.observation_space
-    assert restored.action_space == episode.action_space
+    restored_episode = SingleAgentEpisode.from_state(state)
+    assert_same(episode, restored_episode)
+    assert restored_episode.is_numpy == episode.is_numpy and restored_episode.custom_data == {
+        "note": [1, "x"]
+    }
+    assert restored_episode.observation_space == episode.observation_space
+    assert restored_episode.action_space == episode.action_space
 
 
 @examples(40)

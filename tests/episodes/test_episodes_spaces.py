@@ -145,7 +145,8 @@ def test_handwritten_json_with_numbers_lists_and_defaults_is_read():
 
 
 def test_flatten_space_names_leaves_by_path():
-    space = spaces.Dict(b=spaces.Discrete(2), a=spaces.Tuple([spaces.Discrete(3), spaces.MultiBinary(2)]))
+    children = {"b": spaces.Discrete(2), "a": spaces.Tuple([spaces.Discrete(3), spaces.MultiBinary(2)])}
+    space = spaces.Dict(children)  # sorts the keys
     assert list(flatten_space(space, "obs")) == ["obs/a/0", "obs/a/1", "obs/b"]
     assert list(flatten_space(spaces.Discrete(2), "actions")) == ["actions"]
     batch = {"a": (np.zeros(4), np.zeros((4, 2))), "b": np.ones(4)}

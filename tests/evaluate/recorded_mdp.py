@@ -155,7 +155,7 @@ class ContinuousMdp(RecordedMdp):
         parameters = np.stack([self.target, log_deviation])
         return make_linear_policy(self.spaces, np.tile(parameters, self.num_steps))
 
-    def scaled(self, folder: Path, num_episodes: int, logp_factor: float) -> tuple[Policy, Dataset]:
+    def record_scaled(self, folder: Path, num_episodes: int, logp_factor: float) -> tuple[Policy, Dataset]:
         """Return the target for actions within ±16 that it scales to ±1, and a dataset in the environment's units.
 
         Args:

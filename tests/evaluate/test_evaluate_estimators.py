@@ -203,7 +203,7 @@ def test_interval_of_few_heavy_episodes_is_wide_or_none_if_one_has_all_weight() 
 
 
 def test_intervals_contain_truth_as_often_as_stated() -> None:
-    """Of 200 intervals with a level of 90 %, at least 88 % contain the true return, for each estimator except `dm`."""
+    """At least 88 % of 200 intervals with a level of 90 % contain the true return, for each estimator except `dm`."""
     chain, num_recordings = Chain(2), 200
     num_covered, errors = dict.fromkeys(NAMES, 0), dict.fromkeys(NAMES, 0.0)
     for seed in range(num_recordings):

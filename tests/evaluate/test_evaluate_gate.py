@@ -94,18 +94,18 @@ def test_worse_policy_is_kept_and_decision_is_final() -> None:
     weights, returns = play(0, 0.3, 0.6, 2_000)
     test = run_gate(make_test(), weights, returns)
     assert test.decision == "kept"
-    decided = test.to_json()
+    state = test.to_json()
     test.add(1e6, 4.0)
-    assert test.to_json() == decided
+    assert test.to_json() == state
 
 
 @pytest.mark.parametrize("cut", [0, 1, 17, 199])
 def test_resume_at_any_episode_gives_the_same_state(cut: int) -> None:
     weights, returns = play(3, 0.7, 0.3, 200)
-    straight = run_gate(make_test(), weights, returns)
-    interrupted = run_gate(make_test(), weights[:cut], returns[:cut])
-    interrupted = GateTest.from_json(json.loads(json.dumps(interrupted.to_json())))
-    assert run_gate(interrupted, weights[cut:], returns[cut:]).to_json() == straight.to_json()
+    uninterrupted_test = run_gate(make_test(), weights, returns)
+    interrupted_test = run_gate(make_test(), weights[:cut], returns[:cut])
+    interrupted_test = GateTest.from_json(json.loads(json.dumps(interrupted_test.to_json())))
+    assert run_gate(interrupted_test, weights[cut:], returns[cut:]).to_json() == uninterrupted_test.to_json()
 
 
 def test_weight_of_zero_and_infinite_evidence_are_finite() -> None:

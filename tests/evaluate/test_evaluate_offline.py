@@ -73,7 +73,7 @@ def test_estimates_are_near_the_truth(tmp_path: Path, mdp_name: str, logp: bool)
 def test_intervals_contain_truth_as_often_as_stated(
     tmp_path: Path, mdp_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 100 intervals with a level of 90 %, at least 88 % contain the true return; refused estimates do not count."""
+    """At least 88 % of 100 intervals with a level of 90 % contain the true return; refused estimates do not count."""
     num_seeds, mdp = 100, MDPS[mdp_name](3)
     monkeypatch.setattr(offline, "cross_fit", cross_fit_once_per_seed())
     is_covered: dict[tuple[bool, str], list[bool]] = {}

@@ -71,8 +71,8 @@ def record_cues(folder: Path, num_episodes: int, *, logp: bool = True) -> Datase
     if logp:
         probs = np.where(is_named, BEHAVIOUR_PROB, 1 - BEHAVIOUR_PROB)
         columns["action_logp"] = np.log(probs).astype(np.float32)
-    terminated = np.ones(num_episodes, dtype=bool)
-    block = build_block(columns, length, terminated=terminated, truncated=~terminated)
+    flags = {"terminated": np.ones(num_episodes, bool), "truncated": np.zeros(num_episodes, bool)}
+    block = build_block(columns, length, **flags)
     with BlockWriter(resolve(folder), DataSpec.from_block(block, *SPACES, "Cue-v0"), "s") as writer:
         writer.write(block)
     return open_dataset(folder)

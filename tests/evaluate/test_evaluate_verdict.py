@@ -92,7 +92,7 @@ def test_missing_weight_widens_the_interval(weights: tuple[float, float], answer
 def test_ratios_are_one_when_densities_follow_scaled_actions(tmp_path: Path, logp_factor: float) -> None:
     mdp = ContinuousMdp(3)
     mdp.target = mdp.behaviour
-    policy, data = mdp.scaled(tmp_path, 60, logp_factor=logp_factor)
+    policy, data = mdp.record_scaled(tmp_path, 60, logp_factor=logp_factor)
     report = evaluate_offline(policy, data, "data", OfflineOptions(explore=True, gamma=0.9, fit=None))
     if logp_factor == 1.0:
         assert report.effective_episodes == pytest.approx(60, rel=1e-3)

@@ -1,4 +1,4 @@
-"""How recordings are divided into ranges of episodes."""
+"""Ranges of episodes, into which recordings are divided."""
 
 from __future__ import annotations
 

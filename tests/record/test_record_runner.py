@@ -104,9 +104,9 @@ class TestEpisodes:
         assert lengths == expected
 
     def test_episodes_depend_on_seed(self) -> None:
-        first, equal, other = (hash_episodes(play_episodes(WALK, seed=seed)) for seed in (1, 1, 2))
-        assert first == equal
-        assert not first.items() & other.items()
+        hashes = [hash_episodes(play_episodes(WALK, seed=seed)) for seed in (1, 1, 2)]
+        assert hashes[0] == hashes[1]
+        assert not hashes[0].items() & hashes[2].items()
 
 
 POLICIES = {
