@@ -55,11 +55,9 @@ def test_distribution_of_any_values_has_bins_with_all_of_them(value, offset):
 
 
 def test_curve_without_finite_estimates_is_none():
-    evaluation = {
-        "training_iteration": 1,
-        "estimates": {"dr": {"value": float("nan"), "interval": None}},
-        "verdict": {"sentence": "", "estimate": None},
-    }
+    estimates = {"dr": {"value": float("nan"), "interval": None}}
+    verdict = {"sentence": "", "estimate": None}
+    evaluation = {"training_iteration": 1, "estimates": estimates, "verdict": verdict}
     assert Curves([{"evaluation": {"offline": evaluation}}]).estimate is None
 
 

@@ -1,3 +1,5 @@
+"""Ranges of episodes, into which recordings are divided."""
+
 from __future__ import annotations
 
 import pytest
@@ -63,10 +65,7 @@ class TestRangesOfTimesteps:
         ("mean_length", "size"), [(1.0, 15_632), (200.0, 80), (10_000.0, 32), (0.2, 15_632)]
     )
     def test_range_size_follows_from_mean_length(self, mean_length: float, size: int) -> None:
-        first_range, second_range = (
-            self.indices_of_range(1, None, mean_length),
-            self.indices_of_range(2, None, mean_length),
-        )
+        first_range, second_range = (self.indices_of_range(i, None, mean_length) for i in (1, 2))
         assert len(first_range) == size
         assert first_range.start == self.indices_of_range(0).stop
         assert second_range.start == first_range.stop

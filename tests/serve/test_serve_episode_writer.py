@@ -254,8 +254,8 @@ def test_full_disk_loses_only_the_refused_step(tmp_path: Path, monkeypatch: pyte
     ]
 
 
-def test_object_store_keeps_flushed_records(memory: str) -> None:
-    folder = resolve(memory).child("log")
+def test_object_store_keeps_flushed_records(memory_path: str) -> None:
+    folder = resolve(memory_path).child("log")
     writer = EpisodeWriter(folder, **SPACES)
     log_episode(writer, "a", 2)
     log_episode(writer, "running", 2, should_end=False)
@@ -392,8 +392,8 @@ def test_second_writer_or_fork_is_refused(tmp_path: Path) -> None:
     assert read_log(tmp_path / "log").num_episodes == 1
 
 
-def test_journal_on_object_store_is_written_when_created(memory: str) -> None:
+def test_journal_on_object_store_is_written_when_created(memory_path: str) -> None:
     """The first object has the initial records, and exists even without any."""
-    folder = resolve(memory).child("journal")
+    folder = resolve(memory_path).child("journal")
     Journal(folder, 3)
     assert [entry.relative_path for entry in folder.files()] == ["000003-000000.log"]
