@@ -87,9 +87,10 @@ class TestMistakes:
         with pytest.raises(DataError, match=r"file\.yaml:11: OfflineTraining/clone: .*missing"):
             execute(items, reporter)
 
-    def test_error_of_field_names_line(self, load: Load, tmp_path: Path, reporter: MemoryReporter) -> None:
-        record(recording(tmp_path / "data"))
-        source = f"path: {tmp_path}/data\n  initialCheckpoint: missing"
+    def test_error_of_field_names_line_before_data_are_opened(
+        self, load: Load, reporter: MemoryReporter
+    ) -> None:
+        source = "path: also-missing\n  initialCheckpoint: missing"
         with pytest.raises(
             DataError, match=r"file\.yaml:10: OfflineTraining/clone: spec\.initialCheckpoint: missing "
         ):
@@ -202,9 +203,13 @@ class TestOrder:
         with pytest.raises(SpecError, match=r"a → OfflineTraining/b|b → OfflineRecording/a"):
             execute(resources, reporter)
 
-    def test_unknown_training_lists_defined_ones(self, load: Load, reporter: MemoryReporter) -> None:
+    def test_unknown_reference_lists_defined_resources(self, load: Load, reporter: MemoryReporter) -> None:
         resources = load(("recording", "a", "{trainingRef: {name: b}}"), ("training", "c", "path: x"))
         with pytest.raises(SpecError, match=r"trainingRef.*no OfflineTraining named 'b'.*files define c"):
+            execute(resources, reporter)
+        resources = load(("training", "c", "recordingRef: {name: expert}"))
+        message = "no OfflineRecording named 'expert'.*the files define none"
+        with raises_user_error(SpecError, message, field="spec.input[0].recordingRef", line=9):
             execute(resources, reporter)
 
     def test_error_of_last_resource_is_raised_before_first_runs(
