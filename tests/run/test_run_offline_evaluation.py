@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from run_results import read_results
 
 from hindcast.api.evaluation import OfflineEvaluationSpec
 from hindcast.datasets.opening import open_dataset
@@ -70,10 +70,6 @@ def make_evaluated_training(
         evaluation={"offline": {name: value for name, value in evaluation.items() if value is not None}},
         stop=stop or {"iterations": 3},
     )
-
-
-def read_results(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "test/r1/results.jsonl").read_text().splitlines()]
 
 
 def read_evaluations(folder: Path) -> list[dict[str, Any]]:
