@@ -248,7 +248,7 @@ class World:
     @property
     def child_name(self) -> str:
         """Name of the latest attempt's RayJob and ConfigMap."""
-        return self.status["runs"][0]["rayJobName"]
+        return self.run["rayJobName"]
 
     @property
     def attempt(self) -> AttemptFacts:
@@ -324,6 +324,12 @@ class World:
         self.now += timedelta(seconds=seconds)
         return self
 
+    def settle_at(self, time: datetime | None) -> Decision:
+        """Advance to the time for which a decision has requested a reconciliation, and settle."""
+        assert time is not None
+        self.now = time
+        return self.settle()
+
     def edit_spec(self, **spec: Any) -> World:
         self.manifest = {**self.manifest, "spec": {**self.manifest["spec"], **spec}}
         self.generation += 1
@@ -344,6 +350,11 @@ class World:
     @property
     def state(self) -> str:
         return self.status["state"]
+
+    @property
+    def run(self) -> dict[str, Any]:
+        """The entry of the latest attempt in the status."""
+        return self.status["runs"][0]
 
     @property
     def live_children(self) -> list[str]:
