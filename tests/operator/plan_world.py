@@ -104,13 +104,17 @@ class World:
         self.created_children: list[str] = []
         """Names of all attempts with a RayJob, in the order of creation."""
         self.events: list[Event] = []
+        self._validated: tuple[dict[str, Any], OfflineRecording | OfflineTraining] | None = None
         self._uids = count(1)
         self._pulses: defaultdict[str, AttemptPulse] = defaultdict(AttemptPulse)
 
     # -- observation and execution of plans ------------------------------------------------------------------
     @property
     def resource(self) -> OfflineRecording | OfflineTraining | None:
-        return None if self.problems else validate_resource(self.manifest)
+        """The manifest as a resource; it is validated once, because `edit_spec` replaces it."""
+        if self._validated is None or self._validated[0] is not self.manifest:
+            self._validated = self.manifest, validate_resource(self.manifest)
+        return None if self.problems else self._validated[1]
 
     def observe(self) -> Facts:
         for child in self.attempts:

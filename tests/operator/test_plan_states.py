@@ -562,7 +562,7 @@ def test_learners_without_any_gpu_hold_nothing_and_wait() -> None:
 def test_storage_away_is_awaited_ever_longer_without_gpus(has_reached_storage: bool) -> None:
     """Regression: a wrong host name started 2,153 GPU clusters in a week, and the run never said so."""
     world = World(runPolicy={"backoffLimit": 0})
-    end, num_attempts = world.now + timedelta(days=7), 0
+    end, num_attempts = world.now + timedelta(days=1), 0
     world.settle()
     if has_reached_storage:
         world.start_pods().send_report(progress=PROGRESS).settle()
@@ -574,7 +574,7 @@ def test_storage_away_is_awaited_ever_longer_without_gpus(has_reached_storage: b
         assert world.live_children == []
         world.now = world.settle().requeue_at or end
         world.settle()
-    assert 100 < num_attempts < 250
+    assert 14 < num_attempts < 36
     assert world.state == "Starting", "it goes on by itself once storage is back"
 
 
