@@ -14,7 +14,7 @@ MISTAKES: dict[str, tuple[int, str]] = {
     "run a.yaml --fast": (2, "--fast"),
     "validate nowhere.yaml": (2, "nowhere.yaml: there is no such file"),
     "inspect nowhere": (3, "nowhere does not exist"),
-    "inspect DATA --schema obs": (2, "--schema 'obs' does not have the form NAME=SOURCE_NAME"),
+    "inspect DATA --schema obs": (2, "--schema 'obs' does not have the form NAME=COLUMN"),
     "logs trainin/clone": (2, "did you mean 'training'?"),
     "export RUN out -n rl": (2, "--namespace and --context apply only to training/NAME on a cluster"),
     "export a b --format onxx": (2, "invalid value for '--format': 'onxx' is not one of 'onnx', 'torch', "),
