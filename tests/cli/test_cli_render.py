@@ -96,11 +96,7 @@ def test_platform_refusal_names_line_and_prints_no_manifests(hindcast: Hindcast,
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [
-        ("defaults: {imag: x}", "imag"),
-        ("- a", "is not a mapping"),
-        ("defaults: [", "values.yaml"),
-    ],
+    [("defaults: {imag: x}", "imag"), ("- a", "is not a mapping"), ("defaults: [", "values.yaml")],
 )
 def test_invalid_values_file_is_refused(
     hindcast: Hindcast, resources: Path, values_file: Path, text: str, message: str

@@ -201,11 +201,7 @@ def test_printer_columns_show_progress(
         make_document(kind, changed_spec(kind, expert if kind == "OfflineRecording" else {})), namespace
     )
     api.merge(resource, {"status": STATUS}, "/status")
-    table = api.request(
-        "GET",
-        api.path_of(resource),
-        accept="application/json;as=Table;v=v1;g=meta.k8s.io",
-    )
+    table = api.request("GET", api.path_of(resource), accept="application/json;as=Table;v=v1;g=meta.k8s.io")
     columns = [column["name"] for column in table["columnDefinitions"]]
     cells = dict(zip(columns, table["rows"][0]["cells"], strict=True))
     assert cells.pop("Age")

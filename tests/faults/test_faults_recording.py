@@ -20,16 +20,7 @@ from hindcast.formats.dataset_folder.commits import read_commits
 from hindcast.formats.dataset_folder.manifest import read_manifest
 from hindcast.storage.location import resolve
 from layers import repeats
-from support import (
-    CARTPOLE,
-    WALK,
-    command_line,
-    episode_hashes,
-    leftovers,
-    read_all,
-    record,
-    recording,
-)
+from support import CARTPOLE, WALK, command_line, episode_hashes, leftovers, read_all, record, recording
 
 pytestmark = pytest.mark.soak
 

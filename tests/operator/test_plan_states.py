@@ -654,11 +654,7 @@ def test_outcome_with_unknown_word_is_taken_over(outcome: tuple[str, str]) -> No
     world.report_end(*outcome).settle()
     assert world.run["reason"] == "NewerWord"
     assert world.run["outcome"] == ("Failed" if outcome[0] == "Failed" else "Lost")
-    world.status = {
-        **world.status,
-        "newField": {"a": 1},
-        "runs": [{**world.run, "newField": 1}],
-    }
+    world.status = {**world.status, "newField": {"a": 1}, "runs": [{**world.run, "newField": 1}]}
     world.settle()
     assert world.state == ("Failed" if outcome[0] == "Failed" else "Retrying")
 

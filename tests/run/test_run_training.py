@@ -370,12 +370,7 @@ class TestContinuation:
     @pytest.mark.parametrize("raised_end", [6, 14])
     @pytest.mark.parametrize("name", ["at end", "each iteration"])
     def test_raised_stop_after_kill_at_end_equals_longer_training(
-        self,
-        tmp_path: Path,
-        walks: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        name: str,
-        raised_end: int,
+        self, tmp_path: Path, walks: Path, monkeypatch: pytest.MonkeyPatch, name: str, raised_end: int
     ) -> None:
         """The first run is killed before it marks its last weights as best, the resumed run after it has marked them.
 
