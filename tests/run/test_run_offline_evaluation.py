@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,8 @@ def test_training_without_environment_succeeds(
 ) -> None:
     monkeypatch.setattr(gym, "make", Mock(side_effect=AssertionError("nothing is to be played")))
     monkeypatch.setattr(environments, "make_environment", gym.make)
+    # An import of torch's compiler, which takes longer than a short training, would fail.
+    monkeypatch.setitem(sys.modules, "torch._dynamo", None)
     resource = make_evaluated_training(
         tmp_path,
         unknown_environment_data,
