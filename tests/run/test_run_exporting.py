@@ -360,6 +360,7 @@ class TestMistakes:
         with pytest.raises(ValueError, match="has format version 2"):
             OnnxPolicy(tmp_path)
 
+    @pytest.mark.slow
     def test_observation_of_other_shape_is_refused(self, tmp_path: Path) -> None:
         make_policy_case("categorical").save(tmp_path / "module")
         export_policy(tmp_path / "module", tmp_path / "out")
