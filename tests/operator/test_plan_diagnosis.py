@@ -56,7 +56,7 @@ POD_PROBLEMS: list[tuple[PodFacts, str, str]] = [
     ),
     (make_waiting_pod("learner", "CrashLoopBackOff", "back-off 10s"), "ContainerStartFailed", "kubectl logs"),
     (make_pod("head", mount_failure=MOUNT_FAILURE), "MountFailed", 'configmap "code"'),
-    (make_pod("data", is_disrupted=True, is_deleting=True), "Disrupted", "spot"),
+    (make_pod("data", disrupted_at=START, is_deleting=True), "Disrupted", "spot"),
     (make_pod("data", phase="Failed", reason="Evicted"), "Evicted", "evicted"),
     (make_pod("learner", phase="Running", unreachable_since=START), "NodeUnreachable", "is unreachable"),
     (
@@ -216,6 +216,17 @@ def test_out_of_memory_message_with_size_is_unchanged() -> None:
     message = "Out of memory; raise spec.cluster.resources.dataWorker.memory (now 2Gi)"
     world.report_end("Lost", "OutOfMemory", message).settle()
     assert world.run["message"] == message
+
+
+def test_repair_of_attempt_keeps_sizes_in_status() -> None:
+    """Regression: a restored ConfigMap brought the sizes of a changed spec into the status of the old pods."""
+    world = make_running_world()
+    sizes = world.status["resolved"]
+    world.edit_spec(cluster={"resources": {"learner": {"memory": "64Gi"}}})
+    world.change_attempt(world.child_name, config_map=None)
+    world.settle()
+    assert world.attempt.config_map is not None
+    assert world.status["resolved"] == sizes
 
 
 def test_sizes_of_attempt_are_in_status_and_messages() -> None:

@@ -495,12 +495,24 @@ def test_recording_forgets_losses_after_its_expert_is_trained() -> None:
     assert world.run["retries"] == 0
 
 
+def test_pod_left_over_from_disruption_does_not_excuse_later_loss() -> None:
+    """Regression: the time of the disruption moved on as long as the pod existed."""
+    world = make_running_world(runPolicy={"backoffLimit": 0})
+    disrupted_pod = replace(make_pod("submitter", phase="Failed"), name="submitter-1", disrupted_at=world.now)
+    submitter = replace(make_pod("submitter"), created_at=world.now + timedelta(seconds=5))
+    world.set_pods(*world.attempt.pods, disrupted_pod, submitter).settle()
+    assert world.find_reason("ClusterReady") != "Disrupted"
+    world.advance(900).send_report().settle()
+    world.report_end("Lost", "WorkerLost").settle()
+    assert world.status["runs"][0]["reason"] == "BackoffLimitExceeded"
+
+
 @pytest.mark.parametrize("reported", ["WorkerLost", "Terminated", None])
 def test_disrupted_attempt_does_not_count_as_loss(reported: str | None) -> None:
     world = make_running_world(runPolicy={"backoffLimit": 0})
     for _ in range(5):
         head, learner = world.attempt.pods
-        world.set_pods(head, replace(learner, is_disrupted=True, is_deleting=True)).settle()
+        world.set_pods(head, replace(learner, disrupted_at=world.now, is_deleting=True)).settle()
         assert world.find_reason("ClusterReady") == "Disrupted"
         world.set_pods(head).advance(60).send_report().settle()
         if reported is None:
