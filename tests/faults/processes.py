@@ -55,13 +55,13 @@ class Script:
             self.process.stdout.close()
         return "\n".join(self.lines)
 
-    def succeed(self) -> str:
+    def finish_successfully(self) -> str:
         """Wait until the process ends, check that its run has succeeded, and return its whole output."""
         output = self.finish()
         assert "outcome Succeeded" in output, output
         return output
 
-    def fail_on_storage(self, *words: object) -> None:
+    def finish_with_storage_error(self, *words: object) -> None:
         """Wait until the process ends, and check that it names an error of the storage, with these words."""
         output = self.finish()
         assert "error StorageError" in output, output

@@ -51,7 +51,7 @@ def expert_recording(folder: Path, runners: int = 1) -> OfflineRecording:
 def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The contents of an uninterrupted recording."""
     folder = tmp_path_factory.mktemp("uninterrupted")
-    output = Driver(expert_recording(folder / "data"), folder).succeed()
+    output = Driver(expert_recording(folder / "data"), folder).finish_successfully()
     return {**read_contents(folder / "data"), "output": output}
 
 
@@ -133,7 +133,7 @@ def test_killed_runner_is_replaced(tmp_path: Path) -> None:
     driver = Driver(resource, tmp_path)
     assert driver.listen("progress Recording", times=2)
     os.kill(find_runners(driver)[0], signal.SIGKILL)
-    driver.succeed()
+    driver.finish_successfully()
     assert list(read_contents(tmp_path / "data")["episodes"].items()) == list(
         read_contents(tmp_path / "single")["episodes"].items()
     )
@@ -162,7 +162,7 @@ def test_recording_resumes_after_ctrl_c(tmp_path: Path, reference: dict[str, Any
         assert "run the same command again" in output, output
         assert driver.process.returncode == 130
         assert leftovers(tmp_path / "data") == []
-    Driver(expert_recording(tmp_path / "data"), tmp_path).succeed()
+    Driver(expert_recording(tmp_path / "data"), tmp_path).finish_successfully()
     assert_complete(tmp_path / "data", reference)
 
 
@@ -174,12 +174,12 @@ class TestFullDisk:
         self, tmp_path: Path, small_disk: Callable[[str], Path], size: str, reference: dict[str, Any]
     ) -> None:
         data = small_disk(f"size={size}") / "data"
-        Driver(expert_recording(data), tmp_path).fail_on_storage("the disk is full", data)
+        Driver(expert_recording(data), tmp_path).finish_with_storage_error("the disk is full", data)
         assert read_manifest(resolve(data)) is None
         assert [name for name in leftovers(data) if name.endswith(".tmp")] == []
         assert_readable(data, reference["episodes"])
         small_disk("remount,size=64m")
-        Driver(expert_recording(data), tmp_path).succeed()
+        Driver(expert_recording(data), tmp_path).finish_successfully()
         assert_complete(data, reference)
 
     def test_full_disk_without_an_expert_is_reported(
@@ -187,13 +187,13 @@ class TestFullDisk:
     ) -> None:
         data = small_disk("size=64k") / "data"
         resource = recording(data, environment=WALK, duration={"episodes": 400}, output={"maxRowsPerFile": 8})
-        Driver(resource, tmp_path).fail_on_storage("the disk is full", data)
+        Driver(resource, tmp_path).finish_with_storage_error("the disk is full", data)
         commits = read_commits(resolve(data))
         assert commits
         block = read_all(data)
         assert block.num_episodes == sum(commit.episodes for commit in commits.values())
         small_disk("remount,size=64m")
-        Driver(resource, tmp_path).succeed()
+        Driver(resource, tmp_path).finish_successfully()
         assert [int(eps_id.rpartition("-")[2]) for eps_id in read_all(data).eps_id] == list(range(400))
         expected = list(episode_hashes(read_all(walks)).values())
         assert list(episode_hashes(read_all(data)).values())[: len(expected)] == expected
@@ -204,7 +204,7 @@ class TestReadOnly:
     def test_read_only_folder_is_reported(self, tmp_path: Path, small_disk: Callable[[str], Path]) -> None:
         disk = small_disk("size=1m")
         small_disk("remount,ro")
-        Driver(recording(disk / "data"), tmp_path).fail_on_storage("read-only", disk / "data")
+        Driver(recording(disk / "data"), tmp_path).finish_with_storage_error("read-only", disk / "data")
         assert not list(disk.iterdir())
 
     def test_folder_that_becomes_read_only_is_reported(
@@ -214,8 +214,8 @@ class TestReadOnly:
         driver = Driver(expert_recording(disk / "data"), tmp_path)
         driver.listen("progress Recording", times=20)
         small_disk("ro", disk / "data/_hindcast/commits")
-        driver.fail_on_storage("read-only")
+        driver.finish_with_storage_error("read-only")
         assert_readable(disk / "data", reference["episodes"])
         subprocess.run(["umount", str(disk / "data/_hindcast/commits")], check=True)
-        Driver(expert_recording(disk / "data"), tmp_path).succeed()
+        Driver(expert_recording(disk / "data"), tmp_path).finish_successfully()
         assert_complete(disk / "data", reference)

@@ -39,12 +39,12 @@ CONVOLUTION = {"convFilters": [[4, 3, 2]], "fcnetHiddens": [8]}
 UNEVEN_ACTIONS = gym.spaces.Box(np.float32([-1, 0]), np.float32([3, 5]))
 DOUBLES = gym.spaces.Box(-2, 2, (3,), np.float64)
 MEAN_STD = {"observationFilter": "MeanStd"}
-BOUNDED = {"distribution": "BoundedGaussian", "logStdMin": -5, "logStdMax": 2, "freeLogStd": True}
+BOUNDED_MODEL = {"distribution": "BoundedGaussian", "logStdMin": -5, "logStdMax": 2, "freeLogStd": True}
 POLICIES: dict[str, tuple[gym.Space, gym.Space, dict[str, Any]]] = {
     "categorical": (VECTOR_OBSERVATIONS, gym.spaces.Discrete(3, start=2), {}),
     "gaussian": (VECTOR_OBSERVATIONS, UNEVEN_ACTIONS, MEAN_STD),
     "beyond its bounds": (VECTOR_OBSERVATIONS, gym.spaces.Box(-1, 1, (8,)), {"headFcnetHiddens": [64]}),
-    "bounded": (VECTOR_OBSERVATIONS, gym.spaces.Box(-2, 2, (2, 2)), BOUNDED),
+    "bounded": (VECTOR_OBSERVATIONS, gym.spaces.Box(-2, 2, (2, 2)), BOUNDED_MODEL),
     "squashed": (VECTOR_OBSERVATIONS, gym.spaces.Box(-2, 2, (2, 2)), {"distribution": "SquashedGaussian"}),
     "deterministic": (VECTOR_OBSERVATIONS, DOUBLES, {"distribution": "Deterministic"}),
     "float64": (DOUBLES, gym.spaces.MultiBinary(3), MEAN_STD),

@@ -69,8 +69,10 @@ def fit(
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(walks: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], list[Any]]:
-    """`uninterrupted(toy, residency)` returns the `fit` of a training without interruptions."""
+def fit_uninterrupted(
+    walks: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, str], list[Any]]:
+    """`fit_uninterrupted(toy, residency)` returns the `fit` of a training without interruptions."""
 
     @cache
     def train_once(toy: str, residency: str) -> list[Any]:
@@ -80,9 +82,9 @@ def uninterrupted(walks: Path, tmp_path_factory: pytest.TempPathFactory) -> Call
 
 
 @pytest.mark.parametrize("toy", STREAMED_TOYS)
-def test_streaming_equals_resident(toy: str, uninterrupted: Callable[[str, str], list[Any]]) -> None:
-    resident = uninterrupted(toy, "Resident")
-    assert resident == uninterrupted(toy, "Streaming")
+def test_streaming_equals_resident(toy: str, fit_uninterrupted: Callable[[str, str], list[Any]]) -> None:
+    resident = fit_uninterrupted(toy, "Resident")
+    assert resident == fit_uninterrupted(toy, "Streaming")
     first_loss, last_loss = (iteration["total_loss"] for iteration in (resident[0][0], resident[0][-1]))
     assert last_loss < first_loss
 
@@ -102,12 +104,12 @@ def test_stopped_training_equals_uninterrupted_training(
     stop: type[StopAfter],
     walks: Path,
     tmp_path: Path,
-    uninterrupted: Callable[[str, str], list[Any]],
+    fit_uninterrupted: Callable[[str, str], list[Any]],
 ) -> None:
     for updates in (13, 12):  # within an iteration, and once more after resuming
         with pytest.raises((Interrupted, RuntimeError)):
             fit(toy, tmp_path, walks, stop(updates), residency=residency)
-    assert fit(toy, tmp_path, walks, residency=residency) == uninterrupted(toy, residency)
+    assert fit(toy, tmp_path, walks, residency=residency) == fit_uninterrupted(toy, residency)
 
 
 def test_age_of_targets_is_reported(walks: Path, tmp_path: Path) -> None:
