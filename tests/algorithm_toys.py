@@ -66,20 +66,6 @@ class LambdaReturns(_Toy):
         return Losses({"policy": imitation + advantages.square().mean()})
 
 
-class ShortTargets(LambdaReturns):
-    """Returns targets for one step too few."""
-
-    def targets(self, nets: nn.ModuleDict, window: WindowData) -> Tensors:
-        return {name: column[1:] for name, column in super().targets(nets, window).items()}
-
-
-class RaisingTargets(LambdaReturns):
-    """Reads a column that does not exist."""
-
-    def targets(self, nets: nn.ModuleDict, window: WindowData) -> Tensors:
-        return {"value_targets": window.columns["no_such_column"]}
-
-
 class NStepQOptions(ToyOptions):
     """Options of Q-learning with n-step returns and a target network, as in DQN."""
 
