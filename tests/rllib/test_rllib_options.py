@@ -252,6 +252,14 @@ MODEL_SAMPLES: dict[str, tuple[Any, Any]] = {
     "conv_padding": ("same", "same"),
     "dropout": (0.5, 0.5),
     "fcnet_use_layernorm": (True, True),
+    "preset": ("rllib", "RLlib"),
+    **{
+        role: (
+            {"fcnet_activation": "swish", "fcnet_use_layernorm": True},
+            {"fcnetActivation": "silu", "layerNorm": True},
+        )
+        for role in ("policy", "critics")
+    },
     **{
         f"{part}_{kind}_initializer": ("uniform_", {"name": "uniform", "kwargs": {}})
         for part in ("fcnet", "conv", "head_fcnet", "lstm")

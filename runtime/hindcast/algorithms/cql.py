@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
+import gymnasium as gym
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from hindcast.algorithms.sac import SAC, LogWeight, SACOptions, draw_action_noise, sample_actions
 from hindcast.api.base import Positive
+from hindcast.api.model import ModelOptions
 from hindcast.episodes.columns import Columns
 from hindcast.learn.algorithm import AboveZero, Losses, ModelInputs, NonNegative, Step, Tensors
 from hindcast.learn.batches import compute_td_target
@@ -38,7 +40,6 @@ class CQLOptions(SACOptions):
 
     Defaults are those of the authors' code for locomotion, except that there is no initial behaviour cloning, which
     they found to make little difference.
-    Its networks are `model: {fcnetHiddens: [256, 256, 256], fcnetActivation: relu}`.
     """
 
     actor_lr: Schedule = 1e-4
@@ -74,6 +75,9 @@ class CQL(SAC):
     kinds = frozenset({"OfflineTraining"})
     compiled_methods = ("_critic_loss", "_policy_loss")
     options: CQLOptions
+
+    def model_defaults(self, action_space: gym.Space[Any] | None) -> ModelOptions:  # noqa: ARG002
+        return ModelOptions(fcnet_hiddens=[256, 256, 256], fcnet_activation="relu", log_std_max=2.0)
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
         nets = super().networks(inputs)

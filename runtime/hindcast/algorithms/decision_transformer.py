@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import gymnasium as gym
 from pydantic import Field
 from torch import nn
 
 from hindcast.api.base import Positive
+from hindcast.api.model import ModelOptions
 from hindcast.episodes.columns import Columns
-from hindcast.episodes.spaces import flatten_space
 from hindcast.learn.algorithm import (
     AboveZero,
     Algorithm,
@@ -23,9 +23,9 @@ from hindcast.learn.algorithm import (
 )
 from hindcast.learn.batches import actions_of, batch_mean, fill_padding
 from hindcast.learn.gae import window_gae
+from hindcast.learn.model_defaults import float_spaces, has_bounded_actions
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.schedules import Schedule
-from hindcast.models.preprocessing import is_float_box
 from hindcast.models.return_policy import ReturnPolicy
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.window import WindowData
@@ -44,8 +44,7 @@ class DecisionTransformerOptions(AlgorithmOptions):
     with replacement; here each is used once per epoch.
 
     Defaults are the paper's for locomotion, except for its warm-up of the learning rate over the first 10,000 updates
-    (`lr: [[0, 0], [12_800_000, 1.0e-4]]`), which is too long for short trainings. Its networks are
-    `model: {fcnetHiddens: [], observationFilter: MeanStd}`.
+    (`lr: [[0, 0], [12_800_000, 1.0e-4]]`), which is too long for short trainings.
     """
 
     train_batch_size_per_learner: Positive = 1280
@@ -83,6 +82,9 @@ class DecisionTransformer(Algorithm):
     is_capturable = True
     has_own_policy = True
     options: DecisionTransformerOptions
+
+    def model_defaults(self, action_space: gym.Space[Any] | None) -> ModelOptions:  # noqa: ARG002
+        return ModelOptions(fcnet_hiddens=[], observation_filter="meanStd")
 
     def needs(self) -> Needs:
         columns = frozenset({Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.T})
@@ -128,8 +130,6 @@ class DecisionTransformer(Algorithm):
 
 def _auto_distribution(action_space: gym.Space) -> str:
     """Return the distribution for `model.distribution: Auto`: without noise for continuous actions, as in the paper."""
-    leaves = flatten_space(action_space, Columns.ACTIONS).values()
-    float_spaces = [space for space in leaves if is_float_box(space)]
-    if not float_spaces:
+    if not float_spaces(action_space):
         return "auto"
-    return "squashedDeterministic" if all(space.is_bounded() for space in float_spaces) else "deterministic"
+    return "squashedDeterministic" if has_bounded_actions(action_space) else "deterministic"

@@ -111,7 +111,8 @@ class DQN(Algorithm):
         )
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
-        options, model, name = self.options, inputs.model, type(self).__name__
+        options, name = self.options, type(self).__name__
+        model = inputs.model.for_network("policy")
         if not isinstance(inputs.action_space, gym.spaces.Discrete):
             raise SpecError(
                 f"{name} requires one discrete action, a Discrete space, not {inputs.action_space}; "

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
+import gymnasium as gym
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from hindcast.algorithms.actor_critic import ActorCritic, ActorCriticOptions
 from hindcast.api.base import Positive
+from hindcast.api.model import LayerOptions, ModelOptions
 from hindcast.api.spelling import YamlWords
 from hindcast.episodes.columns import Columns
 from hindcast.learn.algorithm import Losses, ModelInputs, NonNegative, Step, Tensors
@@ -40,8 +42,8 @@ class FQLOptions(ActorCriticOptions):
 
     Greedy actions use z = 0; the authors sample z in evaluation too (`evaluation: {explore: true}`).
 
-    Defaults are the authors'. criticLayerNorm normalises before the activation, the authors' code after it. Their
-    networks are `model: {fcnetHiddens: [512, 512, 512, 512], fcnetActivation: gelu}`.
+    Defaults are the authors'. The critics' layer normalisation precedes the activation, in the authors' code it follows
+    it.
     """
 
     train_batch_size_per_learner: Positive = 256
@@ -61,8 +63,6 @@ class FQLOptions(ActorCriticOptions):
     """How the target critics are combined: use Min where values overestimate returns."""
     action_chunk: Positive = Field(default=1, json_schema_extra={"x-at-most": "trainBatchSizePerLearner"})
     """Actions chosen at once: above 1 for sparse rewards and temporally extended behaviour."""
-    critic_layer_norm: bool = True
-    """Apply layer normalisation in the critics (arXiv 1607.06450), which keeps their values from diverging."""
 
 
 class FQL(ActorCritic):
@@ -73,6 +73,14 @@ class FQL(ActorCritic):
     distributions = ("auto",)
     options: FQLOptions
 
+    def model_defaults(self, action_space: gym.Space[Any] | None) -> ModelOptions:  # noqa: ARG002
+        # Layer normalisation keeps the critics' values from diverging.
+        return ModelOptions(
+            fcnet_hiddens=[512, 512, 512, 512],
+            fcnet_activation="gelu",
+            critics=LayerOptions(layer_norm=True),
+        )
+
     def needs(self) -> Needs:
         chunk = self.options.action_chunk
         if chunk == 1:
@@ -82,9 +90,11 @@ class FQL(ActorCritic):
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
         chunk = self.options.action_chunk
         policy = inputs.own_policy(OneStepPolicy, "FQL", chunk=chunk)
-        behaviour = VectorField(inputs.observation_space, policy.action_head.noise_size, inputs.model)
+        behaviour = VectorField(
+            inputs.observation_space, policy.action_head.noise_size, inputs.model.for_network("policy")
+        )
         chunk_inputs = replace(inputs, action_space=chunk_space(inputs.action_space, chunk))
-        critics = chunk_inputs.critics(members=2, layer_norm=self.options.critic_layer_norm)
+        critics = chunk_inputs.critics(members=2)
         return nn.ModuleDict({"policy": policy, "behaviour": behaviour, "critics": critics})
 
     def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
+import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
 from hindcast.algorithms.actor_critic import ActorCritic, ActorCriticOptions
+from hindcast.api.model import ModelOptions
 from hindcast.episodes.columns import Columns
 from hindcast.learn.algorithm import AboveZero, AlgorithmOptions, Losses, ModelInputs, Step, Tensors
 from hindcast.learn.batches import compute_td_target, num_timesteps
@@ -30,7 +32,7 @@ class SACOptions(ActorCriticOptions):
     L_π = E[α·log π(ã|s) - min Q(s, ã)], ã ~ π(s), where α is trained to keep the entropy at targetEntropy. The
     policy loss uses the updated critics.
 
-    Defaults are the paper's. Its networks are `model: {fcnetHiddens: [256, 256], fcnetActivation: relu}`.
+    Defaults are the paper's.
     """
 
     alpha_lr: Schedule = 3e-4
@@ -51,6 +53,9 @@ class SAC(ActorCritic):
     distributions = ("auto", "gaussian", "squashedGaussian", "boundedGaussian")
     compiled_methods: ClassVar[tuple[str, ...]] = ("_critic_losses", "_policy_loss")
     options: SACOptions
+
+    def model_defaults(self, action_space: gym.Space[Any] | None) -> ModelOptions:  # noqa: ARG002
+        return ModelOptions(fcnet_activation="relu", log_std_max=2.0)
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
         name = type(self).__name__

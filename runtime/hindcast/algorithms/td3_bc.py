@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import cast
+from typing import Any, cast
 
+import gymnasium as gym
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from hindcast.algorithms.actor_critic import ActorCritic, ActorCriticOptions
 from hindcast.api.base import Positive
+from hindcast.api.model import ModelOptions
 from hindcast.episodes.columns import Columns
 from hindcast.learn.algorithm import Losses, ModelInputs, NonNegative, Step, Tensors
 from hindcast.learn.batches import compute_td_target, num_timesteps
@@ -41,8 +43,8 @@ class TD3BCOptions(TD3Options):
     L_Q = Σᵢ E[(r + gamma·(1 - d)·min Q̄(s', π̄(s') + ε) - Qᵢ(s, a))²], ε clipped normal noise;
     L_π = E[-alpha·Q₁(s, π(s)) / mean|Q₁| + (π(s) - a)²], every policyDelay updates, followed by the target networks.
 
-    Defaults are the paper's. Its networks are `model: {fcnetActivation: relu, observationFilter: MeanStd}`,
-    which divides by the standard deviation and clips to ±10; the paper adds 1e-3 to the standard deviation instead.
+    Defaults are the paper's, observations normalised by the data included; the filter divides by the standard
+    deviation and clips to ±10, where the paper adds 1e-3 to the standard deviation.
     """
 
     alpha: NonNegative = 2.5
@@ -61,9 +63,7 @@ class TD3(ActorCritic):
         name = type(self).__name__
         action_range = ActionRange(inputs.action_space, name)
         policy = inputs.policy(value=False, auto="squashedDeterministic")
-        return nn.ModuleDict(
-            {"policy": policy, "critics": self._build_critics(inputs), "range": action_range}
-        )
+        return nn.ModuleDict({"policy": policy, "critics": inputs.critics(members=2), "range": action_range})
 
     def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
         rates = {"policy": self.options.actor_lr, "critics": self.options.critic_lr}
@@ -107,9 +107,6 @@ class TD3(ActorCritic):
         target_q = nets["target_critics"](next_obs, next_actions).amin(0)
         return compute_td_target(batch, target_q - self._penalty(batch, next_actions, action_range))
 
-    def _build_critics(self, inputs: ModelInputs) -> Critics:
-        return inputs.critics(members=2)
-
     def _penalty(self, batch: Tensors, actions: Tensor, action_range: ActionRange) -> Tensor | float:  # noqa: ARG002
         """Return the penalty `[B]` subtracted from Q̄ of `actions`, `[B, *shape]`, in the next states."""
         return 0.0
@@ -124,6 +121,9 @@ class TD3BC(TD3):
 
     Options = TD3BCOptions
     options: TD3BCOptions
+
+    def model_defaults(self, action_space: gym.Space[Any] | None) -> ModelOptions:  # noqa: ARG002
+        return ModelOptions(fcnet_activation="relu", observation_filter="meanStd")
 
     def _policy_loss(self, nets: nn.ModuleDict, batch: Tensors) -> Losses:
         critics, action_range = cast(Critics, nets["critics"]), cast(ActionRange, nets["range"])

@@ -24,7 +24,7 @@ from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.evaluation import EvaluationSpec, OfflineEvaluationSpec
 from hindcast.api.input import InputSource, Sampler
 from hindcast.api.metadata import Metadata
-from hindcast.api.model import ModelSpec
+from hindcast.api.model import ModelOptions
 from hindcast.api.options import Config
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.api.quantity import Cpus, Quantity
@@ -182,7 +182,7 @@ class OfflineTrainingSpec(Model):
     """The algorithm's options; omitted ones have the algorithm's defaults."""
     custom_config: FreeForm | None = None
     """Options of a custom algorithm, in place of `config`."""
-    model: ModelSpec = ModelSpec()
+    model: ModelOptions = ModelOptions()
     """The policy network."""
     environment: EnvironmentSpec | None = None
     """The simulator for evaluation. Default: none; spaces come from the data or the fields below."""

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from hindcast.api.base import Model, Positive
 from hindcast.api.checks import untrainable_problem
-from hindcast.api.model import Distribution, ModelSpec
+from hindcast.api.model import Distribution, ModelOptions, ModelSpec
 from hindcast.api.option_types import RelatedOptions
 from hindcast.errors import SpecError
 from hindcast.learn.optimisers import ClipBy, OptimiserSpec
@@ -72,7 +72,7 @@ class ModelInputs:
     Attributes:
         observation_space: space of the module's observations, after preprocessing.
         action_space: space of the module's actions.
-        model: sizes, activations, distribution and class of the policy.
+        model: complete options of the networks; `model.for_network` has those of the policy or of the critics.
     """
 
     observation_space: gym.Space[Any]
@@ -90,7 +90,7 @@ class ModelInputs:
             SpecError: the model's options do not fit the spaces.
             UserCodeError: the user's class (`model.moduleClass`) raised.
         """
-        model = self.model
+        model = self.model.for_network("policy")
         if model.distribution == "auto":
             model = model.model_copy(update={"distribution": auto})
         return build_module(self.observation_space, self.action_space, model, value)
@@ -109,7 +109,7 @@ class ModelInputs:
         Raises:
             SpecError: the user requests another policy class, or the model's options do not fit the spaces.
         """
-        model = self.model
+        model = self.model.for_network("policy")
         if model.recurrent != "none" or model.module_class is not None:
             raise SpecError(
                 f"{algorithm} builds its own kind of policy: leave recurrent and moduleClass out.",
@@ -133,7 +133,7 @@ class ModelInputs:
         Raises:
             SpecError: the model's options do not fit the observations.
         """
-        return StateValue(self.observation_space, self.model)
+        return StateValue(self.observation_space, self.model.for_network("critics"))
 
     def critics(self, members: int = 1, *, layer_norm: bool = False, dropout: float = 0.0) -> Critics:
         """Build critics Q(s, a) for any action space, all members computed in one call: batch -> `[members, B]`.
@@ -146,7 +146,7 @@ class ModelInputs:
         return Critics(
             self.observation_space,
             self.action_space,
-            self.model,
+            self.model.for_network("critics"),
             members,
             layer_norm=layer_norm,
             dropout=dropout,
@@ -165,7 +165,7 @@ class ModelInputs:
         return ActionValues(
             self.observation_space,
             self.action_space,
-            self.model,
+            self.model.for_network("critics"),
             members,
             layer_norm=layer_norm,
             dropout=dropout,
@@ -247,6 +247,14 @@ class Algorithm(ABC):
 
     def __init__(self, options: AlgorithmOptions) -> None:
         self.options = options
+
+    def model_defaults(self, action_space: gym.Space[Any] | None) -> ModelOptions:  # noqa: ARG002
+        """Return the options of its networks that apply where the user sets none; by default RLlib's.
+
+        Args:
+            action_space: the space of the actions; None if it is not yet known.
+        """
+        return ModelOptions()
 
     @abstractmethod
     def needs(self) -> Needs:

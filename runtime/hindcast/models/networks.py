@@ -268,7 +268,7 @@ def _first_members(count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
     return tensors if tensors[0].shape[0] == count else tuple(tensor[:count] for tensor in tensors)
 
 
-class _MemberNorm(nn.Module):
+class MemberNorm(nn.Module):
     """Layer normalisation (arXiv 1607.06450) with each member's own scale and shift."""
 
     def __init__(self, members: int, size: int) -> None:
@@ -311,7 +311,7 @@ def _build_stack(
         if dropout or model.dropout:
             layers.append(Dropout(dropout or model.dropout))
         if layer_norm or model.layer_norm:
-            layers.append(_MemberNorm(members, size_out))
+            layers.append(MemberNorm(members, size_out))
         layers.append(ACTIVATIONS[model.fcnet_activation]())
     layers.append(MemberLinear(members, sizes[-1], num_outputs, 1.0, head_initialiser(model)))
     return nn.Sequential(*layers)

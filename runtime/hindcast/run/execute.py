@@ -137,7 +137,7 @@ def check_early(resource: OfflineRecording | OfflineTraining, references: Refere
     """
     if isinstance(resource, OfflineTraining):
         algorithm, spec = make_algorithm(resource), resource.spec
-        module_class_of(spec.model)
+        module_class_of(spec.model.module_class)
         inputs = resolve_inputs(resource, references)
         if (spaces := declared_spaces(resource)) is None:
             return EarlyCheck(inputs)
@@ -145,7 +145,7 @@ def check_early(resource: OfflineRecording | OfflineTraining, references: Refere
         networks.make_policy_and_learner()  # finds options of optimisers that are invalid
         return EarlyCheck(inputs, networks)
     if resource.spec.policy.train is not None:
-        module_class_of(resource.spec.policy.train.model)
+        module_class_of(resource.spec.policy.train.model.module_class)
     environment_spaces(resource.spec.environment)  # it can be created
     return EarlyCheck()
 

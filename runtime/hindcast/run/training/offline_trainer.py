@@ -30,7 +30,7 @@ from hindcast.run.spaces import determine_spaces
 from hindcast.run.training.algorithm import make_algorithm
 from hindcast.run.training.live_source import make_live_source
 from hindcast.run.training.options_document import training_options
-from hindcast.run.training.trainer import Networks, Trainer, build_networks, notes_on_policy
+from hindcast.run.training.trainer import Networks, Trainer, build_networks
 from hindcast.run.training.warm_start import warm_start
 from hindcast.user_code import calling
 
@@ -83,7 +83,7 @@ def make_offline_trainer(
     if spec.learners.compile:
         compile_losses(algorithm)
     policy, learner = networks.make_policy_and_learner(device, group)
-    notes = [*([Problem((), clamp_note)] if clamp_note else []), *notes_on_policy(policy, spec.model)]
+    notes = [*([Problem((), clamp_note)] if clamp_note else []), *networks.notes(policy)]
     with calling(f"{spec.algorithm}.needs"):
         needs = needs_for(algorithm, policy.module)
     live_sources = [

@@ -28,7 +28,7 @@ from hindcast.record.environments import environment_spaces
 from hindcast.record.runner import EnvRunner, OnEpisodes, episodes_to_block
 from hindcast.report.results import Result
 from hindcast.run.training.live_source import make_live_source
-from hindcast.run.training.trainer import Experience, Trainer, build_networks, notes_on_policy
+from hindcast.run.training.trainer import Experience, Trainer, build_networks
 from hindcast.run.training.warm_start import FIELD_OF_EXPERTS, warm_start
 from hindcast.threads import torch_threads
 
@@ -167,7 +167,7 @@ def make_online_trainer(
     policy, learner = networks.make_policy_and_learner()
     needs = needs_for(algorithm, policy.module)
     model_path = "spec.policy.train.model" if isinstance(spec, TrainPolicy) else "spec.model"
-    notes = notes_on_policy(policy, spec.model, model_path)
+    notes = networks.notes(policy, model_path)
     initial_checkpoint = spec.initial_checkpoint
     warm_start_policy = (
         None
