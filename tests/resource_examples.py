@@ -263,8 +263,6 @@ _INVALID_TRAININGS = """
   - {algorithm: DecisionTransformer, config: {numHeads: 3}}
 "config.contextLength is 1281, expected at most spec.config.trainBatchSizePerLearner, 1280":
   - {algorithm: DecisionTransformer, config: {contextLength: 1281}}
-"config.actionChunk is 257, expected at most spec.config.trainBatchSizePerLearner, 256":
-  - {algorithm: FQL, config: {actionChunk: 257}}
 "input[0].readOptions has 'delimter', which no format has; did you mean 'delimiter'?":
   - {input: [{readOptions: {delimter: ";"}}]}
 "input[0].readOptions has 'delimter', which CSV does not have; did you mean 'delimiter'?":

@@ -124,7 +124,8 @@ class Critics(nn.Module):
                 `[K, B, *shape]`, the values are `[E, K, B]`.
         """
         action_features, rows = self._join_features(batch, actions)
-        return self._compute_values(rows).reshape(-1, *action_features.shape[:-1])
+        # unflatten takes -1 for the last axis because in an export the number of rows is a symbol.
+        return self._compute_values(rows).squeeze(-1).unflatten(-1, (*action_features.shape[:-2], -1))
 
     def evaluate_first(self, batch: Batch, actions: Actions) -> Tensor:
         """Return `[B]` values of the first member: `forward(batch, actions)[0]` without computing the others."""
@@ -144,7 +145,7 @@ class Critics(nn.Module):
 
     def _compute_values(self, rows: Tensor) -> Tensor:
         """Compute `[E, B, 1]` values; on the CPU chunk by chunk, so that a layer's outputs stay in the cache."""
-        if not rows.is_cpu or len(rows) <= _CHUNK_ROWS["cpu"]:
+        if not rows.is_cpu or torch.compiler.is_exporting() or len(rows) <= _CHUNK_ROWS["cpu"]:
             values: Tensor = self.stack(rows)
             return values
         return torch.cat([self.stack(chunk) for chunk in rows.split(_CHUNK_ROWS["cpu"])], 1)

@@ -416,10 +416,10 @@ class RunningAlgorithm:
         for message in map(_name_options, _drop_notes_on_derived_fields(self._trainer.notes)):
             self._add_note(message)
         learner, policy = self._trainer.learner, self._trainer.policy
-        if plan.algorithm in _RLLIB_ALGORITHMS and (
-            note := differences_from_rllib(learner.algorithm, plan.model, policy.action_space)
-        ):
-            self._add_note(note)
+        if plan.algorithm in _RLLIB_ALGORITHMS:
+            differences = differences_from_rllib(learner.algorithm, plan.model, policy.action_space)
+            if differences is not None:
+                self._add_note(differences)
         if plan.training is None or plan.is_online:
             self._warm_start(plan.initial_checkpoint)
         else:

@@ -318,7 +318,7 @@ class HeldOutEvaluator:
             [Source(self._name, self._dataset)],
             replace(needs, sampling="epochs"),  # each item exactly once, whatever sampling the training uses
             pipeline=pipeline.model_copy(update={"sampling": "Epochs", "residency": residency}),
-            batch_size=max(1, timesteps_per_batch // needs.timesteps_per_item),
+            batch_size=max(1, needs.num_items(timesteps_per_batch)),
             seed=self._seed,
             device=learner.device,
             preprocessing=policy.preprocessing,

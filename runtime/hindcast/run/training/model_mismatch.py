@@ -30,6 +30,8 @@ _YAML_NAMES: Final = {
     "layers": "numLayers",
     "max_timestep": "maxTimestep",
     "quantiles": "numQuantiles",
+    "aggregation": "qAggregation",
+    "samples": "actionSamples",
     "return_scale": "returnScale",
     "size": "embedSize",
     "target_return": "targetReturn",

@@ -188,7 +188,7 @@ def make_online_trainer(
         experience = OfflineData(
             [],
             needs,
-            batch_size=algorithm.options.train_batch_size_per_learner // needs.timesteps_per_item,
+            batch_size=needs.num_items(algorithm.options.train_batch_size_per_learner),
             seed=seed,
             preprocessing=policy.preprocessing,
             observation_space=spaces.observation,
