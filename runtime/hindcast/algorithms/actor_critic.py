@@ -27,6 +27,9 @@ class ActorCriticOptions(AlgorithmOptions):
     """Learning rate of the critics: a number or a schedule."""
     gamma: Fraction = 0.99
     """Discount factor."""
+    n_step: Positive = 1
+    """Steps n of the critics' targets: r is then the discounted sum of n rewards, s' the state after them, and the
+    discount gammaⁿ. More carry rewards back faster, with the bias of the recorded actions in between."""
     tau: Annotated[float, Field(gt=0, le=1)] = 0.005
     """Target network update rate: target ← (1 - tau)·target + tau·network."""
 
@@ -39,7 +42,7 @@ class ActorCritic(Algorithm):
     options: ActorCriticOptions
 
     def needs(self) -> Needs:
-        return transitions(self.options.gamma)
+        return transitions(self.options.gamma, n_step=self.options.n_step)
 
     def after_update(self, nets: nn.ModuleDict, step: Step) -> None:  # noqa: ARG002
         self.update_target_networks(nets, self.options.tau)

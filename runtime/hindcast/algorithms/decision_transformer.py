@@ -59,8 +59,9 @@ class DecisionTransformerOptions(AlgorithmOptions):
     """Weight decay of AdamW (arXiv 1711.05101)."""
     target_return: float | None = None
     """Return to go at the start of an episode when acting; null is the best return in the training data."""
-    return_scale: AboveZero = 1000.0
-    """Divisor of the returns at the network's input: of the order of the largest return."""
+    return_scale: AboveZero | None = None
+    """Divisor of the returns at the network's input, of the order of the largest return; null is the largest return to
+    go in the first window of the training data. The authors' code uses 1000 for locomotion."""
     context_length: Positive = Field(default=20, json_schema_extra={"x-at-most": "trainBatchSizePerLearner"})
     """Context length K in steps, including the current one."""
     max_timestep: Positive = 1000
@@ -115,6 +116,8 @@ class DecisionTransformer(Algorithm):
         # With V = 0 and λ = 1 the value targets are the sums of rewards to the episode's end.
         zeros = window.columns[Columns.REWARDS].new_zeros(window.num_steps + len(window.length))
         _, returns = window_gae(window, zeros, gamma=1.0, lambda_=1.0)
+        if self.options.return_scale is None:
+            cast(ReturnPolicy, nets["policy"]).set_return_scale(returns)
         if self.options.target_return is None:
             # The best return in the data so far is the default target.
             first_rows = window.length.cumsum(0) - window.length

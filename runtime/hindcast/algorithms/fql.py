@@ -36,7 +36,8 @@ class FQLOptions(ActorCriticOptions):
 
     With actionChunk = h above 1 (arXiv 2507.07969), a stands for the h actions from s on, which the policy chooses at
     once and executes in sequence: r is their discounted sum of rewards, s' the state after them, and the discount is
-    gammaʰ. Chunks cut short by an episode's end train the flow only, with the actions they have.
+    gammaʰ (of nStep steps, if these are more). Chunks cut short by an episode's end train the flow only, with the
+    actions they have.
 
     A greedy action is the best by the critics (best-of-N of arXiv 2507.07969) of the half of actionSamples actions
     μ(s, z) that are closest to each other; the values of z are drawn once. The action of a mean z, and isolated ones,
@@ -90,7 +91,8 @@ class FQL(ActorCritic):
         chunk = self.options.action_chunk
         if chunk == 1:
             return super().needs()
-        return transitions(self.options.gamma, n_step=chunk, seq_len=chunk, stride=1, counts_starts=True)
+        n_step = max(chunk, self.options.n_step)
+        return transitions(self.options.gamma, n_step=n_step, seq_len=chunk, stride=1, counts_starts=True)
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
         options = self.options
