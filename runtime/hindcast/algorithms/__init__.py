@@ -95,7 +95,8 @@ def option_schemas() -> dict[str, dict[str, Any]]:
     `x-kinds` are the resources in which the algorithm can be used, and `x-distributions` the distributions that it can
     train, if not all. The booleans say whether it can train recurrent policies (`x-recurrent`), learn from episodes
     that its policy plays (`x-live`), be compiled (`x-compiled`), and whether it builds its own class of policy
-    (`x-own-policy`). `x-model` has its defaults of `model` that differ from RLlib's, for bounded continuous actions.
+    (`x-own-policy`). `x-actions` is the kind of actions that it can learn. `x-model` has its defaults of `model` that
+    differ from RLlib's, for bounded continuous actions.
     """
     return {
         name: algorithm.Options.model_json_schema() | _schema_traits(algorithm)
@@ -112,5 +113,6 @@ def _schema_traits(algorithm: type[Algorithm]) -> dict[str, Any]:
         "x-live": algorithm.can_train_online,
         "x-compiled": bool(algorithm.compiled_methods),
         "x-own-policy": algorithm.has_own_policy,
+        "x-actions": algorithm.actions,
         "x-model": defaults.model_dump(by_alias=True, exclude_defaults=True),
     } | ({} if distributions is None else {"x-distributions": list(distributions)})

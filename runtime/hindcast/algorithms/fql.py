@@ -76,6 +76,7 @@ class FQL(ActorCritic):
     Options = FQLOptions
     has_own_policy = True
     distributions = ("auto",)
+    actions = "continuous"
     target_networks = {"target_critics": "policy.critics"}
     options: FQLOptions
 

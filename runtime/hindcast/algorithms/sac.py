@@ -50,6 +50,7 @@ class SAC(ActorCritic):
     Options: ClassVar[type[AlgorithmOptions]] = SACOptions
     kinds = frozenset({"OfflineTraining", "OfflineRecording"})
     can_train_online = True
+    actions = "continuous"
     distributions = ("auto", "gaussian", "squashedGaussian", "boundedGaussian")
     compiled_methods: ClassVar[tuple[str, ...]] = ("_critic_losses", "_policy_loss")
     options: SACOptions

@@ -55,6 +55,7 @@ class TD3(ActorCritic):
     """Twin critics, a deterministic policy with delayed updates, and target networks of both."""
 
     distributions = ("auto", "deterministic", "squashedDeterministic")
+    actions = "continuous"
     target_networks = {"target_policy": "policy", "target_critics": "critics"}
     compiled_methods = ("_critic_loss", "_policy_loss")
     options: TD3Options

@@ -21,6 +21,7 @@ from hindcast.api.base import Model, Positive
 from hindcast.api.checks import untrainable_problem
 from hindcast.api.model import Distribution, ModelOptions, ModelSpec
 from hindcast.api.option_types import RelatedOptions
+from hindcast.episodes.action_kinds import ActionKind
 from hindcast.errors import SpecError
 from hindcast.learn.optimisers import ClipBy, OptimiserSpec
 from hindcast.learn.target_networks import frozen_copy, polyak_update
@@ -225,6 +226,7 @@ class Algorithm(ABC):
             `sampler`): its losses are valid for actions of any earlier policy, and its policy explores.
         has_own_policy: whether it builds its own class of policy, so that `model.moduleClass` does not apply.
         distributions: the values of `model.distribution` that it can train; None for all.
+        actions: the kind of actions that it can learn; `hindcast validate` refuses others by it, its networks too.
         target_networks: name of a target network -> path of its source: a network of `networks()`, or a submodule of
             one ("policy.encoder"). A target network starts as a frozen copy of its source.
         unsupported_overrides: methods of RLlib's algorithms that Hindcast never calls -> what to do instead of
@@ -239,6 +241,7 @@ class Algorithm(ABC):
     can_train_online: ClassVar[bool] = False
     has_own_policy: ClassVar[bool] = False
     distributions: ClassVar[tuple[Distribution, ...] | None] = None
+    actions: ClassVar[ActionKind] = "any"
     target_networks: ClassVar[Mapping[str, str]] = MappingProxyType({})
     unsupported_overrides: ClassVar[Mapping[str, str]] = {
         "build_learner_connector": "name the connectors in spec.pipeline.connectors (learner_connector in Python)",
