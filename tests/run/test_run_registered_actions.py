@@ -1,4 +1,4 @@
-"""`hindcast validate` refuses an algorithm that cannot learn a registered environment's actions, as building it does."""
+"""`hindcast validate` refuses the algorithms that cannot learn a registered environment's actions, as a run does."""
 
 from pathlib import Path
 from typing import Any

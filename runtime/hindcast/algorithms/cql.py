@@ -30,7 +30,7 @@ _MAX_GAP_WEIGHT = 1e6
 class CQLOptions(SACOptions):
     """Conservative Q-learning, CQL(H) of arXiv 2006.04779, for bounded continuous actions.
 
-    With twin critics Q, target critics Q̄, d = 1 where the episode terminated, and actions a_j at s with log-densities
+    With critics Q, target critics Q̄, d = 1 where the episode terminated, and actions a_j at s with log-densities
     l_j, numActions of them uniform, numActions from π(s) and numActions from π(s'):
     gapᵢ = E[temperature·log Σ_j exp((Qᵢ(s, a_j) - l_j) / temperature) - Qᵢ(s, a)];
     L_Q = Σᵢ E[(r + gamma·(1 - d)·min Q̄(s', a') - Qᵢ(s, a))²] + minQWeight·gapᵢ with a' ~ π(s');
@@ -167,7 +167,7 @@ class CQL(SAC):
         action_range = cast(ActionRange, nets["range"])
         actions = torch.cat([uniform, policy_actions, next_actions[1:]])
         log_densities = torch.cat([action_range.log_density().expand_as(logp), logp, next_logp[1:]])
-        target_q: Tensor = nets["target_critics"](next_obs, next_actions[0]).amin(0)
+        target_q = self.combine_targets(batch, nets["target_critics"](next_obs, next_actions[0]))
         if not self.options.deterministic_backup:
             target_q = target_q - cast(LogWeight, nets["alpha"])() * next_logp[0]
         return actions, log_densities, compute_td_target(batch, target_q)

@@ -8,7 +8,7 @@ import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
-from hindcast.algorithms.actor_critic import ActorCritic, ActorCriticOptions
+from hindcast.algorithms.actor_critic import EnsembleActorCritic, EnsembleOptions
 from hindcast.api.base import Positive
 from hindcast.api.model import LayerOptions, ModelOptions
 from hindcast.api.spelling import YamlWords
@@ -22,12 +22,12 @@ from hindcast.models.networks import Critics, next_observations
 from hindcast.pipeline.needs import Needs, transitions
 
 
-class FQLOptions(ActorCriticOptions):
+class FQLOptions(EnsembleOptions):
     """Flow Q-learning (arXiv 2502.02538), for bounded continuous actions, scaled to ±1.
 
     A vector field v is trained by flow matching to transport normal noise x to recorded actions a, which can model any
     action distribution; the policy μ maps noise z to an action in one step, distilled from v̂(s, z), the result of
-    integrating v from z over flowSteps steps. With twin critics Q, target critics Q̄, d = 1 where the episode
+    integrating v from z over flowSteps steps. With critics Q, target critics Q̄, d = 1 where the episode
     terminated, t uniform, and z normal:
     L_v = E[(v(s, (1 - t)·x + t·a, t) - (a - x))²]; L_Q = Σᵢ E[(r + gamma·(1 - d)·Q̄(s', μ(s', z)) - Qᵢ(s, a))²];
     L_μ = E[alpha·(μ(s, z) - v̂(s, z))² - w·Q(s, μ(s, z))], w = 1 / mean|Q| with normalizeQLoss, otherwise 1. Squares are
@@ -62,15 +62,16 @@ class FQLOptions(ActorCriticOptions):
     scale."""
     flow_steps: Positive = 10
     """Euler steps of the flow."""
-    q_aggregation: Annotated[Literal["mean", "min"], YamlWords("Mean", "Min")] = "mean"
-    """How the target critics are combined: use Min where values overestimate returns."""
+    q_aggregation: Annotated[Literal["min", "mean"], YamlWords("Min", "Mean")] = "mean"
+    """How the target critics are combined, and the critics that choose a greedy action: use Min where values
+    overestimate returns."""
     action_chunk: Positive = 1
     """Actions chosen at once: above 1 for sparse rewards and temporally extended behaviour."""
     action_samples: Positive = 32
     """Draws of z of which a greedy action is the best by the critics; 1 plays the same z always."""
 
 
-class FQL(ActorCritic):
+class FQL(EnsembleActorCritic):
     """FQL; see `FQLOptions` for the objective."""
 
     Options = FQLOptions
@@ -103,6 +104,7 @@ class FQL(ActorCritic):
             "FQL",
             chunk=options.action_chunk,
             samples=options.action_samples,
+            members=options.num_critics,
             aggregation=options.q_aggregation,
             critics=layers,
         )
@@ -123,6 +125,7 @@ class FQL(ActorCritic):
         # The order of the draws is part of the results: TD target, flow, distillation.
         policy, is_recorded = cast(OneStepPolicy, nets["policy"]), recorded_mask(batch)
         batch = from_first_steps(batch)
+        batch = self.draw_subset(batch, step)
         actions = policy.range.to_unit(batch[Columns.ACTIONS])
         q = _critics(nets)(batch)
         td_target = self._td_target(nets, batch, draw_normal_like(actions, step))
@@ -149,9 +152,10 @@ class FQL(ActorCritic):
     def _td_target(self, nets: nn.ModuleDict, batch: Tensors, noise: Tensor) -> Tensor:
         """Return the critics' TD targets `[B]`."""
         policy, next_obs = cast(OneStepPolicy, nets["policy"]), next_observations(batch)
-        actions = policy.unclipped_actions(next_obs, noise)
-        target_critics = cast(Critics, nets["target_critics"])
-        return compute_td_target(batch, policy.evaluate(target_critics, next_obs, actions))
+        actions = policy.range.from_unit(policy.unclipped_actions(next_obs, noise))
+        return compute_td_target(
+            batch, self.combine_targets(batch, nets["target_critics"](next_obs, actions))
+        )
 
     def _flow_errors(self, nets: nn.ModuleDict, batch: Tensors, actions: Tensor, step: Step) -> Tensor:
         """Return the flow-matching error `[B, h]`, averaged over an action's elements."""

@@ -23,7 +23,7 @@ from hindcast.pipeline.needs import Needs
 class ReBRACOptions(TD3Options):
     """ReBRAC (arXiv 2305.09836), for bounded continuous actions, in units of half their range.
 
-    With twin critics Q, target critics Q̄, target policy π̄, d = 1 where the episode terminated, a' the recorded action
+    With critics Q, target critics Q̄, target policy π̄, d = 1 where the episode terminated, a' the recorded action
     in s', and ã = π̄(s') + ε, ε clipped normal noise:
     L_Q = Σᵢ E[(r + gamma·(1 - d)·(min Q̄(s', ã) - criticBeta·|ã - a'|²) - Qᵢ(s, a))²];
     L_π = E[actorBeta·|π(s) - a|² - w·min Q(s, π(s))], w = 1 / mean|min Q| with normalizeQ, otherwise 1, every
@@ -74,7 +74,7 @@ class ReBRAC(TD3):
     def _policy_loss(self, nets: nn.ModuleDict, batch: Tensors) -> Losses:
         critics, action_range = cast(Critics, nets["critics"]), cast(ActionRange, nets["range"])
         actions = policy_actions(cast(RLModule, nets["policy"]), batch)
-        q = critics(batch, actions).amin(0)
+        q = self.combine(critics(batch, actions))
         scale = q.detach().abs().mean() if self.options.normalize_q else 1.0
         cloning_loss = _squared_distance(actions, batch[Columns.ACTIONS], action_range).mean()
         policy_loss = self.options.actor_beta * cloning_loss - q.mean() / scale

@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from hindcast.algorithms.actor_critic import ActorCritic, ActorCriticOptions
+from hindcast.algorithms.actor_critic import EnsembleActorCritic, EnsembleOptions
 from hindcast.api.base import Positive
 from hindcast.api.model import ModelOptions
 from hindcast.episodes.columns import Columns
@@ -25,7 +25,7 @@ from hindcast.models.networks import Critics, next_observations
 from hindcast.models.rl_module import RLModule
 
 
-class TD3Options(ActorCriticOptions):
+class TD3Options(EnsembleOptions):
     """Options of algorithms based on TD3 (arXiv 1802.09477)."""
 
     policy_delay: Positive = 2
@@ -39,7 +39,7 @@ class TD3Options(ActorCriticOptions):
 class TD3BCOptions(TD3Options):
     """TD3+BC (arXiv 2106.06860), for bounded continuous actions, in units of half their range.
 
-    With twin critics Q, target critics Q̄, target policy π̄, and d = 1 where the episode terminated:
+    With critics Q, target critics Q̄, target policy π̄, and d = 1 where the episode terminated:
     L_Q = Σᵢ E[(r + gamma·(1 - d)·min Q̄(s', π̄(s') + ε) - Qᵢ(s, a))²], ε clipped normal noise;
     L_π = E[-alpha·Q₁(s, π(s)) / mean|Q₁| + (π(s) - a)²], every policyDelay updates, followed by the target networks.
 
@@ -51,8 +51,8 @@ class TD3BCOptions(TD3Options):
     """Weight of the critic relative to behaviour cloning; 0 is behaviour cloning alone."""
 
 
-class TD3(ActorCritic):
-    """Twin critics, a deterministic policy with delayed updates, and target networks of both."""
+class TD3(EnsembleActorCritic):
+    """Critics, a deterministic policy with delayed updates, and target networks of both."""
 
     distributions = ("auto", "deterministic", "squashedDeterministic")
     actions = "continuous"
@@ -64,7 +64,13 @@ class TD3(ActorCritic):
         name = type(self).__name__
         action_range = ActionRange(inputs.action_space, name)
         policy = inputs.policy(value=False, auto="squashedDeterministic")
-        return nn.ModuleDict({"policy": policy, "critics": inputs.critics(members=2), "range": action_range})
+        return nn.ModuleDict(
+            {
+                "policy": policy,
+                "critics": inputs.critics(members=self.options.num_critics),
+                "range": action_range,
+            }
+        )
 
     def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
         rates = {"policy": self.options.actor_lr, "critics": self.options.critic_lr}
@@ -74,7 +80,7 @@ class TD3(ActorCritic):
         # Noise is drawn outside the losses: a compiled method must not draw from the step's generator.
         shape = (num_timesteps(batch), *cast(ActionRange, nets["range"]).low.shape)
         noise = torch.randn(shape, generator=step.generator, device=step.generator.device)
-        yield self._critic_loss(nets, batch, noise)
+        yield self._critic_loss(nets, self.draw_subset(batch, step), noise)
         # The learner has stepped the critics: the policy follows the updated ones.
         if self.update_kind(step.updates):
             with no_weight_grad(nets["critics"]):
@@ -105,7 +111,7 @@ class TD3(ActorCritic):
         next_actions = policy_actions(cast(RLModule, nets["target_policy"]), next_obs)
         noise = (options.target_noise * noise).clamp(-options.target_noise_clip, options.target_noise_clip)
         next_actions = action_range.clamp(next_actions + noise * action_range.half_range)
-        target_q = nets["target_critics"](next_obs, next_actions).amin(0)
+        target_q = self.combine_targets(batch, nets["target_critics"](next_obs, next_actions))
         return compute_td_target(batch, target_q - self._penalty(batch, next_actions, action_range))
 
     def _penalty(self, batch: Tensors, actions: Tensor, action_range: ActionRange) -> Tensor | float:  # noqa: ARG002

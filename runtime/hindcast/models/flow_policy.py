@@ -97,6 +97,7 @@ class OneStepPolicy(RLModule):
         self,
         chunk: int = 1,
         samples: int = 0,
+        members: int = 2,
         aggregation: Literal["mean", "min"] = "mean",
         critics: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
@@ -105,7 +106,8 @@ class OneStepPolicy(RLModule):
         Args:
             chunk: number of actions chosen at once.
             samples: number of draws of a greedy action; 0 maps zeros instead and builds no critics.
-            aggregation: how the values of the two critics are combined.
+            members: number of critics.
+            aggregation: how the values of the critics are combined.
             critics: the critics' layers, see `LayerOptions`.
         """
         self._chunk, self._aggregation = chunk, aggregation
@@ -118,7 +120,7 @@ class OneStepPolicy(RLModule):
                 self.observation_space,
                 chunk_space(self.action_space, chunk),
                 self.model_config.model_copy(update=dict(critics)),
-                members=2,
+                members,
             )
             self.register_buffer("draws", torch.randn(samples, chunk * size))
         # Sizes of what `_forward` concatenates: features, the noise of a greedy action and, with chunks, a planned
@@ -164,11 +166,6 @@ class OneStepPolicy(RLModule):
         values: Tensor = self.map(self.map.features(batch), noise_BD)
         return values
 
-    def evaluate(self, critics: Critics, batch: Batch, values: Tensor) -> Tensor:
-        """Return `[..., B]` combined values of `critics` for actions `[..., B, D]`, which are clipped to ±1."""
-        q = critics(batch, self.range.from_unit(values))
-        return q.amin(0) if self._aggregation == "min" else q.mean(0)
-
     def _forward(self, batch: Batch) -> dict[str, Tensor]:
         features = self.map.features(batch)
         return self._join(batch, features, self._best_draws(batch, features))
@@ -183,7 +180,8 @@ class OneStepPolicy(RLModule):
             return features.new_zeros(*features.shape[:-1], 0)
         noise = self.draws.unsqueeze(1).expand(-1, features.shape[0], -1)
         values = self.map(features.expand(len(noise), *features.shape), noise)
-        q = self.evaluate(self.critics, batch, values)
+        q = self.critics(batch, self.range.from_unit(values))
+        q = q.amin(0) if self._aggregation == "min" else q.mean(0)
         best = q.masked_fill(_is_isolated(values.clamp(-1.0, 1.0)), -torch.inf).argmax(0)
         return self.draws[best]
 

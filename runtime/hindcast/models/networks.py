@@ -108,6 +108,7 @@ class Critics(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        self.members = members
         self.observations = Features(observation_space, model)
         self.actions = Features(action_space, model, Columns.ACTIONS)
         size = self.observations.output_size + self.actions.output_size
@@ -134,6 +135,15 @@ class Critics(nn.Module):
         for layer in islice(self.stack, 1, None):  # skips the layer that repeats the features for all members
             features = layer(features)
         return features.reshape(-1)
+
+    def action_gradients(self, batch: Batch) -> Tensor:
+        """Return the gradients `[E, B, D]` of the members' values by the batch's actions; losses may contain them."""
+        action_features = self.actions(batch).expand(self.members, -1, -1).detach().requires_grad_()
+        features = torch.cat([self.observations(batch).expand(self.members, -1, -1), action_features], -1)
+        for layer in islice(self.stack, 1, None):  # skips the layer that repeats the features for all members
+            features = layer(features)
+        (gradients,) = torch.autograd.grad(features.sum(), action_features, create_graph=True)
+        return gradients
 
     def _join_features(self, batch: Batch, actions: Actions | None) -> tuple[Tensor, Tensor]:
         """Return the actions' features `[..., F]`, and a row of observation and action features for each action."""

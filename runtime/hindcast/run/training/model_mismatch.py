@@ -31,6 +31,7 @@ _YAML_NAMES: Final = {
     "max_timestep": "maxTimestep",
     "quantiles": "numQuantiles",
     "aggregation": "qAggregation",
+    "members": "numCritics",
     "samples": "actionSamples",
     "return_scale": "returnScale",
     "size": "embedSize",
