@@ -141,7 +141,9 @@ def check_early(resource: OfflineRecording | OfflineTraining, references: Refere
         inputs = resolve_inputs(resource, references)
         if (spaces := declared_spaces(resource)) is None:
             return EarlyCheck(inputs)
-        networks = build_networks(algorithm, spaces, spec.model, spec.environment, seed=spec.seed)
+        networks = build_networks(
+            algorithm, spaces, spec.model, spec.environment, seed=spec.seed, rewards=spec.rewards
+        )
         networks.make_policy_and_learner()  # finds options of optimisers that are invalid
         return EarlyCheck(inputs, networks)
     if resource.spec.policy.train is not None:

@@ -78,6 +78,7 @@ def make_offline_trainer(
         spec.model,
         spec.environment,
         seed=spec.seed,
+        rewards=spec.rewards,
     )
     algorithm, spaces = networks.algorithm, networks.spaces
     uncompiled_algorithm = copy.copy(algorithm)
@@ -144,15 +145,19 @@ def make_offline_trainer(
             field="input" if offline.input else "heldOut",
         )
     initial_checkpoint = spec.initial_checkpoint
+
+    def prepare() -> None:
+        if initial_checkpoint is not None:
+            warm_start(policy, learner, initial_checkpoint)
+        data.fit_preprocessing(rewards_only=initial_checkpoint is not None)
+
     return Trainer(
         spec.algorithm,
         policy,
         learner,
         data,
         spec_hash=spec_hash(resource),
-        prepare=data.fit_preprocessing
-        if initial_checkpoint is None
-        else partial(warm_start, policy, learner, initial_checkpoint),
+        prepare=prepare,
         max_updates=_max_updates(spec.stop, data),
         notes=notes + batch_notes,
         held_out_evaluator=held_out_evaluator,

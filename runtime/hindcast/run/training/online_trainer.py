@@ -163,7 +163,10 @@ def make_online_trainer(
             field="spec.policy.train.algorithm",
         )
     spaces = environment_spaces(environment)
-    networks = build_networks(algorithm, spaces, spec.model, environment, seed=seed)
+    rewards = None if isinstance(spec, TrainPolicy) else spec.rewards
+    if rewards is not None and isinstance(algorithm, OnlineAlgorithm):
+        raise SpecError(f"does not apply to {spec.algorithm}; leave it out.", field="spec.rewards")
+    networks = build_networks(algorithm, spaces, spec.model, environment, seed=seed, rewards=rewards)
     policy, learner = networks.make_policy_and_learner()
     needs = needs_for(algorithm, policy.module)
     model_path = "spec.policy.train.model" if isinstance(spec, TrainPolicy) else "spec.model"

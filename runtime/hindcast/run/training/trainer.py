@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.model import ModelOptions, ModelSpec
 from hindcast.api.spelling import IN_PYTHON
+from hindcast.api.training import RewardsSpec
 from hindcast.datasets.dataset import Dataset
 from hindcast.errors import Interrupted, Problem, SpecError, parse_path
 from hindcast.learn.algorithm import Algorithm, ModelInputs, new_networks
@@ -35,6 +36,7 @@ from hindcast.run.evaluation.held_out_evaluation import HeldOutEvaluator
 from hindcast.threads import choose_num_threads, torch_threads
 
 _VALUE_NETWORKS = (ActionValues, Critics, StateValue)
+_VALUE_METRICS = ("mean_q", "mean_v", "mean_advantage")
 _TARGETS = "targets/"
 """Prefix of tensors in a checkpoint that are part of the experience's state: targets, priorities and others."""
 
@@ -177,7 +179,7 @@ class Trainer:
         finally:
             self.seconds += time.monotonic() - start_time
         # If the stop criterion cut the iteration short, a resumed run completes these means.
-        metrics = learner.metrics(keep=last_update < end_of_iteration)
+        metrics = self._in_recorded_units(learner.metrics(keep=last_update < end_of_iteration))
         seconds = time.monotonic() - start_time
         experience_result = experience.end(metrics)
         experience_result["timers"]["update_s"] = seconds - sum(experience_result["timers"].values())
@@ -194,6 +196,12 @@ class Trainer:
             "learners": {"default_policy": metrics},
             **experience_result,
         }
+
+    def _in_recorded_units(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Return metrics with values in the unit of the recorded rewards."""
+        reward_scale = self.policy.preprocessing.reward_scale
+        factor = 1.0 if reward_scale is None else reward_scale.factor
+        return {name: value / factor if name in _VALUE_METRICS else value for name, value in metrics.items()}
 
     def save(
         self, store: CheckpointStore, metrics: Mapping[str, float] | None = None, **extra_state: Any
@@ -344,6 +352,7 @@ def build_networks(
     environment: EnvironmentSpec | None,
     *,
     seed: int,
+    rewards: RewardsSpec | None = None,
 ) -> Networks:
     """Build an algorithm's networks for these spaces, with its defaults for options that `model` leaves out.
 
@@ -351,7 +360,9 @@ def build_networks(
         SpecError: the model's options do not fit, or the algorithm does not build `model.moduleClass`.
     """
     full_model = complete_model(algorithm, model, spaces.action)
-    preprocessing = Preprocessing.from_specs(spaces.observation, spaces.action, full_model, environment)
+    preprocessing = Preprocessing.from_specs(
+        spaces.observation, spaces.action, full_model, environment, rewards
+    )
     inputs = ModelInputs(preprocessing.observation_space, preprocessing.action_space, full_model)
     nets = new_networks(algorithm, inputs, seed)
     module = nets["policy"]
