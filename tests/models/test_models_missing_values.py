@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from hindcast.api.input import MissingRule
 from hindcast.api.model import ModelSpec
+from hindcast.episodes.block import Block
 from hindcast.episodes.spaces import NamedBox, space_from_json, space_to_json
 from hindcast.errors import DataError, SpecError
 from hindcast.models.exported_policy import ExportedPolicy
@@ -35,9 +36,22 @@ def make_rows(seed: int, count: int, missing_share: float = 0.4) -> NDArray[np.f
     return rows
 
 
+def make_block(rows: NDArray[np.float32]) -> Block:
+    """Return one episode with an observation for each row, and a last one that no statistic may count."""
+    last = np.full((1, 3), 1e6, np.float32)
+    return Block(
+        columns={"obs": np.concatenate([rows, last])},
+        length=np.array([len(rows)]),
+        eps_id=np.array(["e"], dtype=object),
+        t_started=np.zeros(1, np.int64),
+        terminated=np.ones(1, np.bool_),
+        truncated=np.zeros(1, np.bool_),
+    )
+
+
 def make_preprocessing(rules: dict[str, MissingRule] | None = None, **options: Any) -> Preprocessing:
     preprocessing = Preprocessing(SPACE, Discrete(2), missing=RULES if rules is None else rules, **options)
-    preprocessing.fit([{"obs": make_rows(0, 50)}, {"obs": make_rows(1, 30)}])
+    preprocessing.fit([make_block(make_rows(0, 50)), make_block(make_rows(1, 30))])
     return preprocessing
 
 
@@ -147,7 +161,7 @@ def test_unknown_name_and_column_without_values_are_refused() -> None:
     rows = make_rows(0, 10)
     rows[:, 1] = np.nan
     with pytest.raises(DataError, match="spo2 has no value in the training data"):
-        preprocessing.fit([{"obs": rows}])
+        preprocessing.fit([make_block(rows)])
 
 
 def test_policy_without_rules_has_the_files_of_earlier_versions() -> None:

@@ -20,11 +20,15 @@ from torch import Tensor
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.input import MissingRule
 from hindcast.api.model import ModelSpec
-from hindcast.episodes.columns import Columns
+from hindcast.api.spelling import IN_PYTHON
+from hindcast.api.training import RewardsSpec
+from hindcast.episodes.block import Block
+from hindcast.episodes.columns import Columns, leaves_of
 from hindcast.episodes.nested import flatten, unflatten
 from hindcast.episodes.spaces import flatten_space, space_from_struct, space_struct
 from hindcast.models.mean_std import CLIP, MeanStdFilter
 from hindcast.models.missing_values import MissingValues, SlotValues, resolve_rules
+from hindcast.models.reward_scale import RewardScale
 
 Arrays = dict[str, NDArray[Any]]
 Json = dict[str, Any]
@@ -203,6 +207,7 @@ class Preprocessing:
         clip_actions: see `ActionToEnv`.
         missing: what replaces missing values, see `resolve_rules`.
         missing_indicators: whether the module sees which values with a rule were missing.
+        rewards: changes of rewards, which only training sees; None for none.
 
     Attributes:
         observation_space: space of the module's inputs.
@@ -213,6 +218,7 @@ class Preprocessing:
         missing_indicators: whether the module sees which values were missing.
         stacked_leaves: the leaves that are stacked; none if k is 1.
         scaled_leaves: the leaves of actions that are scaled, see `ActionToEnv`.
+        reward_scale: changes rewards; None without `rewards`.
     """
 
     def __init__(
@@ -226,11 +232,13 @@ class Preprocessing:
         clip_actions: bool = False,
         missing: Mapping[str, MissingRule] = MappingProxyType({}),
         missing_indicators: bool = False,
+        rewards: RewardsSpec | None = None,
     ) -> None:
         options = (observation_filter, frame_stack, normalize_actions, clip_actions)
         self._options: Json = dict(zip(_OPTIONS, options, strict=True))
         if missing:
             self._options |= {"missing": dict(missing), "missing_indicators": missing_indicators}
+        self.reward_scale = None if rewards is None else RewardScale(rewards)
         self._spaces = (observation_space, action_space)
         leaves = flatten_space(observation_space, Columns.OBS)
         self._leaves = frozenset(leaves)
@@ -267,6 +275,7 @@ class Preprocessing:
         model: ModelSpec,
         environment: EnvironmentSpec | None = None,
         *,
+        rewards: RewardsSpec | None = None,
         missing: Mapping[str, MissingRule] = MappingProxyType({}),
         missing_indicators: bool = False,
     ) -> Self:
@@ -283,12 +292,18 @@ class Preprocessing:
             clip_actions=environment is not None and environment.clip_actions,
             missing=missing,
             missing_indicators=missing_indicators,
+            rewards=rewards,
         )
+
+    @property
+    def needs_reward_statistics(self) -> bool:
+        """True if the change of rewards is fitted to data."""
+        return self.reward_scale is not None and self.reward_scale.spec.normalize != "none"
 
     def fork(self) -> Preprocessing:
         """Return a copy that shares the statistics but has its own history of frames and values."""
         copy = Preprocessing(*self._spaces, **self._options)
-        copy.filters, copy.missing = self.filters, self.missing
+        copy.filters, copy.reward_scale, copy.missing = self.filters, self.reward_scale, self.missing
         copy._slot_values = {leaf: SlotValues(rules) for leaf, rules in self.missing.items()}
         return copy
 
@@ -344,18 +359,32 @@ class Preprocessing:
             module_rows[leaf] = result
         return module_rows
 
-    def fit(self, batches: Iterable[Mapping[str, NDArray[Any]]]) -> None:
-        """Compute all statistics from raw observations of the training data, leaf -> `[n, *shape]`.
+    def fit(self, blocks: Iterable[Block], *, rewards_only: bool = False) -> None:
+        """Compute all statistics from blocks of the training data, with raw observations and rewards.
+
+        Args:
+            blocks: consumed only if there is something to compute.
+            rewards_only: the observations' statistics are those of another policy.
 
         Raises:
             DataError: a value that must be replaced has no value in the data.
         """
+        fits_observations = bool(self.filters or self.missing) and not rewards_only
+        if not fits_observations and self.reward_scale is None:
+            return
         rows: dict[str, list[NDArray[Any]]] = {leaf: [] for leaf in self.missing}
-        for obs in batches:
-            self.update(obs)
+        for block in blocks:
+            if self.reward_scale is not None and Columns.REWARDS in block.columns:
+                self.reward_scale.update(block.columns[Columns.REWARDS], block.start)
+            if not fits_observations:
+                continue
+            leaves = leaves_of(Columns.OBS, block.columns)
+            # Final observations are left out: no policy acts on them, and those of some data are not recorded.
+            observations = {leaf: block.columns[leaf][block.obs_row] for leaf in leaves}
+            self.update(observations)
             for leaf, leaf_rows in rows.items():
-                leaf_rows.append(obs[leaf])
-        for leaf, rules in self.missing.items():
+                leaf_rows.append(observations[leaf])
+        for leaf, rules in self.missing.items() if fits_observations else ():
             rules.fit(np.concatenate(rows[leaf]))
 
     def update(self, obs: Mapping[str, NDArray[Any]]) -> None:
@@ -397,11 +426,12 @@ class Preprocessing:
         return (logp + self._to_env.log_scale).astype(logp.dtype, copy=False)
 
     def state(self) -> Arrays:
-        """Return the statistics as `<leaf>/count`, `<leaf>/mean`, `<leaf>/squares`, and `<leaf>/fills`."""
+        """Return the statistics as `<leaf>/count`, `<leaf>/mean`, `<leaf>/squares`, `<leaf>/fills`; and of rewards."""
+        parts: dict[str, MeanStdFilter | RewardScale] = dict(self.filters)
+        if self.reward_scale is not None:
+            parts[Columns.REWARDS] = self.reward_scale
         state = {
-            f"{leaf}/{name}": values
-            for leaf, mean_std in self.filters.items()
-            for name, values in mean_std.state().items()
+            f"{leaf}/{name}": values for leaf, part in parts.items() for name, values in part.state().items()
         }
         return state | {f"{leaf}/fills": rules.fills.copy() for leaf, rules in self.missing.items()}
 
@@ -416,10 +446,19 @@ class Preprocessing:
             mean_std.load({name: state[f"{leaf}/{name}"] for name in ("count", "mean", "squares")})
         for leaf, rules in self.missing.items():
             rules.fills = state[f"{leaf}/fills"].reshape(rules.fills.shape)
+        # A warm start loads a policy that may have been trained on other rewards, and fits them anew.
+        if self.reward_scale is not None and f"{Columns.REWARDS}/returns" in state:
+            names = ("count", "mean", "squares", "returns")
+            self.reward_scale.load({name: state[f"{Columns.REWARDS}/{name}"] for name in names})
 
     def to_json(self) -> Json:
         """Return the options in the spelling of resources."""
-        return {to_camel(option): value for option, value in self._options.items()}
+        options = {to_camel(option): value for option, value in self._options.items()}
+        if self.reward_scale is None:  # policies without changed rewards keep their bytes
+            return options
+        return options | {
+            "rewards": self.reward_scale.spec.model_dump(mode="json", by_alias=True, context=IN_PYTHON)
+        }
 
     @classmethod
     def from_json(
@@ -430,6 +469,7 @@ class Preprocessing:
         Raises:
             KeyError: an option is missing.
         """
+        rewards = options.get("rewards")
         return cls(
             observation_space,
             action_space,
@@ -439,6 +479,7 @@ class Preprocessing:
                 for option in _MISSING_OPTIONS
                 if to_camel(option) in options
             },
+            rewards=None if rewards is None else RewardsSpec.model_validate(rewards),
         )
 
     def _shape_with_indicators(self, leaf: str, space: gym.Space) -> tuple[int, ...]:

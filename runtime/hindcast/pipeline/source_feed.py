@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.api.quantity import parse_bytes
@@ -123,14 +122,10 @@ class SourceFeed:
         """Return all data as one window, as they are in epoch 0."""
         return self._loader.load_all(epoch=0)
 
-    def first_observations(self) -> Iterator[Mapping[str, NDArray[Any]]]:
-        """Yield the observations of the steps of epoch 0's first window, block by block: leaf -> `[n, *shape]`."""
+    def first_blocks(self) -> Generator[Block, None, None]:
+        """Yield the blocks of epoch 0's first window, to which statistics are fitted."""
         window, _ = self.order.locate(0)
-        work = (UnitInEpoch(self._dataset.units[unit], window.epoch) for unit in window.units)
-        for block in self._stream(work):
-            observations = leaves_of(Columns.OBS, block.columns)
-            # Final observations are left out: no policy acts on them, and those of some data are not recorded.
-            yield {leaf: block.columns[leaf][block.obs_row] for leaf in observations}
+        return self._stream(UnitInEpoch(self._dataset.units[unit], window.epoch) for unit in window.units)
 
     def plan(self) -> dict[str, Any]:
         """Return what will be done with the data and why, as JSON."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns, root
 from hindcast.errors import DataError
-from hindcast.formats.fitting import describe_lost_digits, fit_shape, loses_digits
+from hindcast.formats.lossless import describe_lost_digits, fit_shape, loses_digits
 from hindcast.formats.rows import AGENT_COLUMNS, Rows, Timesteps
 from hindcast.formats.spec import describe_array
 
