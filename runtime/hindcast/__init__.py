@@ -14,6 +14,7 @@ PUBLIC_NAMES: Final = {
         name: f"hindcast.rllib.connectors.library:{name}"
         for name in (
             "AddColumnsFromEpisodesToTrainBatch",
+            "AddInfosFromEpisodesToTrainBatch",
             "AddNextObservationsFromEpisodesToTrainBatch",
             "AddObservationsFromEpisodesToBatch",
             "AddOneTsToEpisodesAndTruncate",
@@ -21,9 +22,12 @@ PUBLIC_NAMES: Final = {
             "AddTimeDimToBatchAndZeroPad",
             "AgentToModuleMapping",
             "BatchIndividualItems",
+            "ComputeReturnsToGo",
+            "FlattenObservations",
             "FrameStackingLearner",
             "GeneralAdvantageEstimation",
             "NumpyToTensor",
+            "TensorToNumpy",
         )
     },
     "AgentID": "hindcast.rllib.names:AgentID",

@@ -70,6 +70,7 @@ from hindcast.rllib.connectors.connector_v2 import (
 )
 from hindcast.rllib.connectors.library import (
     AddColumnsFromEpisodesToTrainBatch as AddColumnsFromEpisodesToTrainBatch,
+    AddInfosFromEpisodesToTrainBatch as AddInfosFromEpisodesToTrainBatch,
     AddNextObservationsFromEpisodesToTrainBatch as AddNextObservationsFromEpisodesToTrainBatch,
     AddObservationsFromEpisodesToBatch as AddObservationsFromEpisodesToBatch,
     AddOneTsToEpisodesAndTruncate as AddOneTsToEpisodesAndTruncate,
@@ -77,9 +78,12 @@ from hindcast.rllib.connectors.library import (
     AddTimeDimToBatchAndZeroPad as AddTimeDimToBatchAndZeroPad,
     AgentToModuleMapping as AgentToModuleMapping,
     BatchIndividualItems as BatchIndividualItems,
+    ComputeReturnsToGo as ComputeReturnsToGo,
+    FlattenObservations as FlattenObservations,
     FrameStackingLearner as FrameStackingLearner,
     GeneralAdvantageEstimation as GeneralAdvantageEstimation,
     NumpyToTensor as NumpyToTensor,
+    TensorToNumpy as TensorToNumpy,
 )
 from hindcast.rllib.connectors.module_batches import (
     MultiAgentBatch as MultiAgentBatch,

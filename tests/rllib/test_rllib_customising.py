@@ -35,7 +35,6 @@ from hindcast.rllib.connectors.library import (
     AddOneTsToEpisodesAndTruncate,
     BatchIndividualItems,
     FrameStackingLearner,
-    GeneralAdvantageEstimation,
     NumpyToTensor,
 )
 
@@ -91,7 +90,6 @@ class PipelineConfig(BCConfig):
         pipeline.insert_after(
             AddObservationsFromEpisodesToBatch, AddNextObservationsFromEpisodesToTrainBatch()
         )
-        pipeline.append(GeneralAdvantageEstimation(gamma=0.99, lambda_=1.0))
         return pipeline
 
 
