@@ -1,16 +1,17 @@
 """`hindcast train`: RLlib's command line creates the same resource as YAML."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from hindcast.api import load_resources
+from hindcast.datasets.opening import open_dataset
 
 CONFIG = (
     '{"input": "data", "lr": 0.01, "train_batch_size_per_learner": 32, "dataset_num_iters_per_learner": 2}'
 )
 TWO_ITERATIONS = '{"training_iteration": 2}'
+OUTPUT = ("--run", "PPO", "--env", "CartPole-v1", "--config", '{"output": "o"}', "--stop", TWO_ITERATIONS)
 
 
 def spec_of_dry_run(hindcast, *arguments):
@@ -75,17 +76,44 @@ def test_input_weights_and_exploration_options_of_rllib_2019_are_translated(hind
     }
 
 
-def test_output_without_input_records_expert(hindcast, resources):
-    config = (
-        '{"env": "CartPole-v1", "output": "out", "output_max_file_size": 5000000, "evaluation_duration": 7}'
-    )
-    spec = spec_of_dry_run(
-        hindcast, "--run", "PPO", "--config", config, "--stop", '{"timesteps_total": 100000}'
-    )
-    assert spec["policy"]["train"]["stop"] == {"timesteps": 100_000}
-    assert spec["output"] == {"path": "out", "maxFileSize": "5000000"}
-    assert spec["duration"] == {"episodes": 7}
-    assert not list(Path().glob("runs*"))
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("run", "options"),
+    [
+        ("PPO", {"train_batch_size_per_learner": 300, "num_epochs": 1}),
+        ("DQN", {"num_steps_sampled_before_learning_starts": 64, "dataset_num_iters_per_learner": 40}),
+    ],
+)
+def test_output_records_the_experience_of_the_training(hindcast, tmp_path, run, options):
+    config = {
+        "env": "CartPole-v1",
+        "output": str(tmp_path / "out"),
+        "output_max_file_size": 5000000,
+        **options,
+    }
+    arguments = [
+        "train",
+        "--run",
+        run,
+        "--config",
+        json.dumps(config),
+        "--local-dir",
+        tmp_path / "runs",
+        "--json",
+    ]
+    result = hindcast(*arguments, "--stop", TWO_ITERATIONS)
+    assert result.code == 0, result.err
+    document = json.loads(result.out)
+    assert document["result"]["training_iteration"] == 2
+    num_steps = open_dataset(str(tmp_path / "out")).num_steps
+    if run == "PPO":
+        assert num_steps == document["result"]["num_env_steps_sampled_lifetime"]
+    assert num_steps > 0
+    # The same command shows the result, one with a later stop continues.
+    assert json.loads(hindcast(*arguments, "--stop", TWO_ITERATIONS).out) == document
+    longer = json.loads(hindcast(*arguments, "--stop", '{"training_iteration": 3}').out)
+    assert longer["result"]["training_iteration"] == 3
+    assert open_dataset(str(tmp_path / "out")).num_steps > num_steps
 
 
 def test_options_without_effect_are_noted(hindcast, resources):
@@ -124,19 +152,22 @@ def test_options_without_effect_are_noted(hindcast, resources):
             "expected a number",
         ),
         (
+            [*OUTPUT, "--dry-run"],
+            "--dry-run does not apply with an output: the episodes of the training are recorded",
+        ),
+        ([*OUTPUT, "--keep-checkpoints-num", "1"], "--keep-checkpoints-num does not apply with an output"),
+        (
             [
                 "--run",
-                "PPO",
+                "BC",
                 "--env",
                 "CartPole-v1",
-                "--config",
-                '{"output": "o"}',
                 "--stop",
                 TWO_ITERATIONS,
-                "--checkpoint-freq",
-                "1",
+                "--config",
+                '{"input": "d", "output": "o"}',
             ],
-            "--checkpoint-freq and --keep-checkpoints-num apply to trainings only",
+            "output: BC plays no episodes while it trains",
         ),
     ],
 )

@@ -149,6 +149,13 @@ class OfflineData(Feed):
         context = ConnectorContext(*spaces, module, needs_next_obs=Columns.NEXT_OBS in needs.columns)
         # Such a pre-learner has run the connectors of `pipeline` when the data were prepared.
         runs_connectors = prelearner_class(pipeline).runs_connectors()
+        if runs_connectors and (needs.targets or needs.n_step > 1 or needs.seq_len):
+            purpose = "returns" if needs.targets else "n-step returns" if needs.n_step > 1 else "sequences"
+            raise SpecError(
+                f"is {pipeline.pre_learner!r}, which returns separate timesteps, but the algorithm computes {purpose} "
+                "over whole episodes: override _map_to_episodes instead of __call__.",
+                field="spec.pipeline.preLearner",
+            )
         all_connectors = make_connectors(() if runs_connectors else pipeline.connectors, connectors, context)
         self.target_options: dict[str, float] = {}
         for connector in all_connectors:

@@ -45,6 +45,7 @@ from hindcast.rllib.builder.option_values import (
     copy_value,
     has_recorded_input,
     is_filesystem,
+    make_filesystem,
     named_connectors,
 )
 from hindcast.rllib.builder.options import option_names_in_errors
@@ -232,16 +233,21 @@ class AlgorithmConfig:
             SpecError: one line per problem, in the names of the options.
         """
         for option in ("input_filesystem", "output_filesystem"):
-            if is_filesystem(self.get(option)):
+            if is_filesystem(filesystem := make_filesystem(option, self._options)):
                 raise SpecError(
-                    f"{option} is a {type(self[option]).__name__}, which a resource cannot contain: write paths as "
+                    f"{option} is a {type(filesystem).__name__}, which a resource cannot contain: write paths as "
                     "URIs (s3://bucket/folder); credentials come from the environment."
                 )
         algorithm, name = self._algorithm_path, name or self._resource_name
         stop_fields = {to_camel(key): value for key, value in stop.items()} if stop else None
         options = expand_options(self.algorithm, self._explicit_options)
+        if options.get("output") and options.get("input_"):
+            raise SpecError(
+                "input_ and output are both set, but a resource either trains or records: leave one of them out. Only "
+                "build_algo() does both."
+            )
         resource: OfflineTraining | OfflineRecording
-        if options.get("output") and not options.get("input_"):
+        if options.get("output"):
             resource = recording_resource(
                 algorithm, options, name, dict(policy) if policy else None, stop_fields
             )

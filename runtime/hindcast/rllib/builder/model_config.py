@@ -173,6 +173,8 @@ def _convert_field(name: str, value: Any, options: Mapping[str, Any]) -> Any:
     if name == "observation_filter":
         return convert_observation_filter(value)
     if name == "use_lstm":
+        if not isinstance(value, bool):
+            raise SpecError(f"model_config.use_lstm is {value!r}, expected True or False.")
         return "lstm" if value else "none"
     if name == "conv_filters" and _is_list_of_layers(value):
         return [[_to_square_size(size) for size in layer[:3]] for layer in value]

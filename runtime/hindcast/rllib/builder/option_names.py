@@ -10,7 +10,15 @@ from pydantic.alias_generators import to_camel
 from hindcast.api.options import is_custom, options_of, schemas
 from hindcast.api.sentences import nearest, similar
 from hindcast.errors import SpecError
-from hindcast.rllib.builder.options import MODEL, OPTIONS, Option, is_in_table, methods_with, to_option_name
+from hindcast.rllib.builder.options import (
+    DEPRECATED_VALUE,
+    MODEL,
+    OPTIONS,
+    Option,
+    is_in_table,
+    methods_with,
+    to_option_name,
+)
 
 _MODEL_FIELD = "a field of rl_module(model_config=DefaultModelConfig(...))"
 _CUSTOM_ALGORITHM_HINT: Final = (
@@ -38,8 +46,6 @@ _RLLIB_DEFAULTS: Final = {
 """Option that only some algorithms have here -> RLlib's default, which the other algorithms accept."""
 _UNSET_VALUES: Final = {"target_entropy": "auto"}
 """Option -> RLlib's value that leaves the choice to the algorithm, as an unset option does here."""
-_DEPRECATED_VALUE: Final = -1
-"""RLlib's value of deprecated options."""
 REMOVED_METHODS: Final = {
     "exploration": "RLlib renamed it; use env_runners(explore=...)",
     "experimental": "does not apply here; leave it out",
@@ -161,7 +167,7 @@ def _requests_something(option: Option, value: Any) -> bool:
         return not _equals(value, option.default)
     # Objects such as classes are never a default; `bool` of an array would raise.
     is_builtin = isinstance(value, bool | int | float | str | Mapping | list | tuple)
-    return not is_builtin or (bool(value) and not _equals(value, _DEPRECATED_VALUE))
+    return not is_builtin or (bool(value) and not _equals(value, DEPRECATED_VALUE))
 
 
 def _equals(value: Any, default: Any) -> bool:

@@ -38,7 +38,7 @@ _POLICY_FOLDER: Final = "_hindcast/policy/module"
 _ONE_ITERATION: Final = {"iterations": 1}
 _CALLBACKS_FIELD: Final = "callbacks"
 """The only field to which several options append entries."""
-_SOURCE_OPTIONS: Final = ("input_", "input_filesystem")
+_SOURCE_OPTIONS: Final = ("input_", "input_filesystem", "input_filesystem_kwargs")
 """Options with an entry in `spec.input` for each value; the other options of the input apply to all entries."""
 
 
