@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import gymnasium as gym
 import numpy as np
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pytest
 import torch
+from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
 from hindcast import (
@@ -33,6 +34,7 @@ from hindcast import (
     RLModule,
     RLModuleSpec,
 )
+from hindcast.api import OfflineRecording, OfflineTraining, spec_hash
 from hindcast.api.input import PrepareSpec, Sampler
 from hindcast.api.loading import validate_resource
 from hindcast.api.options import options_of, schemas
@@ -84,6 +86,7 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "num_env_runners": (3, None, 3),
     "num_envs_per_env_runner": (4, None, 4),
     "num_cpus_per_env_runner": (2, None, 2.0),
+    "memory_per_env_runner": ("2Gi", None, "2Gi"),
     "explore": (False, None, False),
     "observation_filter": ("MeanStdFilter", "MeanStd", "MeanStd"),
     "burnin_len": (5, 5, None),
@@ -142,6 +145,7 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "num_learners": (2, 2, None),
     "num_cpus_per_learner": (4, 4.0, None),
     "num_gpus_per_learner": (1, 1.0, None),
+    "memory_per_learner": ("4Gi", "4Gi", None),
     "torch_compile_learner": (True, True, None),
     "input_": (["a", "b"], ["a", "b"], None),
     "input_read_schema": ({"obs": "o_t"}, {"obs": "o_t"}, None),
@@ -184,6 +188,7 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "output_write_episodes": (False, None, "Columns"),
     "output_write_method": ("write_csv", None, "CSV"),
     "output_format": ("SampleBatch", None, "SampleBatch"),
+    "output_encoding": ("MessagePack", None, "MessagePack"),
     "output_max_rows_per_file": (25, None, 25),
     "output_max_file_size": (2.0**20, None, "1048576"),
     "output_filesystem": ("s3", None, "s3://out"),
@@ -201,6 +206,17 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "evaluation_parallel_to_training": (True, True, None),
     "evaluation_sample_timeout_s": (9, 9.0, None),
     "evaluation_config": ({"explore": False}, False, False),
+    "evaluation_gate": (
+        {"returns": {"low": 0, "high": 9}, "by": 1},
+        {
+            "returns": {"low": 0.0, "high": 9.0},
+            "by": 1.0,
+            "error": 0.05,
+            "candidates": 1,
+            "explore": False,
+        },
+        None,
+    ),
     "evaluation_reference_returns": (
         {"random": 20, "expert": 500},
         {"random": 20.0, "expert": 500.0},
@@ -991,6 +1007,72 @@ def test_ray_remote_args_set_the_data_workers() -> None:
     )
     workers = config.to_resource().spec.pipeline.data_workers
     assert (workers.cpus, workers.replicas) == (3.0, 2)
+
+
+def fields_of(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield the paths of a model's fields by YAML names, of sections that options set as a whole only the section's."""
+    for name, info in model.model_fields.items():
+        field = (*path, info.alias or name)
+        sections = [] if ".".join(field) in OPTION_FIELDS else list(models_in(info.annotation))
+        yield from (
+            (path for section in sections for path in fields_of(section, field))
+            if sections
+            else [".".join(field)]
+        )
+
+
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from models_in(argument)
+
+
+OPTION_FIELDS = {
+    field
+    for option in [
+        *MAPPED_OPTIONS.values(),
+        *OPTIONS["DefaultModelConfig"].values(),
+        *OPTIONS["RLModuleSpec"].values(),
+    ]
+    for field in (option.training, option.recording)
+} | {"input.columns", "input.filter", "input.readOptions", "input.weight", "input.path", "duration"}
+OTHER_SETTERS = {
+    "stop": "to_resource(stop=)",
+    "policy": "to_resource(policy=)",
+    "config": "training()",
+    "customConfig": "training()",
+    "learners.device": "num_gpus_per_learner=0",
+    "pipeline.prefetchBatches": "nothing: the field has no effect",
+    **dict.fromkeys(("cluster", "runPolicy", "checkpoint", "revision", "suspend"), "to_resource(spec=)"),
+}
+"""Field that is not an option's -> what sets it."""
+
+
+@pytest.mark.parametrize("resource", [OfflineTraining, OfflineRecording])
+def test_every_field_of_a_resource_can_be_set_in_python(resource: Any) -> None:
+    fields = set(fields_of(resource.model_fields["spec"].annotation))
+    setters = (*OPTION_FIELDS, *OTHER_SETTERS)
+    assert [
+        field for field in fields if not any(f"{field}.".startswith(f"{name}.") for name in setters if name)
+    ] == []
+
+
+@pytest.mark.parametrize("make_config", [bc_config, recorder_config])
+def test_sections_of_a_resource_are_set_by_name(make_config: Callable[[], AlgorithmConfig]) -> None:
+    sections = {
+        "cluster": {"nodeSelector": {"disk": "fast"}},
+        "runPolicy": {"backoffLimit": 2},
+        "revision": 3,
+    }
+    plain, resource = make_config().to_resource(), make_config().to_resource(spec=sections)
+    assert resource.spec.cluster.node_selector == {"disk": "fast"}
+    assert (resource.spec.run_policy.backoff_limit, resource.spec.revision) == (2, 3)
+    assert spec_hash(resource) == spec_hash(plain)
+    with pytest.raises(SpecError, match="spec has 'pipeline', expected some of cluster, runPolicy"):
+        make_config().to_resource(spec={"pipeline": {}})
+    with pytest.raises(SpecError, match="runPolicy"):
+        make_config().to_resource(spec={"runPolicy": {"backoffLimit": -2}})
 
 
 def test_resource_of_data_and_output_is_refused() -> None:

@@ -56,6 +56,7 @@ from hindcast.rllib.builder.resources import (
     make_build_plan,
     recording_resource,
     training_resource,
+    with_sections,
 )
 from hindcast.rllib.builder.user_objects import refuse_local_objects, to_import_path, to_portable
 from hindcast.user_code import import_object, refuse_unused_overrides
@@ -220,6 +221,7 @@ class AlgorithmConfig:
         *,
         stop: Mapping[str, Any] | None = None,
         policy: Mapping[str, Any] | None = None,
+        spec: Mapping[str, Any] | None = None,
     ) -> OfflineTraining | OfflineRecording:
         """Return the equivalent YAML resource: a recording if only an `output` is set, else a training.
 
@@ -228,6 +230,8 @@ class AlgorithmConfig:
             stop: `spec.stop` of a training, or of the policy's training in a recording (`{"epochs": 5}`); None
                 trains for one iteration, as one `train()` does.
             policy: `spec.policy` of a recording (`{"checkpoint": {"path": …}}`); None trains one.
+            spec: sections of the spec that no option sets, by their names in YAML: `cluster`, `runPolicy`,
+                `checkpoint`, `revision` and `suspend`.
 
         Raises:
             SpecError: one line per problem, in the names of the options.
@@ -259,7 +263,7 @@ class AlgorithmConfig:
         else:
             resource = training_resource(algorithm, options, name, stop_fields)
         refuse_local_objects(resource.model_dump())
-        return resource
+        return resource if spec is None else with_sections(resource, spec)
 
     @option_names_in_errors()
     def plan(self) -> BuildPlan:

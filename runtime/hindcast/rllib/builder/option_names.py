@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from pydantic.alias_generators import to_camel
@@ -14,6 +14,7 @@ from hindcast.rllib.builder.options import (
     DEPRECATED_VALUE,
     MODEL,
     OPTIONS,
+    RLLIB_DEFAULTS,
     Option,
     is_in_table,
     methods_with,
@@ -138,6 +139,24 @@ def check_name(algorithm: str | None, method: str, name: str, value: Any) -> Non
         raise SpecError(f"{method}({name}=...): {name} {_describe_owner(algorithm, method, name)}")
     if option is not None and option.kind == "refused" and _requests_something(option, value):
         raise SpecError(f"{method}({name}={_format_value(value)}): {option.remark}.")
+
+
+def describe_defaults(algorithm: str, options: Iterable[str]) -> str | None:
+    """Return a note on the algorithm's defaults that differ from RLlib's; None if there are none.
+
+    Args:
+        algorithm: its name.
+        options: names of the options that the user set; they are left out.
+    """
+    set_options = set(options)
+    differences = [
+        f"{name} {find_default(algorithm, name)} ({value})"
+        for name, value in RLLIB_DEFAULTS.get(algorithm, {}).items()
+        if name not in set_options
+    ]
+    if not differences:
+        return None
+    return f"{algorithm}'s defaults, with RLlib's if they differ: {', '.join(differences)}; docs/reference.md says why"
 
 
 def is_default_of_missing_option(algorithm: str | None, name: str, value: Any) -> bool:

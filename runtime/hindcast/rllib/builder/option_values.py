@@ -14,6 +14,7 @@ from pydantic.alias_generators import to_camel, to_snake
 
 from hindcast.api.base import find_non_json, to_yaml_types
 from hindcast.api.environment import NamedCall
+from hindcast.api.evaluation import GateSpec
 from hindcast.api.formats import format_traits
 from hindcast.api.input import PrepareSpec, Sampler
 from hindcast.api.sentences import nearest
@@ -491,6 +492,7 @@ CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     ),
     "evaluation_interval": lambda value: value or None,
     "evaluation_config": _get_explore,
+    "evaluation_gate": partial(_to_camel_section, "evaluation_gate", GateSpec),
     "offline_evaluation_interval": lambda value: value or None,
     "offline_evaluation_input": lambda value: [value] if isinstance(value, str | Path) else value,
     "offline_evaluation_type": _convert_evaluation_type,

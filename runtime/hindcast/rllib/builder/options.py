@@ -95,6 +95,8 @@ _TABLE: Final = tomllib.loads(
 )
 TYPES: Final = {name: kind for kind, names in _TABLE.pop("types").items() for name in names}
 """Option that no field checks -> type of its values: a key of `_TYPE_CHECKS`."""
+RLLIB_DEFAULTS: Final[dict[str, dict[str, Any]]] = _TABLE.pop("defaults")
+"""Algorithm -> its options whose defaults differ here -> RLlib's default."""
 _ROWS: Final = {method: [_parse_row(method, row) for row in rows] for method, rows in _TABLE.items()}
 _TYPE_CHECKS: Final[dict[str, tuple[tuple[type, ...], str]]] = {
     "bool": ((bool,), "True or False"),

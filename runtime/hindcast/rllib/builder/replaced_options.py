@@ -93,6 +93,8 @@ def _notes_on_entries(
     plays_in_training = algorithm is not None and can_learn_online(algorithm)
     if name == "num_env_runners" and plays_in_training and isinstance(value, int) and value > 1:
         yield "only applies to evaluate(); train() plays in this process, in num_envs_per_env_runner environments"
+    if name == "evaluation_gate":
+        yield "only applies to to_resource(), whose resource `hindcast gate` reads"
     if name == "evaluation_parallel_to_training" and value and not options.get("evaluation_num_env_runners"):
         yield "one process evaluates; set evaluation_num_env_runners for more"
     if name == "materialize_mapped_data" and value is False and options.get("materialize_data"):

@@ -36,6 +36,8 @@ R = TypeVar("R", OfflineRecording, OfflineTraining)
 _POLICY_FOLDER: Final = "_hindcast/policy/module"
 """Folder of the recorded policy: relative to the dataset, so that a dataset may be recorded at any location."""
 _ONE_ITERATION: Final = {"iterations": 1}
+_SECTIONS: Final = ("cluster", "runPolicy", "checkpoint", "revision", "suspend")
+"""Sections of a spec that no option sets."""
 _CALLBACKS_FIELD: Final = "callbacks"
 """The only field to which several options append entries."""
 _SOURCE_OPTIONS: Final = ("input_", "input_filesystem", "input_filesystem_kwargs")
@@ -135,6 +137,28 @@ def recording_resource(
     _check_environment(spec, is_required=True)
     with option_names_in_errors(_set_names(options)):
         return _parse_resource(OfflineRecording, name, spec)
+
+
+def with_sections(resource: R, sections: Mapping[str, Any]) -> R:
+    """Return a resource with sections that no option sets.
+
+    Args:
+        resource: the resource.
+        sections: sections of the spec, by their names in YAML.
+
+    Raises:
+        SpecError: options set a section, or a section is invalid.
+    """
+    allowed_names = [name for name in _SECTIONS if name in map(to_camel, type(resource.spec).model_fields)]
+    for name in sections:
+        if name not in allowed_names:
+            raise SpecError(
+                f"spec has {name!r}, expected some of {', '.join(allowed_names)}; options set the rest."
+            )
+    fields = resource.model_dump(mode="json", by_alias=True, exclude_unset=True)["spec"]
+    return _parse_resource(
+        type(resource), resource.metadata.name, {**fields, **to_yaml_types(dict(sections))}
+    )
 
 
 def has_packed_columns(options: Options) -> bool:
