@@ -21,7 +21,7 @@ PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 WITHOUT_CLUSTER := --ignore tests/control_plane --ignore tests/e2e --ignore tests/interop
 QUICK := not (slow or ray or stores or faults or learning or docs or minutes)
 
-.PHONY: demo test test-all stores soak gpu lint format interop api packages e2e crds images bench clean
+.PHONY: demo test test-all stores soak gpu lint format interop api packages site e2e crds images bench clean
 
 demo: $(READY)  ## record an expert and clone it on this machine
 	$(BIN)/hindcast demo
@@ -87,13 +87,16 @@ packages: $(READY)  ## build wheel and sdist into dist/, check them, and install
 	.cache/wheel/bin/hindcast --version
 	.cache/wheel/bin/kubectl-hindcast validate examples/cartpole.yaml
 
+site: $(READY)  ## build the documentation site into build/site; a broken link fails
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --builder html docs build/site
+
 bench: $(READY) $(RLLIB_READY)  ## Hindcast and its rivals side by side
 	$(BIN)/python benchmarks/run_all.py --rllib $(abspath $(RLLIB))/bin/python
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt "torch==2.13.0"
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[runtime,operator,serve,dev]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[runtime,operator,serve,docs,dev]"
 	touch $(READY)
 
 # RLlib and d3rlpy, with torch, Ray and all else that both need from the project's own environment.

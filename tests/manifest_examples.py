@@ -7,6 +7,7 @@ from typing import Any
 
 from hindcast.api import Resource, spec_hash, validate_resource
 from hindcast.api.attempt import Attempt, ResolvedInput
+from hindcast.errors import Problem
 from hindcast_operator.defaults import Defaults
 from hindcast_operator.manifests import build, effective_resource, find_refusals
 from hindcast_operator.names import child_name
@@ -109,5 +110,5 @@ def env(template: dict[str, Any]) -> dict[str, Any]:
     return {variable["name"]: variable.get("value", variable.get("valueFrom")) for variable in variables}
 
 
-def list_refusals(resource: Resource, platform: Defaults = DEFAULTS) -> list[str]:
+def list_refusals(resource: Resource, platform: Defaults = DEFAULTS) -> list[Problem]:
     return find_refusals(effective_resource(resource, platform), platform)

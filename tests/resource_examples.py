@@ -196,7 +196,7 @@ _INVALID_TRAININGS = """
   - {algorithm: DQN, input: [{path: null, sampler: {}}], stop: {epochs: null, updates: 5}, environment: null}
 "input combines a sampler with other inputs, which requires weights; give one to each":
   - {algorithm: DQN, input: [{path: a}, {sampler: {}}], stop: {epochs: null, updates: 5}}
-"input has several samplers; give one":
+"input has several samplers; keep one":
   - {algorithm: DQN, input: [{sampler: {}, weight: 1}, {sampler: {}, weight: 1}], stop: {epochs: null, updates: 5}}
 "input has a sampler, which BC cannot learn from; a sampler is for CQL, DQN, DiscreteCQL, IQL, SAC":
   - {input: [{path: null, sampler: {}}], stop: {epochs: null, updates: 5}}

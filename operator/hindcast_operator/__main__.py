@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _make_options(args: argparse.Namespace) -> OperatorOptions:
-    host, _, port = args.listen.rpartition(":")
+    host, port = args.listen
     lease = None
     if args.lease_namespace:
         lease = LeaseOptions(args.lease_namespace, args.lease_name, args.lease_seconds)
@@ -39,9 +39,16 @@ def _make_options(args: argparse.Namespace) -> OperatorOptions:
         namespaces=tuple(args.namespace),
         lease=lease,
         host=host,
-        port=int(port),
+        port=port,
         kubeconfig=os.environ.get("KUBECONFIG") or None,
     )
+
+
+def _parse_address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal():
+        raise argparse.ArgumentTypeError(f"is {text!r}, expected HOST:PORT such as 0.0.0.0:8080")
+    return host, int(port)
 
 
 def _make_parser() -> argparse.ArgumentParser:
@@ -65,7 +72,13 @@ def _make_parser() -> argparse.ArgumentParser:
         default=15.0,
         help="seconds for which the lease is valid without renewal",
     )
-    add("--listen", default="0.0.0.0:8080", help="HOST:PORT on which /healthz and /metrics are served")
+    add(
+        "--listen",
+        type=_parse_address,
+        default=("0.0.0.0", 8080),
+        metavar="HOST:PORT",
+        help="address on which /healthz, /readyz and /metrics are served (default: 0.0.0.0:8080)",
+    )
     add("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     return parser
 

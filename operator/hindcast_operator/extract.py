@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from pydantic import ValidationError
 
@@ -23,8 +23,8 @@ Raw = dict[str, Any]
 # Every container that is about to start has one of these; any other reason means that something prevents the start.
 _NORMAL_WAIT_REASONS: Final = frozenset({"ContainerCreating", "PodInitializing"})
 _DISRUPTION_REASONS: Final = frozenset({"NodeShutdown", "Preempting", "Shutdown", "Terminated"})
-"""`status.reason` of pods that end with their node (the kubelet's node shutdown), or for more important pods."""
-_POOLS: Final = ("head", "data", "runner", "learner")
+"""`status.reason` of pods that end because their node shuts down, or because more important pods take their place."""
+_POOLS: Final = get_args(Pool)
 
 
 def owner_uid(raw: Raw) -> str | None:
@@ -100,7 +100,7 @@ def _parse_json(text: str) -> Raw:
 
 
 def _parse_report(plain: Raw) -> tuple[Report | None, str | None]:
-    """Return the report, and why some of it cannot be read or None. It may be of another version."""
+    """Return the report, and if some of it cannot be read, why. A report of another version may have other fields."""
     try:
         return Report.model_validate(plain), None
     except ValidationError as error:

@@ -9,7 +9,6 @@ from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.api.attempt import Pool, Report, ResolvedInput
 from hindcast.api.run_policy import RunPolicy
 
-KubeRay = Literal["Ready", "NotInstalled"]
 DEADLINE_FIELDS: Final = ("ttlSecondsAfterFinished", "preRunningDeadlineSeconds", "activeDeadlineSeconds")
 """Fields of a RayJob's spec that may change while it runs: KubeRay reads them in every reconciliation."""
 
@@ -141,7 +140,7 @@ class AttemptFacts:
         submitter_failure: why the submitter's Job cannot create its pod (quota, Pod Security): the event's message.
         conflict: `Kind/name (owner)` of a foreign object that has a name the attempt needs.
         refusal: why the API server refused to create one of the attempt's objects: the API server's message.
-        creation_failure: why the API server could not create one of them for now, such as a webhook that is away.
+        creation_failure: why the API server cannot create one of them for now, such as a webhook that does not answer.
         has_access: False if the Role or RoleBinding is missing that lets the attempt report. Only checked if no report
             arrives.
         beat_seen_at: when this operator first saw the latest heartbeat; before the first one, when all pods were ready.
@@ -187,7 +186,7 @@ class Facts:
         problems: errors in the spec that admission could not detect.
         status: the current `.status`, as JSON values.
         is_deleting: the resource has a deletion timestamp.
-        kuberay: `Ready` if the API server serves RayJobs.
+        has_kuberay: the API server serves RayJobs.
         attempts: by child name: the latest attempt, the next one, and earlier ones that still have objects.
         references: the resources to which this one refers.
         now: the time of the observation.
@@ -205,7 +204,7 @@ class Facts:
     problems: tuple[str, ...]
     status: Mapping[str, Any]
     is_deleting: bool
-    kuberay: KubeRay
+    has_kuberay: bool
     attempts: Mapping[str, AttemptFacts]
     references: tuple[ReferenceFacts, ...]
     now: datetime

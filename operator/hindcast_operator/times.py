@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 _MAX_SLEW: Final = 0.01
+"""By which fraction of the elapsed time `SteadyClock` approaches the wall clock at most."""
 _CENTURY_SECONDS: Final = 100 * 365 * 24 * 3600
 
 
@@ -43,13 +44,13 @@ def format_for_people(time: datetime) -> str:
 
 
 class SteadyClock:
-    """The time of day, without steps: each call returns it.
+    """A clock of the time of day that never steps. A call returns the time.
 
     The first call returns the wall clock's time. After a step of the wall clock (NTP, a resumed VM) the time approaches
     it by at most 1 % of the time that passes, so durations that are measured with it are right to 1 %.
 
     Args:
-        monotonic: returns seconds that no step affects.
+        monotonic: returns seconds from any start, which no step of the wall clock affects.
         wall: returns the time of the wall clock.
     """
 

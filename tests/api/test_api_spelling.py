@@ -63,7 +63,7 @@ def test_document_of_resource_from_python_loads(tmp_path: Path) -> None:
     assert loaded_resource.resource == resource
 
 
-def test_old_spelling_in_a_file_says_what_to_write(tmp_path: Path) -> None:
+def test_python_spelling_in_a_file_says_what_to_write(tmp_path: Path) -> None:
     assert refusal_messages(tmp_path, PYTHON_SPELLING) == [
         "spec.model.distribution is 'squashedGaussian': write SquashedGaussian",
         "spec.model.observationFilter is 'meanStd': write MeanStd",

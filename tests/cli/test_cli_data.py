@@ -72,7 +72,7 @@ def test_data_commands_write_expected_episodes(hindcast, recording_path):
         (
             ("convert", "DATA", "out", "--schema", "obs"),
             2,
-            "--schema 'obs' does not have the form NAME=SOURCE_NAME",
+            "--schema 'obs' does not have the form NAME=COLUMN",
         ),
         (
             ("convert", "DATA", "out", "--read-option", "delimiter"),

@@ -192,7 +192,7 @@ def test_invalid_options_are_refused(hindcast):
     write_data()
     result = hindcast("inspect", "data", "--schema", "obs")
     assert result.code == 2
-    assert "--schema 'obs' does not have the form NAME=SOURCE_NAME" in result.err
+    assert "--schema 'obs' does not have the form NAME=COLUMN" in result.err
 
 
 def test_columns_not_requested_are_not_checked(hindcast):

@@ -94,7 +94,7 @@ class World:
         self.attempts: dict[str, AttemptFacts] = {}
         self.references: tuple[ReferenceFacts, ...] = ()
         self.problems: tuple[str, ...] = ()
-        self.kuberay = "Ready"
+        self.has_kuberay = True
         self.is_deleting = False
         self.has_full_queue = False
         """Kueue keeps new RayJobs queued if this is True."""
@@ -133,7 +133,7 @@ class World:
             problems=self.problems,
             status=self.status,
             is_deleting=self.is_deleting,
-            kuberay=self.kuberay,  # type: ignore[arg-type]
+            has_kuberay=self.has_kuberay,
             attempts=children,
             references=self.references,
             now=self.now,

@@ -49,7 +49,7 @@ def _pending_world() -> World:
 
 def _world_without_kuberay() -> World:
     world = World()
-    world.kuberay = "NotInstalled"
+    world.has_kuberay = False
     return _settle(world)
 
 

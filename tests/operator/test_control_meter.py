@@ -56,7 +56,7 @@ def make_facts(seconds: float, phase: str, fraction: float | None, **status: Any
         problems=(),
         status=status,
         is_deleting=False,
-        kuberay="Ready",
+        has_kuberay=True,
         attempts={"clone-t1-1": attempt},
         references=(),
         now=NOW + timedelta(seconds=seconds),

@@ -163,8 +163,11 @@ def test_failing_webhook_is_named_within_seconds(monkeypatch: pytest.MonkeyPatch
             "correct spec.cluster.podOverrides",
         ),
         (["spec.submitterPodTemplate.spec.tolerationz"], "correct spec.cluster.podOverrides"),
-        (["spec.preRunningDeadlineSeconds"], "KubeRay is older than 1.5"),
-        (["spec.submitterPodTemplate.spec.x", "spec.preRunningDeadlineSeconds"], "KubeRay is older than 1.5"),
+        (["spec.preRunningDeadlineSeconds"], "upgrade KubeRay and its CRDs to 1.5"),
+        (
+            ["spec.submitterPodTemplate.spec.x", "spec.preRunningDeadlineSeconds"],
+            "upgrade KubeRay and its CRDs to 1.5",
+        ),
     ],
 )
 def test_unknown_field_of_ray_job_is_explained(fields: list[str], cause: str) -> None:

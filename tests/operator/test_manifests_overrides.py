@@ -133,7 +133,7 @@ def test_build_does_not_modify_overrides() -> None:
     }
 
 
-RAY_CONTAINER = "spec.cluster.podOverrides.learner.spec.containers[ray]"
+RAY_CONTAINER = "spec.cluster.podOverrides.learner.spec.containers.ray"
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ RAY_CONTAINER = "spec.cluster.podOverrides.learner.spec.containers[ray]"
         ({"hostNetwork": True}, "spec.cluster.podOverrides.learner.spec.hostNetwork is true"),
         ({"hostPID": True}, "hostPID is true"),
         ({"hostIPC": True}, "hostIPC is true"),
-        ({"volumes": [{"name": "host", "hostPath": {"path": "/"}}]}, "spec.volumes[host].hostPath is"),
+        ({"volumes": [{"name": "host", "hostPath": {"path": "/"}}]}, "spec.volumes.host.hostPath is"),
         ({"securityContext": {"runAsUser": 0}}, "spec.securityContext.runAsUser is 0"),
         ({"securityContext": {"runAsNonRoot": False}}, "spec.securityContext.runAsNonRoot is false"),
         ({"securityContext": {"sysctls": [{"name": "net.core.somaxconn", "value": "1"}]}}, "sysctls is"),
@@ -172,13 +172,16 @@ RAY_CONTAINER = "spec.cluster.podOverrides.learner.spec.containers[ray]"
             "procMount is Unmasked",
         ),
         ({"containers": [{"name": "ray", "ports": [{"containerPort": 1, "hostPort": 2}]}]}, "has hostPort 2"),
-        ({"initContainers": [{"name": "i", "securityContext": {"privileged": True}}]}, "initContainers[i]"),
+        (
+            {"initContainers": [{"name": "i", "securityContext": {"privileged": True}}]},
+            "initContainers.i.",
+        ),
     ],
 )
 def test_privilege_is_refused_unless_platform_allows_it(spec: dict[str, Any], phrase: str) -> None:
     resource = training(cluster={"podOverrides": {"learner": {"spec": spec}}})
-    (sentence,) = list_refusals(resource)
-    assert phrase in sentence and sentence.endswith("which the platform does not allow; remove it")
+    (problem,) = list_refusals(resource)
+    assert phrase in str(problem) and problem.remedy == "remove it"
     assert list_refusals(resource, Defaults(storage_root="s3://b", allow_privileged=True)) == []
 
 
@@ -189,11 +192,11 @@ def test_privileges_in_platform_defaults_are_allowed() -> None:
     )
     assert list_refusals(training(), platform) == []
     user_override = {"spec": {"volumes": [{"name": "host", "hostPath": {"path": "/"}}]}}
-    (sentence,) = list_refusals(training(cluster={"podOverrides": {"all": user_override}}), platform)
-    assert "volumes[host]" in sentence
+    (problem,) = list_refusals(training(cluster={"podOverrides": {"all": user_override}}), platform)
+    assert problem.field[-3:] == ("volumes", "host", "hostPath")
 
 
 @pytest.mark.parametrize("override", [{"containers": []}, {"spec": []}, {"metadata": "x"}])
 def test_override_that_is_not_a_pod_template_is_refused(override: dict[str, Any]) -> None:
-    (sentence,) = list_refusals(training(cluster={"podOverrides": {"head": override}}))
-    assert sentence.startswith("spec.cluster.podOverrides.head")
+    (problem,) = list_refusals(training(cluster={"podOverrides": {"head": override}}))
+    assert problem.field[:4] == ("spec", "cluster", "podOverrides", "head")

@@ -143,7 +143,7 @@ def _toggle_invalid_spec(world: World) -> None:
 
 
 def _toggle_kuberay(world: World) -> None:
-    world.kuberay = "Ready" if world.kuberay == "NotInstalled" else "NotInstalled"
+    world.has_kuberay = not world.has_kuberay
 
 
 def _set_reference(state: str) -> Change:
@@ -336,7 +336,7 @@ def test_undisturbed_run_finishes_after_any_history(changes: list[Change]) -> No
     for change in changes:
         change(world)
         reconcile_until_stable(world, [])
-    world.problems, world.kuberay, world.has_full_queue, world.has_slow_deletion = (), "Ready", False, False
+    world.problems, world.has_kuberay, world.has_full_queue, world.has_slow_deletion = (), True, False, False
     world.references = (make_reference(),)
     world.edit_spec(suspend=False, revision=world.manifest["spec"].get("revision", 1) + 1)
     for _ in range(30):

@@ -20,6 +20,7 @@ from plan_world import (
 )
 
 from hindcast.api.status import ProgressStatus
+from hindcast.errors import Problem
 from hindcast_operator.decision import CreateAttempt, DeleteAttempt, SetDeadlines, SetIntent
 from hindcast_operator.defaults import RunDefaults
 from hindcast_operator.facts import AttemptFacts, RayClusterFacts
@@ -76,12 +77,12 @@ def test_retry_keeps_inputs_of_revision() -> None:
 
 def test_installed_kuberay_starts_waiting_resource() -> None:
     world = World()
-    world.kuberay = "NotInstalled"
+    world.has_kuberay = False
     world.settle()
     assert (world.state, world.find_reason()) == ("Pending", "KubeRayNotInstalled")
     assert condition_statuses(world) == {"Ready": "False", "Reconciling": "True"}
     assert world.created_children == []
-    world.kuberay = "Ready"
+    world.has_kuberay = True
     world.settle()
     assert world.state == "Starting"
 
@@ -89,7 +90,7 @@ def test_installed_kuberay_starts_waiting_resource() -> None:
 def test_missing_kuberay_does_not_end_attempt() -> None:
     world = make_running_world()
     world.delete_job()
-    world.kuberay = "NotInstalled"
+    world.has_kuberay = False
     world.settle()
     assert (world.state, world.status["runs"][0].get("outcome")) == ("Pending", None)
 
@@ -141,12 +142,12 @@ def test_run_with_invalid_spec_can_be_suspended() -> None:
 
 
 def test_refusal_by_platform_stalls(monkeypatch: pytest.MonkeyPatch) -> None:
-    sentence = "spec.cluster.podOverrides.all.spec.hostNetwork: is not allowed"
-    monkeypatch.setattr("hindcast_operator.planning.situations.find_refusals", lambda *_: [sentence])
+    problem = Problem(("spec", "cluster", "rayVersion"), "is 2.5.0")
+    monkeypatch.setattr("hindcast_operator.planning.situations.find_refusals", lambda *_: [problem])
     world = World()
     world.settle()
     assert (world.state, world.find_reason()) == ("Stalled", "RefusedByPlatform")
-    assert world.status["message"] == sentence
+    assert world.status["message"] == str(problem)
     assert world.created_children == []
 
 

@@ -22,7 +22,6 @@ from hindcast_operator.decision import Action, CreateAttempt, DeleteAttempt, Eve
 from hindcast_operator.facts import ConfigMapFacts, ObjectFacts
 from hindcast_operator.manifests import build
 
-_MAX_NOTE_LENGTH: Final = 1024
 _INSTANCE: Final = f"{socket.gethostname()}-{os.getpid()}"
 
 log = structlog.get_logger()
@@ -30,7 +29,6 @@ log = structlog.get_logger()
 # Codes of a refusal that an immediate retry would not change: by a webhook, a quota or Pod Security, or because the
 # object is invalid.
 _REFUSAL_CODES: Final = frozenset({400, 403, 422})
-
 
 _UNKNOWN_FIELD: Final = re.compile(r'unknown field "([^"]+)"')
 """A field in the API server's answer under strict validation; it lists all unknown ones."""
@@ -138,7 +136,7 @@ class Applier:
                 raise
             if unknown_fields := _UNKNOWN_FIELD.findall(error.message):
                 return startup.record_failure(
-                    refusal=f"{_unknown_fields_cause(unknown_fields)} ({error.message[:500]})"
+                    refusal=f"{error.message[:500]}; {_unknown_fields_remedy(unknown_fields)}"
                 )
             if error.code in _REFUSAL_CODES:
                 return startup.record_failure(refusal=error.message[:1000])
@@ -194,7 +192,8 @@ class Applier:
         raise _NameConflict(kind, name, describe_owner(raw))
 
     async def _delete(self, resource: Resource, action: DeleteAttempt) -> None:
-        for kind in (kinds.RAY_JOB,) if action.keep_config_map else (kinds.RAY_JOB, kinds.CONFIG_MAP):
+        config_maps = () if action.keep_config_map else (kinds.CONFIG_MAP,)
+        for kind in (kinds.RAY_JOB, *config_maps):
             child = self._cache.child(kind, resource.key.namespace, action.child_name)
             if child is not None and _is_current(child, resource):
                 await self._api.delete(kind, resource.key.namespace, action.child_name, child.uid)
@@ -249,12 +248,12 @@ def _is_current(child: Child, resource: Resource) -> bool:
     return isinstance(child.facts, ObjectFacts) and child.facts.is_current(resource.uid)
 
 
-def _unknown_fields_cause(fields: list[str]) -> str:
-    """Return why the CRD of RayJobs does not have these fields."""
+def _unknown_fields_remedy(fields: list[str]) -> str:
+    """Return what to do about fields that the CRD of RayJobs does not have."""
     # Each pod template is a field `template` or `submitterPodTemplate`.
     if all("emplate." in field for field in fields):
         return "correct spec.cluster.podOverrides, or upgrade KubeRay's CRDs if they are old"
-    return "KubeRay is older than 1.5, or its CRDs are; upgrade it"
+    return "upgrade KubeRay and its CRDs to 1.5 or later"
 
 
 def _is_out_of_date(raw: Mapping[str, Any], manifest: Mapping[str, Any]) -> bool:
@@ -278,7 +277,7 @@ def _make_event(resource: Resource, event: Event) -> dict[str, object]:
         "action": "Reconcile",
         "type": event.type,
         "reason": event.reason,
-        "note": event.message[:_MAX_NOTE_LENGTH],
+        "note": event.message,
         "regarding": {
             "apiVersion": API_VERSION,
             "kind": resource.key.kind,

@@ -28,7 +28,10 @@ class Health:
     lease: LeaderLease | None
 
     async def healthz(self, _: web.Request) -> web.Response:
-        """Answer 200 as long as the event loop runs: a restart would cure neither load nor a silent API server."""
+        """Answer 200 as long as the event loop runs.
+
+        Another answer would restart the pod, which helps neither against load nor against a silent API server.
+        """
         silent_seconds = asyncio.get_running_loop().time() - self.api.last_answer_time
         body = {
             "leader": self._is_leader(),

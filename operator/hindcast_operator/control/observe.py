@@ -21,7 +21,6 @@ from hindcast_operator.facts import (
     AttemptFacts,
     ConfigMapFacts,
     Facts,
-    KubeRay,
     ObjectFacts,
     PodFacts,
     RayClusterFacts,
@@ -53,8 +52,8 @@ class Observer:
         self._cache = cluster_cache
         self._startups = startups
         self._validations: dict[Key, tuple[Any, CheckedResource]] = {}
-        self.kuberay: KubeRay = "NotInstalled"
-        """`Ready` if the API server serves RayJobs."""
+        self.has_kuberay = False
+        """True if the API server serves RayJobs."""
 
     async def observe(self, key: Key) -> Facts | None:
         """Return the facts about a resource, or None if it is gone. Raises ApiError."""
@@ -82,7 +81,7 @@ class Observer:
             problems=problems,
             status=snapshot.status,
             is_deleting=snapshot.is_deleting,
-            kuberay=self.kuberay,
+            has_kuberay=self.has_kuberay,
             attempts=attempts,
             references=tuple(
                 self._reference_facts(key, target)
@@ -129,7 +128,7 @@ class Observer:
         """
         key = Key(facts.kind, facts.namespace, facts.name)
         # Without KubeRay, the API server answers 404 for the whole kind.
-        read_kinds = (kinds.RAY_JOB, kinds.CONFIG_MAP) if self.kuberay == "Ready" else (kinds.CONFIG_MAP,)
+        read_kinds = (kinds.RAY_JOB, kinds.CONFIG_MAP) if self.has_kuberay else (kinds.CONFIG_MAP,)
         for name in facts.attempts:
             for kind in read_kinds:
                 child = self._cache.child(kind, key.namespace, name)
@@ -194,11 +193,14 @@ class Observer:
         self, snapshot: cache.Resource, name: str, startup: Startup, now: datetime
     ) -> None:
         """Record in `startup` whether an attempt that has fallen silent may still report."""
-        since, read_at = startup.pulse.beat_seen_at, startup.access_read_at
+        beat_seen_at, read_at = startup.pulse.beat_seen_at, startup.access_read_at
         # A finished run keeps its last report, and sends no more.
-        if not _is_running_attempt(snapshot.status, name):
-            since = None
-        if since is None or (now - since).total_seconds() < _SILENCE_SECONDS:
+        is_silent = (
+            beat_seen_at is not None
+            and (now - beat_seen_at).total_seconds() >= _SILENCE_SECONDS
+            and _is_running_attempt(snapshot.status, name)
+        )
+        if not is_silent:
             startup.has_access = True
             return
         if read_at is not None and (now - read_at).total_seconds() < _SILENCE_SECONDS:
@@ -256,7 +258,7 @@ def _validate_body(body: dict[str, Any]) -> CheckedResource:
     try:
         return validate_resource(body), ()
     except SpecError as error:
-        return None, tuple(str(error).splitlines())
+        return None, tuple(map(str, error.problems))
 
 
 def _parse_run_policy(spec: Mapping[str, Any]) -> RunPolicy:
@@ -294,14 +296,18 @@ def _has_outcome(child: Child) -> bool:
 
 def _is_running_attempt(status: Mapping[str, Any], attempt: str) -> bool:
     """Return True if `attempt` is the resource's latest attempt, and the status does not record its end."""
-    runs = status.get("runs") or [{}]  # the empty entry stands for no attempt
-    return runs[0].get("rayJobName") == attempt and not runs[0].get("outcome")
+    run = _latest_run(status)
+    return run.get("rayJobName") == attempt and not run.get("outcome")
 
 
 def _has_started(snapshot: cache.Resource) -> bool:
     """Return True if the latest attempt is of the spec's revision."""
-    runs = snapshot.status.get("runs") or [{}]  # the empty entry stands for no attempt
-    return bool(runs[0].get("revision") == snapshot.body["spec"].get("revision", 1))
+    return bool(_latest_run(snapshot.status).get("revision") == snapshot.body["spec"].get("revision", 1))
+
+
+def _latest_run(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the entry of the latest attempt; empty if there is none."""
+    return (status.get("runs") or [{}])[0]
 
 
 def _reference_state(snapshot: cache.Resource) -> Literal["Unfinished", "Complete", "Failed"]:

@@ -104,7 +104,7 @@ class Reconciler:
         status = plain_status(decision.status)
         self._meter.update(facts, status)
         await self._write_status(key, facts, status)
-        # Before the actions: if one of them fails, the next reconciliation finds the new status, and no transition.
+        # Before the actions: if an action failed first, the next reconciliation would see no transition to announce.
         for event in decision.events:
             await self._applier.post_event(resource, event)
         if await self._act(key, decision):

@@ -40,7 +40,7 @@ class OperatorOptions:
         defaults: the platform's defaults for resources.
         namespaces: the namespaces that the operator serves; empty for the whole cluster.
         lease: the Lease of the leader election; None for no election.
-        host: address on which `/healthz` and `/metrics` are served.
+        host: address on which `/healthz`, `/readyz` and `/metrics` are served.
         port: port of this address; 0 lets the system choose one.
         kubeconfig: path of a kubeconfig; None for the cluster in which this pod runs.
     """
@@ -60,10 +60,10 @@ async def run(options: OperatorOptions) -> None:
         lease = LeaderLease(api, options.lease) if options.lease else None
         operator = Operator(api, options, on_watching=lambda: _handle_signals(stop))
         unserved_namespaces = operator.unserved_namespaces
-        state = health.Health(
+        endpoints = health.Health(
             api, operator.cache, operator.queue, unserved_namespaces, len(unserved_namespaces), lease
         )
-        async with health.serve(state, options.host, options.port) as port:
+        async with health.serve(endpoints, options.host, options.port) as port:
             log.info("listening", port=port())
             _handle_signals(stop)
             await _run_until(stop, _run_as_leader(operator, lease))
@@ -156,18 +156,17 @@ class Operator:
         try:
             return await served_kinds(self._api)
         except ApiError as error:
-            log.warning("cannot read which kinds there are; will retry", error=str(error)[:500])
+            log.warning(
+                "cannot list the kinds that the API server serves; will retry", error=str(error)[:500]
+            )
             return None
 
     def _set_served_kinds(self, served_kinds: frozenset[ObjectKind]) -> None:
         self._served_kinds = served_kinds
         # Before any object is removed: without the kind, a RayJob that is missing was not deleted.
         observer = self._reconciler.observer
-        old_kuberay, observer.kuberay = (
-            observer.kuberay,
-            "Ready" if RAY_JOB in served_kinds else "NotInstalled",
-        )
-        affected_keys = set(self.cache.resources) if observer.kuberay != old_kuberay else set()
+        had_kuberay, observer.has_kuberay = observer.has_kuberay, RAY_JOB in served_kinds
+        affected_keys = set(self.cache.resources) if observer.has_kuberay != had_kuberay else set()
         for kind in set(WATCHED_KINDS) - served_kinds:
             affected_keys |= self.cache.remove_all(kind)
         self._queue_all(affected_keys)

@@ -1,6 +1,6 @@
-"""What no watch reports about an attempt: causes that keep it from starting, and for how long it has been silent.
+"""Observations of an attempt that no watch reports: what keeps it from starting, and when it was last heard of.
 
-A restarted operator detects all of it again.
+A restarted operator makes them again.
 
 Refused creations are recorded from the answers of the API server. Events of other components are read only while an
 attempt starts and something delays it. If a quota or Pod Security refuses the submitter's pod, there is a Job with an
@@ -31,8 +31,8 @@ _NORMAL_START_SECONDS: Final = 5.0
 class AttemptPulse:
     """When this operator first saw the latest heartbeat and the latest progress of an attempt.
 
-    Both outlive reports that are missing or cannot be read. Before the first heartbeat, an attempt is awaited from the
-    time at which all its pods were ready.
+    Both outlive reports that are missing or cannot be read. Before the first heartbeat, both are the time at which this
+    operator first saw all pods ready; None while they are not.
     """
 
     beat_seen_at: datetime | None = None
@@ -48,9 +48,8 @@ class AttemptPulse:
             if config_map.progress != self._progress:
                 self._progress, self.progress_seen_at = config_map.progress, now
         elif not self._beat:
-            is_up = job is not None and job.deployment_status == "Running" and _are_pods_ready(attempt)
-            since = (self.beat_seen_at or now) if is_up else None
-            self.beat_seen_at = self.progress_seen_at = since
+            is_ready = job is not None and job.deployment_status == "Running" and _are_pods_ready(attempt)
+            self.beat_seen_at = self.progress_seen_at = (self.beat_seen_at or now) if is_ready else None
 
 
 def _are_pods_ready(attempt: AttemptFacts) -> bool:

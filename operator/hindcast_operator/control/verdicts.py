@@ -1,4 +1,4 @@
-"""Verdicts that end live attempts: they are made on live reads, and many of them at once are not believed."""
+"""Verdicts that end live attempts: they are made on live reads, and held if there are many of them at once."""
 
 import time
 from collections import deque
@@ -17,14 +17,15 @@ HOLD_RECHECK_SECONDS: Final = 60.0
 """Interval between checks of an attempt that is not ended because of the breaker."""
 
 _MAX_VERDICTS: Final = 10
+"""Verdicts within `_WINDOW_SECONDS` after which further ones are held for `_HOLD_SECONDS`."""
 _WINDOW_SECONDS: Final = 60.0
 _HOLD_SECONDS: Final = 600.0
 
 
 class VerdictBreaker:
-    """Holds verdicts on silent attempts for ten minutes once there were ten of them within one.
+    """Holds verdicts on silent attempts for ten minutes after ten of them within one minute.
 
-    Then the cause is hardly the runs: it is the operator's clock, its connection, or the API server.
+    Then the cause is hardly the attempts, but the operator's clock, its connection or the API server.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -50,7 +51,7 @@ class VerdictBreaker:
 
 
 def ends_live_attempt(facts: Facts, decision: Decision) -> bool:
-    """Return True if the decision ends an attempt that the stored status does not know as ended, or deletes objects."""
+    """Return True if the decision deletes objects, or ends an attempt that has no outcome in the stored status."""
     ended_names = {run["rayJobName"] for run in facts.status.get("runs") or () if run.get("outcome")}
     return any(isinstance(action, DeleteAttempt) for action in decision.actions) or any(
         run.outcome is not None and run.ray_job_name not in ended_names for run in decision.status.runs

@@ -153,7 +153,7 @@ async def resync(
     Returns:
         The affected resources.
     """
-    # Taken before the list: an object that arrives while it is read may be missing from it.
+    # Before the list is read: the list may lack an object that a watch adds to the cache meanwhile.
     old_versions = {entry.uid: entry.version for entry in cache.entries(kind, namespace)}
     listed_uids: set[str] = set()
     affected_keys: set[Key] = set()

@@ -23,7 +23,7 @@ class DataSize:
 
     Attributes:
         total_bytes: size of all data; None if unknown.
-        window_bytes: size of a window, or with weights of one window of each source together.
+        window_bytes: size of a window; with weights, of the windows of all sources together.
         unit_bytes: size of a unit, which a data worker reads at once.
         reason: where the numbers come from, for people.
     """

@@ -1,11 +1,9 @@
 """Environment variables of a run's containers."""
 
-from collections.abc import Iterable
 from typing import Any, Final
 
 from hindcast.api import OfflineTraining, Resource
 from hindcast.api.attempt import Attempt
-from hindcast.api.cluster import EnvFrom
 from hindcast_operator.manifests.sizes import PoolSize
 from hindcast_operator.manifests.storage import join_location
 from hindcast_operator.manifests.volumes import CODE_FOLDER, HOME
@@ -41,8 +39,3 @@ def make_variables(resource: Resource, size: PoolSize, attempt: Attempt) -> list
         zip(RESERVED_VARIABLES, ({"value": attempt.ray_job_name}, {"value": attempt.namespace}), strict=True)
     )
     return [{"name": name, **source} for name, source in env.items()]
-
-
-def make_env_from(env_sources: Iterable[EnvFrom]) -> list[dict[str, Any]]:
-    """Return `envFrom` of a Ray container."""
-    return [entry.model_dump(by_alias=True, exclude_none=True) for entry in env_sources]

@@ -7,7 +7,7 @@ from hindcast.api import Resource
 from hindcast.api.attempt import POOL_LABEL, Attempt, Pool
 from hindcast.api.cluster import ClusterSpec
 from hindcast_operator.manifests import security
-from hindcast_operator.manifests.environment import make_env_from, make_variables
+from hindcast_operator.manifests.environment import make_variables
 from hindcast_operator.manifests.overrides import strategic_merge
 from hindcast_operator.manifests.quantities import GI, MI, format_bytes, format_cpus
 from hindcast_operator.manifests.sizes import PoolSize, resources_field
@@ -19,6 +19,7 @@ Template = dict[str, Any]
 GPU_RESOURCE: Final = "nvidia.com/gpu"
 RAY_CONTAINER: Final = "ray"
 SUBMITTER: Final = "submitter"
+"""Pool label and container name of the pod that submits the driver to Ray and prints its log."""
 SUBMITTER_CPUS: Final = 0.1
 SUBMITTER_MEMORY_BYTES: Final = 512 * MI
 
@@ -48,12 +49,13 @@ def build_ray_pod(resource: Resource, attempt: Attempt, size: PoolSize) -> Templ
         "name": RAY_CONTAINER,
         **_image_fields(cluster),
         "env": make_variables(resource, size, attempt),
-        **({"envFrom": make_env_from(cluster.env_from)} if cluster.env_from else {}),
         "resources": _container_resources(
             size.cpu, size.memory_bytes, size.ephemeral_storage_bytes, size.num_gpus
         ),
         "securityContext": security.CONTAINER_CONTEXT,
     }
+    if cluster.env_from:
+        container["envFrom"] = [_to_plain(source) for source in cluster.env_from]
     if size.pool == "head":
         container["ports"] = [
             {"name": "gcs-server", "containerPort": 6379},

@@ -1,4 +1,4 @@
-"""Refusals: reasons why a valid resource cannot run on this platform, one sentence each. Admission cannot see them."""
+"""Refusals: reasons why a valid resource cannot run on this platform. Admission cannot see them."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -6,6 +6,7 @@ from typing import Final
 
 from hindcast.api import OfflineTraining, Resource, parse_bytes
 from hindcast.api.cluster import CREDENTIAL_VARIABLES, ClusterSpec, PoolResources, Volume
+from hindcast.errors import Problem, Steps, parse_path
 from hindcast_operator.defaults import Defaults
 from hindcast_operator.manifests.environment import RESERVED_VARIABLES
 from hindcast_operator.manifests.quantities import format_bytes
@@ -24,8 +25,12 @@ MIN_RAY_VERSION: Final = (2, 52)
 _MIN_SHARED_MEMORY_BYTES: Final = MIN_OBJECT_STORE_BYTES + OTHER_SHARED_MEMORY_BYTES
 
 
-def find_refusals(resource: Resource, defaults: Defaults) -> list[str]:
-    """Return one sentence for each problem: field, value, remedy. Empty if the resource can run.
+_CLUSTER: Final = ("spec", "cluster")
+_OTHER_LOCATION: Final = "use a URI (s3://…) or a path on a mounted volume"
+
+
+def find_refusals(resource: Resource, defaults: Defaults) -> list[Problem]:
+    """Return what keeps the resource from running, each with its field and a remedy. Empty if the resource can run.
 
     Args:
         resource: an effective resource.
@@ -48,22 +53,18 @@ def find_refusals(resource: Resource, defaults: Defaults) -> list[str]:
 # -- locations of data --------------------------------------------------------------------------------------
 
 
-def _location_problems(resource: Resource, defaults: Defaults) -> Iterator[str]:
+def _location_problems(resource: Resource, defaults: Defaults) -> Iterator[Problem]:
     cluster = resource.spec.cluster
     for location in storage_paths(resource):
+        problem, remedy = None, _OTHER_LOCATION
         if location.is_outside_root:
-            yield f"{location.field} is {location.path}, outside the platform's storageRoot; remove '..'"
+            problem, remedy = "outside the platform's storageRoot", "remove '..'"
         elif location.is_relative and defaults.storage_root is None:
-            yield (
-                f"{location.field} is {location.path}, which is relative, but the platform has no storageRoot; "
-                "use a URI (s3://…) or a path on a mounted volume"
-            )
-        elif (
-            location.is_written
-            and location.local_path is not None
-            and (problem := _loss_problem(location, cluster))
-        ):
-            yield f"{location.field} is {location.path}, {problem}; use a URI (s3://…) or a path on a mounted volume"
+            problem = "which is relative, but the platform has no storageRoot"
+        elif location.is_written and location.local_path is not None:
+            problem = _loss_problem(location, cluster)
+        if problem:
+            yield Problem(parse_path(location.field), f"is {location.path}, {problem}", remedy=remedy)
 
 
 def _loss_problem(location: StoragePath, cluster: ClusterSpec) -> str | None:
@@ -103,92 +104,97 @@ def _is_below(path: str, folder: str) -> bool:
 # -- pools --------------------------------------------------------------------------------------------------
 
 
-def _pool_problems(resource: OfflineTraining, defaults: Defaults) -> Iterator[str]:
+def _pool_problems(resource: OfflineTraining, defaults: Defaults) -> Iterator[Problem]:
     workers, learners = resource.spec.pipeline.data_workers, resource.spec.learners
     min_workers, max_workers = workers.interval
     if min_workers < max_workers and not defaults.allow_autoscaling:
-        yield (
-            f"spec.pipeline.dataWorkers has minReplicas {min_workers} and maxReplicas {max_workers}, but the platform "
-            "does not allow autoscaled pools; set replicas"
+        what = f"has minReplicas {min_workers} and maxReplicas {max_workers}"
+        yield Problem(
+            ("spec", "pipeline", "dataWorkers"),
+            f"{what}, but the platform does not allow autoscaled pools",
+            remedy="set replicas",
         )
-    for field, gpus in (
-        ("spec.pipeline.dataWorkers.gpus", workers.gpus),
-        ("spec.learners.gpus", learners.gpus),
-    ):
+    for pool, gpus in ((("pipeline", "dataWorkers"), workers.gpus), (("learners",), learners.gpus)):
         if not float(gpus).is_integer():
-            yield f"{field} is {gpus:g}, but a pod gets whole GPUs; set a whole number"
+            what = f"is {gpus:g}, but a pod gets whole GPUs"
+            yield Problem(("spec", *pool, "gpus"), what, remedy="set a whole number")
     if learners.device == "cuda" and not learners.gpus:
-        yield "spec.learners.device is cuda, but spec.learners.gpus is 0; set gpus to 1 or more, or device to cpu"
+        yield Problem(
+            ("spec", "learners", "device"),
+            "is cuda, but spec.learners.gpus is 0",
+            remedy="set gpus to 1 or more, or device to cpu",
+        )
 
 
-def _ray_version_problems(cluster: ClusterSpec) -> Iterator[str]:
+def _ray_version_problems(cluster: ClusterSpec) -> Iterator[Problem]:
     version = cluster.ray_version or ""
     if tuple(int(part) for part in version.split(".")[:2]) < MIN_RAY_VERSION:
-        yield (
-            f"spec.cluster.rayVersion is {version}, which has no token authentication in its dashboard; use an image "
-            f"with Ray {MIN_RAY_VERSION[0]}.{MIN_RAY_VERSION[1]} or later"
+        yield Problem(
+            (*_CLUSTER, "rayVersion"),
+            f"is {version}, which has no token authentication in its dashboard",
+            remedy=f"use an image with Ray {MIN_RAY_VERSION[0]}.{MIN_RAY_VERSION[1]} or later",
         )
 
 
-def _pod_size_problems(resources: PoolResources) -> Iterator[str]:
+def _pod_size_problems(resources: PoolResources) -> Iterator[Problem]:
     for name, field_info in PoolResources.model_fields.items():
-        pod_resources, field = getattr(resources, name), f"spec.cluster.resources.{field_info.alias}"
+        pod_resources, field = getattr(resources, name), (*_CLUSTER, "resources", field_info.alias or name)
         shm_bytes = (
             parse_bytes(pod_resources.shared_memory) if pod_resources.shared_memory is not None else None
         )
         if shm_bytes is not None and shm_bytes < _MIN_SHARED_MEMORY_BYTES:
             min_size = format_bytes(_MIN_SHARED_MEMORY_BYTES)
-            shared_memory = pod_resources.shared_memory
-            yield f"{field}.sharedMemory is {shared_memory}, but Ray's object store needs {min_size}; raise it"
+            what = f"is {pod_resources.shared_memory}, but Ray's object store needs {min_size}"
+            yield Problem((*field, "sharedMemory"), what, remedy="raise it")
         used_bytes = _MIN_SHARED_MEMORY_BYTES if shm_bytes is None else shm_bytes
         if pod_resources.memory is not None and parse_bytes(pod_resources.memory) <= used_bytes:
-            yield (
-                f"{field}.memory is {pod_resources.memory}, but /dev/shm alone may take {format_bytes(used_bytes)} "
-                "of it; raise it"
-            )
+            what = f"is {pod_resources.memory}, but /dev/shm alone may take {format_bytes(used_bytes)} of it"
+            yield Problem((*field, "memory"), what, remedy="raise it")
 
 
 # -- containers ---------------------------------------------------------------------------------------------
 
 
-def _mount_problems(cluster: ClusterSpec) -> Iterator[str]:
+def _mount_problems(cluster: ClusterSpec) -> Iterator[Problem]:
     paths = Counter(volume.mount_path.rstrip("/") for volume in cluster.volumes)
     for path, count in paths.items():
         if count > 1:
-            yield f"spec.cluster.volumes has two volumes at {path}; remove one"
+            yield Problem((*_CLUSTER, "volumes"), f"has {count} volumes at {path}", remedy="keep one")
 
 
-def _variable_problems(cluster: ClusterSpec) -> Iterator[str]:
+def _variable_problems(cluster: ClusterSpec) -> Iterator[Problem]:
     has_code = cluster.code is not None and cluster.code.config_map is not None
     for variable in cluster.env:
         if variable.name in RESERVED_VARIABLES:
-            yield f"spec.cluster.env sets {variable.name}, which Hindcast sets itself; choose another name"
+            what = f"sets {variable.name}, which Hindcast sets itself"
+            yield Problem((*_CLUSTER, "env"), what, remedy="choose another name")
         if has_code and variable.name == "PYTHONPATH" and variable.value is None:
-            yield (
-                "spec.cluster.env sets PYTHONPATH by a reference, but spec.cluster.code.configMap extends it; "
-                "set its value literally"
-            )
+            what = "sets PYTHONPATH by a reference, but spec.cluster.code.configMap extends it"
+            yield Problem((*_CLUSTER, "env"), what, remedy="set its value literally")
 
 
-def _runtime_env_problems(cluster: ClusterSpec) -> Iterator[str]:
+def _runtime_env_problems(cluster: ClusterSpec) -> Iterator[Problem]:
     runtime_env = (cluster.code.runtime_env if cluster.code is not None else None) or {}
-    field = "spec.cluster.code.runtimeEnv"
+    field: Steps = (*_CLUSTER, "code", "runtimeEnv")
     folders = [("working_dir", runtime_env.get("working_dir"))]
     modules = runtime_env.get("py_modules")
     folders += [("py_modules", module) for module in (modules if isinstance(modules, list) else [])]
     for name, folder in folders:
         if isinstance(folder, str) and "://" not in folder:
-            yield f"{field}.{name} has {folder}, a local folder; use a URI or code.configMap"
+            what = f"has {folder}, a local folder"
+            yield Problem((*field, name), what, remedy="use a URI or spec.cluster.code.configMap")
     for name in as_mapping(runtime_env.get("env_vars")):
         if name in CREDENTIAL_VARIABLES:
-            yield f"{field}.env_vars sets {name} inline; pass it through spec.cluster.envFrom"
+            what, remedy = f"sets {name} inline", "pass it through spec.cluster.envFrom"
+            yield Problem((*field, "env_vars"), what, remedy=remedy)
 
 
-def _privilege_problems(cluster: ClusterSpec, defaults: Defaults) -> Iterator[str]:
+def _privilege_problems(cluster: ClusterSpec, defaults: Defaults) -> Iterator[Problem]:
     if defaults.allow_privileged:
         return
     # Overrides that come from the platform's own defaults are allowed.
     platform_privileges = set(granted_privileges(defaults.cluster.pod_overrides))
     for privilege in granted_privileges(cluster.pod_overrides):
         if privilege not in platform_privileges:
-            yield f"{privilege}, which the platform does not allow; remove it"
+            what = f"{privilege.what}, which the platform does not allow"
+            yield Problem(privilege.field, what, remedy="remove it")

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from hindcast.api.cluster import PodOverrides
+from hindcast.errors import Problem, Steps
 
 USER_ID: Final = 1000
 """uid and gid of all containers: the image's user."""
@@ -44,69 +45,73 @@ _PROFILES: Final = ("seccompProfile", "appArmorProfile")
 _CONTAINERS: Final = ("containers", "initContainers", "ephemeralContainers")
 
 
-def template_problems(overrides: PodOverrides) -> Iterator[str]:
+def template_problems(overrides: PodOverrides) -> Iterator[Problem]:
     """Yield a problem for each part of the overrides that does not belong in a pod template."""
-    for name, field_info in PodOverrides.model_fields.items():
-        override, field = getattr(overrides, name) or {}, f"spec.cluster.podOverrides.{field_info.alias}"
+    for path, override in _named_overrides(overrides):
         for key, value in override.items():
             if key not in ("metadata", "spec"):
-                yield f"{field} has {key}, but a pod template has only metadata and spec; put it under one of them"
+                what = f"has {key}, but a pod template has only metadata and spec"
+                yield Problem(path, what, remedy="put it under one of them")
             elif not isinstance(value, dict | None):
-                yield f"{field}.{key} is not a mapping; write it as in a pod template"
+                yield Problem((*path, key), "is not a mapping", remedy="write it as in a pod template")
 
 
-def granted_privileges(overrides: PodOverrides) -> Iterator[str]:
-    """Yield `<field> is <value>` for each part that grants a privilege."""
+def granted_privileges(overrides: PodOverrides) -> Iterator[Problem]:
+    """Yield each part that grants a privilege as `<field> is <value>`. Steps into lists are the names of entries."""
+    for path, override in _named_overrides(overrides):
+        yield from _template_privileges(override, path)
+
+
+def _named_overrides(overrides: PodOverrides) -> Iterator[tuple[Steps, Mapping[str, Any]]]:
+    """Yield the path and the content of each override."""
     for name, field_info in PodOverrides.model_fields.items():
-        override = getattr(overrides, name)
-        if override is not None:
-            yield from _template_privileges(override, f"spec.cluster.podOverrides.{field_info.alias}")
+        yield ("spec", "cluster", "podOverrides", field_info.alias or name), getattr(overrides, name) or {}
 
 
-def _template_privileges(override: Mapping[str, Any], path: str) -> Iterator[str]:
+def _template_privileges(override: Mapping[str, Any], path: Steps) -> Iterator[Problem]:
     annotations = as_mapping(as_mapping(override.get("metadata")).get("annotations"))
     for key, value in annotations.items():
         if key.startswith("container.apparmor.security.beta.kubernetes.io/") and value == "unconfined":
-            yield f"{path}.metadata.annotations[{key}] is {value}"
+            yield Problem((*path, "metadata", "annotations", key), f"is {value}")
     spec = as_mapping(override.get("spec"))
-    path = f"{path}.spec"
+    path = (*path, "spec")
     yield from _field_privileges(spec, _HOST_NAMESPACES, path)
     for volume in mapping_entries(spec.get("volumes")):
-        yield from _field_privileges(volume, ["hostPath"], f"{path}.volumes[{volume.get('name')}]")
+        yield from _field_privileges(volume, ["hostPath"], (*path, "volumes", str(volume.get("name"))))
     yield from _context_privileges(spec, path)
     for field in _CONTAINERS:
         for container in mapping_entries(spec.get(field)):
-            yield from _container_privileges(container, f"{path}.{field}[{container.get('name')}]")
+            yield from _container_privileges(container, (*path, field, str(container.get("name"))))
 
 
-def _container_privileges(container: Mapping[str, Any], path: str) -> Iterator[str]:
+def _container_privileges(container: Mapping[str, Any], path: Steps) -> Iterator[Problem]:
     yield from _context_privileges(container, path)
     for port in mapping_entries(container.get("ports")):
         if port.get("hostPort"):
-            yield f"{path}.ports has hostPort {port['hostPort']}"
+            yield Problem((*path, "ports"), f"has hostPort {port['hostPort']}")
 
 
-def _context_privileges(pod_or_container: Mapping[str, Any], path: str) -> Iterator[str]:
-    context, path = as_mapping(pod_or_container.get("securityContext")), f"{path}.securityContext"
+def _context_privileges(pod_or_container: Mapping[str, Any], path: Steps) -> Iterator[Problem]:
+    context, path = as_mapping(pod_or_container.get("securityContext")), (*path, "securityContext")
     yield from _field_privileges(context, _SECURITY_FIELDS, path)
     if context.get("runAsUser") == 0:
-        yield f"{path}.runAsUser is 0"
+        yield Problem((*path, "runAsUser"), "is 0")
     if context.get("runAsNonRoot") is False:
-        yield f"{path}.runAsNonRoot is false"
+        yield Problem((*path, "runAsNonRoot"), "is false")
     if context.get("procMount") not in (None, "Default"):
-        yield f"{path}.procMount is {context['procMount']}"
+        yield Problem((*path, "procMount"), f"is {context['procMount']}")
     if capabilities := as_mapping(context.get("capabilities")).get("add"):
-        yield f"{path}.capabilities.add is {capabilities}"
+        yield Problem((*path, "capabilities", "add"), f"is {capabilities}")
     for profile in _PROFILES:
         if as_mapping(context.get(profile)).get("type") == "Unconfined":
-            yield f"{path}.{profile}.type is Unconfined"
+            yield Problem((*path, profile, "type"), "is Unconfined")
 
 
-def _field_privileges(values: Mapping[str, Any], names: Iterable[str], path: str) -> Iterator[str]:
-    """Yield `<field> is <value>` for each of the fields that is neither empty nor false."""
+def _field_privileges(values: Mapping[str, Any], names: Iterable[str], path: Steps) -> Iterator[Problem]:
+    """Yield each of the fields that is neither empty nor false."""
     for field in names:
         if value := values.get(field):
-            yield f"{path}.{field} is {'true' if value is True else value}"
+            yield Problem((*path, field), f"is {'true' if value is True else value}")
 
 
 def as_mapping(value: Any) -> Mapping[str, Any]:

@@ -137,7 +137,10 @@ def _update_run(attempt: LiveAttempt, kind: str, was_queued: bool) -> RunStatus:
 
     Progress beyond the earlier attempts resets `retries`.
 
-    `was_queued` is True if the stored state is Queued: an admission since then counts from now.
+    Args:
+        attempt: the attempt, with its entry in the stored status.
+        kind: the resource's kind.
+        was_queued: the stored state is Queued. If the attempt is not queued any more, it was admitted now.
     """
     job, run = attempt.job, attempt.run
     if job is None:
@@ -218,8 +221,10 @@ def _is_pod_gone(pod: PodFacts, now: datetime) -> bool:
 
 
 def _give_up_time(pod: PodFacts) -> datetime | None:
-    since = pod.unreachable_since
-    return None if since is None else time_after(since, UNREACHABLE_SECONDS)
+    """Return when the pod counts as gone because its node does not answer; None if the node seems reachable."""
+    if pod.unreachable_since is None:
+        return None
+    return time_after(pod.unreachable_since, UNREACHABLE_SECONDS)
 
 
 # -- deadlines ----------------------------------------------------------------------------------------------
@@ -271,10 +276,10 @@ def progress_deadline(attempt: LiveAttempt) -> datetime | None:
     return _silence_deadline(attempt, attempt.facts.progress_seen_at)
 
 
-def _silence_deadline(attempt: LiveAttempt, since: datetime | None) -> datetime | None:
-    if since is None or attempt.is_verdict_held:
+def _silence_deadline(attempt: LiveAttempt, last_seen_at: datetime | None) -> datetime | None:
+    if last_seen_at is None or attempt.is_verdict_held:
         return None
-    return time_after(since, attempt.policy.stall_timeout_seconds)
+    return time_after(last_seen_at, attempt.policy.stall_timeout_seconds)
 
 
 def head_deadline(attempt: LiveAttempt) -> datetime | None:

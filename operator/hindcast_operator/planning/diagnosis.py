@@ -1,4 +1,4 @@
-"""Diagnosis of what keeps an attempt's pods from running, with a remedy.
+"""Diagnosis of what keeps an attempt's pods from running.
 
 KubeRay does not report these causes on the RayJob. They are found on pods, RayClusters, Jobs and events.
 """
@@ -19,6 +19,7 @@ KUBERAY_SILENCE_SECONDS: Final = 45
 """KubeRay processes a new RayJob within one or two seconds, somewhat later if it is busy."""
 
 MAX_QUOTE_LENGTH: Final = 300
+"""Maximum number of characters of another component's message in a message of ours."""
 
 _POOL_ORDER: Final = ("head", "learner", "data", "runner", "submitter")
 _IMAGE_REASONS: Final = (
@@ -42,10 +43,7 @@ POD_LOSSES: Final = (Reason.OUT_OF_MEMORY, Reason.EVICTED, Reason.DISRUPTED, Rea
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """A problem with an attempt's pods, in one sentence.
-
-    It has a remedy if that depends on the pod; otherwise the remedy is `reason.action`.
-    """
+    """A problem with an attempt's pods, in one sentence, with a remedy if a person has to act."""
 
     reason: Reason
     message: str
@@ -86,7 +84,7 @@ def diagnose(
         return _diagnose_refusal("the submitter's pod", attempt.submitter_failure)
     if attempt.ray_cluster is not None and attempt.ray_cluster.replica_failure is not None:
         return _diagnose_refusal("a pod of the Ray cluster", attempt.ray_cluster.replica_failure)
-    diagnoses = (_diagnose_pod(pod, image, resolved) for pod in _sort_pods(attempt.pods))
+    diagnoses = (_diagnose_pod(pod, image, resolved) for pod in _pods_to_diagnose(attempt.pods))
     return next(filter(None, diagnoses), None)
 
 
@@ -105,7 +103,11 @@ def quote(text: str) -> str:
     return line if len(line) <= MAX_QUOTE_LENGTH else line[: MAX_QUOTE_LENGTH - 1] + "…"
 
 
-def _sort_pods(pods: Iterable[PodFacts]) -> list[PodFacts]:
+def _pods_to_diagnose(pods: Iterable[PodFacts]) -> list[PodFacts]:
+    """Return the pods, the head's first, without those that are being deleted.
+
+    A disrupted pod stays among them: it is being deleted too, but is itself the cause.
+    """
     return sorted(
         (pod for pod in pods if pod.is_disrupted or not pod.is_deleting),
         key=lambda pod: (_POOL_ORDER.index(pod.pool), pod.name),
@@ -115,8 +117,10 @@ def _sort_pods(pods: Iterable[PodFacts]) -> list[PodFacts]:
 def _diagnose_pod(pod: PodFacts, image: str, resolved: Mapping[str, Any]) -> Diagnosis | None:
     name = f"pod {pod.name} ({pod.pool})"
     if not pod.is_ready and pod.is_oom_killed:
-        hint = memory_hint(pod.pool, resolved) if pod.pool != "submitter" else "see podOverrides"
-        return Diagnosis(Reason.OUT_OF_MEMORY, f"{name} ran out of memory and was killed; {hint}")
+        remedy = memory_hint(pod.pool, resolved)
+        if pod.pool == "submitter":
+            remedy = "its size is fixed, so report this with the pod's log"
+        return Diagnosis(Reason.OUT_OF_MEMORY, f"{name} ran out of memory and was killed; {remedy}")
     if pod.is_disrupted:
         text = f"{name} has to leave its node (a drain, a preemption or a lost spot node)"
         return Diagnosis(Reason.DISRUPTED, text)
@@ -141,7 +145,7 @@ def _unschedulable_message(name: str, pod: PodFacts) -> str:
         "taint": "add nodes or tolerate the taint (spec.cluster.tolerations)",
         "selector": "add matching nodes or change spec.cluster.nodeSelector",
         "affinity": "add matching nodes or change spec.cluster.nodeSelector",
-        "": "resolve what the scheduler reports",
+        "": "resolve what the scheduler reports",  # any other message
     }
     remedy = next(text for phrase, text in remedies.items() if phrase in scheduler_message)
     return f"no node can run {name}: {quote(scheduler_message).rstrip('.')}; {remedy}"
@@ -154,7 +158,7 @@ def _capacity_remedy(pool: str, resource: str) -> str:
 
 def _diagnose_waiting(name: str, image: str, reason: str, message: str) -> Diagnosis | None:
     if reason in _IMAGE_REASONS:
-        return Diagnosis(Reason.IMAGE_PULL_FAILED, _image_message(name, image, reason, message))
+        return Diagnosis(Reason.IMAGE_PULL_FAILED, _image_message(name, image, reason))
     if reason == "CreateContainerConfigError":
         text = f"{name} is missing what its containers need: {quote(message)}; create it"
         return Diagnosis(Reason.CONTAINER_CONFIG_INVALID, text)
@@ -164,15 +168,12 @@ def _diagnose_waiting(name: str, image: str, reason: str, message: str) -> Diagn
     return None
 
 
-def _image_message(name: str, image: str, reason: str, message: str) -> str:
-    # The kubelet alternates between two reasons and messages while it retries. The text here is the same for both, so
-    # that the status does not change with each retry.
+def _image_message(name: str, image: str, reason: str) -> str:
     if reason == "InvalidImageName":
         return f"image {image} of {name} is not a valid name; correct spec.cluster.image"
-    needs_credentials = any(word in message.lower() for word in ("unauthorized", "denied", "forbidden"))
-    problem = "needs credentials" if needs_credentials else "cannot be pulled"
+    # The kubelet's message is not quoted: it alternates between two while it retries, and so would the status.
     remedy = "correct spec.cluster.image or set spec.cluster.imagePullSecrets"
-    return f"image {image} of {name} {problem}; {remedy}"
+    return f"image {image} of {name} cannot be pulled; {remedy}"
 
 
 def _diagnose_mounts(name: str, pod: PodFacts) -> Diagnosis | None:
@@ -185,11 +186,12 @@ def _diagnose_mounts(name: str, pod: PodFacts) -> Diagnosis | None:
 def _diagnose_refusal(subject: str, message: str) -> Diagnosis:
     # Each retry names another pod. Only the text after the pod's name is quoted, so that the status does not change.
     quotation = quote(message.rpartition("is forbidden: ")[2])
+    reason, refuser = Reason.PODS_REFUSED, "the API server"
     if "violates PodSecurity" in message:
-        return Diagnosis(Reason.POD_SECURITY_VIOLATION, f"Pod Security rejected {subject}: {quotation}")
-    if any(word in message for word in _QUOTA_PHRASES):
-        return Diagnosis(Reason.QUOTA_EXCEEDED, f"a quota rejected {subject}: {quotation}")
-    return Diagnosis(Reason.PODS_REFUSED, f"the API server rejected {subject}: {quotation}")
+        reason, refuser = Reason.POD_SECURITY_VIOLATION, "Pod Security"
+    elif any(word in message for word in _QUOTA_PHRASES):
+        reason, refuser = Reason.QUOTA_EXCEEDED, "a quota"
+    return Diagnosis(reason, f"{refuser} rejected {subject}: {quotation.rstrip('.')}; {reason.action}")
 
 
 def _resources_path(pool: str, resource: str) -> str:

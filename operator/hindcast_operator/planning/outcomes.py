@@ -63,7 +63,7 @@ def find_ending(attempt: LiveAttempt, resolved: Mapping[str, Any]) -> tuple[RunS
     if not attempt.revision.suspend or run.stop_requested_time is not None:
         return run, None
     if run.first_report_time is None:
-        return run, Ending("Suspended", Reason.SUSPENDED, "Suspended before it started")
+        return run, Ending("Suspended", Reason.SUSPENDED, "Suspended before the attempt started")
     return run.model_copy(update={"stop_requested_time": format_timestamp(attempt.now)}), None
 
 
@@ -121,7 +121,7 @@ def _reported_ending(attempt: LiveAttempt, outcome: AttemptOutcome, resolved: Ma
         return _lost_ending(attempt, Reason.from_word(outcome.reason), message)
     if outcome.reason == "OutOfMemory" and "spec." not in message:
         message = f"{message.rstrip('. ')}; {memory_hint(outcome.pool, resolved)}"
-    # A state of a newer runtime is no success, and another attempt may find out more.
+    # A state that only a newer runtime knows is no success, and another attempt may end in a known one.
     state: Outcome = outcome.state if outcome.state in ("Succeeded", "Failed", "Suspended") else "Lost"  # type: ignore[assignment]
     return Ending(state, Reason.from_word(outcome.reason), message)
 
@@ -159,8 +159,8 @@ def _ending_without_final_report(attempt: LiveAttempt) -> Ending:
     """Return the ending of an attempt whose RayJob has ended without a final report."""
     job = attempt.job
     assert job is not None
-    if job.reason in _KUBERAY_DEADLINES:
-        return _ending_by_kuberay(attempt, job, *_KUBERAY_DEADLINES[job.reason])
+    if job.reason == "DeadlineExceeded":
+        return _ending_by_kuberay(attempt, job)
     if job.reason == "SubmissionFailed":
         return _lost_ending(
             attempt, Reason.SUBMISSION_FAILED, "KubeRay could not submit the job to the Ray cluster"
@@ -171,15 +171,13 @@ def _ending_without_final_report(attempt: LiveAttempt) -> Ending:
     )
 
 
-def _ending_by_kuberay(
-    attempt: LiveAttempt, job: RayJobFacts, deadline: Deadline, make_ending: Callable[[LiveAttempt], Ending]
-) -> Ending:
-    """Return the ending of an attempt that KubeRay ended by a deadline of the RayJob."""
+def _ending_by_kuberay(attempt: LiveAttempt, job: RayJobFacts) -> Ending:
+    """Return the ending of an attempt that KubeRay ended by the active deadline of the RayJob."""
     # The spec's deadline is later if it was raised and the RayJob was not updated: the operator was down, or the API
     # server rejected the update.
-    due = deadline(attempt)
+    due = active_deadline(attempt)
     if due is not None and attempt.now >= due:
-        return make_ending(attempt)
+        return _ending_by_active_deadline(attempt)
     text = f"KubeRay ended RayJob {job.name} because of an earlier deadline than the spec's ({job.reason})"
     return _lost_ending(attempt, Reason.LOST_DRIVER, text)
 
@@ -192,7 +190,7 @@ def _ending_by_stop_timeout(attempt: LiveAttempt) -> Ending:
 
 def _ending_by_active_deadline(attempt: LiveAttempt) -> Ending:
     limit = attempt.policy.active_deadline_seconds
-    text = f"its attempts together exceeded spec.runPolicy.activeDeadlineSeconds ({limit} s)"
+    text = f"all attempts together exceeded spec.runPolicy.activeDeadlineSeconds ({limit} s)"
     message = f"Stopped: {text}; raise this limit and spec.revision to run again"
     return Ending("Failed", Reason.DEADLINE_EXCEEDED, message)
 
@@ -242,11 +240,6 @@ def _lost_ending(attempt: LiveAttempt, reason: Reason, message: str) -> Ending:
         return Ending("Lost", Reason.from_word(old.reason), f"{message}: {old.message}")
     return Ending("Lost", reason, message)
 
-
-_KUBERAY_DEADLINES: Final[Mapping[str, tuple[Deadline, Callable[[LiveAttempt], Ending]]]] = {
-    "DeadlineExceeded": (active_deadline, _ending_by_active_deadline),
-}
-"""KubeRay's reason for ending a RayJob early -> the operator's corresponding deadline, and the ending by it."""
 
 _DEADLINES: Final[tuple[tuple[Deadline, Callable[[LiveAttempt], Ending]], ...]] = (
     (final_report_deadline, _ending_without_final_report),

@@ -33,7 +33,7 @@ def plan(facts: Facts, defaults: Defaults) -> Decision:
 
     The same facts give the same decision. While the facts stay the same, further decisions have an equal status and no
     actions, with two exceptions: a refused creation is retried, and a deadline may pass. If a decision was executed
-    only in part, the next one completes it. A `RunStatus` in `status.runs` is the entry of one attempt.
+    only in part, the next one completes it.
 
     Args:
         facts: the facts, with the stored status.
@@ -70,7 +70,7 @@ def plan(facts: Facts, defaults: Defaults) -> Decision:
 def _find_situation(case: Case, old: Status) -> Situation:
     run, is_by_silence = case.run, False
     if run is not None and run.outcome is None:
-        if case.facts.kuberay == "NotInstalled":
+        if not case.facts.has_kuberay:
             return situation_without_kuberay(case)
         attempt = observe_attempt(case.facts, old, case.revision, run, case.now)
         run, ending = find_ending(attempt, old.resolved)

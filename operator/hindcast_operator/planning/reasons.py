@@ -5,8 +5,8 @@ from typing import Literal
 
 EventType = Literal["Normal", "Warning"]
 Effect = Literal["waits", "lost", "lost, not counted", "final"]
-"""What a reason means for the run: it goes on or waits, also for a person; the attempt is lost and another one starts,
-counted against `backoffLimit` or not; or only a higher revision runs again."""
+"""Meaning of a reason for the run. "waits": it goes on, or waits, perhaps for a person. "lost": the attempt is lost and
+another one starts, which counts against `backoffLimit` unless "not counted". "final": only a higher revision runs."""
 
 
 class Reason(StrEnum):
@@ -119,7 +119,7 @@ class Reason(StrEnum):
         "The API server refused to create one of the attempt's objects.",
         "resolve what the message says (quota, policy, RBAC); it is retried every minute")
     CREATION_FAILING = ("CreationFailing", "Warning", "waits",
-        "The API server cannot create one of the attempt's objects: often a webhook (KubeRay, Kueue) is away.",
+        "The API server cannot create one of the attempt's objects: often a webhook (KubeRay, Kueue) does not answer.",
         "nothing, it is retried every minute; check what the message names if it lasts")
     SPEC_CHANGED = ("SpecChanged", "Warning", "waits",
         "Run-defining fields changed at the same revision; the run is not affected.",
@@ -128,7 +128,7 @@ class Reason(StrEnum):
         "Operational fields changed; the running attempt keeps its settings.",
         "nothing; they apply from the next attempt on (set spec.suspend to true and back to start one now)")
 
-    # -- what a starting or running attempt may lack; awaited -----------------------
+    # -- problems of a starting or running attempt, which waits until they are solved ------------------------
     KUBERAY_NOT_INSTALLED = ("KubeRayNotInstalled", "Warning", "waits", "KubeRay is not installed.",
         "install KubeRay 1.5 or later; the run then continues by itself")
     KUBERAY_NOT_ANSWERING = ("KubeRayNotAnswering", "Warning", "waits",
@@ -165,7 +165,7 @@ class Reason(StrEnum):
     OUT_OF_MEMORY = ("OutOfMemory", "Warning", "lost",
         "A container or worker process ran out of memory and was killed.",
         "raise the memory that the message names (it applies from the next attempt on)")
-    EVICTED = ("Evicted", "Warning", "lost", "A node evicted a pod: disk, memory or a drain.",
+    EVICTED = ("Evicted", "Warning", "lost", "A node evicted a pod because its disk or memory ran short.",
         "nothing; if it recurs, raise the pool's ephemeralStorage or memory")
     DISRUPTED = ("Disrupted", "Warning", "lost, not counted",
         "A pod had to leave its node: a drain, a preemption, a spot node that was taken back.",
@@ -178,7 +178,7 @@ class Reason(StrEnum):
     WORKER_LOST = "WorkerLost", "Warning", "lost", "A Ray worker or its node was lost.", "nothing; it is retried"
     STORAGE_UNAVAILABLE = ("StorageUnavailable", "Warning", "lost, not counted",
         "Storage did not answer, or was failing, for longer than the runtime retries.",
-        "nothing, unless its address is wrong; it is retried after 2 minutes, then ever longer pauses up to an hour")
+        "nothing, unless its address is wrong; it is retried, after pauses from 2 minutes up to an hour")
     STORAGE_FAILED = ("StorageFailed", "Warning", "lost", "Storage rejected a request.",
         "correct what the message names; it is retried")
     TERMINATED = "Terminated", "Warning", "lost", "The driver was terminated.", "nothing; it is retried"
@@ -192,7 +192,7 @@ class Reason(StrEnum):
         "raise the timeout if the run needs this long between two signs of progress; the attempt is retried")
     START_DEADLINE_EXCEEDED = ("StartDeadlineExceeded", "Warning", "lost",
         "No report within runPolicy.startDeadlineSeconds. If the cause is known, the run fails.",
-        "fix what the message names or raise the deadline, and raise spec.revision; retried without a known cause")
+        "fix what the message names or raise the deadline, and raise spec.revision; with no known cause it is retried")
     RAY_JOB_DELETED = ("RayJobDeleted", "Warning", "lost",
         "A user or another controller deleted the RayJob of a running attempt.",
         "nothing, it is retried; use spec.suspend to stop a run")

@@ -117,7 +117,7 @@ def _pin_defaults(defaults: Defaults, attempts: Sequence[RunStatus]) -> Defaults
     return defaults.model_copy(update={name: value for name, value in pins.items() if value is not None})
 
 
-def _pinned_defaults(defaults: Defaults) -> dict[str, Any]:
+def _defaults_to_store(defaults: Defaults) -> dict[str, Any]:
     """Return the defaults that `_pin_defaults` keeps for later attempts: the value of `DEFAULTS_KEY` in `inputs`."""
     values = {
         "image": defaults.cluster.image or defaults.image,
@@ -211,7 +211,7 @@ def _inputs_of_new_run(facts: Facts, previous: RunStatus | None, defaults: Defau
             for entry in facts.references
             if entry.input is not None
         }
-    return {**inputs, DEFAULTS_KEY: _pinned_defaults(defaults)}
+    return {**inputs, DEFAULTS_KEY: _defaults_to_store(defaults)}
 
 
 def _explain_not_ready(resource_name: str, reference: ReferenceFacts) -> tuple[Reason, str]:
@@ -292,7 +292,7 @@ def renew_run(facts: Facts, revision: Revision, run: RunStatus) -> RunStatus:
         return run.model_copy(update={"operational_fields": creation_fields["operational_fields"]})
     if run.attempt > 1:
         creation_fields["initial_learners"] = run.initial_learners
-    inputs = {**run.inputs, DEFAULTS_KEY: _pinned_defaults(revision.defaults)}
+    inputs = {**run.inputs, DEFAULTS_KEY: _defaults_to_store(revision.defaults)}
     return run.model_copy(update={**creation_fields, "inputs": inputs})
 
 

@@ -27,7 +27,7 @@ MAX_PAUSE_SECONDS: Final = 600
 MIN_LONG_PAUSE_SECONDS: Final = 120
 MAX_LONG_PAUSE_SECONDS: Final = 3600
 LONG_PAUSE_REASONS: Final = (Reason.STORAGE_UNAVAILABLE, Reason.GPUS_RELEASED)
-"""What is missing then may stay away for long. Each attempt starts a cluster with GPUs to find out."""
+"""Reasons that may last long. The next attempt, which starts a cluster with GPUs to find out, begins later."""
 
 _IMMEDIATE_FIELDS: Final = ("spec.revision", "spec.suspend", "spec.runPolicy")
 """Fields whose changes apply at once, also to an existing attempt."""
@@ -122,18 +122,19 @@ def deferred_fields(resource: Resource) -> dict[str, Any]:
 
     Unset and empty fields are left out. The value of a list or mapping is a digest.
     """
-    return dict(_walk_deferred_fields(resource.spec, "spec", is_changeable=False))
+    return dict(_walk_deferred_fields(resource.spec, "spec", is_in_marked_section=False))
 
 
-def _walk_deferred_fields(model: Model, path: str, is_changeable: bool) -> Iterator[tuple[str, Any]]:
+def _walk_deferred_fields(model: Model, path: str, is_in_marked_section: bool) -> Iterator[tuple[str, Any]]:
+    """Yield the path and value of each deferred field of a section; a section's mark counts for all its fields."""
     for name, field in type(model).model_fields.items():
         value, field_path = getattr(model, name), f"{path}.{field.alias or name}"
         marks = [mark for mark in field.metadata if isinstance(mark, Mark)]
         if value in (None, [], {}) or field_path in _IMMEDIATE_FIELDS or LOCATION in marks or FIXED in marks:
             continue
         if isinstance(value, Model):
-            yield from _walk_deferred_fields(value, field_path, is_changeable or bool(marks))
-        elif is_changeable or marks:
+            yield from _walk_deferred_fields(value, field_path, is_in_marked_section or bool(marks))
+        elif is_in_marked_section or marks:
             yield field_path, value if isinstance(value, bool | int | float | str) else _digest(model, name)
 
 
@@ -154,9 +155,11 @@ def num_losses(run: RunStatus) -> int:
 
 
 def num_uncounted_losses(runs: Sequence[RunStatus]) -> int:
-    """Return how many attempts of a revision were lost last in a row, all for the same uncounted reason."""
-    row = takewhile(lambda run: (run.revision, run.reason) == (runs[0].revision, runs[0].reason), runs)
-    return len(list(row)) if runs and runs[0].reason in UNCOUNTED_REASONS else 0
+    """Return how many of the latest attempts were lost in a row for the same uncounted reason."""
+    if not runs or runs[0].reason not in UNCOUNTED_REASONS:
+        return 0
+    latest = (runs[0].revision, runs[0].reason)
+    return len(list(takewhile(lambda run: (run.revision, run.reason) == latest, runs)))
 
 
 def active_seconds(run: RunStatus, now: datetime) -> int:

@@ -56,7 +56,8 @@ operator deletes the RayJob."""
 POLL_SECONDS: Final = 30
 """Maximum time between checks of another owner's object that has a name the attempt needs."""
 STALL_LOSSES: Final = 3
-"""After so many attempts without an answer from storage, and none with one, its address is probably wrong."""
+"""If so many attempts got no answer from storage, and no attempt of the revision ever did, its address is probably
+wrong."""
 CREATION_SECONDS: Final = 60
 """Maximum time between retries of a creation that the API server refused."""
 
@@ -115,7 +116,8 @@ def _repair_actions(case: Case, attempt: LiveAttempt) -> tuple[Action, ...]:
     revision = case.revision
     if revision.resource is None or revision.drift is not None or not is_cut_off(attempt):
         return ()
-    # Pods that have not started yet read their settings from the ConfigMap, and no others exist than the current ones.
+    # Pods that have not started yet read their settings from the ConfigMap. With a changed spec, a new ConfigMap would
+    # give them other settings than the attempt was created with.
     if not attempt.has_reported and check_change_waiting(case.facts.resource, attempt.run) is not None:
         return ()
     return (CreateAttempt(revision.resource, describe_attempt(attempt.run, case.facts)),)
@@ -192,18 +194,18 @@ def _suspending_situation(case: Case, attempt: LiveAttempt) -> Situation:
 def _starting_situation(case: Case, attempt: LiveAttempt) -> Situation:
     due = start_deadline(attempt)
     deadline_text = "" if due is None else f"; waiting until {format_for_people(due)} (startDeadlineSeconds)"
-    reason, message = (
-        Reason.CLUSTER_STARTING,
-        f"The pods of attempt {attempt.run.attempt} are starting{deadline_text}",
-    )
+    reason, text = Reason.CLUSTER_STARTING, f"The pods of attempt {attempt.run.attempt} are starting"
     if attempt.diagnosis is not None:
-        reason, message = attempt.diagnosis.reason, f"{capitalise(attempt.diagnosis.message)}{deadline_text}"
+        reason, text = attempt.diagnosis.reason, capitalise(attempt.diagnosis.message)
     kuberay_due = kuberay_deadline(attempt.facts, parse_optional_time(attempt.run.admission_time))
-    recheck_time = earliest_time(
-        next_deadline(attempt), kuberay_due if kuberay_due is not None and kuberay_due > case.now else None
-    )
+    if kuberay_due is not None and kuberay_due <= case.now:
+        kuberay_due = None
     return case.situation(
-        "Starting", reason, message, cluster_ready=_check_cluster_ready(attempt), requeue_at=recheck_time
+        "Starting",
+        reason,
+        f"{text}{deadline_text}",
+        cluster_ready=_check_cluster_ready(attempt),
+        requeue_at=earliest_time(next_deadline(attempt), kuberay_due),
     )
 
 
@@ -332,7 +334,7 @@ def _find_obstacle(case: Case) -> Situation | None:
         is_stalled = data.reason in (Reason.DEPENDENCY_FAILED, Reason.CIRCULAR_REFERENCE)
         state = "Stalled" if is_stalled else "Waiting"
         return case.situation(state, data.reason, data.message)
-    if case.facts.kuberay == "NotInstalled":
+    if not case.facts.has_kuberay:
         return situation_without_kuberay(case)
     if _is_deletion_unfinished(case):
         return _cleaning_up_situation(case)
@@ -353,8 +355,8 @@ def _find_obstacle(case: Case) -> Situation | None:
 
 def _has_never_reached_storage(case: Case, run: RunStatus) -> bool:
     has_results = case.facts.status.get("progress") or case.facts.status.get("checkpoint")
-    is_away = run.reason == Reason.STORAGE_UNAVAILABLE and not has_results
-    return is_away and num_uncounted_losses(case.runs) >= STALL_LOSSES
+    is_unreachable = run.reason == Reason.STORAGE_UNAVAILABLE and not has_results
+    return is_unreachable and num_uncounted_losses(case.runs) >= STALL_LOSSES
 
 
 def _cleaning_up_situation(case: Case) -> Situation:
@@ -412,7 +414,7 @@ def _invalid_spec_situation(case: Case) -> Situation | None:
     if revision.drift is not None:
         return case.situation("Stalled", revision.drift.reason, revision.drift.message)
     if problems := find_refusals(revision.resource, revision.defaults):
-        return case.situation("Stalled", Reason.REFUSED_BY_PLATFORM, "; ".join(problems))
+        return case.situation("Stalled", Reason.REFUSED_BY_PLATFORM, "; ".join(map(str, problems)))
     return None
 
 

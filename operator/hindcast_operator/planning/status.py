@@ -245,29 +245,25 @@ def _condition_events(old: Status, new: Status) -> Iterator[Event]:
 def _changed_condition(old: Status, new: Status, type_: str) -> Condition | None:
     """Return the condition if it is new or its reason has changed, else None."""
     old_condition, new_condition = find_condition(old, type_), find_condition(new, type_)
-    return (
-        new_condition
-        if new_condition is not None
-        and (old_condition is None or old_condition.reason != new_condition.reason)
-        else None
-    )
+    if (
+        old_condition is not None
+        and new_condition is not None
+        and old_condition.reason == new_condition.reason
+    ):
+        return None
+    return new_condition
 
 
 def _new_obstacle(old: Status, new: Status) -> Condition | None:
     """Return the condition ClusterReady if pods are still unschedulable, but now need another remedy; else None."""
     old_condition, new_condition = find_condition(old, "ClusterReady"), find_condition(new, "ClusterReady")
-    if (
-        old_condition is None
-        or new_condition is None
-        or not old_condition.reason == new_condition.reason == Reason.UNSCHEDULABLE
-    ):
+    if old_condition is None or new_condition is None:
+        return None
+    if not old_condition.reason == new_condition.reason == Reason.UNSCHEDULABLE:
         return None
     # The scheduler's message changes with the number of nodes. Only the remedy, after the last semicolon, is compared.
-    return (
-        new_condition
-        if old_condition.message.rpartition("; ")[2] != new_condition.message.rpartition("; ")[2]
-        else None
-    )
+    old_remedy, new_remedy = (entry.message.rpartition("; ")[2] for entry in (old_condition, new_condition))
+    return new_condition if new_remedy != old_remedy else None
 
 
 def _make_event(reason: Reason, message: str) -> Event:

@@ -13,11 +13,11 @@ from hindcast.api.status import CheckpointStatus, OutputStatus, ProgressStatus, 
 RESOURCE_KEY: Final = "resource.yaml"
 """The resource as the attempt executes it: platform defaults merged, paths absolute."""
 ATTEMPT_KEY: Final = "attempt.json"
-"""An `Attempt`."""
+"""The `Attempt`."""
 INTENT_KEY: Final = "intent"
 """The operator's request to a running attempt: empty or `CHECKPOINT`."""
 REPORT_KEY: Final = "report.json"
-"""A `Report`; missing until the first report."""
+"""The latest `Report`; missing before the first one."""
 
 CHECKPOINT: Final = "checkpoint"
 """The request to save a checkpoint and stop, with outcome Suspended."""
@@ -54,7 +54,7 @@ AttemptReason = Literal[
 was killed for memory, a worker or node was lost, the driver was terminated."""
 
 UNCOUNTED_REASONS: Final = frozenset({"StorageUnavailable", "NodeUnreachable", "Disrupted", "GpusReleased"})
-"""An attempt that was lost for one of these reasons does not count as a retry: the cluster's weather, not the run."""
+"""An attempt that was lost for one of these reasons, which the run does not cause, does not count as a retry."""
 
 
 class ResolvedInput(OutputStatus):

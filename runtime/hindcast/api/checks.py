@@ -37,6 +37,7 @@ NO_FILTER_STATISTICS: Final = (
     "is MeanStd, which computes its statistics from recorded data, but there are no recorded data: leave "
     "it out, and scale observations in a wrapper of the environment"
 )
+"""Problem with `model.observationFilter`."""
 _ALGORITHM: Final = field_value("algorithm")
 _IS_RECURRENT: Final = is_one_of("model.recurrent", "LSTM", "GRU")
 _HAS_FILTER: Final = is_one_of("model.observationFilter", "MeanStd")
@@ -63,18 +64,13 @@ def check_algorithm(
         is_known = algorithm in schemas()
         text = f"is '{algorithm}', which is not an algorithm{nearest(algorithm, _usable_algorithms(kind, schemas()))}"
         return [Problem((*path, "algorithm"), problems[0][1] if is_known else text)]
-    return [
-        *_check_options(algorithm, spec.get("config", {}), (*path, "config"), spelling),
-        *(
-            Problem(
-                (*path, *parse_path(field)),
-                name_fields(text, format_path(path)),
-                mentions=mentioned_fields(text, format_path(path)),
-            )
-            for field, text in (
-                find_problems(_fitting_rules(kind), section.plain_values()) if section else ()
-            )
-        ),
+    option_problems = list(_check_options(algorithm, spec.get("config", {}), (*path, "config"), spelling))
+    if section is None:
+        return option_problems
+    part = format_path(path)
+    return option_problems + [
+        Problem((*path, *parse_path(field)), name_fields(text, part), mentions=mentioned_fields(text, part))
+        for field, text in find_problems(_fitting_rules(kind), section.plain_values())
     ]
 
 
@@ -136,31 +132,29 @@ def fitting_rules(kind: str, algorithms: Schemas) -> Iterator[Rule]:
         algorithms: the algorithms that a resource of this kind can use.
     """
 
-    def has_trait(trait: str) -> list[str]:
+    def names_with(trait: str) -> list[str]:
         return [name for name, schema in algorithms.items() if schema.get(trait)]
 
-    def lacks(trait: str) -> Expression:
-        return _is_algorithm(*(name for name, schema in algorithms.items() if not schema.get(trait)))
+    def has_no(trait: str) -> Expression:
+        return _is_algorithm(*(name for name in algorithms if name not in names_with(trait)))
 
     yield Rule(
-        ~_IS_RECURRENT | ~lacks("x-recurrent"),
+        ~_IS_RECURRENT | ~has_no("x-recurrent"),
         "is {0}, but {1} learns from single timesteps and cannot train a recurrent policy",
         field="model.recurrent",
         values=(field_value("model.recurrent"), _ALGORITHM),
     )
     yield Rule(
-        is_set("model.moduleClass").implies(~_is_algorithm(*has_trait("x-own-policy"))),
+        is_set("model.moduleClass").implies(~_is_algorithm(*names_with("x-own-policy"))),
         "does not apply to {0}, which builds its own policy: leave it out",
         field="model.moduleClass",
         values=(_ALGORITHM,),
     )
-    for trainable in {tuple(schema.get("x-distributions", ())): None for schema in algorithms.values()}:
+    names_by_distributions: dict[tuple[str, ...], list[str]] = {}
+    for name, schema in algorithms.items():
+        names_by_distributions.setdefault(tuple(schema.get("x-distributions", ())), []).append(name)
+    for trainable, names in names_by_distributions.items():
         if trainable:
-            names = [
-                name
-                for name, schema in algorithms.items()
-                if tuple(schema.get("x-distributions", ())) == trainable
-            ]
             words = [ModelSpec.in_yaml("distribution", name) for name in trainable]
             yield Rule(
                 _is_algorithm(*names).implies(is_one_of("model.distribution", *words)),
@@ -169,11 +163,11 @@ def fitting_rules(kind: str, algorithms: Schemas) -> Iterator[Rule]:
                 values=(field_value("model.distribution"), _ALGORITHM),
             )
     yield from _sequence_rules(algorithms)
-    yield from _sampler_rules(kind, has_trait("x-live"), lacks("x-live"))
+    yield from _sampler_rules(kind, names_with("x-live"), has_no("x-live"))
     if kind == "OfflineTraining":
         yield from _PRIORITY_RULES
         yield Rule(
-            ~is_one_of("learners.compile", True) | ~lacks("x-compiled"),
+            ~is_one_of("learners.compile", True) | ~has_no("x-compiled"),
             "is true, but torch.compile does not support the losses of {0}: leave it out",
             field="learners.compile",
             values=(_ALGORITHM,),

@@ -1,9 +1,8 @@
 """The CustomResourceDefinitions: schema, CEL rules, printer columns. Only computed here; `make crds` writes them.
 
 The API server checks at admission what pydantic checks when a resource is loaded: types, bounds and choices by the
-schema, the rest by CEL rules, which the models define next to their validators. Rules on several fields are built here:
-which options an algorithm has, how options bound each other, which changes require a higher revision. Only the loader
-checks what an algorithm requires of `model` and `learners`.
+schema, the rest by CEL rules. Most rules are defined next to the fields; those on an algorithm, its options and the
+fields that must fit it are in `checks`. The rules on changes that require a higher revision are built here.
 
 A field that accepts a number or a list (a schedule) has no single type, so CEL cannot read it: only the loader checks
 that it applies to the algorithm. Rules that compare a whole section notice a change of such a field in it; a change

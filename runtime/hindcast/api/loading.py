@@ -44,6 +44,10 @@ class LoadedResource:
         """Return `file:line` of a field: `at("spec", "input", 0, "recordingRef")`."""
         return f"{self.file}:{self.document.line_of(steps)}"
 
+    def locate(self, problem: Problem) -> Problem:
+        """Return the problem with the file and the line of its field."""
+        return _locate(problem, self.file, self.document)
+
 
 def load_resources(paths: Iterable[str | Path] | str | Path) -> list[LoadedResource]:
     """Return the resources of YAML files (1.2, several documents each), in the order of the files.
@@ -183,6 +187,6 @@ def _duplicate_problems(resources: list[LoadedResource]) -> list[Problem]:
                 f"is '{metadata.name}', which is the name of another {entry.resource.kind} ({first_location}); "
                 "rename one"
             )
-            problems.append(_locate(Problem(("metadata", "name"), what), entry.file, entry.document))
+            problems.append(entry.locate(Problem(("metadata", "name"), what)))
         first_by_key.setdefault(key, entry)
     return problems

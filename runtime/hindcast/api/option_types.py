@@ -17,6 +17,7 @@ Interpolation = Annotated[Literal["line", "cosine", "step"], YamlWords("Line", "
 Point = Annotated[list[float | Interpolation], Field(min_length=2, max_length=3)]
 Points = Annotated[list[Point], Field(min_length=1, max_length=64)]
 Curve: TypeAlias = float | Sequence[Sequence[float | str]]
+"""A schedule, as Python code passes it: see `Schedule`."""
 _ScheduleValue: TypeAlias = float | list[list[float | Interpolation]]
 
 

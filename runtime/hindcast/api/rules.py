@@ -224,7 +224,7 @@ class Rule:
 
     def text(self, part: Any) -> str:
         """Return the message for a part that breaks the rule."""
-        return self.message.format(*(_value_text(number.evaluate(part)) for number in self.values))
+        return self.message.format(*(_value_text(value.evaluate(part)) for value in self.values))
 
 
 def comparison(

@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from hindcast.api.rules import RULE_ERROR, mentioned_fields, name_fields
-from hindcast.api.spelling import OLD_SPELLING
+from hindcast.api.spelling import PYTHON_SPELLING
 from hindcast.errors import Problem, Steps, format_path, parse_path
 
 _MAX_VALUE_LENGTH: Final = 60
@@ -28,7 +28,7 @@ _EXPECTED_VALUES: Final = {
 }
 _COMPLETE_SENTENCES: Final = {
     RULE_ERROR: "{text}",
-    OLD_SPELLING: "is {value!r}: write {word}",
+    PYTHON_SPELLING: "is {value!r}: write {word}",
     "missing": "is missing",
     "too_long": "has {actual_length} entries, expected at most {max_length}",
     "too_short": "has {actual_length} entries, expected at least {min_length}",
@@ -115,14 +115,14 @@ def problems_of(
     return [
         Problem(
             (*prefix, *steps),
-            _describe(details, steps, model),
-            mentions=details[0].get("ctx", {}).get("mentions", ()),
+            _describe(errors, steps, model),
+            mentions=errors[0].get("ctx", {}).get("mentions", ()),
         )
-        for steps, details in errors_by_path.items()
+        for steps, errors in errors_by_path.items()
         # Of a union's alternatives, the user meant the one that matched deeper into the value.
         if not (steps in union_paths and steps in parent_steps)
         # A misspelt required field is one mistake, although pydantic reports it as unknown and as missing.
-        and not (details[0]["type"] == "missing" and steps in intended_names)
+        and not (errors[0]["type"] == "missing" and steps in intended_names)
     ]
 
 

@@ -15,14 +15,15 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 Spelling = Mapping[str, bool]
-"""Whether the spelling of YAML and that of Python are allowed."""
+"""Pydantic context. "yaml": the values come from YAML or stored files, or are written to them, not from Python code;
+"python": they may have Python's spelling."""
 IN_YAML: Final[Spelling] = {"yaml": True, "python": False}
 """Pydantic context: validation only allows YAML's spelling."""
 EITHER_SPELLING: Final[Spelling] = {"yaml": True, "python": True}
 """Pydantic context: validation allows either spelling, since files of older runs have Python's."""
 IN_PYTHON: Final[Spelling] = {"yaml": False, "python": True}
 """Pydantic context: serialisation by YAML's names (aliases) writes Python's spelling of enums nevertheless."""
-OLD_SPELLING: Final = "old_spelling"
+PYTHON_SPELLING: Final = "python_spelling"
 """Error type: a value has Python's spelling where YAML's is required. The context has YAML's as `word`."""
 _PYTHON_ENUM: Final = "x-python"
 """JSON schema: Python's spellings of the values of `enum`, in the same order."""
@@ -70,7 +71,7 @@ def _make_reader(to_yaml: Mapping[str, str]) -> Callable[[Any, ValidationInfo], 
             return name
         if name in to_yaml:
             raise PydanticCustomError(
-                OLD_SPELLING, "is {value!r}: write {word}", {"value": name, "word": to_yaml[name]}
+                PYTHON_SPELLING, "is {value!r}: write {word}", {"value": name, "word": to_yaml[name]}
             )
         raise PydanticCustomError("literal_error", "expected {expected}", {"expected": expected})
 

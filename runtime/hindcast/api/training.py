@@ -119,7 +119,7 @@ class OfflineTrainingSpec(Model):
             "combines a sampler with other inputs, which requires weights; give one to each",
             field="input",
         ),
-        Rule(at_most_one("input", ~_IS_RECORDED), "has several samplers; give one", field="input"),
+        Rule(at_most_one("input", ~_IS_RECORDED), "has several samplers; keep one", field="input"),
         Rule(
             is_set("stop.epochs").implies(_ONLY_RECORDED),
             "counts passes over recorded data only; with a sampler, use updates or timesteps",

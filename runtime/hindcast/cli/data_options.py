@@ -126,7 +126,8 @@ class ReadFlags:
         str | None,
         _source_option(
             metavar="MODULE:CLASS",
-            help="Class whose map_rows turns files without timesteps into episodes: Text, Images, Binary.",
+            help="Class with a method map_rows that turns files without timesteps (Text, Images, Binary) into "
+            "episodes.",
         ),
     ] = None
 
@@ -203,7 +204,7 @@ class WriteFlags:
             resolve(folder),
             self.to,
             self.rows_per_file,
-            max(1, file_bytes),
+            file_bytes,
             self.compression,
             self.replace,
             packed_columns,
@@ -262,7 +263,7 @@ def _parse_schema(texts: Sequence[str]) -> dict[str, str | list[str]]:
     """Return column name -> source name, or a list of source names if there are several."""
     sources: dict[str, list[str]] = {}
     for text in texts:
-        name, source_name = _split_pair("--schema", text, "NAME=SOURCE_NAME, such as obs=observation")
+        name, source_name = _split_pair("--schema", text, "NAME=COLUMN, such as obs=observation")
         sources.setdefault(name, []).append(source_name)
     return {name: names if len(names) > 1 else names[0] for name, names in sources.items()}
 

@@ -34,8 +34,9 @@ _PACKAGES_BY_EXTRA = {
     "runtime": "fsspec gymnasium jinja2 matplotlib msgpack numpy orjson pyarrow ray safetensors tensorboard torch",
     "serve": "httptools starlette uvicorn",
 }
-_EXTRAS = {package: extra for extra, packages in _PACKAGES_BY_EXTRA.items() for package in packages.split()}
-"""Package -> the extra that installs it."""
+_EXTRA_BY_PACKAGE = {
+    package: extra for extra, packages in _PACKAGES_BY_EXTRA.items() for package in packages.split()
+}
 
 
 def report_failure(error: BaseException, command: str, screen: Screen) -> int:
@@ -70,7 +71,7 @@ def _message_and_code(error: BaseException, command: str, screen: Screen) -> tup
         return "interrupted", EXIT_INTERRUPTED
     missing = _missing_package(error)
     if missing is not None:
-        install = f"pip install 'hindcast-rl[{_EXTRAS[missing]}]'"
+        install = f"pip install 'hindcast-rl[{_EXTRA_BY_PACKAGE[missing]}]'"
         return f"hindcast {command} requires {missing}, which is not installed: {install}", 1
     return _defect_message(error, screen), EXIT_DEFECT
 
@@ -80,7 +81,7 @@ def _missing_package(error: BaseException) -> str | None:
     if not isinstance(error, ModuleNotFoundError) or error.name is None:
         return None
     package = error.name.partition(".")[0]
-    return package if package in _EXTRAS else None
+    return package if package in _EXTRA_BY_PACKAGE else None
 
 
 def _defect_message(error: BaseException, screen: Screen) -> str:

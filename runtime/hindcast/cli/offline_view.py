@@ -28,9 +28,9 @@ def render_report(evaluation: OfflineEvaluation, data_name: str) -> Iterator[Ren
     )
     if evaluation.num_trained:
         left_out = formatting.plural(evaluation.num_trained, "more episode")
-        yield f"{left_out} of the data trained the policy, so they do not judge it"
+        yield f"{left_out} of the data trained the policy and are left out"
     elif evaluation.num_trained is None:
-        yield "it is not known which episodes trained this policy: estimates on these would be too good"
+        yield "it is not known which episodes trained this policy; if they are among these, the estimates are too high"
     yield _table(report)
     for reason in dict.fromkeys(report.not_estimated.values()):
         names = ", ".join(name for name, name_reason in report.not_estimated.items() if name_reason == reason)

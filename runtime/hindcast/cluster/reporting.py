@@ -31,8 +31,8 @@ from hindcast.report.events import Progress
 from hindcast.report.progress import Pace, format_amount
 
 REFUSAL_SECONDS: Final = 600.0
-"""After so long without an answer other than a refusal, the attempt counts as superseded. A later attempt that has
-begun to write is noticed within seconds, by the lease of the run's folder."""
+"""After so long with refusals only, the attempt counts as superseded. A later attempt that has begun to write is
+noticed within seconds, by the lease of the run's folder."""
 
 _MAX_BACKOFF_SECONDS: Final = 15.0
 _HEARTBEAT_SECONDS: Final = MAX_REPORT_INTERVAL_SECONDS - 5  # leaves time for one retry
@@ -173,7 +173,7 @@ class ReportSender:
         self._has_changes = True
 
     def _count_refusal(self, error: ReportError) -> None:
-        """Give up once reports have been refused for `REFUSAL_SECONDS`. Any other answer ends the count."""
+        """Give up after `REFUSAL_SECONDS` of refusals; a success or another error begins the time anew."""
         if not isinstance(error, ReportRefused):
             self._refusal_start_time = None
         elif self._refusal_start_time is None:

@@ -141,7 +141,7 @@ class Cluster:
         """Raise the client's exceptions as ClusterErrors.
 
         Args:
-            object_name: name of the object that is read, for the messages.
+            object_name: what is read, for the messages: a resource, `pods`, `the log of pod NAME`.
         """
         from kubernetes.client import ApiException
         from urllib3.exceptions import HTTPError

@@ -9,11 +9,9 @@ from hindcast.api.attempt import POOL_LABEL
 from hindcast.cli.cluster.access import Cluster, NotFound
 from hindcast.cli.cluster.explain import label_selector
 from hindcast.cli.cluster.target import ClusterResource
+from hindcast_operator.manifests.pods import SUBMITTER
 
 Raw = Mapping[str, Any]
-
-SUBMITTER: Final = "submitter"
-"""Pool label and container name of the pod that submits the driver to Ray and prints its log."""
 
 _POLL_SECONDS: Final = 2.0
 
@@ -50,17 +48,7 @@ def open_live_log(
         note(f"waiting for the driver of attempt {attempt['attempt']} to start")
     while follow and not attempt.get("outcome") and not has_started(pod):
         sleep(_POLL_SECONDS)
-        attempt = next(
-            (
-                candidate
-                for candidate in attempts_of(cluster.read_resource(target))
-                if candidate["rayJobName"] == attempt["rayJobName"]
-            ),
-            {
-                **attempt,
-                "outcome": "gone",
-            },  # the status no longer lists the attempt; any outcome ends the wait
-        )
+        attempt = _read_attempt(cluster, target, attempt)
         pod = find_submitter(cluster, target, attempt)
     if pod is None or not has_started(pod):
         return None
@@ -76,6 +64,12 @@ def _open_log(cluster: Cluster, pod: str, follow: bool) -> Iterator[bytes] | Non
     except NotFound:
         return None
     return chain([first_chunk], chunks)
+
+
+def _read_attempt(cluster: Cluster, target: ClusterResource, attempt: Raw) -> Raw:
+    """Read the attempt again; with the outcome `gone` if the resource's status no longer lists it."""
+    attempts = {entry["rayJobName"]: entry for entry in attempts_of(cluster.read_resource(target))}
+    return attempts.get(attempt["rayJobName"], {**attempt, "outcome": "gone"})
 
 
 def attempts_of(resource: Raw) -> list[Raw]:

@@ -60,7 +60,9 @@ def read_stored_log(resource: Resource, job_name: str) -> bytes:
             return location.read_bytes()
     if location.is_local:
         raise UserError(f"the pods are gone; the log is at {path} on {describe_volume(resource, path)}")
-    raise UserError(f"the pods are gone and {path} does not exist: the driver had not written a log yet")
+    raise UserError(
+        f"the pods are gone, and the driver wrote no log to {path}: `hindcast status` shows why it ended"
+    )
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """`hindcast render FILE…`: print what the operator would create, without a cluster."""
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -62,18 +61,12 @@ def _refuse_unsupported(entries: "Iterable[LoadedResource]", defaults: "Defaults
     from hindcast_operator.manifests import effective_resource, find_refusals
 
     problems = [
-        f"{entry.at(*_parse_field_path(sentence))}: {sentence}"
+        entry.locate(problem)
         for entry in entries
-        for sentence in find_refusals(effective_resource(entry.resource, defaults), defaults)
+        for problem in find_refusals(effective_resource(entry.resource, defaults), defaults)
     ]
     if problems:
-        raise SpecError("\n".join(problems))
-
-
-def _parse_field_path(sentence: str) -> list[str | int]:
-    """Return the path of the field that a sentence begins with: `spec.input[0].path` gives spec, input, 0, path."""
-    names = re.findall(r"[^.\[\]]+", sentence.split(" ", 1)[0])
-    return [int(name) if name.isdigit() else name for name in names]
+        raise SpecError.of(problems)
 
 
 def _yaml_text(attempt: "RenderedAttempt", comments: bool) -> str:

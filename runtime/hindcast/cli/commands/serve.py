@@ -22,7 +22,7 @@ def serve(
     screen: Screen,
     log: Annotated[str, typer.Option(metavar="DATASET", help="Folder for the log; a path or a URI.")],
     token_file: Annotated[
-        Path, typer.Option(help="File whose first line is the token that requests must carry.")
+        Path, typer.Option(help="File with the token that requests must carry, on its first line.")
     ],
     host: Annotated[
         str, typer.Option(help="Address to listen on. The default is reachable from this machine only.")

@@ -115,10 +115,11 @@ def _parse_mapping(option: str, text: str) -> Mapping[str, Any]:
     from hindcast.errors import SpecError
 
     documents = list(documents_of(text))
-    # Only the first problem is reported. A problem within the value begins with the path of its field.
-    for problem in (problem for document in documents for problem in document.problems):
-        field, section = (problem.field, option) if problem.field else ((option,), "")
-        raise SpecError.of([replace(problem, field=field, resource=section, line=None)])
+    problems = [problem for document in documents for problem in document.problems]
+    if problems:
+        # The first one is enough. A problem within the value names its field after the option.
+        field, section = (problems[0].field, option) if problems[0].field else ((option,), "")
+        raise SpecError.of([replace(problems[0], field=field, resource=section, line=None)])
     values = [document.value for document in documents]
     if len(values) > 1 or not all(isinstance(value, dict) for value in values):
         raise SpecError(f'{option} is {text!r}, expected a mapping such as {{"lr": 0.001}}.')
