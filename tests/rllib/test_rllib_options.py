@@ -1333,7 +1333,7 @@ def test_options_are_attributes() -> None:
     assert (config.lr, config.input_, config["env"]) == (0.5, "other", "Acrobot-v1")
     assert config.to_resource() == BCConfig.from_dict(config.to_dict()).to_resource()
     assert config.to_resource().spec.config == {"lr": 0.5}
-    assert (BCConfig().lr, PPOConfig()["lambda_"], BCConfig().input_) == (1e-4, 0.95, None)
+    assert (BCConfig().lr, PPOConfig()["lambda_"], BCConfig().input_) == (1e-4, 1.0, None)
     assert not hasattr(config, "rollouts")
     assert not hasattr(config, "lrr")
     assert pickle.loads(pickle.dumps(config)).lr == 0.5

@@ -14,6 +14,8 @@ from hindcast.report.results import Result
 from hindcast.rllib.builder.config import AlgorithmConfig
 from hindcast.rllib.builder.resources import BuildPlan
 
+KeyPath = tuple[str, ...]
+"""Keys that lead to a value of a nested result."""
 _NEW_NAMES: Final = {"input": "input_", "lambda": "lambda_"}
 _EXPLORATION_DEFAULTS: Final = {
     "exploration_final_eps": 0.02,
@@ -98,14 +100,17 @@ def train_and_record(
     plan = config.plan()
     _check_playing(plan, stop)
     steps = "num_env_steps_sampled_lifetime" if plan.is_online else "num_env_steps_trained_lifetime"
-    counters = {"iterations": (TRAINING_ITERATION,), "timesteps": (steps,)}
-    returns = [(ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN)]
+    returns: list[KeyPath] = [(ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN)]
     if not plan.is_online:
-        returns.insert(0, (EVALUATION_RESULTS, ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN))
+        returns.insert(0, (EVALUATION_RESULTS, *returns[0]))
+    paths: dict[str, list[KeyPath]] = {
+        "iterations": [(TRAINING_ITERATION,)],
+        "timesteps": [(steps,)],
+        "episode_return_mean": returns,
+    }
 
     def is_reached(result: Result) -> bool:
-        paths = [(value, [counters[name]] if name in counters else returns) for name, value in stop.items()]
-        return any(_find_first(result, candidates) >= value for value, candidates in paths)
+        return any(_find_first(result, paths[name]) >= value for name, value in stop.items())
 
     result_file = folder.with_name(f"{folder.name}.json")
     result: Result = json.loads(result_file.read_text(encoding="utf-8")) if result_file.exists() else {}
@@ -137,7 +142,7 @@ def _check_playing(plan: BuildPlan, stop: Mapping[str, Any]) -> None:
         raise SpecError(f"--stop: {unknown_criteria[0]} does not apply to a training with an output.")
 
 
-def _find_first(result: Result, paths: list[tuple[str, ...]]) -> float:
+def _find_first(result: Result, paths: list[KeyPath]) -> float:
     """Return the first number at one of the paths of a result, or minus infinity."""
     for path in paths:
         value: Any = result

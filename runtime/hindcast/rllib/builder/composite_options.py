@@ -132,7 +132,8 @@ def _expand_write_method(options: Options) -> dict[str, Any]:
     if not isinstance(arguments, Mapping):
         return {}
     expanded_options = {}
-    for name, value in arguments.items():
+    for name, argument in arguments.items():
+        value = argument
         if name in WRITE_ARGUMENTS_WITHOUT_EFFECT or value is None:
             continue
         if name not in _WRITE_ARGUMENTS:
@@ -140,8 +141,10 @@ def _expand_write_method(options: Options) -> dict[str, Any]:
             raise SpecError(
                 f"output_write_method_kwargs: {name!r} is not an option here{nearest(name, allowed_names)}"
             )
-        mode = getattr(value, "value", value)  # a SaveMode of Ray
-        expanded_options[_WRITE_ARGUMENTS[name]] = _SAVE_MODES.get(mode, mode) if name == "mode" else value
+        if name == "mode":
+            mode = str(getattr(value, "value", value))  # a SaveMode of Ray, or its value
+            value = _SAVE_MODES.get(mode, mode)
+        expanded_options[_WRITE_ARGUMENTS[name]] = value
     return expanded_options
 
 

@@ -263,7 +263,9 @@ class AlgorithmConfig:
         else:
             resource = training_resource(algorithm, options, name, stop_fields)
         refuse_local_objects(resource.model_dump())
-        return resource if spec is None else with_sections(resource, spec)
+        if spec is None:
+            return resource
+        return with_sections(resource, spec)
 
     @option_names_in_errors()
     def plan(self) -> BuildPlan:
@@ -457,6 +459,8 @@ def _learner_class_path(learner_class: Any, algorithm: str) -> str:
     from hindcast.algorithms import resolve
 
     path = str(to_import_path("learner_class", learner_class))
+    if ":" not in path:
+        raise SpecError(f'learner_class is {path!r}, expected a class, or its "package.module:Class".')
     if not issubclass(resolve(path), resolve(algorithm)):
         raise SpecError(
             f"learner_class is {path!r}, which is not a learner of {algorithm}: derive it from {algorithm}TorchLearner "

@@ -139,7 +139,9 @@ def recording_resource(
         return _parse_resource(OfflineRecording, name, spec)
 
 
-def with_sections(resource: R, sections: Mapping[str, Any]) -> R:
+def with_sections(
+    resource: OfflineTraining | OfflineRecording, sections: Mapping[str, Any]
+) -> OfflineTraining | OfflineRecording:
     """Return a resource with sections that no option sets.
 
     Args:
