@@ -154,6 +154,22 @@ def test_infos_are_in_the_batch_of_later_connectors(walks: Path, make: Callable[
     assert "infos" in names[0]
 
 
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("ComputeReturnsToGo", r"ComputeReturnsToGo with invalid arguments: .* missing .* argument: 'gamma'"),
+        ({"name": "ComputeReturnsToGo", "kwargs": {"gamma": 3}}, "gamma is 3, expected a number from 0 to 1"),
+        (
+            {"name": "GeneralAdvantageEstimation", "kwargs": {"gamma": 1, "lambda_": "x"}},
+            "lambda_ is 'x', expected",
+        ),
+    ],
+)
+def test_library_name_with_invalid_arguments_is_refused(walks: Path, entry: Any, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        first_batch(MARWILConfig().learners(learner_connector=entry), walks)
+
+
 def test_library_names_of_a_resource_have_their_classes() -> None:
     for name in (
         "ComputeReturnsToGo",

@@ -195,6 +195,18 @@ REPLACEMENTS: Final = {
 """RLlib name that Hindcast does not have -> what to write instead: a format with the field `name`."""
 
 
+def replacement_table() -> str:
+    """Return the names of RLlib that Hindcast does not have as Markdown, one line for those with the same advice."""
+    names_by_advice: dict[str, list[str]] = {}
+    for name, advice in REPLACEMENTS.items():
+        names_by_advice.setdefault(advice, []).append(name)
+    lines = ["| RLlib's names | Instead |", "|---|---|"]
+    for advice, names in names_by_advice.items():
+        text = advice.format(name="<name>").replace("|", "\\|")
+        lines.append(f"| {', '.join(f'`{name}`' for name in names)} | {text} |")
+    return "\n".join(lines)
+
+
 class UnsupportedName(ImportError):
     """`from hindcast import NAME` of a name that only RLlib has. The message says what to write instead."""
 

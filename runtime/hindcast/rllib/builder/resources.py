@@ -158,9 +158,11 @@ def with_sections(
                 f"spec has {name!r}, expected some of {', '.join(allowed_names)}; options set the rest."
             )
     fields = resource.model_dump(mode="json", by_alias=True, exclude_unset=True)["spec"]
-    return _parse_resource(
-        type(resource), resource.metadata.name, {**fields, **to_yaml_types(dict(sections))}
+    model: Any = type(resource)
+    new_resource: OfflineTraining | OfflineRecording = _parse_resource(
+        model, resource.metadata.name, {**fields, **to_yaml_types(dict(sections))}
     )
+    return new_resource
 
 
 def has_packed_columns(options: Options) -> bool:

@@ -382,6 +382,20 @@ UNNEEDED_CONNECTORS: Final = {
 """RLlib's connectors that a training does not need -> the reason."""
 
 
+def connector_table() -> str:
+    """Return RLlib's connectors and what a training does with them as Markdown."""
+    effects = {
+        AddObservationsFromEpisodesToBatch: "batches contain `obs`",
+        AddNextObservationsFromEpisodesToTrainBatch: "batches contain `new_obs`",
+        AddColumnsFromEpisodesToTrainBatch: "batches contain all recorded columns",
+        ComputeReturnsToGo: "batches contain `returns_to_go`, with its `gamma`",
+        GeneralAdvantageEstimation: "MARWIL's value targets have its `gamma` and `lambda_`; refused by others",
+    }
+    rows = {connector.__name__: effect for connector, effect in effects.items()} | UNNEEDED_CONNECTORS
+    lines = ["| Connector | In a training |", "|---|---|"]
+    return "\n".join([*lines, *(f"| `{name}` | {rows[name]} |" for name in sorted(rows))])
+
+
 def default_connectors() -> list[ConnectorV2]:
     """Return the connectors at the end of RLlib's pipeline for learners."""
     return [
