@@ -385,7 +385,7 @@ class OfflineData(Feed):
             self._feed.close()
 
     def fit_preprocessing(self, rewards_only: bool = False) -> None:
-        """Fit the observation filter and the scale of rewards to the first window of each recorded source.
+        """Compute the statistics of the preprocessing from the first window of each recorded source.
 
         Call it once, before a training that does not resume.
 
@@ -394,6 +394,7 @@ class OfflineData(Feed):
 
         Raises:
             SpecError: there is a filter but no recorded data.
+            DataError: a column whose missing values are replaced has no values.
         """
         preprocessing = self._settings.preprocessing
         if not self._sources and preprocessing is not None and preprocessing.filters:
@@ -408,8 +409,9 @@ class OfflineData(Feed):
                 field="spec.rewards.normalize",
                 mentions=("rewards.scale",),
             )
-        for source in self._sources:
-            source.fit_preprocessing(rewards_only)
+        if self._sources and preprocessing is not None:
+            blocks = (block for source in self._sources for block in source.first_blocks())
+            preprocessing.fit(blocks, rewards_only=rewards_only)
 
     def plan(self) -> dict[str, Any]:
         """Return what a training will do with the data and why, as JSON; reads no data."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import itertools
+import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -52,6 +53,8 @@ SCHEMA: Final = {
 """RLlib's default schema: column -> its name in the data."""
 _ROW_MAPPER: Final = "_map_to_episodes"
 _SAMPLE_BATCH_MAPPER: Final = "_map_sample_batch_to_episode"
+_LOCATION_IN_FILE: Final = re.compile(r", (?:unit|rows?|lines?|record) .*$")
+"""The part of a location in messages that follows the path, which may have commas too."""
 _SAMPLING_METHODS: Final = ("_validate_episodes", "_postprocess_and_sample")
 """Methods of RLlib's pre-learner around its replay buffer."""
 _PARAMETERS: Final = (
@@ -435,7 +438,7 @@ def _get_instance(
     if is_static and not samples:
         return config, None
     key = orjson.dumps(
-        [id(cls), dict(kwargs), dict(training), location.partition(",")[0] if samples else ""],
+        [id(cls), dict(kwargs), dict(training), _LOCATION_IN_FILE.sub("", location) if samples else ""],
         option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_SORT_KEYS,
     )
     if key not in _instances:

@@ -7,7 +7,7 @@ import fnmatch
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from hindcast.episodes.columns import SEPARATOR, Columns, next_leaf, obs_leaf, root
@@ -89,6 +89,7 @@ class TablePlan:
             episode's last timestep; None without it.
         end_infos: source column of infos that may say why an episode ends; None without `done_column` or infos.
         skipped_columns: source columns that are not read because other columns replace them.
+        names: leaf of `obs` or `actions` -> the columns that the user chose for its elements.
     """
 
     sources: dict[str, LeafSource]
@@ -96,6 +97,7 @@ class TablePlan:
     end_infos: str | None
     skipped_columns: tuple[str, ...]
     last_column: str | None = None
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def columns(self) -> list[str]:
@@ -169,6 +171,13 @@ def plan_columns(names: Sequence[str], options: ReadOptions, empty_leaves: Colle
         end_infos,
         tuple(name for name in skipped_names if name not in ignored_names),
         last_column,
+        {
+            leaf: source.columns
+            for leaf, source in sources.items()
+            if root(leaf) in (Columns.OBS, Columns.ACTIONS)
+            and root(leaf) in map(root, options.schema)
+            and source.columns[0] not in (root(leaf), *ALIASES[root(leaf)])
+        },
     )
 
 

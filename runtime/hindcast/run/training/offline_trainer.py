@@ -65,6 +65,8 @@ def make_offline_trainer(
     # The other learners wait for this before they create their trainers (`follow_first_learner`).
     group.broadcast(["open", initial_num_learners])
     device, clamp_note = choose_learner_device(spec.learners, placement.is_one_machine)
+    # Before episodes are split off, which may be the only ones with an action.
+    all_spaces, space_notes = determine_spaces(resource, sources)
     offline, held_out_data = spec.offline, None
     # Set-aside episodes are removed first, so that `heldOut` is a fraction of the remaining ones.
     if offline is not None and offline.set_aside is not None:
@@ -74,10 +76,12 @@ def make_offline_trainer(
         held_out_data = merge_datasets(holdouts, "Rename")
     networks = networks or build_networks(
         make_algorithm(resource),
-        determine_spaces(resource, sources),
+        all_spaces,
         spec.model,
         spec.environment,
         seed=spec.seed,
+        missing=spec.missing_rules,
+        missing_indicators=spec.missing_indicators,
         rewards=spec.rewards,
     )
     algorithm, spaces = networks.algorithm, networks.spaces
@@ -85,7 +89,8 @@ def make_offline_trainer(
     if spec.learners.compile:
         compile_losses(algorithm)
     policy, learner = networks.make_policy_and_learner(device, group)
-    notes = [*([Problem((), clamp_note)] if clamp_note else []), *networks.notes(policy)]
+    notes = [*([Problem((), clamp_note)] if clamp_note else []), *space_notes]
+    notes += networks.notes(policy)
     with calling(f"{spec.algorithm}.needs"):
         needs = needs_for(algorithm, policy.module)
     live_sources = [
