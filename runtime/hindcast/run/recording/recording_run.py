@@ -146,7 +146,7 @@ class RecordingRun:
             )
 
     def _clear_other_recording(self) -> None:
-        """Delete the other recording if it should be replaced; else a policy that it copied before it left results."""
+        """Delete the other recording if it should be replaced; if it left no results, delete the policy it copied."""
         if self._spec.output.on_existing == "Replace":
             self._clear()
         elif not self._is_started():
