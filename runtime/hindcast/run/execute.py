@@ -123,7 +123,7 @@ def _locate(problem: Problem, item: LoadedResource) -> Problem:
 
 
 class EarlyCheck(NamedTuple):
-    """What the check of a resource found, for its execution.
+    """Inputs and networks that the check of a resource has created, for its execution.
 
     Attributes:
         inputs: a training's inputs, not yet open; empty for a recording.

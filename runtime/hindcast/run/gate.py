@@ -66,12 +66,12 @@ class GateResult:
     def sentence(self) -> str:
         """The decision in words."""
         margin = f" by more than {significant(self.spec.by)}" if self.spec.by else ""
-        unfinished = f"{self.num_unfinished:,} unfinished and left out; " if self.num_unfinished else ""
+        omission = f"{self.num_unfinished:,} unfinished and left out; " if self.num_unfinished else ""
         claim = _DECISIONS[self.test.decision][1] + (margin if self.test.decision == "promoted" else "")
         return (
             f"{self.test.decision}: {claim} after {plural(self.test.episodes, 'episode')} "
             f"(evidence {significant(self.test.evidence)} of {significant(1 / self.test.error)}; {self.num_new:,} new; "
-            f"{unfinished}{'sampled' if self.spec.explore else 'greedy'} actions)"
+            f"{omission}{'sampled' if self.spec.explore else 'greedy'} actions)"
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -59,8 +59,8 @@ def exclude_trained_episodes(
     Raises:
         SpecError: the dataset has at least `min_episodes`, but fewer remain.
     """
-    trained = np.load(io.BytesIO(file.read_bytes()), allow_pickle=False)
-    is_trained = _contains(trained, _describe(dataset))
+    trained_rows = np.load(io.BytesIO(file.read_bytes()), allow_pickle=False)
+    is_trained = _contains(trained_rows, _describe(dataset))
     num_trained = int(is_trained.sum())
     if dataset.num_episodes - num_trained < min_episodes <= dataset.num_episodes:
         raise SpecError(
@@ -96,17 +96,17 @@ def _describe(dataset: Dataset) -> NDArray[Any]:
     return rows
 
 
-def _contains(trained: NDArray[Any], rows: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return a mask `[N]` of the rows that `trained` contains; both have `_FIELDS`.
+def _contains(trained_rows: NDArray[Any], rows: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return a mask `[N]` of the `rows` that `trained_rows` contains; both have `_FIELDS`.
 
     Returns count as equal if they differ only by rounding, as sums of the same rewards in another order do.
     """
-    trained = np.sort(trained, order=["id", "length", "return"])
-    starts = np.searchsorted(trained["id"], rows["id"], side="left")
-    ends = np.searchsorted(trained["id"], rows["id"], side="right")
+    trained_rows = np.sort(trained_rows, order="id")
+    starts = np.searchsorted(trained_rows["id"], rows["id"], side="left")
+    ends = np.searchsorted(trained_rows["id"], rows["id"], side="right")
     mask = np.zeros(len(rows), dtype=bool)
     for index, (start, end, row) in enumerate(zip(starts, ends, rows, strict=True)):
-        candidates = trained[start:end]
+        candidates = trained_rows[start:end]
         has_length = candidates["length"] == row["length"]
         has_return = np.isclose(candidates["return"], row["return"], rtol=1e-5, atol=1e-6, equal_nan=True)
         mask[index] = (has_length & has_return).any()

@@ -256,10 +256,7 @@ class RecordingRun:
         """Return the path of the checkpoint that the resource names or refers to."""
         if self._spec.policy.checkpoint is not None:
             return self._spec.policy.checkpoint.path
-        if self._checkpoint is None:
-            raise SpecError(
-                "was not resolved to a checkpoint.", field="spec.policy.trainingRef", resource=self._name
-            )
+        assert self._checkpoint is not None  # the caller resolves `trainingRef`
         return self._checkpoint
 
     def _load_actor(self, policy: str) -> Policy | RandomActor:
