@@ -156,6 +156,7 @@ def make_offline_trainer(
     def prepare() -> None:
         if initial_checkpoint is not None:
             warm_start(policy, learner, initial_checkpoint)
+        # With an initial checkpoint, the observation filter is that of its policy.
         data.fit_preprocessing(rewards_only=initial_checkpoint is not None)
 
     return Trainer(
@@ -236,11 +237,11 @@ def _batch_size_notes(spec: OfflineTrainingSpec, data: OfflineData, timesteps_pe
         return []
     unit = "timestep" if timesteps_per_item == 1 else "sequence"
     times = significant(data.batch_size / data.epoch_size)
-    what = (
+    text = (
         f"a batch has {plural(data.batch_size, unit)}, but the data have only {integer(data.epoch_size)}: each is in "
         f"every batch {times} times on average"
     )
-    return [Problem(parse_path(_size_field(spec)), what)]
+    return [Problem(parse_path(_size_field(spec)), text)]
 
 
 def _refuse_batch_beyond_memory(spec: OfflineTrainingSpec, data: OfflineData, num_learners: int) -> None:
