@@ -169,17 +169,15 @@ class Policy:
         # All weights are compared before any is copied. Only PolicyModule acts without its value head.
         value_head = _VALUE_HEAD_PREFIXES if isinstance(self.module, PolicyModule) else ()
         for name in sorted(weights.keys() | saved_weights.keys()):
-            shapes = saved_shape, shape = [
+            saved_shape, shape = (
                 list(state[name].shape) if name in state else None for state in (saved_weights, weights)
-            ]
-            if saved_shape == shape or (None in shapes and name.startswith(value_head)):
-                continue
-            saved_text, model_text = (
-                "is missing" if shape is None else f"has shape {shape}" for shape in shapes
             )
+            is_in_one = saved_shape is None or shape is None
+            if saved_shape == shape or (is_in_one and name.startswith(value_head)):
+                continue
             raise DataError(
-                f"{where} does not match this model: weight {name} {saved_text} in the file and "
-                f"{model_text} in the model."
+                f"{where} does not match this model: weight {name} {_describe_shape(saved_shape)} in the file and "
+                f"{_describe_shape(shape)} in the model."
             )
         self.module.load_state_dict(
             {**weights, **{name: saved_weights[name] for name in weights if name in saved_weights}}
@@ -398,6 +396,10 @@ class Policy:
             rows = rows.copy()
         tensor = torch.from_numpy(rows)
         return tensor if self._device is None else tensor.to(self._device)
+
+
+def _describe_shape(shape: list[int] | None) -> str:
+    return "is missing" if shape is None else f"has shape {shape}"
 
 
 def _num_rows(rows: Mapping[str, NDArray[Any]]) -> int:

@@ -106,8 +106,8 @@ class ActionToEnv:
     Attributes:
         module_space: the module's action space.
         scaled_leaves: the leaves that are scaled.
-        log_scale: log of the volume that one unit of module volume has in the environment: a density of environment
-            actions, in logarithms, plus this is the density of module actions. 0.0 if nothing is scaled.
+        log_scale: logarithm of the environment volume per unit of module volume, 0.0 if nothing is scaled. The
+            log-density of module actions is that of the environment actions plus this number.
     """
 
     def __init__(

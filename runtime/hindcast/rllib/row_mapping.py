@@ -171,7 +171,7 @@ def mapper_name(cls: type, config: TrainingConfig) -> str:
 def prelearn_rows(
     cls: type, rows: Rows, kwargs: Mapping[str, Any], training: Mapping[str, Any], location: str
 ) -> Any:
-    """Run a pre-learner in RLlib's form on rows, with global generators and spaces seeded for `location`.
+    """Run a pre-learner in RLlib's form on rows, with global generators and spaces seeded for the file and its rows.
 
     Args:
         cls: class of the pre-learner, in RLlib's form.
@@ -184,7 +184,8 @@ def prelearn_rows(
         What the pre-learner returned: episodes, in any form that `_map_to_episodes` may return. If it returned a
         module's batch, a block with one episode per row.
     """
-    seed, name = int(training.get("seed") or 0), location.rpartition("/")[2]  # data may be moved
+    # Without the folder, since data may be moved; with the rows, since files of several folders may share a name.
+    seed, name = int(training.get("seed") or 0), f"{location.rpartition('/')[2]} {_digest_rows(rows)}"
     with seeded_generators(seed, "pre-learner", name), _row_ids_of(location):
         config, prelearner = _get_instance(cls, kwargs, training, location)
         for index, space in enumerate((config.observation_space, config.action_space)):
@@ -218,6 +219,17 @@ def _row_ids_of(location: str) -> Iterator[None]:
 
 def _digest_location(location: str) -> str:
     return hashlib.sha256(location.encode()).hexdigest()[:12]
+
+
+def _digest_rows(rows: Rows) -> str:
+    """Return a digest of the rows: all bytes of numbers, the first and the last of other values."""
+    digest = hashlib.sha256()
+    for name in sorted(rows):
+        values = np.asarray(rows[name])
+        digest.update(f"{name} {values.shape} {values.dtype}".encode())
+        is_object = values.dtype == object
+        digest.update(repr([*values.flat[:1], *values.flat[-1:]]).encode() if is_object else values.tobytes())
+    return digest.hexdigest()[:16]
 
 
 def _make_row_id() -> str:

@@ -129,7 +129,7 @@ def evaluate_checkpoint_offline(
 
     Raises:
         DataError: there is no checkpoint at `path`, or the data are invalid (see `evaluate_offline`).
-        SpecError: the policy was trained on all but one of the episodes.
+        SpecError: fewer than two of the episodes remain without those that the policy was trained on.
     """
     policy, module = load_policy(path, module_class)
     if gamma is None:

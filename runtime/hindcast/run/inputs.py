@@ -135,8 +135,8 @@ def open_inputs(
         _refuse_missing_values(opened_data, resource.spec.missing_rules, reading.name)
         for finding in opened_data.all_notes:
             # The units of actions matter only if these are floats, which can be normalised.
-            is_on_units = finding in (NOTE_ON_ACTIONS, NOTE_ON_NORMALIZED_ACTIONS)
-            if not is_on_units or has_float_actions(resource, opened_data.dataset.spec):
+            is_about_units = finding in (NOTE_ON_ACTIONS, NOTE_ON_NORMALIZED_ACTIONS)
+            if not is_about_units or has_float_actions(resource, opened_data.dataset.spec):
                 note(f"{reading.paths[0]}: {finding}")
         return input_._replace(opened_data=opened_data)
 

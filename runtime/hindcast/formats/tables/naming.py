@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from hindcast.episodes.columns import SEPARATOR, Columns, next_leaf, root
+from hindcast.episodes.columns import SEPARATOR, Columns, next_leaf, obs_leaf, root
 from hindcast.errors import DataError
 from hindcast.formats.columns.steps import DONE_NAMES, NON_OUTPUT_COLUMNS
 from hindcast.formats.format import ReadOptions
@@ -161,6 +161,7 @@ def plan_columns(names: Sequence[str], options: ReadOptions, empty_leaves: Colle
                 sources[stem] = source
     done_column, end_infos = _find_done_column(sources, options)
     last_column = _find_last_column(sources)
+    _check_compressed_columns({*map(root, sources), *names}, options.compress_columns or ())
     sources = _select_sources(sources, options.columns)
     _check_required({*sources, *empty_leaves}, options.columns, names)
     ignored_names = NON_OUTPUT_COLUMNS - set(DONE_NAMES) - ALIASES.keys()
@@ -178,6 +179,15 @@ def plan_columns(names: Sequence[str], options: ReadOptions, empty_leaves: Colle
             and source.columns[0] not in (root(leaf), *ALIASES[root(leaf)])
         },
     )
+
+
+def _check_compressed_columns(names: Collection[str], compressed_names: Sequence[str]) -> None:
+    known_names = set(map(obs_leaf, names))
+    for name in compressed_names:
+        if obs_leaf(name) not in known_names:
+            raise DataError(
+                f"it has no column {name!r}, which `compressColumns` contains; {suggest_name(name, sorted(names))}"
+            )
 
 
 def _without_columns(schema: Mapping[str, str], names: Collection[str]) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from hindcast.api import OfflineTraining, spec_hash
@@ -12,7 +12,7 @@ from hindcast.api.options import options_field
 from hindcast.api.training import OfflineTrainingSpec, StopSpec
 from hindcast.errors import Problem, SpecError, parse_path
 from hindcast.formatting import integer, plural, significant, size
-from hindcast.learn.algorithm import needs_for, window_targets
+from hindcast.learn.algorithm import Algorithm, needs_for, window_targets
 from hindcast.learn.compiling import compile_losses
 from hindcast.learn.group import Group
 from hindcast.pipeline.needs import Needs
@@ -128,6 +128,8 @@ def make_offline_trainer(
     )
     if spec.input:
         data.open_reader(lambda: training_options(resource, spec.input[0]))
+    for copy_of_algorithm in (algorithm, uncompiled_algorithm):
+        _set_target_options(copy_of_algorithm, needs, data.target_options)
     if device.type == "cpu" and not live_sources:
         _refuse_batch_beyond_memory(spec, data, group.shard.size)
     batch_notes += _batch_size_notes(spec, data, needs.timesteps_per_item)
@@ -154,6 +156,7 @@ def make_offline_trainer(
     def prepare() -> None:
         if initial_checkpoint is not None:
             warm_start(policy, learner, initial_checkpoint)
+        # With an initial checkpoint, the observation filter is that of its policy.
         data.fit_preprocessing(rewards_only=initial_checkpoint is not None)
 
     return Trainer(
@@ -171,6 +174,23 @@ def make_offline_trainer(
         if prelearner_path(spec.pipeline) is None
         else (),
     )
+
+
+def _set_target_options(algorithm: Algorithm, needs: Needs, options: Mapping[str, float]) -> None:
+    """Set the options that connectors request for the algorithm's targets.
+
+    Raises:
+        SpecError: the algorithm has no targets with these options.
+    """
+    if not options:
+        return
+    if not needs.targets or not options.keys() <= type(algorithm.options).model_fields.keys():
+        raise SpecError(
+            f"contains GeneralAdvantageEstimation, but {type(algorithm).__name__} has no value targets: leave the "
+            "connector out, or train with MARWIL.",
+            field="spec.pipeline.connectors",
+        )
+    algorithm.options = algorithm.options.model_copy(update=dict(options))
 
 
 def _shard_notes(timesteps: int, needs: Needs, num_learners: int, initial_num_learners: int) -> list[Problem]:
@@ -217,11 +237,11 @@ def _batch_size_notes(spec: OfflineTrainingSpec, data: OfflineData, timesteps_pe
         return []
     unit = "timestep" if timesteps_per_item == 1 else "sequence"
     times = significant(data.batch_size / data.epoch_size)
-    what = (
+    text = (
         f"a batch has {plural(data.batch_size, unit)}, but the data have only {integer(data.epoch_size)}: each is in "
         f"every batch {times} times on average"
     )
-    return [Problem(parse_path(_size_field(spec)), what)]
+    return [Problem(parse_path(_size_field(spec)), text)]
 
 
 def _refuse_batch_beyond_memory(spec: OfflineTrainingSpec, data: OfflineData, num_learners: int) -> None:
