@@ -247,8 +247,8 @@ SUMMARY_FIELDS = {
     "layouts", "preparedPath", "episodes", "timesteps", "bytes", "storedBytes", "files", "digest", "environment",
     "observationSpace", "actionSpace", "observationSpaceFrom", "actionSpaceFrom", "columns", "sampledEpisodes",
     "sampledTimesteps", "checkedEpisodes", "lengths", "returns", "rewards", "zeroRewards",
-    "rewardedEpisodesShare", "observations", "coverage", "actions", "terminated", "truncated", "hasLogp", "tableColumns",
-    "problems",
+    "rewardedEpisodesShare", "observations", "coverage", "actions", "terminated", "truncated", "hasLogp",
+    "tableColumns", "problems",
 }  # fmt: skip
 
 
