@@ -21,7 +21,7 @@ from hindcast.record.environments import (
 from hindcast.report.events import Outcome, Reporter
 from hindcast.report.writing import write_recording_report, write_training_report
 from hindcast.run.claim import CHECKPOINTS_FOLDER, refuse_other_run, run_folder, title
-from hindcast.run.inputs import Input, References, make_sources, open_inputs, resolve_inputs
+from hindcast.run.inputs import Input, References, data_by_name, make_sources, open_inputs, resolve_inputs
 from hindcast.run.interruption import Interruption, catch_signals
 from hindcast.run.placement import LOCAL, Placement
 from hindcast.run.recording.recording_run import RecordingRun
@@ -208,8 +208,7 @@ def execute_training(
 ) -> Outcome:
     """Train in this process and write the report; see `train_locally`."""
     outcome, inputs = train_locally(resource, inputs, reporter, interruption, networks)
-    data_by_path = {input_.path: input_.opened_data for input_ in inputs}
-    return replace(outcome, report=write_training_report(resource, outcome, data_by_path))
+    return replace(outcome, report=write_training_report(resource, outcome, data_by_name(inputs)))
 
 
 def train_locally(

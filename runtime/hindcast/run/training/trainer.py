@@ -6,12 +6,14 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
 from hindcast.api.environment import EnvironmentSpec
+from hindcast.api.input import MissingRule
 from hindcast.api.model import ModelOptions, ModelSpec
 from hindcast.api.spelling import IN_PYTHON
 from hindcast.api.training import RewardsSpec
@@ -355,15 +357,25 @@ def build_networks(
     *,
     seed: int,
     rewards: RewardsSpec | None = None,
+    missing: Mapping[str, MissingRule] = MappingProxyType({}),
+    missing_indicators: bool = False,
 ) -> Networks:
     """Build an algorithm's networks for these spaces, with its defaults for options that `model` leaves out.
+
+    `missing` is what replaces missing values of observations.
 
     Raises:
         SpecError: the model's options do not fit, or the algorithm does not build `model.moduleClass`.
     """
     full_model = complete_model(algorithm, model, spaces.action)
     preprocessing = Preprocessing.from_specs(
-        spaces.observation, spaces.action, full_model, environment, rewards
+        spaces.observation,
+        spaces.action,
+        full_model,
+        environment,
+        rewards=rewards,
+        missing=missing,
+        missing_indicators=missing_indicators,
     )
     inputs = ModelInputs(preprocessing.observation_space, preprocessing.action_space, full_model)
     nets = new_networks(algorithm, inputs, seed)
