@@ -169,7 +169,7 @@ def make_offline_trainer(
         max_updates=_max_updates(spec.stop, data),
         notes=notes + batch_notes,
         held_out_evaluator=held_out_evaluator,
-        # A pre-learner of the user's may turn anything into episodes, and a buffer renames what it draws.
+        # A user's pre-learner may train on other episodes than the files have, and a replay buffer changes their ids.
         training_data=[source.dataset for source in sources]
         if prelearner_path(spec.pipeline) is None
         else (),

@@ -296,7 +296,10 @@ class TrainingRun:
         return env_result, self._evaluate_held_out(held_out, iteration)
 
     def _save_if_due(self, trainer: Trainer, evaluations: Evaluations, result: Result, interval: int) -> None:
-        """Launch the parallel evaluation if it is due; write a checkpoint if due, the best, or evaluated."""
+        """Launch the parallel evaluation if it is due.
+
+        A checkpoint is written if one is due, if these weights are the best, or if they are being evaluated.
+        """
         should_launch = (
             evaluations.runs_in_parallel
             and evaluations.is_due(trainer.iteration)
