@@ -164,14 +164,14 @@ def training_commands(
     """
     commands = []
     if checkpoint is not None:
-        environment_option = "" if resource.spec.environment is not None else " --env ENVIRONMENT"
+        evaluation = resource.spec.evaluation
+        sampling = ", explore=True" if evaluation is not None and evaluation.judges_samples else ""
+        how = "--episodes 100" if resource.spec.environment is not None else "--data OTHER_EPISODES"
         commands += [
-            Command(
-                "Evaluate the policy", f"hindcast evaluate {checkpoint}{environment_option} --episodes 100"
-            ),
+            Command("Evaluate the policy", f"hindcast evaluate {checkpoint} {how}"),
             Command(
                 "Use the policy in Python",
-                f'import hindcast\n\npolicy = hindcast.Policy.load("{checkpoint}")\naction = policy(obs)',
+                f'import hindcast\n\npolicy = hindcast.Policy.load("{checkpoint}")\naction = policy(obs{sampling})',
             ),
             Command(
                 "Continue training from the checkpoint: add this to the spec of a new resource, or of a higher "

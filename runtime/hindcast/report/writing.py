@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from collections.abc import Mapping, Sequence
 from tempfile import TemporaryDirectory
-from typing import ParamSpec
 
 from hindcast import formatting
 from hindcast.api import OfflineRecording, OfflineTraining
@@ -32,6 +29,7 @@ from hindcast.report.page import (
     Section,
     Table,
     Tile,
+    warn_on_failure,
     write_page,
     write_single_file,
 )
@@ -51,27 +49,11 @@ from hindcast.report.text import (
 )
 from hindcast.storage.location import Location, resolve
 
-Parameters = ParamSpec("Parameters")
-_LOG = logging.getLogger("hindcast")
 STATE_FOLDER = "_hindcast"
 _EXPERT_FOLDER = f"{STATE_FOLDER}/policy"
 
 
-def _without_failing(write: Callable[Parameters, str]) -> Callable[Parameters, str | None]:
-    """Make a function that writes a report return None, after a warning, if it fails: the run itself has finished."""
-
-    @wraps(write)
-    def write_or_warn(*args: Parameters.args, **kwargs: Parameters.kwargs) -> str | None:
-        try:
-            return write(*args, **kwargs)
-        except Exception as error:  # a fault of the report must not make a finished run fail
-            _LOG.warning("The report could not be written (%s: %s).", type(error).__name__, error)
-            return None
-
-    return write_or_warn
-
-
-@_without_failing
+@warn_on_failure
 def write_training_report(
     resource: OfflineTraining, outcome: Outcome, inputs: Mapping[str, OpenedData | None]
 ) -> str:
@@ -114,7 +96,7 @@ def write_training_report(
     return write_page(folder, page)
 
 
-@_without_failing
+@warn_on_failure
 def write_recording_report(resource: OfflineRecording, outcome: Outcome) -> str:
     """Write `report.html` and `plots/*.png` into the `_hindcast` folder of a dataset, and return the report's path.
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hindcast.algorithms import REGISTRY
 from hindcast.api import EnvironmentSpec
+from hindcast.api.evaluation import EvaluationSpec
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.hooks import NO_HOOKS, Hooks
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.errors import DataError, SpecError
+from hindcast.evaluate.action_comparison import ActionComparison
 from hindcast.evaluate.environment import EnvReport, evaluate_policy
-from hindcast.evaluate.offline import OfflineOptions, OfflineReport, evaluate_offline
+from hindcast.evaluate.offline import OfflineEvaluator, OfflineOptions, OfflineReport
 from hindcast.formats.dataset_folder.folder_owner import read_owner
 from hindcast.formats.dataset_folder.manifest import FOLDER
+from hindcast.formatting import acting
 from hindcast.learn.checkpoint import find_checkpoint
 from hindcast.models.policy import Policy
 from hindcast.run.evaluation.trained_episodes import TRAINED_EPISODES_FILE, exclude_trained_episodes
@@ -94,12 +97,14 @@ class OfflineEvaluation:
         num_trained: number of episodes that were left out, because the policy was trained on them; None if it is not in
             a run folder that records this.
         report: estimates and diagnostics.
+        actions: comparison of the policy's actions with the recorded ones.
     """
 
     policy: str
     gamma: float
     num_trained: int | None
     report: OfflineReport
+    actions: ActionComparison
 
 
 def evaluate_checkpoint_offline(
@@ -139,8 +144,9 @@ def evaluate_checkpoint_offline(
     if episodes is not None and episodes < dataset.num_episodes:
         dataset = dataset.sample(episodes, seed=(options or OfflineOptions()).seed)
     offline_options = replace(options or OfflineOptions(), gamma=gamma)
-    report = evaluate_offline(policy, dataset, name, offline_options, hooks.progress)
-    return OfflineEvaluation(module, gamma, num_trained, report)
+    evaluator = OfflineEvaluator(policy, dataset, name, offline_options)
+    report = evaluator.evaluate(policy, hooks.progress)
+    return OfflineEvaluation(module, gamma, num_trained, report, evaluator.compare_actions(policy))
 
 
 def load_policy(path: str | Path, module_class: str | None = None) -> tuple[Policy, str]:
@@ -213,6 +219,29 @@ def find_gamma(location: Location) -> float:
     return OfflineOptions.gamma
 
 
+def choose_explore(
+    path: str | Path, explore: bool | None, default: bool, note: Callable[[str], None] = lambda _: None
+) -> bool:
+    """Choose between sampled and greedy actions of a checkpoint: as its run judges it (`spec.evaluation`).
+
+    Args:
+        path: see `evaluate_checkpoint`.
+        explore: True for sampled and False for greedy actions, as the user requested; None for the run's.
+        default: the choice if the run does not evaluate its policy, or if the checkpoint is not in a run folder.
+        note: called with a sentence if the user requested other actions than those that the run judges.
+    """
+    evaluations = (spec["evaluation"] for spec in _enclosing_specs(resolve(path)) if spec.get("evaluation"))
+    judged = next((EvaluationSpec.model_validate(document).judges_samples for document in evaluations), None)
+    if explore is None:
+        return default if judged is None else judged
+    if judged is not None and explore != judged:
+        note(
+            f"{path}: {acting(explore)} were requested, but the run judges the policy by {acting(judged)} "
+            "(spec.evaluation): its verdicts do not hold for this policy"
+        )
+    return explore
+
+
 def _enclosing_specs(location: Location) -> Iterator[dict[str, Any]]:
     """Yield the `spec` sections of `enclosing_resources`."""
     return (document["spec"] for document in enclosing_resources(location))
@@ -230,6 +259,12 @@ def enclosing_runs(location: Location) -> Iterator[tuple[Location, dict[str, Any
             file = folder.child(name)
             if file.exists():
                 yield folder, json.loads(file.read_bytes())["spec"]
+
+
+def find_run_folder(path: str | Path) -> Location | None:
+    """Return the folder of the training's run that contains a checkpoint; None if there is none."""
+    runs = enclosing_runs(resolve(path))
+    return next((folder for folder, document in runs if document["kind"] == "OfflineTraining"), None)
 
 
 def find_trained_episodes(location: Location) -> Location | None:
