@@ -8,7 +8,6 @@ from algorithm_kit import BOX, OBS, WIDE, build_algorithm, compute_loss_stages, 
 from hindcast.algorithms import build
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.model import ModelSpec
-from hindcast.errors import SpecError
 from hindcast.evaluate.environment import evaluate_policy
 from hindcast.learn.algorithm import ModelInputs, new_networks
 from hindcast.learn.learner import Learner
@@ -62,9 +61,7 @@ def test_critic_loss_equals_the_formula(aggregation):
     batch = make_transitions(WIDE)
     actions = to_env_actions(map_noise(nets, batch["new_obs"], draw_noise()[0]))
     member_values = nets["target_critics"]({"obs": batch["new_obs"]}, actions)
-    values = (
-        member_values.mean(0) if aggregation == "mean" else torch.minimum(member_values[0], member_values[1])
-    )
+    values = member_values.mean(0) if aggregation == "mean" else torch.minimum(*member_values)
     td_target = batch["rewards"] + batch["discounts"] * values
     expected = sum((q - td_target).square().mean() for q in nets["critics"](batch))
     torch.testing.assert_close(compute_loss_stages(algorithm, nets, batch)[0].losses["critics"], expected)
@@ -90,18 +87,13 @@ def test_policy_loss_equals_the_formula(is_normalised):
     torch.testing.assert_close(compute_loss_stages(algorithm, nets, batch)[0].losses["policy"], expected)
 
 
-def test_each_loss_has_gradients_of_its_own_network_only():
+def test_policy_loss_does_not_train_the_flow_nor_critic_loss_the_policy():
     algorithm, nets = build_algorithm("FQL", {})
     losses = compute_loss_stages(algorithm, nets, make_transitions())[0].losses
-    flow_parameters = list(nets["behaviour"].parameters())
-    flow_gradients = torch.autograd.grad(
-        losses["policy"], flow_parameters, allow_unused=True, retain_graph=True
-    )
-    assert all(gradient is None for gradient in flow_gradients), "the policy's loss does not train the flow"
-    policy_gradients = torch.autograd.grad(
-        losses["critics"], list(nets["policy"].parameters()), allow_unused=True
-    )
-    assert all(gradient is None for gradient in policy_gradients)
+    for loss, other_network in (("policy", "behaviour"), ("critics", "policy")):
+        parameters = list(nets[other_network].parameters())
+        gradients = torch.autograd.grad(losses[loss], parameters, allow_unused=True, retain_graph=True)
+        assert all(gradient is None for gradient in gradients)
 
 
 def make_two_mode_transitions(size, seed):
@@ -134,9 +126,8 @@ def test_policy_imitates_both_modes_or_takes_the_better_one(alpha, right_fractio
     assert float((flow_actions[:, 0] > 0).float().mean()) == pytest.approx(0.5, abs=0.1)
     assert float((actions[:, 0] > 0).float().mean()) == pytest.approx(right_fraction, abs=0.15)
     for samples in (flow_actions, actions):
-        assert float((samples[:, 0].abs() < 0.3).float().mean()) < 0.3, (
-            "a Gaussian would have 0.38 of its samples between the modes"
-        )
+        # A Gaussian would have 0.38 of its samples between the modes.
+        assert float((samples[:, 0].abs() < 0.3).float().mean()) < 0.3
 
 
 CHUNK = 3
@@ -209,10 +200,8 @@ def test_chunk_is_chosen_at_once_and_played_in_sequence():
                 noise = noises[chosen_t][slot : slot + 1] if explore else np.zeros((1, 2 * CHUNK), np.float32)
                 chunk_obs = torch.from_numpy(obs[slot : slot + 1, chosen_t])
                 with torch.no_grad():
-                    chunk = map_noise({"policy": policy.module}, chunk_obs, torch.from_numpy(noise)).clamp(
-                        -1, 1
-                    )
-                expected = chunk.reshape(CHUNK, 2)[t - chosen_t].numpy()
+                    chunk = map_noise({"policy": policy.module}, chunk_obs, torch.from_numpy(noise))
+                expected = chunk.clamp(-1, 1).reshape(CHUNK, 2)[t - chosen_t].numpy()
                 np.testing.assert_allclose(played_actions[t][slot], expected, atol=1e-6)
 
 
@@ -253,9 +242,9 @@ def test_fql_exploration_follows_from_the_seed():
 def test_evaluation_and_recording_follow_from_the_seed(tmp_path):
     policy = build_policy(SteeredWalk.observation_space, SteeredWalk.action_space)
     environment, policy_folder = EnvironmentSpec(id="toy_environments:SteeredWalk"), str(tmp_path / "policy")
+    options = {"duration": 4, "explore": True}
     first_returns, repeated_returns, other_returns = (
-        evaluate_policy(policy, environment, duration=4, explore=True, seed=seed).returns
-        for seed in (1, 1, 2)
+        evaluate_policy(policy, environment, seed=seed, **options).returns for seed in (1, 1, 2)
     )
     assert first_returns == repeated_returns != other_returns
     policy.save(policy_folder)
@@ -264,15 +253,3 @@ def test_evaluation_and_recording_follow_from_the_seed(tmp_path):
         record(recording(tmp_path / name, **spec, duration={"episodes": 4}), checkpoint=policy_folder)
     first_actions, second_actions = (read_all(tmp_path / name).columns["actions"] for name in "ab")
     assert len(first_actions) and np.array_equal(first_actions, second_actions)
-
-
-@pytest.mark.parametrize(
-    ("model", "sentence"),
-    [
-        ({"distribution": "gaussian"}, "Gaussian, which FQL cannot train: use Auto"),
-        ({"recurrent": "lstm"}, "FQL builds its own kind of policy"),
-    ],
-)
-def test_custom_policy_is_refused(model, sentence):
-    with pytest.raises(SpecError, match=sentence):
-        build_algorithm("FQL", {}, **model)

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from pipeline_fakes import FakeDataset
+from pipeline_fakes import UNITS, FakeDataset, are_equal_batches
 
 from hindcast import OfflinePreLearner
 from hindcast.api.pipeline import PipelineSpec
@@ -25,22 +24,20 @@ from user_errors import raises_user_error
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_here"), pytest.mark.filterwarnings("ignore")]
 
-UNITS = [[5, 1, 7], [20], [3, 3, 3, 3], [11, 9], [2], [30, 1]]
 NEEDS = Needs(frozenset({"obs", "new_obs", "actions", "rewards", "terminateds"}))
 
 
 class SlowPreLearn:
-    """Reads slowly, and logs to the file `readers` which process read which unit."""
+    """Reads slowly, and appends the id of its process to a file for each unit."""
 
-    def __init__(self, dataset, folder, seconds):
+    def __init__(self, dataset, file):
         self.dataset = dataset
-        self.folder = folder
-        self.seconds = seconds
+        self.file = file
 
     def __call__(self, unit, epoch):
-        with (self.folder / "readers").open("a") as file:
-            file.write(f"{os.getpid()} {unit.id}\n")
-        time.sleep(self.seconds)
+        with self.file.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        time.sleep(0.2)
         return self.dataset.read(unit)
 
 
@@ -64,7 +61,7 @@ class Dies:
 
 
 class SlowDataset:
-    """A dataset that logs to a file when a read begins and ends."""
+    """A dataset that writes "begin" and "end" of each read to a file."""
 
     def __init__(self, dataset, file):
         self.dataset = dataset
@@ -104,8 +101,14 @@ class NotThreadSafeCall(NotThreadSafeMapping):
         return block
 
 
-def first_rewards(blocks):
-    return [float(block.columns["rewards"][0]) for block in blocks]
+def units_in_epochs(dataset, num_epochs):
+    return [UnitInEpoch(unit, epoch) for epoch in range(num_epochs) for unit in dataset.units]
+
+
+def assert_all_units_are_read(blocks, dataset, work):
+    """Check that the blocks are those of the units in `work`, in order, by the blocks' first rewards."""
+    first_rewards = [float(block.columns["rewards"][0]) for block in blocks]
+    assert first_rewards == [float(dataset.blocks[unit.id].columns["rewards"][0]) for unit, _ in work]
 
 
 def make_data(dataset, executor, **pipeline):
@@ -115,11 +118,10 @@ def make_data(dataset, executor, **pipeline):
 
 
 def assert_same_batches(actual_data, expected_data, num_batches):
+    """Compare the next batches of two `OfflineData`, and close both."""
     try:
         for _ in range(num_batches):
-            batch, expected = actual_data.next(), expected_data.next()
-            assert batch.keys() == expected.keys()
-            assert all(torch.equal(batch[leaf], expected[leaf]) for leaf in expected)
+            assert are_equal_batches(actual_data.next(), expected_data.next())
     finally:
         actual_data.close()
         expected_data.close()
@@ -132,8 +134,8 @@ def test_data_workers_deliver_same_batches_as_local_executor(make_dataset):
     remote_args = {"label_selector": POOL}
     ray = make_data(dataset, DataWorkers((3, 3), num_cpus=0.5, remote_args=remote_args), **pipeline)
     local = make_data(dataset, Local(), **pipeline)
-    assert_same_batches(ray, local, 12)  # also closes both; they can resume
-    state = local.state() | {"feed": local.state()["feed"] | {"cursor": 333}}
+    assert_same_batches(ray, local, 12)
+    state = local.state() | {"feed": local.state()["feed"] | {"cursor": 333}}  # closed data can continue
     ray.seek(state)
     local.seek(state)
     assert_same_batches(ray, local, 3)
@@ -153,21 +155,20 @@ def test_two_sources_share_one_worker_with_all_cpus(make_dataset):
 
 
 def test_pool_grows_when_blocks_are_late(tmp_path: Path):
-    dataset = FakeDataset(UNITS)
-    work = [UnitInEpoch(dataset.units[index % 6], index // 6) for index in range(60)]
-    blocks = DataWorkers((1, 3), num_cpus=0.5).stream(0, work, SlowPreLearn(dataset, tmp_path, 0.2))
-    assert first_rewards(blocks) == first_rewards(dataset.blocks[unit.id] for unit, _ in work)
-    readers = {line.split()[0] for line in (tmp_path / "readers").read_text().splitlines()}
-    assert len(readers) == 3
+    dataset, file = FakeDataset(UNITS), tmp_path / "readers"
+    work = units_in_epochs(dataset, num_epochs=10)
+    blocks = DataWorkers((1, 3), num_cpus=0.5).stream(0, work, SlowPreLearn(dataset, file))
+    assert_all_units_are_read(blocks, dataset, work)
+    assert len(set(file.read_text().split())) == 3
 
 
 @pytest.mark.parametrize("prelearner_class", [NotThreadSafeMapping, NotThreadSafeCall])
 def test_worker_reads_two_units_at_a_time_and_maps_one(tmp_path: Path, prelearner_class):
     dataset, file = FakeDataset(UNITS), tmp_path / "reads"
-    work = [UnitInEpoch(dataset.units[index % 6], index // 6) for index in range(18)]
+    work = units_in_epochs(dataset, num_epochs=3)
     prelearn = prelearner_class(SlowDataset(dataset, file), validate=False)
     blocks = DataWorkers((1, 1), num_cpus=0.5).stream(0, work, prelearn)
-    assert first_rewards(blocks) == first_rewards(dataset.blocks[unit.id] for unit, _ in work)
+    assert_all_units_are_read(blocks, dataset, work)
     # A custom `__call__` reads during its turn, so that reads do not overlap.
     assert ("begin begin" in file.read_text()) == (prelearner_class is NotThreadSafeMapping)
 
@@ -181,9 +182,9 @@ def test_resident_data_are_read_by_data_workers_once(make_dataset):
 
 def test_stream_after_killed_data_worker_is_unchanged(tmp_path: Path):
     dataset = FakeDataset(UNITS)
-    work = [UnitInEpoch(dataset.units[index % 6], index // 6) for index in range(30)]
+    work = units_in_epochs(dataset, num_epochs=5)
     blocks = DataWorkers((2, 2), num_cpus=0.5).stream(0, work, DiesOnce(dataset, tmp_path / "died"))
-    assert first_rewards(blocks) == first_rewards(dataset.blocks[unit.id] for unit, _ in work)
+    assert_all_units_are_read(blocks, dataset, work)
     assert (tmp_path / "died").exists()
 
 
@@ -218,7 +219,7 @@ def test_closed_stream_releases_its_cpus():
 
     dataset = FakeDataset(UNITS)
     endless_work = (UnitInEpoch(dataset.units[0], epoch) for epoch in itertools.count())
-    blocks = DataWorkers((2, 2), num_cpus=1).stream(0, endless_work, PlainPreLearn(dataset))
+    blocks = DataWorkers((2, 2), num_cpus=1).stream(0, endless_work, lambda unit, epoch: dataset.read(unit))
     next(blocks)
     assert ray.available_resources()["CPU"] == 2
     blocks.close()
@@ -226,14 +227,6 @@ def test_closed_stream_releases_its_cpus():
     while ray.available_resources().get("CPU") != 4 and time.monotonic() < deadline:
         time.sleep(0.2)
     assert ray.available_resources()["CPU"] == 4
-
-
-class PlainPreLearn:
-    def __init__(self, dataset):
-        self.dataset = dataset
-
-    def __call__(self, unit, epoch):
-        return self.dataset.read(unit)
 
 
 class IdleWorker(_Worker):

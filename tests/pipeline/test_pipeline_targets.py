@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 
+import gymnasium as gym
+import numpy as np
 import pytest
 import torch
-from pipeline_fakes import FEED_CLASSES, FakeDataset, make_loader
+from pipeline_fakes import FEED_CLASSES, UNITS, FakeDataset, both_feeds, make_loader
 
 from hindcast.models.preprocessing import Preprocessing
 from hindcast.pipeline.mixed_feed import MixedFeed
@@ -15,20 +17,15 @@ from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.targets import Targets
 from hindcast.pipeline.window import Recipe
 
-UNITS = [[5, 1, 7], [20], [3, 3, 3, 3], [11, 9], [2], [30, 1]]
-both_feeds = pytest.mark.parametrize("feed_kind", list(FEED_CLASSES))
-
 
 class Training:
     """A feed and a count of updates; the target `made_at` is the count when it was computed."""
 
-    def __init__(self, feed_kind, every=None, **options):
+    def __init__(self, feed_kind, every=None):
         self.updates = 0
         self.computed_at = []
         targets = Targets(self._compute, lambda: self.updates, every)
-        self.feed = FEED_CLASSES[feed_kind](
-            make_loader(FakeDataset(UNITS), window_steps=25), 4, targets, **options
-        )
+        self.feed = FEED_CLASSES[feed_kind](make_loader(FakeDataset(UNITS), window_steps=25), 4, targets)
 
     def _compute(self, window):
         assert "made_at" not in window.columns
@@ -67,12 +64,12 @@ def test_targets_are_kept_until_the_window_ends(feed_kind, start_training):
 @both_feeds
 @pytest.mark.parametrize("every", [1, 3])
 def test_targets_are_recomputed_when_due(feed_kind, every, start_training):
-    training, undue_training = start_training(feed_kind, every), start_training(feed_kind)
+    training, reference = start_training(feed_kind, every), start_training(feed_kind)
     for update in range(40):
         assert training.feed.metrics().get("targets_age", 0) <= every
         assert update - training.update()["made_at"].min() < every
-        undue_training.update()
-    entered_at = undue_training.computed_at
+        reference.update()
+    entered_at = reference.computed_at
     for last, update in pairwise(training.computed_at):
         assert update - last == every or update in entered_at
 
@@ -139,15 +136,10 @@ def test_mixed_sources_have_their_own_targets(start_training):
 @pytest.mark.parametrize("frame_stack", [1, 3])
 def test_map_observations_equals_batches(frame_stack):
     dataset = FakeDataset(UNITS, obs_shape=(2, 2))
-    preprocessing = Preprocessing(_make_box(), _make_box(), frame_stack=frame_stack)
+    space = gym.spaces.Box(-1, 1, (2, 2), np.float32)
+    preprocessing = Preprocessing(space, space, frame_stack=frame_stack)
     window = make_loader(dataset, Recipe(Needs(frozenset({"obs", "new_obs"})), preprocessing)).load_all(0)
     observations = window.map_observations(lambda batch: batch["obs"], chunk_rows=7)
     batch = window.gather(torch.arange(window.num_steps))
     assert torch.equal(observations[window.obs_row], batch["obs"])
     assert torch.equal(observations[window.obs_row + 1], batch["new_obs"])
-
-
-def _make_box():
-    import gymnasium as gym
-
-    return gym.spaces.Box(-1, 1, (2, 2), "float32")

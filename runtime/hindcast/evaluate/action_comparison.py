@@ -18,6 +18,7 @@ from torch import Tensor
 
 from hindcast.episodes.columns import Columns, leaves_of
 from hindcast.episodes.spaces import flatten_space
+from hindcast.evaluate.intervals import F64
 from hindcast.evaluate.recorded_episodes import map_steps
 from hindcast.evaluate.target_policy import Batch, TargetPolicy, sample_noise
 from hindcast.formatting import significant
@@ -25,7 +26,6 @@ from hindcast.learn.batches import actions_of
 from hindcast.models.policy import Policy
 from hindcast.pipeline.window import WindowData
 
-F64 = NDArray[np.float64]
 
 _MAX_STEPS: Final = 200_000
 _MAX_ELEMENTS: Final = 8

@@ -16,7 +16,7 @@ from hindcast.datasets.prepare.opening import OpenedData, open_data
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.errors import UserError
 from hindcast.formats.dataset_folder.commits import read_exported_manifest
-from hindcast.formats.dataset_folder.manifest import Manifest
+from hindcast.formats.dataset_folder.manifest import FOLDER, Manifest
 from hindcast.report.canvas import Picture
 from hindcast.report.curves import Curves
 from hindcast.report.data_plots import coverage_plots, data_plots
@@ -49,8 +49,7 @@ from hindcast.report.text import (
 )
 from hindcast.storage.location import Location, resolve
 
-STATE_FOLDER = "_hindcast"
-_EXPERT_FOLDER = f"{STATE_FOLDER}/policy"
+_EXPERT_FOLDER = f"{FOLDER}/policy"
 
 
 @warn_on_failure
@@ -104,8 +103,8 @@ def write_recording_report(resource: OfflineRecording, outcome: Outcome) -> str:
     is None.
     """
     folder = resolve(outcome.folder)
-    state = folder.child(STATE_FOLDER)
-    if (earlier_report := _earlier_report(state, outcome)) is not None:
+    report_folder = folder.child(FOLDER)
+    if (earlier_report := _earlier_report(report_folder, outcome)) is not None:
         return earlier_report
     datasets, problems = _summarise_inputs({outcome.folder: None})
     page = Page(
@@ -122,7 +121,7 @@ def write_recording_report(resource: OfflineRecording, outcome: Outcome) -> str:
         spec=resource_yaml(resource),
         problems=problems,
     )
-    return write_page(state, page)
+    return write_page(report_folder, page)
 
 
 def _earlier_report(folder: Location, outcome: Outcome) -> str | None:

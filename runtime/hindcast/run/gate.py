@@ -20,9 +20,10 @@ from hindcast.datasets.prepare.opening import open_data
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError, OutputConflict, SpecError
 from hindcast.evaluate.action_comparison import compare_actions
-from hindcast.evaluate.estimators import F64, Evidence
+from hindcast.evaluate.estimators import Evidence
 from hindcast.evaluate.gate import GateTest
-from hindcast.evaluate.offline import unit_problem
+from hindcast.evaluate.intervals import F64
+from hindcast.evaluate.offline import logp_problem
 from hindcast.evaluate.recorded_episodes import has_logp, load_window, map_steps
 from hindcast.evaluate.target_policy import TargetPolicy
 from hindcast.formatting import acting, plural, significant
@@ -229,7 +230,7 @@ def _weigh(target: TargetPolicy, window: WindowData, gamma: float, name: str) ->
         gamma=gamma,
         log_ratio=np.asarray(log_ratio.numpy()),
     )
-    if problem := unit_problem(evidence):
+    if problem := logp_problem(evidence):
         raise DataError(problem, path=name)
     returns = evidence.sum_by_episode(evidence.discounts * evidence.rewards)
     with np.errstate(over="ignore"):  # the test limits weights

@@ -25,7 +25,7 @@ from hindcast.pipeline.feeds import State, refuse_priorities
 from hindcast.pipeline.offline_data import OfflineData
 from hindcast.pipeline.window import Batch
 from hindcast.record.environments import environment_spaces
-from hindcast.record.runner import EnvRunner, OnEpisodes, episodes_to_block
+from hindcast.record.runner import EnvRunner, OnEpisodes, played_episodes_to_block
 from hindcast.report.results import Result
 from hindcast.run.training.live_source import make_live_source
 from hindcast.run.training.trainer import Experience, Trainer, build_networks, notes_on_policy
@@ -88,7 +88,7 @@ class RolloutExperience:
         self._preprocessing.reset()
         self.on_episodes(iteration, episodes)
         seconds = time.monotonic() - start_time
-        rollout = _preprocess(self._preprocessing, episodes_to_block(episodes, prefix="rollout"))
+        rollout = _preprocess(self._preprocessing, played_episodes_to_block(episodes, prefix="rollout"))
         self._rows = self._algorithm.prepare(self._nets, rollout)
         minibatches = self._algorithm.minibatches(rollout.num_steps, self._seed, iteration)
         self._minibatches = iter(minibatches.to(next(iter(self._rows.values())).device))
