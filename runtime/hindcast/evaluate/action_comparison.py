@@ -26,7 +26,6 @@ from hindcast.learn.batches import actions_of
 from hindcast.models.policy import Policy
 from hindcast.pipeline.window import WindowData
 
-
 _MAX_STEPS: Final = 200_000
 _MAX_ELEMENTS: Final = 8
 """Number of action elements that are compared: the first ones."""

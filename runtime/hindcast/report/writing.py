@@ -240,7 +240,7 @@ def write_dataset_page(file: str, data: Sequence[str], summary: Summary) -> str:
     page = Page(
         kind="Dataset",
         name=", ".join(data),
-        outcome=_count_problems(summary),
+        outcome=_dataset_outcome(summary),
         tiles=_dataset_tiles(summary),
         sections=[Section("What is in the data", {**data_plots(summary), **coverage_plots(summary)})],
         tables=[Table("Facts", (), list(facts_by_label.items())), *_range_tables(summary)],
@@ -248,6 +248,11 @@ def write_dataset_page(file: str, data: Sequence[str], summary: Summary) -> str:
         problems=[ProblemRow(problem.severity, problem.message) for problem in summary.problems],
     )
     return write_single_file(resolve(file), page)
+
+
+def _dataset_outcome(summary: Summary) -> str:
+    problems = _count_problems(summary)
+    return problems if summary.verdict is None else f"{summary.verdict.sentence}. {problems}"
 
 
 def _count_problems(summary: Summary) -> str:

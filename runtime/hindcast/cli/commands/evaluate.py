@@ -246,9 +246,12 @@ def _write_page(checkpoint: str, file: str | None, result: "OfflineEvaluation", 
     from hindcast.storage.location import resolve
 
     folder = find_run_folder(checkpoint)
-    if file is None and folder is None:
+    if file is not None:
+        location = resolve(file)
+    elif folder is not None:
+        location = folder.child(VERDICT_FILE)
+    else:
         return None
-    location = resolve(file) if file is not None or folder is None else folder.child(VERDICT_FILE)
     judgement = Judgement(
         result.report.to_json(), result.actions, result.policy, data, result.gamma, result.num_trained
     )

@@ -209,8 +209,10 @@ def _measure_difference(policy: Policy, function: ExportedPolicy, step: Step) ->
         is_start = t % _EPISODE_STEPS == 0
         obs = {leaf: np.stack([space.sample() for _ in range(_NUM_SLOTS)]) for leaf, space in spaces.items()}
         rewards = np.linspace(-1.0, 1.0, _NUM_SLOTS)
-        noise = policy.draw_noise(generator, _NUM_SLOTS) if function.explore else None
-        actions = policy.act(obs, noise, is_first=np.full(_NUM_SLOTS, is_start), rewards=rewards)
+        noise = policy.draw_noise(generator, _NUM_SLOTS)
+        actions = policy.act(
+            obs, noise if function.explore else None, is_first=np.full(_NUM_SLOTS, is_start), rewards=rewards
+        )
         if is_start:
             state = _initial_state(function)
         values = {**obs, **state, Columns.PREV_REWARDS: rewards, NOISE: noise}
