@@ -54,6 +54,25 @@ def test_configured_target_return_does_not_change():
     assert float(nets["policy"].target_return) == -5.0
 
 
+@pytest.mark.parametrize("unit", [1e-3, 1.0, 1e4])
+@torch.no_grad()
+def test_default_scale_makes_the_unit_of_rewards_irrelevant(unit):
+    config = {name: value for name, value in SMALL_CONFIG.items() if name != "returnScale"}
+    rewards = np.random.default_rng(1).normal(size=15).astype(np.float32)
+    outputs = []
+    for factor in (1.0, unit):
+        algorithm, nets = build_algorithm("DecisionTransformer", config)
+        window = make_window(algorithm, (factor * rewards).astype(np.float32))
+        window = window.with_columns(window_targets(algorithm, nets, window))
+        batch = window.gather(torch.arange(15))
+        scale = float(nets["policy"].return_scale)
+        assert scale == pytest.approx(float(window.columns["returns_to_go"].abs().max()))
+        outputs.append(nets["policy"].forward_train(batch)["action_dist_inputs"])
+        window_targets(algorithm, nets, make_window(algorithm, 100 * factor * rewards))
+        assert float(nets["policy"].return_scale) == scale, "a later window does not change it"
+    torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-5)
+
+
 def test_batch_has_a_sequence_from_every_step():
     algorithm, nets = build_algorithm("DecisionTransformer", SMALL_CONFIG)
     window = make_window(algorithm, np.ones(15, dtype=np.float32))

@@ -229,7 +229,7 @@ def test_decision_transformer_reaches_the_requested_return(config, expected_retu
     """Random episodes of 12 steps with rewards of 0, 1 or 2; the best of 300 episodes has a return of 19."""
     environment = {"id": "toy_environments:Walk", "kwargs": {"shortest": 12, "longest": 12}}
     record(recording(tmp_path / "data", environment=environment, duration={"episodes": 300}))
-    small_config = {"contextLength": 8, "embedSize": 32, "numLayers": 2, "returnScale": 10.0, "lr": 3e-3}
+    small_config = {"contextLength": 8, "embedSize": 32, "numLayers": 2, "lr": 3e-3}
     arguments = (tmp_path, tmp_path / "data", "DecisionTransformer", {**small_config, **config})
     mean_return = train_and_evaluate(*arguments, environment=environment, updates=100)
     assert mean_return == pytest.approx(expected_return, abs=1)

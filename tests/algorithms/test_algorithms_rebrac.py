@@ -76,7 +76,7 @@ def test_policy_loss_equals_the_formula(is_normalised):
 
 @pytest.mark.parametrize("has_layer_norm", [True, False])
 def test_layer_norm_applies_to_critics_only(has_layer_norm):
-    _, nets = build_algorithm("ReBRAC", {"criticLayerNorm": has_layer_norm})
+    _, nets = build_algorithm("ReBRAC", critics={"layer_norm": has_layer_norm})
     layers = [layer for layer in nets["critics"].stack if not isinstance(layer, MemberLinear)]
     norm_layers = [layer for layer in layers if list(layer.parameters())]
     assert len(norm_layers) == (2 if has_layer_norm else 0)

@@ -39,7 +39,7 @@ def recording_differences(before: dict[str, Any], after: dict[str, Any]) -> str:
             {"model": {"fcnetHiddens": [10]}},
             "spec.model.fcnetHiddens: [8] → [10]",
         ),
-        ({}, {"model": {"fcnetHiddens": [10]}}, "spec.model.fcnetHiddens: [256, 256] → [10]"),
+        ({}, {"model": {"fcnetHiddens": [10]}}, "spec.model.fcnetHiddens: none → [10]"),
         ({}, {"seed": 3}, "spec.seed: 0 → 3"),
         ({}, {"config": {"lr": 0.5}}, "spec.config.lr: default → 0.5"),
         ({"algorithm": "BC"}, {"algorithm": "MARWIL"}, "spec.algorithm: BC → MARWIL"),

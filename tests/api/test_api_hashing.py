@@ -74,7 +74,7 @@ apiVersion: hindcast.dev/v1alpha1
         {"seed": 0},
         {"config": {"trainBatchSizePerLearner": 1024}},
         {"config": {"gradClip": None}},
-        {"model": {"fcnetHiddens": [256, 256]}},
+        {"model": {"frameStack": 1, "critics": {}}},
         {"model": {}},
         {"pipeline": {"windowSteps": 2**20, "sampling": "Epochs"}},
         {"evaluation": {"duration": 10}},

@@ -139,8 +139,8 @@ def td3_bc():
 
 
 def rebrac():
-    """Use no target noise, and no layer norm, which d3rlpy's critics apply after the activation."""
-    return td3("ReBRAC", {"criticLayerNorm": False, "actorBeta": 0.3, "criticBeta": 0.4})
+    """Use no target noise, and no layer norm (the kit's default), which d3rlpy's critics apply after the activation."""
+    return td3("ReBRAC", {"actorBeta": 0.3, "criticBeta": 0.4})
 
 
 def td3(name, config):

@@ -19,11 +19,13 @@ from hindcast import (
     BCConfig,
     DefaultModelConfig,
     DQNConfig,
+    IQLConfig,
     Policy,
     PPOConfig,
     RunningAlgorithm,
     register_env,
 )
+from hindcast.api import ModelOptions, ModelSpec
 from hindcast.errors import DataError, SpecError
 from toy_environments import Walk
 
@@ -54,6 +56,22 @@ def expert_config() -> PPOConfig:
 def recorder_config(folder: Path) -> BCConfig:
     config = BCConfig().environment("CartPole-v1", max_episode_steps=30).rl_module(model_config=MODEL)
     return config.offline_data(output=str(folder / "out"))
+
+
+def test_python_has_the_networks_of_yaml_and_a_note_where_rllib_differs(walks: Path) -> None:
+    def build_iql(**config: Any) -> tuple[ModelSpec, list[str]]:
+        algorithm = IQLConfig().environment(Walk).offline_data(input_=walks).rl_module(**config)
+        with algorithm.build_algo() as algo:
+            return algo.get_module().model_config, algo.notes
+
+    model, notes = build_iql()
+    assert (model.fcnet_activation, model.free_log_std) == ("relu", True)
+    assert any("preset RLlib restores RLlib's" in note for note in notes)
+    assert IQLConfig().environment(Walk).offline_data(input_=walks).to_resource().spec.model == ModelOptions()
+    for rllib_config in (DefaultModelConfig(), {"preset": "rllib"}):
+        model, notes = build_iql(model_config=rllib_config)
+        assert model.model_copy(update={"vf_share_layers": False}) == ModelSpec()
+        assert notes == []
 
 
 def get_weights(algo: RunningAlgorithm) -> dict[str, torch.Tensor]:

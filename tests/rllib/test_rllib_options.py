@@ -78,6 +78,10 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "normalize_actions": (False, False, False),
     "clip_actions": (True, True, True),
     "wrappers": (["FlattenObservation"], *[[{"name": "FlattenObservation", "kwargs": {}}]] * 2),
+    "reward_scale": (10.0, 10.0, None),
+    "reward_shift": (-1.0, -1.0, None),
+    "reward_clip": (2.0, 2.0, None),
+    "reward_normalize": ("returnRange", "ReturnRange", None),
     "max_episode_steps": (20, 20, 20),
     "num_env_runners": (3, None, 3),
     "num_envs_per_env_runner": (4, None, 4),
@@ -214,6 +218,14 @@ MODEL_SAMPLES: dict[str, tuple[Any, Any]] = {
     "conv_padding": ("same", "same"),
     "dropout": (0.5, 0.5),
     "fcnet_use_layernorm": (True, True),
+    "preset": ("rllib", "RLlib"),
+    **{
+        role: (
+            {"fcnet_activation": "swish", "fcnet_use_layernorm": True},
+            {"fcnetActivation": "silu", "layerNorm": True},
+        )
+        for role in ("policy", "critics")
+    },
     **{
         f"{part}_{kind}_initializer": ("uniform_", {"name": "uniform", "kwargs": {}})
         for part in ("fcnet", "conv", "head_fcnet", "lstm")
@@ -1207,8 +1219,8 @@ def test_refused_option_at_rllib_default_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "options"),
     [
-        ("SAC", {"lr": None, "n_step": 1, "num_epochs": 1, "target_entropy": "auto"}),
-        ("CQL", {"n_step": 1, "twin_q": True, "minibatch_size": None, "target_network_update_freq": 0}),
+        ("SAC", {"lr": None, "num_epochs": 1, "target_entropy": "auto"}),
+        ("CQL", {"twin_q": True, "minibatch_size": None, "target_network_update_freq": 0}),
         ("BC", {"beta": 0.0, "vf_coeff": 1.0, "gamma": 0.99, "train_batch_size_per_learner": None}),
         ("MARWIL", {"optimizer": {}, "learner_config_dict": {}, "hiddens": [256], "vf_share_layers": -1}),
     ],
@@ -1224,8 +1236,8 @@ def test_missing_option_at_rllib_default_is_accepted(algorithm: str, options: di
     ("algorithm", "options", "message"),
     [
         ("SAC", {"lr": 1e-3}, "lr does not apply to SAC; it is an option of BC"),
-        ("CQL", {"n_step": 3}, "n_step does not apply to CQL; it is an option of DQN"),
-        ("CQL", {"n_step": np.ones(2)}, "n_step does not apply to CQL"),
+        ("BC", {"n_step": 3}, "n_step does not apply to BC; it is an option of CQL"),
+        ("BC", {"n_step": np.ones(2)}, "n_step does not apply to BC"),
         ("DQN", {"v_min": -1}, "num_quantiles needs no bounds"),
         ("SAC", {"target_entropy": "other"}, "target_entropy is 'other'"),
         ("SAC", {"lrr": None}, "lrr is not an option"),

@@ -100,7 +100,12 @@ SPECIAL_CASES = {
     ),
     "DecisionTransformer": Case("DecisionTransformer", {"dropout": 0.0, **SMALL_TRANSFORMER}),
     "DecisionTransformer with dropout": Case(
-        "DecisionTransformer", SMALL_TRANSFORMER, data="steered", has_noise=True
+        "DecisionTransformer",
+        SMALL_TRANSFORMER,
+        {"fcnetHiddens": [256, 256], "observationFilter": "None"},
+        {"fcnet_hiddens": [256, 256], "observation_filter": "none"},
+        data="steered",
+        has_noise=True,
     ),
     "FQL": Case("FQL", {"flowSteps": 3}, data="steered", has_noise=True),
     "FQL with chunks": Case("FQL", {"flowSteps": 3, "actionChunk": 3}, data="steered", has_noise=True),

@@ -265,7 +265,7 @@ class TestPlan:
         assert document["runFolder"] == str(tmp_path / "runs/clone/r1")
         assert document["data"]["batchSize"] == 32
         assert document["data"]["sources"][0]["episodes"] == 20
-        assert document["parameters"]["policy"] > 0
+        assert document["networks"]["policy"].endswith(" parameters")
 
 
 def test_replicas_are_clamped_to_machine_with_note() -> None:

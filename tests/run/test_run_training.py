@@ -691,6 +691,7 @@ class TestInitialCheckpoint:
         environment = {"id": "toy_environments:SteeredWalk"}
         make_policy(environment).save(tmp_path / "policy")
         spec = {"algorithm": "SAC", "config": {}, "environment": environment, "input": [{"sampler": {}}]}
+        spec["model"] = {"preset": "RLlib"}
         with pytest.raises(
             SpecError, match=r"has model\.distribution Auto, this training has SquashedGaussian"
         ):
@@ -724,7 +725,9 @@ class TestInitialCheckpoint:
         offline, config, online, shared_networks = algorithms
         environment = WALK if online == "DQN" else {"id": "toy_environments:SteeredWalk"}
         record(recording(tmp_path / "data", environment=environment))
-        model = {"fcnetHiddens": [8]} | ({"distribution": "SquashedGaussian"} if offline == "IQL" else {})
+        model: dict[str, Any] = {"fcnetHiddens": [8]}
+        if offline == "IQL":
+            model |= {"distribution": "SquashedGaussian", "freeLogStd": False}
         offline_spec = {"algorithm": offline, "config": config, "model": model, "stop": {"updates": 3}}
         train(training(tmp_path / "offline", tmp_path / "data", **offline_spec))
         online_spec = {"algorithm": online, "config": {}, "environment": environment}

@@ -147,6 +147,12 @@ def checkpoint_table(folder: Location, metrics: Mapping[str, Any]) -> Table:
     return Table("Files of this run", (), rows)
 
 
+def network_table(metrics: Mapping[str, Any]) -> list[Table]:
+    """Return a table of the networks in the metrics of a training's outcome; no table if it has none."""
+    networks = metrics.get("networks") or {}
+    return [Table("Networks", (), list(networks.items()))] if networks else []
+
+
 def checkpoint_paths(metrics: Mapping[str, Any]) -> tuple[str | None, str | None]:
     """Return the paths of the best and the latest checkpoint, given the metrics of a training's outcome."""
     best = metrics.get("best") or {}

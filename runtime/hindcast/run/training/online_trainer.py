@@ -28,7 +28,7 @@ from hindcast.record.environments import environment_spaces
 from hindcast.record.runner import EnvRunner, OnEpisodes, played_episodes_to_block
 from hindcast.report.results import Result
 from hindcast.run.training.live_source import make_live_source
-from hindcast.run.training.trainer import Experience, Trainer, build_networks, notes_on_policy
+from hindcast.run.training.trainer import Experience, Trainer, build_networks
 from hindcast.run.training.warm_start import FIELD_OF_EXPERTS, warm_start
 from hindcast.threads import torch_threads
 
@@ -163,11 +163,14 @@ def make_online_trainer(
             field="spec.policy.train.algorithm",
         )
     spaces = environment_spaces(environment)
-    networks = build_networks(algorithm, spaces, spec.model, environment, seed=seed)
+    rewards = None if isinstance(spec, TrainPolicy) else spec.rewards
+    if rewards is not None and isinstance(algorithm, OnlineAlgorithm):
+        raise SpecError(f"does not apply to {spec.algorithm}; leave it out.", field="spec.rewards")
+    networks = build_networks(algorithm, spaces, spec.model, environment, seed=seed, rewards=rewards)
     policy, learner = networks.make_policy_and_learner()
     needs = needs_for(algorithm, policy.module)
     model_path = "spec.policy.train.model" if isinstance(spec, TrainPolicy) else "spec.model"
-    notes = notes_on_policy(policy, spec.model, model_path)
+    notes = networks.notes(policy, model_path)
     initial_checkpoint = spec.initial_checkpoint
     warm_start_policy = (
         None
@@ -188,7 +191,7 @@ def make_online_trainer(
         experience = OfflineData(
             [],
             needs,
-            batch_size=algorithm.options.train_batch_size_per_learner // needs.timesteps_per_item,
+            batch_size=needs.num_items(algorithm.options.train_batch_size_per_learner),
             seed=seed,
             preprocessing=policy.preprocessing,
             observation_space=spaces.observation,
