@@ -136,17 +136,32 @@ def evaluate_checkpoint_offline(
     policy, module = load_policy(path, module_class)
     if gamma is None:
         gamma = find_gamma(resolve(path))
-    dataset = data if isinstance(data, Dataset) else open_data(list(data), hooks=hooks)
+    dataset, num_trained = open_judging_data(path, data, hooks)
     name = SET_ASIDE_NAME if isinstance(data, Dataset) else ", ".join(data)
-    num_trained = None
-    if (record := find_trained_episodes(resolve(path))) is not None:
-        dataset, num_trained = exclude_trained_episodes(record, dataset, name)
     if episodes is not None and episodes < dataset.num_episodes:
         dataset = dataset.sample(episodes, seed=(options or OfflineOptions()).seed)
     offline_options = replace(options or OfflineOptions(), gamma=gamma)
     evaluator = OfflineEvaluator(policy, dataset, name, offline_options)
     report = evaluator.evaluate(policy, hooks.progress)
     return OfflineEvaluation(module, gamma, num_trained, report, evaluator.compare_actions(policy))
+
+
+def open_judging_data(
+    path: str | Path, data: Sequence[str] | Dataset, hooks: Hooks = NO_HOOKS
+) -> tuple[Dataset, int | None]:
+    """Open data without the episodes that trained a checkpoint.
+
+    Returns:
+        The episodes, and the number of the others; None if it is not known which episodes trained the checkpoint.
+
+    Raises:
+        SpecError: the policy was trained on all but one of the episodes.
+    """
+    dataset = data if isinstance(data, Dataset) else open_data(list(data), hooks=hooks)
+    name = SET_ASIDE_NAME if isinstance(data, Dataset) else ", ".join(data)
+    if (record := find_trained_episodes(resolve(path))) is None:
+        return dataset, None
+    return exclude_trained_episodes(record, dataset, name)
 
 
 def load_policy(path: str | Path, module_class: str | None = None) -> tuple[Policy, str]:

@@ -57,7 +57,7 @@ class GateResult:
         num_unfinished: number of the log's episodes that neither terminated nor were truncated; they are not added.
         spec: conditions of the gate.
         test: the test.
-        looks: time, new_episodes, episodes, evidence and decision of each look that added episodes.
+        looks: time, new_episodes, episodes, evidence, decision and the episodes' digests of each look that added any.
         page: path of the page; None before the first episode.
     """
 
@@ -92,7 +92,9 @@ class GateResult:
             "threshold": 1 / self.test.error,
             "policy": self.policy,
             "explore": self.spec.explore,
-            "looks": list(self.looks),
+            "looks": [
+                {name: value for name, value in look.items() if name != "digests"} for look in self.looks
+            ],
             "page": self.page,
             "condition": {
                 "type": "Promoted",
@@ -137,8 +139,8 @@ def look(
                 path=str(file),
                 remedy="name its checkpoint, or train another revision, which has a gate of its own",
             )
-        test, seen = GateTest.from_json(state["test"]), set(state["episodes"])
-        looks = state["looks"]
+        test, looks = GateTest.from_json(state["test"]), state["looks"]
+        seen = {digest for look in looks for digest in look["digests"]}
     dataset: Dataset = open_data(list(data), hooks=hooks)
     if not has_logp(dataset):
         raise DataError(
@@ -176,7 +178,6 @@ def look(
     _refuse_outside(weights_and_returns[:, 1], spec, new_data, name)
     for weight, return_ in weights_and_returns:
         test.add(float(weight), float(return_))
-    seen |= {digests[index] for index in new_episodes}
     num_new = test.episodes - num_before
     looks.append(
         {
@@ -185,13 +186,52 @@ def look(
             "episodes": test.episodes,
             "evidence": test.evidence,
             "decision": test.decision,
+            "digests": [digests[index] for index in new_episodes],
         }
     )
-    state = {"policy": policy.digest, "test": test.to_json(), "episodes": sorted(seen), "looks": looks}
+    state = {"policy": policy.digest, "test": test.to_json(), "looks": looks}
     file.write_bytes(orjson.dumps(state))
     result = GateResult(policy.digest, num_new, num_unfinished, spec, test, looks, None)
     actions = compare_actions(target, window)
     return replace(result, page=write_gate_page(page, result.to_json(), actions, run=str(folder), data=name))
+
+
+def replay(
+    path: str | Path, dataset: Dataset, name: str, module_class: str | None = None
+) -> tuple[GateTest, GateTest]:
+    """Repeat all looks of a run's gate on the episodes that they added.
+
+    Args:
+        path: the run folder, or a checkpoint in it.
+        dataset: data with these episodes.
+        name: name of the data in messages.
+        module_class: the policy's `model.moduleClass`, if it has one.
+
+    Returns:
+        The test as it is stored, and as the data give it.
+
+    Raises:
+        DataError: an episode is missing.
+    """
+    folder, spec = _find_gate(resolve(path))
+    state = orjson.loads(folder.child(GATE_FILE).read_bytes())
+    order = [digest for look in state["looks"] for digest in look["digests"]]
+    index_by_digest = {digest: index for index, digest in enumerate(describe_episodes(dataset).digests())}
+    if num_missing := sum(digest not in index_by_digest for digest in order):
+        raise DataError(
+            f"lacks {num_missing:,} of {plural(len(order), 'episode')} that the gate has counted, unchanged",
+            path=name,
+            remedy="name the gate's log too (--data)",
+        )
+    indices = np.array([index_by_digest[digest] for digest in order])
+    episodes = np.unique(indices)
+    target, gamma = TargetPolicy(load_policy(path, module_class)[0], spec.explore), find_gamma(resolve(path))
+    rows = _weigh(target, _load(target, dataset.select(episodes), gamma, name), gamma, name)
+    stored = GateTest.from_json(state["test"])
+    test = GateTest(stored.by, stored.error, stored.low, stored.high)
+    for weight, return_ in rows[np.searchsorted(episodes, indices)]:
+        test.add(float(weight), float(return_))
+    return stored, test
 
 
 def _find_gate(location: Location) -> tuple[Location, GateSpec]:
