@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hindcast.episodes.columns import Columns, leaves_of
-from hindcast.episodes.spaces import flatten_space
+from hindcast.episodes.spaces import NamedBox, flatten_space
 from hindcast.evaluate.intervals import F64
 from hindcast.evaluate.recorded_episodes import map_steps
 from hindcast.evaluate.target_policy import Batch, TargetPolicy, sample_noise
@@ -192,8 +192,8 @@ def element_names(leaf: str, space: gym.Space) -> list[str]:
     root, _, path = leaf.partition("/")
     name = path or root.removesuffix("s") if root == Columns.ACTIONS else path or root
     size = int(np.prod(space.shape or ()))
-    if (names := getattr(space, "names", None)) is not None:
-        return list(names)
+    if isinstance(space, NamedBox):
+        return list(space.names)
     return [name] if size == 1 else [f"{name}[{index}]" for index in range(size)]
 
 

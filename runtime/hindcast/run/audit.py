@@ -15,7 +15,6 @@ import orjson
 from hindcast.datasets.content import compute_episode_checksums
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.hooks import NO_HOOKS, Hooks
-from hindcast.datasets.prepare.opening import open_data
 from hindcast.episodes.columns import Columns, root
 from hindcast.errors import DataError, OutputConflict, SpecError
 from hindcast.evaluate.fitted_q import FittedQOptions
@@ -29,6 +28,7 @@ from hindcast.run.checkpoint_evaluation import (
     find_run_folder,
     load_policy,
     open_judging_data,
+    open_like_inputs,
 )
 from hindcast.run.evaluation.trained_episodes import TRAINED_EPISODES_FILE
 from hindcast.run.gate import GATE_FILE, replay
@@ -104,7 +104,7 @@ def create_audit(
         raise OutputConflict("is not empty", path=str(target), remedy="name another folder")
     policy, _ = load_policy(path, module_class)
     name = ", ".join(data)
-    dataset, num_trained = open_judging_data(path, data, hooks)
+    dataset, num_trained, _ = open_judging_data(path, data, hooks)
     result = evaluate_checkpoint_offline(
         path, dataset, module_class=module_class, gamma=gamma, options=options, hooks=hooks
     )
@@ -166,9 +166,9 @@ def verify_audit(folder: str | Path, data: Sequence[str], *, hooks: Hooks = NO_H
     policy, _ = load_policy(module, document["moduleClass"])
     _require(policy.digest == document["policy"], bundle, "the policy is not the one that was judged")
     checks.append(f"the policy is {policy.digest[:16]}, as judged")
-    everything = open_data(list(data), hooks=hooks)
-    judges, _ = open_judging_data(module, everything, hooks)
-    dataset = _find_judges(bundle, document, judges, name)
+    everything = open_like_inputs(data, resolve(module), hooks)
+    judges = open_judging_data(module, everything, hooks)
+    dataset = _find_judges(bundle, document, judges.dataset, name)
     checks.append(
         f"{plural(dataset.num_episodes, 'episode')} that judged the policy are in {name}, unchanged"
     )

@@ -6,14 +6,16 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hindcast.algorithms import REGISTRY
 from hindcast.api import EnvironmentSpec
 from hindcast.api.evaluation import EvaluationSpec
+from hindcast.api.input import InputSource
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.hooks import NO_HOOKS, Hooks
 from hindcast.datasets.prepare.opening import open_data
+from hindcast.datasets.prepare.reading import Reading
 from hindcast.errors import DataError, SpecError
 from hindcast.evaluate.action_comparison import ActionComparison
 from hindcast.evaluate.environment import EnvReport, evaluate_policy
@@ -109,7 +111,7 @@ class OfflineEvaluation:
 
 def evaluate_checkpoint_offline(
     path: str | Path,
-    data: Sequence[str] | Dataset,
+    data: Sequence[str] | Reading | Dataset,
     *,
     module_class: str | None = None,
     gamma: float | None = None,
@@ -121,8 +123,9 @@ def evaluate_checkpoint_offline(
 
     Args:
         path: see `evaluate_checkpoint`.
-        data: paths of recorded data, which are prepared if they are not whole episodes in order; or the episodes that
-            the checkpoint's run set aside (`load_set_aside`).
+        data: paths of recorded data, which are prepared if they are not whole episodes in order, and read like the
+            inputs of the checkpoint's run (`schema`, `format` …) if they cannot be read without; a reading; or the
+            episodes that the run set aside (`load_set_aside`).
         module_class: the policy's `model.moduleClass`, if it has one.
         gamma: discount; None takes the discount of the run's algorithm, or 0.99 if the algorithm has no discount.
         episodes: number of episodes to sample; None takes all.
@@ -131,13 +134,12 @@ def evaluate_checkpoint_offline(
 
     Raises:
         DataError: there is no checkpoint at `path`, or the data are invalid (see `evaluate_offline`).
-        SpecError: the policy was trained on all but one of the episodes.
+        SpecError: fewer than two of the episodes remain without those that the policy was trained on.
     """
     policy, module = load_policy(path, module_class)
     if gamma is None:
         gamma = find_gamma(resolve(path))
-    dataset, num_trained = open_judging_data(path, data, hooks)
-    name = SET_ASIDE_NAME if isinstance(data, Dataset) else ", ".join(data)
+    dataset, num_trained, name = open_judging_data(path, data, hooks)
     if episodes is not None and episodes < dataset.num_episodes:
         dataset = dataset.sample(episodes, seed=(options or OfflineOptions()).seed)
     offline_options = replace(options or OfflineOptions(), gamma=gamma)
@@ -146,22 +148,55 @@ def evaluate_checkpoint_offline(
     return OfflineEvaluation(module, gamma, num_trained, report, evaluator.compare_actions(policy))
 
 
-def open_judging_data(
-    path: str | Path, data: Sequence[str] | Dataset, hooks: Hooks = NO_HOOKS
-) -> tuple[Dataset, int | None]:
-    """Open data without the episodes that trained a checkpoint.
+class JudgingData(NamedTuple):
+    """Episodes that judge a policy.
 
-    Returns:
-        The episodes, and the number of the others; None if it is not known which episodes trained the checkpoint.
+    Attributes:
+        dataset: the episodes, without those that trained the policy.
+        num_trained: number of the others; None if it is not known which episodes trained the policy.
+        name: name of the data in messages.
+    """
+
+    dataset: Dataset
+    num_trained: int | None
+    name: str
+
+
+def open_judging_data(
+    path: str | Path, data: Sequence[str] | Reading | Dataset, hooks: Hooks = NO_HOOKS
+) -> JudgingData:
+    """Open data without the episodes that trained a checkpoint. Arguments: see `evaluate_checkpoint_offline`.
 
     Raises:
+        DataError: the data cannot be opened.
         SpecError: the policy was trained on all but one of the episodes.
     """
-    dataset = data if isinstance(data, Dataset) else open_data(list(data), hooks=hooks)
-    name = SET_ASIDE_NAME if isinstance(data, Dataset) else ", ".join(data)
+    if isinstance(data, Dataset):
+        dataset, name = data, SET_ASIDE_NAME
+    elif isinstance(data, Reading):
+        dataset, name = open_data(data, hooks=hooks), data.name
+    else:
+        dataset, name = open_like_inputs(data, resolve(path), hooks), ", ".join(data)
     if (record := find_trained_episodes(resolve(path))) is None:
-        return dataset, None
-    return exclude_trained_episodes(record, dataset, name)
+        return JudgingData(dataset, None, name)
+    return JudgingData(*exclude_trained_episodes(record, dataset, name), name)
+
+
+def open_like_inputs(paths: Sequence[str], location: Location, hooks: Hooks) -> Dataset:
+    """Open data; if that fails, as the run whose folder contains the checkpoint reads its inputs.
+
+    Raises:
+        DataError: the data cannot be opened.
+    """
+    try:
+        return open_data(list(paths), hooks=hooks)
+    except DataError:
+        for spec in _enclosing_specs(location):
+            for source in spec.get("input", ()):
+                if "path" in source and source.keys() & {"schema", "format", "readOptions", "prepare"}:
+                    reading = Reading.from_input(InputSource.model_validate(source), str(source["path"]))
+                    return open_data(replace(reading, paths=tuple(paths)), hooks=hooks)
+        raise
 
 
 def load_policy(path: str | Path, module_class: str | None = None) -> tuple[Policy, str]:

@@ -39,7 +39,7 @@ from hindcast.run.evaluation.trained_episodes import describe_episodes, find_tra
 from hindcast.storage.location import Location, resolve
 
 GATE_FILE: Final = "gate.json"
-_REASONS: Final = {
+_DECISIONS: Final = {
     "promoted": ("True", "the policy is better than the recorded policy"),
     "kept": ("False", "the recorded policy is kept"),
     "undecided": ("Unknown", "undecided"),
@@ -73,12 +73,12 @@ class GateResult:
     def sentence(self) -> str:
         """The decision in words."""
         margin = f" by more than {significant(self.spec.by)}" if self.spec.by else ""
-        unfinished = f"{self.num_unfinished:,} unfinished and left out; " if self.num_unfinished else ""
-        claim = _REASONS[self.test.decision][1] + (margin if self.test.decision == "promoted" else "")
+        omission = f"{self.num_unfinished:,} unfinished and left out; " if self.num_unfinished else ""
+        claim = _DECISIONS[self.test.decision][1] + (margin if self.test.decision == "promoted" else "")
         return (
             f"{self.test.decision}: {claim} after {plural(self.test.episodes, 'episode')} "
             f"(evidence {significant(self.test.evidence)} of {significant(1 / self.test.error)}; {self.num_new:,} new; "
-            f"{unfinished}{acting(self.spec.explore)})"
+            f"{omission}{acting(self.spec.explore)})"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class GateResult:
             "page": self.page,
             "condition": {
                 "type": "Promoted",
-                "status": _REASONS[self.test.decision][0],
+                "status": _DECISIONS[self.test.decision][0],
                 "reason": self.test.decision.capitalize(),
                 "message": self.sentence,
             },
@@ -129,8 +129,10 @@ def look(
     policy, _ = load_policy(path, module_class)
     file, name = folder.child(GATE_FILE), ", ".join(data)
     bounds = spec.returns
-    test, seen = GateTest(spec.by, spec.error / spec.candidates, bounds.low, bounds.high), set[int]()
+    # The candidates share the error probability, so each gate has an equal part of it.
+    test = GateTest(spec.by, spec.error / spec.candidates, bounds.low, bounds.high)
     looks: list[dict[str, Any]] = []
+    counted_digests: set[int] = set()
     if file.exists():
         state = orjson.loads(file.read_bytes())
         if state["policy"] != policy.digest:
@@ -140,7 +142,7 @@ def look(
                 remedy="name its checkpoint, or train another revision, which has a gate of its own",
             )
         test, looks = GateTest.from_json(state["test"]), state["looks"]
-        seen = {digest for look in looks for digest in look["digests"]}
+        counted_digests = {digest for look in looks for digest in look["digests"]}
     dataset: Dataset = open_data(list(data), hooks=hooks)
     if not has_logp(dataset):
         raise DataError(
@@ -162,7 +164,7 @@ def look(
     new_episodes = [
         index
         for index in np.flatnonzero(episodes.is_finished & is_counted).tolist()
-        if digests[index] not in seen
+        if digests[index] not in counted_digests
     ]
     num_unfinished = int((~episodes.is_finished & is_counted).sum())
     num_before, page = test.episodes, folder.child(GATE_PAGE_FILE)
@@ -279,12 +281,13 @@ def _weigh(target: TargetPolicy, window: WindowData, gamma: float, name: str) ->
 
 def _refuse_outside(returns: F64, spec: GateSpec, dataset: Dataset, name: str) -> None:
     """Raise DataError if the discounted return of an episode is beyond the gate's bounds."""
-    outside = np.flatnonzero((returns < spec.returns.low) | (returns > spec.returns.high))
-    if len(outside):
+    out_of_bounds = np.flatnonzero((returns < spec.returns.low) | (returns > spec.returns.high))
+    if len(out_of_bounds):
         raise DataError(
-            f"has the discounted return {significant(returns[outside[0]])}, outside of spec.evaluation.gate.returns, "
-            f"{spec.returns.low:g} to {spec.returns.high:g}, within which the gate's error holds",
+            f"has the discounted return {significant(returns[out_of_bounds[0]])}, outside of "
+            f"spec.evaluation.gate.returns, {spec.returns.low:g} to {spec.returns.high:g}, within which the gate's "
+            "error holds",
             path=name,
-            episode=dataset.episode_table().eps_id[outside[0]],
+            episode=dataset.episode_table().eps_id[out_of_bounds[0]],
             remedy="widen them in another revision of the training",
         )

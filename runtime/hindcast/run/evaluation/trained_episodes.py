@@ -18,7 +18,7 @@ from hindcast.storage.location import Location
 
 TRAINED_EPISODES_FILE: Final = "trained-episodes.npy"
 _FIELDS: Final = np.dtype([("id", "<u8"), ("length", "<i8"), ("return", "<f8")])
-"""Digest of the id, number of timesteps and sum of rewards (0 without rewards) of an episode."""
+"""An episode: digest of its id, number of timesteps, and sum of its rewards (0 without rewards)."""
 
 
 class EpisodeKeys(NamedTuple):
@@ -51,7 +51,7 @@ class UntrainedEpisodes(NamedTuple):
 
 
 def record_trained_episodes(folder: Location, datasets: Sequence[Dataset]) -> None:
-    """Write the record of a run that is trained on all episodes of the datasets."""
+    """Write the record of a run that is trained on all episodes of the datasets, unless the run has one already."""
     file = folder.child(TRAINED_EPISODES_FILE)
     if file.exists() or not datasets:
         return
@@ -76,7 +76,7 @@ def exclude_trained_episodes(file: Location, dataset: Dataset, name: str) -> Unt
         name: name of the data in messages.
 
     Raises:
-        SpecError: fewer than two remain.
+        SpecError: the dataset has at least two, but fewer remain.
     """
     is_trained = find_trained(file, describe_episodes(dataset))
     num_trained = int(is_trained.sum())
@@ -108,23 +108,18 @@ def describe_episodes(dataset: Dataset) -> EpisodeKeys:
     return EpisodeKeys(rows, table.terminated | table.truncated)
 
 
-def _contains(known: NDArray[Any], rows: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return `[N]` True for rows that `known` contains, with returns that are equal up to the order of their sums."""
-    order = np.argsort(known, order=["id", "length", "return"])
-    known = known[order]
-    first = np.searchsorted(known["id"], rows["id"], side="left")
-    last = np.searchsorted(known["id"], rows["id"], side="right")
-    return np.array(
-        [
-            bool(
-                (
-                    (known["length"][low:high] == row["length"])
-                    & np.isclose(
-                        known["return"][low:high], row["return"], rtol=1e-5, atol=1e-6, equal_nan=True
-                    )
-                ).any()
-            )
-            for low, high, row in zip(first, last, rows, strict=True)
-        ],
-        dtype=bool,
-    )
+def _contains(trained_rows: NDArray[Any], rows: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return a mask `[N]` of the `rows` that `trained_rows` contains; both have `_FIELDS`.
+
+    Returns count as equal if they differ only by rounding, as sums of the same rewards in another order do.
+    """
+    trained_rows = np.sort(trained_rows, order="id")
+    starts = np.searchsorted(trained_rows["id"], rows["id"], side="left")
+    ends = np.searchsorted(trained_rows["id"], rows["id"], side="right")
+    mask = np.zeros(len(rows), dtype=bool)
+    for index, (start, end, row) in enumerate(zip(starts, ends, rows, strict=True)):
+        candidates = trained_rows[start:end]
+        has_length = candidates["length"] == row["length"]
+        has_return = np.isclose(candidates["return"], row["return"], rtol=1e-5, atol=1e-6, equal_nan=True)
+        mask[index] = (has_length & has_return).any()
+    return mask
