@@ -64,7 +64,7 @@ def make_window(algorithm, rewards):
         terminated=np.array([True, False, False]),
         truncated=np.array([False, True, False]),
     )
-    return build_window(LENGTHS, [block], Recipe(algorithm.needs()))
+    return build_window([block], Recipe(algorithm.needs()))
 
 
 def make_step(updates=0, seed=0):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -14,7 +15,7 @@ from hindcast.episodes.block import Block
 from hindcast.episodes.columns import root
 from hindcast.formats.spec import DataSpec
 from hindcast.pipeline.executors import Local
-from hindcast.pipeline.feeds import ResidentFeed, StreamingFeed
+from hindcast.pipeline.lane_feed import LaneFeed
 from hindcast.pipeline.loader import Loader
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.order import Order
@@ -22,7 +23,10 @@ from hindcast.pipeline.window import Recipe
 
 OBSERVATION_SPACE = gym.spaces.Box(-np.inf, np.inf, (3,), np.float64)
 ACTION_SPACE = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
-FEED_CLASSES = {"resident": ResidentFeed, "streaming": StreamingFeed}
+FEED_CLASSES = {
+    "resident": partial(LaneFeed, is_resident=True),
+    "streaming": LaneFeed,
+}
 
 
 def make_block(lengths: Sequence[int], first: int = 0, obs_shape: tuple[int, ...] = (3,)) -> Block:
@@ -122,7 +126,8 @@ def make_loader(
     return Loader(
         dataset,
         make_order(dataset, **order_options),
-        lambda work: Local().stream(0, work, read),
+        Local(),
+        read,
         recipe or Recipe(Needs(ALL_COLUMNS)),
         "data",
     )

@@ -567,7 +567,10 @@ class TestContinuation:
     @pytest.mark.parametrize(
         ("first_evaluation", "second_evaluation"),
         [
-            ({"interval": 1, "duration": 1}, {"interval": 1, "duration": 20, "explore": True}),
+            (
+                {"interval": 1, "duration": 3, "explore": True},
+                {"interval": 1, "duration": 20, "explore": True},
+            ),
             pytest.param(
                 {"offline": {"heldOut": 0.4, "interval": 1, "estimates": ["dm"], "modelUpdates": 300}},
                 {
