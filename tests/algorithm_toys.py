@@ -66,20 +66,6 @@ class LambdaReturns(_Toy):
         return Losses({"policy": imitation + advantages.square().mean()})
 
 
-class ShortTargets(LambdaReturns):
-    """Returns targets for one step too few."""
-
-    def targets(self, nets: nn.ModuleDict, window: WindowData) -> Tensors:
-        return {name: column[1:] for name, column in super().targets(nets, window).items()}
-
-
-class RaisingTargets(LambdaReturns):
-    """Reads a column that does not exist."""
-
-    def targets(self, nets: nn.ModuleDict, window: WindowData) -> Tensors:
-        return {"value_targets": window.columns["no_such_column"]}
-
-
 class NStepQOptions(ToyOptions):
     """Options of Q-learning with n-step returns and a target network, as in DQN."""
 
@@ -94,18 +80,12 @@ class NStepQ(_Toy):
         columns = frozenset({"obs", "new_obs", "actions", "rewards", "discounts"})
         return Needs(columns, n_step=self.options.n_step, gamma=self.options.gamma)
 
-    def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
-        return nn.ModuleDict({"policy": inputs.policy(value=False)})
-
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:
         return Losses({"policy": self.errors(nets, batch).square().mean()})
 
     def errors(self, nets: nn.ModuleDict, batch: Tensors) -> Tensor:
-        q = (
-            _action_outputs(nets["policy"], batch["obs"])
-            .gather(1, batch["actions"].long().unsqueeze(1))
-            .squeeze(1)
-        )
+        outputs = _action_outputs(nets["policy"], batch["obs"])
+        q = outputs.gather(1, batch["actions"].long().unsqueeze(1)).squeeze(1)
         with torch.no_grad():
             max_next_q = _action_outputs(nets["target"], batch["new_obs"]).amax(1)
         return q - (batch["rewards"] + batch["discounts"] * max_next_q)

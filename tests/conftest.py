@@ -13,7 +13,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import fsspec
 import pytest
 
-from episode_kit import kit, memory  # noqa: F401  fixtures
+from episode_kit import kit  # noqa: F401  fixture
 from hindcast import user_code
 from hindcast.report import page
 from hindcast.report.canvas import Picture, Theme

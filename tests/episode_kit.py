@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
-import fsspec
 import gymnasium as gym
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.formats.dataset_folder.commits import Commit, make_file_stem, write_commit
@@ -23,22 +25,44 @@ OBS_SPACE = gym.spaces.Box(-10, 10, (4,), np.float32)
 ACTION_SPACE = gym.spaces.Discrete(3)
 
 
+def build_block(
+    columns: dict[str, Any], lengths: Sequence[int] | NDArray[np.int64], first: int = 0, **fields: Any
+) -> Block:
+    """Build a block of episodes with these columns and lengths.
+
+    By default they are e<first>, e<first + 1>, …, begin at t = 0, and are terminated and truncated in turn; `fields`
+    replaces such fields of the block.
+    """
+    count = len(lengths)
+    defaults = {
+        "eps_id": np.array([f"e{first + i}" for i in range(count)], dtype=object),
+        "t_started": np.zeros(count, dtype=np.int64),
+        "terminated": np.arange(count) % 2 == 0,
+        "truncated": np.arange(count) % 2 == 1,
+    }
+    return Block(columns, np.array(lengths, dtype=np.int64), **(defaults | fields))
+
+
+def replace_columns(block: Block, **columns: Any) -> Block:
+    """Return the block with added or replaced columns."""
+    return block.with_columns({**block.columns, **columns})
+
+
+def read_block(dataset: Dataset) -> Block:
+    """Read all episodes."""
+    return Block.concat([dataset.read(unit) for unit in dataset.units])
+
+
 def make_block(lengths: Sequence[int] = (3, 5, 2), first: int = 0, seed: int = 0) -> Block:
     """Make episodes e<first>, e<first + 1>, …, with values that depend on the seed."""
     rng = np.random.default_rng([seed, first])
     num_episodes, num_steps = len(lengths), sum(lengths)
-    return Block(
-        columns={
-            "obs": rng.uniform(-1, 1, (num_steps + num_episodes, 4)).astype(np.float32),
-            "actions": rng.integers(0, 3, num_steps),
-            "rewards": rng.uniform(size=num_steps).astype(np.float32),
-        },
-        length=np.array(lengths, dtype=np.int64),
-        eps_id=np.array([f"e{first + i}" for i in range(num_episodes)], dtype=object),
-        t_started=np.zeros(num_episodes, dtype=np.int64),
-        terminated=np.arange(num_episodes) % 2 == 0,
-        truncated=np.arange(num_episodes) % 2 == 1,
-    )
+    columns = {
+        "obs": rng.uniform(-1, 1, (num_steps + num_episodes, 4)).astype(np.float32),
+        "actions": rng.integers(0, 3, num_steps),
+        "rewards": rng.uniform(size=num_steps).astype(np.float32),
+    }
+    return build_block(columns, lengths, first)
 
 
 def make_spec(block: Block) -> DataSpec:
@@ -116,12 +140,3 @@ KIT = SimpleNamespace(
 def kit() -> SimpleNamespace:
     """Helpers to make, write and compare episodes."""
     return KIT
-
-
-@pytest.fixture
-def memory() -> Iterator[str]:
-    """A folder on fsspec's in-memory file system."""
-    yield "memory://store-tests/data"
-    filesystem = fsspec.filesystem("memory")
-    if filesystem.exists("/store-tests"):
-        filesystem.rm("/store-tests", recursive=True)

@@ -6,11 +6,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from no_device_reads import PlainDispatchMode
 
-class FakeCudaGraph(TorchDispatchMode):
+
+class FakeCudaGraph(PlainDispatchMode):
     """Records the operations that run within it; `replay` repeats them without running the Python code again."""
 
     def __init__(self) -> None:

@@ -67,7 +67,7 @@ class Proxy(ThreadingHTTPServer):
         self._num_matches: list[int] = []
         self._lock = threading.Lock()
 
-    def begin(self, faults: list[dict[str, object]]) -> None:
+    def set_faults(self, faults: list[dict[str, object]]) -> None:
         """Set the faults from now on, and forget earlier requests."""
         with self._lock:
             self._faults = [Fault(**fault) for fault in faults]
@@ -78,9 +78,8 @@ class Proxy(ThreadingHTTPServer):
         """Add a request to `requests`; return the first fault with which it must fail, or None."""
         with self._lock:
             self.requests.append(request)
-            return next(
-                (fault for i, fault in enumerate(self._faults) if self._count_match(i, fault, request)), None
-            )
+            failing = (fault for i, fault in enumerate(self._faults) if self._count_match(i, fault, request))
+            return next(failing, None)
 
     def _count_match(self, i: int, fault: Fault, request: str) -> bool:
         """Count the request if it matches fault number `i`; return True if it must fail."""
@@ -123,7 +122,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _control(self, body: bytes) -> None:
         requests = json.dumps(self.server.requests).encode()
         if self.command == "PUT":
-            self.server.begin(json.loads(body))
+            self.server.set_faults(json.loads(body))
         self._answer(200, [], requests)
 
     def _refuse(self, fault: Fault) -> None:
@@ -205,12 +204,12 @@ class Faults:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def begin(self, *faults: Fault) -> list[str]:
+    def set(self, *faults: Fault) -> list[str]:
         """Set the faults from now on, none by default; return the requests since the last call."""
         return self._send("PUT", json.dumps([asdict(fault) for fault in faults]))
 
     def requests(self) -> list[str]:
-        """Return `METHOD path` of all requests since `begin`."""
+        """Return `METHOD path` of all requests since `set`."""
         return self._send("GET", "")
 
     def _send(self, method: str, body: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""A torch dispatch mode in which reading from a device is an error."""
+"""Torch dispatch modes: one in which reading from a device is an error, and its base."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ _READING_OPERATIONS = {
 }
 
 
-class NoDeviceReads(TorchDispatchMode):
+class PlainDispatchMode(TorchDispatchMode):
+    """A dispatch mode without torch's wrapper for compiled code, which imports the compiler at its first call."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+class NoDeviceReads(PlainDispatchMode):
     """Refuses operations that return a number or a shape from a device to Python, which would wait for the device."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -120,6 +120,8 @@ _VALID_TRAININGS = """
 - {algorithm: DecisionTransformer, config: {embedSize: 130, numHeads: 5, contextLength: 1280}}
 - {algorithm: DecisionTransformer, config: {embedSize: 130, trainBatchSizePerLearner: 20}}
 - {algorithm: FQL, config: {actionChunk: 257, trainBatchSizePerLearner: 512}}
+- {algorithm: IQL, config: {nStep: 5}, rewards: {scale: 1000, shift: -1, clip: 5, normalize: ReturnRange},
+   model: {preset: RLlib, policy: {dropout: 0.1}, critics: {layerNorm: true, fcnetHiddens: []}}}
 - {pipeline: {dataWorkers: {minReplicas: 2, maxReplicas: 2}}}
 - {pipeline: {dataWorkers: {replicas: 0}, preLearner: "m:P", preLearnerKwargs: {a: {}}, connectors: [{name: "m:C"}]}}
 - {evaluation: {interval: 3, duration: 5, runners: 1, parallelToTraining: true}}
@@ -180,6 +182,8 @@ _INVALID_RECORDINGS = """
   - {policy: {random: null, train: {algorithm: SAC, stop: {timesteps: 9}, model: {distribution: Deterministic}}}}
 "policy.train.config.minibatchSize is 4001, expected at most spec.policy.train.config.trainBatchSizePerLearner, 4000":
   - {policy: {random: null, train: {stop: {timesteps: 9}, config: {minibatchSize: 4001}}}}
+"policy.train.config.qSubset is 3, expected at most spec.policy.train.config.numCritics, 2":
+  - {policy: {random: null, train: {algorithm: SAC, stop: {timesteps: 9}, config: {qSubset: 3}}}}
 "policy.train.algorithm is BC, which an OfflineRecording cannot use; it can use DQN, PPO, SAC":
   - {policy: {random: null, train: {algorithm: BC, stop: {timesteps: 10}}}}
 "policy.train.model.recurrent is LSTM, but SAC learns from single timesteps and cannot train a recurrent policy":
@@ -263,8 +267,14 @@ _INVALID_TRAININGS = """
   - {algorithm: DecisionTransformer, config: {numHeads: 3}}
 "config.contextLength is 1281, expected at most spec.config.trainBatchSizePerLearner, 1280":
   - {algorithm: DecisionTransformer, config: {contextLength: 1281}}
-"config.actionChunk is 257, expected at most spec.config.trainBatchSizePerLearner, 256":
-  - {algorithm: FQL, config: {actionChunk: 257}}
+"rewards does not apply to DecisionTransformer, which scales returns itself (config.returnScale)":
+  - {algorithm: DecisionTransformer, rewards: {scale: 2}}
+"config.qSubset is 3, expected at most spec.config.numCritics, 2":
+  - {algorithm: SAC, config: {qSubset: 3}}
+  - {algorithm: CQL, config: {qSubset: 3}}
+  - {algorithm: FQL, config: {qSubset: 3}}
+  - {algorithm: ReBRAC, config: {qSubset: 3}}
+  - {algorithm: TD3BC, config: {qSubset: 3}}
 "input[0].readOptions has 'delimter', which no format has; did you mean 'delimiter'?":
   - {input: [{readOptions: {delimter: ";"}}]}
 "input[0].readOptions has 'delimter', which CSV does not have; did you mean 'delimiter'?":

@@ -54,9 +54,18 @@ def make_reference_page(algorithms: Mapping[str, Schema]) -> str:
     for name, schema in algorithms.items():
         facts = [f"In an {' or '.join(schema['x-kinds'])}."]
         facts += [sentence for keyword, sentence in _FACTS.items() if schema[keyword]]
+        if schema["x-model"]:
+            facts.append(f"Its defaults of `model` are `{_flow_yaml(schema['x-model'])}`.")
         lines += [f'\n### {name}\n\n<a id="{name.lower()}"></a>{" ".join(facts)}\n']
         lines += [schema["description"], "", *_table(schema)]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _flow_yaml(value: Any) -> str:
+    """Format a value as YAML in one line."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name}: {_flow_yaml(entry)}" for name, entry in value.items()) + "}"
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 _SPACES = """\

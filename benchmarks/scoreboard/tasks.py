@@ -206,9 +206,6 @@ GREEDY = ("BC", "TD3BC", "ReBRAC")
 UNJUDGED = ("DecisionTransformer",)
 """Algorithms whose policies have a memory: models cannot judge them, and ratios over 200 steps are meaningless."""
 
-EXPLORING = ("FQL",)
-"""Algorithms whose policies sample in evaluations: FQL maps noise to actions, as in its authors' evaluation."""
-
 SHARED: Mapping[str, tuple[str, ...]] = {
     D3RLPY: ("BC", "10% BC", "TD3BC", "ReBRAC", "IQL", "CQL", "SAC"),
     RLLIB: ("BC", "10% BC", "IQL", NEXT_STATE_CQL, "SAC"),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from data import load_columns
-from tasks import BATCH, BETAS, ENVIRONMENTS, EXPLORING, MODELS, OPTIONS, OURS, RATES, Piece
+from tasks import BATCH, BETAS, ENVIRONMENTS, MODELS, OPTIONS, OURS, RATES, Piece
 
 import hindcast
 from hindcast.api.environment import EnvironmentSpec
@@ -86,7 +86,6 @@ def _train_hindcast(piece: Piece, path: Path) -> list[dict[str, Any]]:
                 EnvironmentSpec(id=environment.id),
                 duration=environment.evaluation_episodes,
                 seed=EVALUATION_SEED,
-                explore=piece.algorithm_class in EXPLORING,
             )
             evaluations.append(
                 {

@@ -130,7 +130,7 @@ def pod_facts(raw: Raw) -> PodFacts:
         scheduling_failure=_scheduling_failure(status),
         container_wait=next(filter(None, map(_container_wait, containers)), None),
         is_oom_killed=any(map(_is_oom_killed, containers)),
-        is_disrupted=_is_disrupted(status),
+        disrupted_at=_disrupted_at(raw),
     )
 
 
@@ -179,11 +179,15 @@ def _container_wait(container: Raw) -> tuple[str, str] | None:
     return None if not reason or reason in _NORMAL_WAIT_REASONS else (reason, wait_state.get("message") or "")
 
 
-def _is_disrupted(status: Raw) -> bool:
-    target = find_condition(status, "DisruptionTarget")
+def _disrupted_at(raw: Raw) -> datetime | None:
+    status = raw.get("status") or {}
+    target, ready = find_condition(status, "DisruptionTarget"), find_condition(status, "Ready")
     # The kubelet also sets it when the pod uses too much memory or disk; `reason` is then Evicted.
     is_target = target.get("status") == "True" and status.get("reason") != "Evicted"
-    return is_target or status.get("reason") in _DISRUPTION_REASONS
+    if not is_target and status.get("reason") not in _DISRUPTION_REASONS:
+        return None
+    change = target if is_target else ready
+    return parse_time(change.get("lastTransitionTime") or raw["metadata"]["creationTimestamp"])
 
 
 def _is_oom_killed(container: Raw) -> bool:

@@ -92,7 +92,8 @@ class PodFacts:
             `ImagePullBackOff` or `CreateContainerConfigError`; None if there is no such container.
         mount_failure: message of the latest FailedMount or FailedAttachVolume event, if the containers do not start.
         is_oom_killed: a container was killed because it ran out of memory, now or before its last restart.
-        is_disrupted: the pod has to leave its node, not for its own memory or disk: a drain, a preemption, a spot node.
+        disrupted_at: since when the pod has to leave its node, not for its own memory or disk: a drain, a preemption,
+            a spot node. None if it need not.
     """
 
     name: str
@@ -108,7 +109,7 @@ class PodFacts:
     container_wait: tuple[str, str] | None = None
     mount_failure: str | None = None
     is_oom_killed: bool = False
-    is_disrupted: bool = False
+    disrupted_at: datetime | None = None
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any, Final, Self, TypeVar
 
 T = TypeVar("T")
 
-Steps = tuple[str | int, ...]
+FieldPath = tuple[str | int, ...]
 """Path of a value in a document: keys and list indices."""
 
 _VERBS: Final = frozenset(
@@ -29,15 +29,15 @@ _VERBS: Final = frozenset(
 """First words of problems that continue the sentence after the name of the place."""
 
 
-def format_path(steps: Sequence[str | int]) -> str:
+def format_path(path: Sequence[str | int]) -> str:
     """Format a path: `spec.input[0].path`."""
-    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
+    text = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path)
     return text.removeprefix(".")
 
 
-def parse_path(text: str) -> Steps:
-    """Return the steps of a path that `format_path` wrote."""
-    return tuple(int(step) if step.isdigit() else step for step in re.findall(r"\w+", text))
+def parse_path(text: str) -> FieldPath:
+    """Return the path that `format_path` formatted."""
+    return tuple(int(key) if key.isdigit() else key for key in re.findall(r"\w+", text))
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,12 @@ class Problem:
         episode: id of the episode in `path`.
         step: its timestep `t`.
         remedy: what to do, after a semicolon.
-        mentions: other fields in the sentence, as it names them; with a value, if it says what to set
-            (`spec.environment`, `prepare.cutOffSteps: Drop`). A path begins at the resource, at `field`,
-            at the spec, or at an entry of `spec.input`.
+        mentions: other fields, as the sentence writes them: `spec.environment` or, with the value to set,
+            `prepare.cutOffSteps: Drop`. A path begins at the resource, at `field`, at the spec, or at an entry of
+            `spec.input`.
     """
 
-    field: Steps
+    field: FieldPath
     what: str
     line: int | None = None
     file: str = ""
@@ -91,7 +91,7 @@ class Problem:
             return ": ".join([*places, self.text])
         return f"{': '.join(places)} {self.text}"
 
-    def with_names(self, field: Steps, names: Mapping[str, str]) -> Problem:
+    def with_names(self, field: FieldPath, names: Mapping[str, str]) -> Problem:
         """Return the same problem for users who know fields by other names.
 
         Args:
@@ -131,10 +131,10 @@ class UserError(Exception):
 
     exit_code = 1
 
-    def __init__(self, what: str = "", field: str | Steps = (), **place: Any) -> None:
+    def __init__(self, what: str = "", field: str | FieldPath = (), **place: Any) -> None:
         super().__init__(what)
-        steps = parse_path(field) if isinstance(field, str) else field
-        self.problems: tuple[Problem, ...] = (Problem(steps, what, **place),)
+        path = parse_path(field) if isinstance(field, str) else field
+        self.problems: tuple[Problem, ...] = (Problem(path, what, **place),)
 
     @classmethod
     def of(cls, problems: Iterable[Problem]) -> Self:
@@ -143,8 +143,8 @@ class UserError(Exception):
         error.problems = tuple(problems)
         return error
 
-    def locate(self, field: str | Steps = (), **place: Any) -> Self:
-        """Add what is known of the place of the problems, and return the error; what they know already stays."""
+    def locate(self, field: str | FieldPath = (), **place: Any) -> Self:
+        """Set attributes of the problems that are not set yet, and return the error."""
         if field:
             place["field"] = parse_path(field) if isinstance(field, str) else field
         self.problems = tuple(_complete(problem, place) for problem in self.problems)
@@ -156,7 +156,7 @@ class UserError(Exception):
 
 def _complete(problem: Problem, place: dict[str, Any]) -> Problem:
     unset = {part.name for part in fields(problem) if getattr(problem, part.name) in ((), "", None)}
-    if problem.path:  # a row of another path
+    if problem.path:  # `place` may be a row of another file
         unset -= {"row", "row_name", "episode", "step"}
     return replace(problem, **{name: value for name, value in place.items() if name in unset})
 

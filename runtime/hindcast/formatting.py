@@ -1,5 +1,6 @@
 """Format numbers for people, on the console and in reports: `12.3k`, `1.5 MiB`, `2 min 4 s`."""
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -82,6 +83,11 @@ def capitalise(text: str) -> str:
 def first_few(items: Sequence[object], limit: int) -> str:
     """Join the first `limit` items, with an ellipsis if there are more: `a, b, c, …`."""
     return ", ".join(map(str, items[:limit])) + (", …" if len(items) > limit else "")
+
+
+def as_yaml(value: Any) -> str:
+    """Format a value of a resource as YAML on one line: `0.001`, `[256, 256]`, `default`."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def space(document: Mapping[str, Any] | None) -> str:

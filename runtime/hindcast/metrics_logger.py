@@ -25,6 +25,7 @@ _RLLIB_REDUCTIONS: Final[dict[str | None, str]] = {
     "ema": "mean",
     "item": "last",
 }
+"""RLlib's name of a reduction -> its name here, where they differ."""
 _LIFETIME_MESSAGE: Final = (
     'results contain no sums over the whole training: log with reduce="sum", which is the sum of one iteration, and '
     "add these up when you read results"
@@ -56,7 +57,7 @@ class MetricsLogger:
         """Log a number.
 
         Args:
-            key: its name.
+            key: name of the metric.
             value: a number, or an array or tensor of one element.
             reduce: "mean" (or "ema"), "sum", "min", "max" or "item" (the last): how a result combines several values.
                 Until a result contains the metric, the first call decides.

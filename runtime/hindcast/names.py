@@ -1,4 +1,4 @@
-"""RLlib's names of result keys and checkpoint components."""
+"""RLlib's names of result keys and checkpoint components; all are public names of `hindcast`."""
 
 from typing import Final
 

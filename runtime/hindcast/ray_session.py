@@ -19,7 +19,7 @@ _JOB_VARIABLE: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 
 _is_shared = False
-"""Whether a block of `shared_ray` runs."""
+"""True within a block of `shared_ray`."""
 
 
 def start_ray(**options: Any) -> None:
@@ -64,7 +64,7 @@ def connect() -> None:
 
 @contextmanager
 def shared_ray() -> Iterator[None]:
-    """Let the first `ray_connection` in the block start Ray for all others: it ends with the block."""
+    """Share one Ray in the block: the first `ray_connection` starts it, and it ends with the block."""
     global _is_shared  # noqa: PLW0603
     if _is_shared:
         yield

@@ -49,7 +49,7 @@ class RayWorkers(Generic[Context]):
         return reference  # Ray resolves top-level arguments, so the actor receives the value itself
 
     def close(self) -> None:
-        """Kill the actors, whether idle or not."""
+        """Kill the actors; running calls are abandoned."""
         with self._actors_lock:
             self._is_closed = True
             for actor in self._actors:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 from hindcast.api.differences import FREE_FORM_FIELDS
 from hindcast.errors import SpecError
 from hindcast.record.callbacks import Callbacks
-from hindcast.report.results import ITERATION, flatten
+from hindcast.report.results import ITERATION, flatten_numbers
 
 _PROJECT: Final = "hindcast"
 _MAX_PARAM_LENGTH: Final = 500
@@ -49,7 +49,7 @@ class _Tracker(Callbacks):
         self.start(name, key, dict(_settings(resource["spec"])))
 
     def on_train_result(self, *, result: dict[str, Any], **_: Any) -> None:
-        self.log(dict(flatten(result)), result[ITERATION])
+        self.log(dict(flatten_numbers(result)), result[ITERATION])
 
     def start(self, name: str, key: str | None, settings: dict[str, Any]) -> None:
         """Start a run of the tracker, or continue the one with this key.

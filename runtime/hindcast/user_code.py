@@ -16,13 +16,14 @@ from pathlib import Path
 from types import MethodType
 from typing import Any, NoReturn, TypeVar
 
-from hindcast.errors import SpecError, Steps, UserCodeError, UserError
+from hindcast.errors import FieldPath, SpecError, UserCodeError, UserError
 
 T = TypeVar("T")
 
 _HINDCAST_FOLDER = f"{Path(__file__).parent}{os.sep}"
 _INSTALLED_FOLDERS = {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
 _NON_USER_PREFIXES = (_HINDCAST_FOLDER, *(f"{folder}{os.sep}" for folder in _INSTALLED_FOLDERS), "<")
+"""Beginnings of the file names of code that is not the user's; "<" of code without a file, as in <frozen importlib>."""
 
 
 _registered_objects: dict[str, Any] = {}
@@ -67,7 +68,7 @@ def raise_user_code_error(
 
     Raises:
         UserCodeError: with the exception's type, the user's file and line, and the first line of the message. If no
-            frame is the user's, the location is that of `function`. For a `Misuse`, with that location and the message.
+            frame is the user's, the file and line are those of `function`, as they always are for a `Misuse`.
         Exception: the same error, if it is a `UserError`, or if `function` is Hindcast's and no frame is the user's.
     """
     if isinstance(error, UserError):
@@ -138,7 +139,7 @@ def class_import_path(cls: type) -> str:
     )
 
 
-def import_object(path: str, field: str | Steps) -> Any:
+def import_object(path: str, field: str | FieldPath) -> Any:
     """Import the object at `package.module:Name`, which the user named in `field`.
 
     Raises:
@@ -167,7 +168,7 @@ def import_object(path: str, field: str | Steps) -> Any:
     return getattr(module, name)
 
 
-def import_subclass(path: str, base: type[T], field: str | Steps) -> type[T]:
+def import_subclass(path: str, base: type[T], field: str | FieldPath) -> type[T]:
     """Import the subclass of `base` at `package.module:Class`, which the user named in `field`.
 
     Raises:

@@ -53,7 +53,7 @@ class Workers(Protocol[Context_co]):
         """Prepare a value that is an argument of several calls, so that it is sent as few times as possible."""
 
     def close(self) -> None:
-        """Stop the processes, whether idle or not."""
+        """Stop the processes; running calls are abandoned."""
 
 
 class WorkerProcesses(Generic[Context]):
@@ -86,7 +86,7 @@ class WorkerProcesses(Generic[Context]):
         return value
 
     def close(self) -> None:
-        """Stop the processes, whether idle or not."""
+        """Stop the processes; running calls are abandoned."""
         self._pool.shutdown(wait=True, kill_workers=True)
 
     def _start(self) -> Any:
@@ -162,17 +162,18 @@ def _collect_results(
         yield from results
 
 
-def end_with_parent(parent: int) -> None:
+def end_with_parent(parent_pid: int) -> None:
     """End this process soon after its parent has ended.
 
     Args:
-        parent: process id of the parent. It should be read by the parent, which may end before this process can ask.
+        parent_pid: process id of the parent. The parent should send it, because it may have ended before this process
+            asks the kernel.
     """
-    threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(parent_pid,), daemon=True).start()
 
 
-def _exit_with_parent(parent: int) -> None:
-    while os.getppid() == parent:
+def _exit_with_parent(parent_pid: int) -> None:
+    while os.getppid() == parent_pid:
         time.sleep(_POLL_INTERVAL_SECONDS)
     os._exit(1)  # sys.exit would end this thread only
 
@@ -181,12 +182,12 @@ _context: Any = None
 """The context object of a worker process."""
 
 
-def _initialise(objects: dict[str, Any], context: Any, parent: int) -> None:
+def _initialise(objects: dict[str, Any], context: Any, parent_pid: int) -> None:
     global _context  # noqa: PLW0603  (one per process)
     restore_objects(objects)
     # Ctrl-C reaches all processes of the terminal; only the parent reacts to it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent(parent)
+    end_with_parent(parent_pid)
     _context = context
 
 

@@ -4,9 +4,9 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from episode_kit import build_block
 from hindcast.algorithms import build
 from hindcast.api.model import ModelSpec
-from hindcast.episodes.block import Block
 from hindcast.learn.algorithm import Losses, ModelInputs, Step, new_networks
 from hindcast.pipeline.loader import build_window
 from hindcast.pipeline.window import Recipe
@@ -52,18 +52,13 @@ def make_window(algorithm, rewards):
     """Return a window with a terminated episode, a truncated one and a fragment, of `LENGTHS` timesteps."""
     num_steps = int(LENGTHS.sum())
     rng = np.random.default_rng(0)
-    block = Block(
-        columns={
-            "obs": rng.normal(size=(num_steps + 3, 3)).astype(np.float32),
-            "actions": rng.uniform(-1, 1, (num_steps, 2)).astype(np.float32),
-            "rewards": rewards,
-        },
-        length=LENGTHS,
-        eps_id=np.array(["a", "b", "c"], dtype=object),
-        t_started=np.array([0, 0, 3], dtype=np.int64),
-        terminated=np.array([True, False, False]),
-        truncated=np.array([False, True, False]),
-    )
+    columns = {
+        "obs": rng.normal(size=(num_steps + 3, 3)).astype(np.float32),
+        "actions": rng.uniform(-1, 1, (num_steps, 2)).astype(np.float32),
+        "rewards": rewards,
+    }
+    t_started = np.array([0, 0, 3])
+    block = build_block(columns, LENGTHS, t_started=t_started, terminated=np.array([True, False, False]))
     return build_window([block], Recipe(algorithm.needs()))
 
 

@@ -3,11 +3,10 @@
 import gymnasium as gym
 import pytest
 import torch
-from algorithm_kit import BOX, build_algorithm, compute_loss_stages, make_transitions
+from algorithm_kit import build_algorithm, compute_loss_stages, make_transitions
 
 from hindcast.algorithms import build
 from hindcast.algorithms.dqn import quantile_huber
-from hindcast.errors import SpecError
 from hindcast.learn.learner import Learner
 
 CHOICES = gym.spaces.Discrete(3, start=5)
@@ -15,10 +14,8 @@ CHOICES = gym.spaces.Discrete(3, start=5)
 
 def losses_by_formula(nets, batch, is_double, num_quantiles=1):
     """Compute the loss of each timestep: the quantile Huber loss, or the Huber loss for one quantile."""
-    q_network, target_network = (
-        nets["policy"].values,
-        nets["target"],
-    )  # their results begin with an axis of one member
+    # The results of both networks begin with an axis of one member.
+    q_network, target_network = nets["policy"].values, nets["target"]
     next_obs = {"obs": batch["new_obs"]}
     losses = []
     for row, action in enumerate((batch["actions"] - 5).tolist()):
@@ -71,10 +68,10 @@ def test_discrete_cql_penalty_equals_the_formula():
     values = nets["policy"].values(batch)[0]
     q = values[torch.arange(32), batch["actions"] - 5]
     gap = torch.log(values.exp().sum(-1)) - q
-    losses = [
+    dqn_loss, cql_loss = (
         compute_loss_stages(algorithm, nets, batch)[0].losses["policy"] for algorithm in (dqn, discrete_cql)
-    ]
-    torch.testing.assert_close(losses[1] - losses[0], 3.0 * gap.mean())
+    )
+    torch.testing.assert_close(cql_loss - dqn_loss, 3.0 * gap.mean())
 
 
 def test_target_network_moves_every_target_network_update_freq_updates():
@@ -111,20 +108,3 @@ def test_dueling_advantages_have_zero_mean():
 def test_quantile_huber_loss_of_one_quantile_is_the_huber_loss():
     quantiles, targets = torch.tensor([[0.0], [0.0]]), torch.tensor([[0.5], [3.0]])
     assert quantile_huber(quantiles, targets).tolist() == [0.125, 2.5]
-
-
-@pytest.mark.parametrize("name", ["DQN", "DiscreteCQL"])
-@pytest.mark.parametrize("space", [BOX, gym.spaces.MultiDiscrete([2, 3])])
-def test_unsupported_actions_are_refused_with_alternatives(name, space):
-    with pytest.raises(SpecError) as error:
-        build_algorithm(name, {}, space)
-    assert str(error.value) == (
-        f"spec.algorithm: {name} requires one discrete action, a Discrete space, not {space}; use SAC, CQL or TD3BC "
-        "for continuous actions, and IQL, MARWIL or BC for other actions."
-    )
-
-
-@pytest.mark.parametrize("model", [{"recurrent": "lstm"}, {"module_class": "a:B"}])
-def test_custom_policy_is_refused(model):
-    with pytest.raises(SpecError, match="DQN builds its policy from action values: leave recurrent"):
-        build_algorithm("DQN", {}, CHOICES, **model)

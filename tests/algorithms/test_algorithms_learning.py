@@ -38,11 +38,8 @@ PENDULUM = EnvironmentSpec(id="Pendulum-v1")
 @pytest.fixture(scope="module")
 def expert():
     """A PPO policy that is trained in CartPole: (its mean return when it samples its actions, the policy)."""
-    expert_spec = {
-        "config": PPO_CONFIG,
-        "model": {"fcnetHiddens": [64, 64]},
-        "stop": {"episodeReturnMean": 450},
-    }
+    stop = {"episodeReturnMean": 450}
+    expert_spec = {"config": PPO_CONFIG, "model": {"fcnetHiddens": [64, 64]}, "stop": stop}
     resource = recording("never written", environment={"id": CARTPOLE.id}, policy={"train": expert_spec})
     trainer = make_online_trainer(resource, resource.spec.policy.train, width=8)
     evaluator = EnvEvaluator(CARTPOLE, 20, explore=True)
@@ -76,15 +73,7 @@ def test_ppo_reaches_450_on_cartpole_sampling_its_actions(expert):
         (
             "SAC",
             PENDULUM,
-            {
-                "config": {
-                    "actorLr": 1e-3,
-                    "criticLr": 1e-3,
-                    "alphaLr": 1e-3,
-                    "trainBatchSizePerLearner": 128,
-                },
-                "model": {"fcnetHiddens": [64, 64], "fcnetActivation": "relu"},
-            },
+            {"config": SAC_CONFIG, "model": {"fcnetHiddens": [64, 64], "fcnetActivation": "relu"}},
             -200,
             8,
         ),
@@ -116,13 +105,8 @@ def test_bc_clones_the_expert_from_20_episodes(expert, seed):
     obs = torch.from_numpy(np.concatenate([episode.columns["obs"][:-1] for episode in episodes]))
     actions = torch.from_numpy(np.concatenate([episode.columns["actions"] for episode in episodes]))
     algorithm = build("BC", {"lr": 1e-3})
-    networks = build_networks(
-        algorithm,
-        environment_spaces(CARTPOLE),
-        ModelSpec(fcnet_hiddens=[64, 64]),
-        environment=CARTPOLE,
-        seed=seed,
-    )
+    spaces, model = environment_spaces(CARTPOLE), ModelSpec(fcnet_hiddens=[64, 64])
+    networks = build_networks(algorithm, spaces, model, environment=CARTPOLE, seed=seed)
     policy, learner = networks.make_policy_and_learner()
     generator = torch.Generator().manual_seed(seed)
     for _ in range(300):
@@ -153,14 +137,7 @@ def mixed_data(expert, tmp_path_factory):
         ("DiscreteCQL", {"lr": 1e-3, "minQWeight": 5.0}, 3000),
         (
             "DQN",
-            {
-                "lr": 1e-3,
-                "nStep": 3,
-                "dueling": False,
-                "numQuantiles": 16,
-                "tau": 1.0,
-                "targetNetworkUpdateFreq": 100,
-            },
+            {**DQN_CONFIG, "prioritizedReplay": False, "numQuantiles": 16, "targetNetworkUpdateFreq": 100},
             3000,
         ),
     ],
@@ -174,7 +151,7 @@ def test_algorithm_reaches_the_best_policy_of_mixed_data(case, seed, mixed_data,
         tmp_path,
         "",
         algorithm=algorithm,
-        config={"trainBatchSizePerLearner": 256, **config},
+        config={**config, "trainBatchSizePerLearner": 256},
         environment={"id": CARTPOLE.id},
         model={"fcnetHiddens": [64, 64]},
         input=mixed_data,
@@ -243,10 +220,8 @@ def random_episodes(tmp_path_factory):
     ],
 )
 def test_algorithm_stitches_an_unrecorded_path(algorithm, config, random_episodes, tmp_path):
-    assert (
-        train_and_evaluate(tmp_path, random_episodes, algorithm, config, environment=HOMING, updates=500)
-        >= -4
-    )
+    options = {"environment": HOMING, "updates": 500}
+    assert train_and_evaluate(tmp_path, random_episodes, algorithm, config, **options) >= -4
 
 
 @pytest.mark.parametrize(("config", "expected_return"), [({}, 19), ({"targetReturn": 6.0}, 6)])
@@ -254,28 +229,16 @@ def test_decision_transformer_reaches_the_requested_return(config, expected_retu
     """Random episodes of 12 steps with rewards of 0, 1 or 2; the best of 300 episodes has a return of 19."""
     environment = {"id": "toy_environments:Walk", "kwargs": {"shortest": 12, "longest": 12}}
     record(recording(tmp_path / "data", environment=environment, duration={"episodes": 300}))
-    small_config = {"contextLength": 8, "embedSize": 32, "numLayers": 2, "returnScale": 10.0, "lr": 3e-3}
-    mean_return = train_and_evaluate(
-        tmp_path,
-        tmp_path / "data",
-        "DecisionTransformer",
-        {**small_config, **config},
-        environment=environment,
-        updates=100,
-    )
+    small_config = {"contextLength": 8, "embedSize": 32, "numLayers": 2, "lr": 3e-3}
+    arguments = (tmp_path, tmp_path / "data", "DecisionTransformer", {**small_config, **config})
+    mean_return = train_and_evaluate(*arguments, environment=environment, updates=100)
     assert mean_return == pytest.approx(expected_return, abs=1)
 
 
 def count_timesteps_to(min_return, folder, **spec):
     """Return the timesteps that SAC plays until the mean of ten returns reaches `min_return`."""
-    resource = training(
-        folder,
-        "",
-        algorithm="SAC",
-        environment={"id": PENDULUM.id},
-        pipeline={"datasetNumItersPerLearner": 250},
-        **spec,
-    )
+    spec |= {"environment": {"id": PENDULUM.id}, "pipeline": {"datasetNumItersPerLearner": 250}}
+    resource = training(folder, "", algorithm="SAC", **spec)
     trainer, evaluator = make_offline_trainer(resource, []), EnvEvaluator(PENDULUM, 10, explore=False)
     trainer.begin()
     for iteration in range(40):
@@ -286,7 +249,6 @@ def count_timesteps_to(min_return, folder, **spec):
     return num_steps
 
 
-@pytest.mark.soak
 @pytest.mark.minutes
 def test_sac_warm_started_from_cql_needs_half_the_timesteps(tmp_path):
     """CQL trains on 30 episodes of a half-trained SAC policy; timesteps are summed over three seeds."""

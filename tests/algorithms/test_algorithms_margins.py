@@ -32,16 +32,10 @@ def mixed_data(tmp_path_factory):
         ("good", 20, {"episodeReturnMean": 400, "iterations": 40}),
         ("bad", 300, {"iterations": 1}),
     ):
-        expert = {
-            "config": {"lr": 1e-3, "minibatchSize": 256},
-            "model": {"fcnetHiddens": [64, 64]},
-            "stop": stop,
-        }
-        record(
-            recording(
-                folder / name, environment=CARTPOLE, policy={"train": expert}, duration={"episodes": episodes}
-            )
-        )
+        config = {"lr": 1e-3, "minibatchSize": 256}
+        policy = {"train": {"config": config, "model": {"fcnetHiddens": [64, 64]}, "stop": stop}}
+        duration = {"episodes": episodes}
+        record(recording(folder / name, environment=CARTPOLE, policy=policy, duration=duration))
     return str(folder / "*")
 
 

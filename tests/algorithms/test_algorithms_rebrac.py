@@ -34,14 +34,12 @@ def test_targets_are_penalised_where_the_next_action_is_recorded():
     q = nets["critics"](batch)
     total = 0.0
     for row in range(32):
-        penalty = (
-            0.5 * squared_distance(next_actions[row], batch["new_actions"][row]) if row % 2 == 0 else 0.0
-        )
+        beta = 0.5 if batch["followed"][row] else 0.0
+        penalty = beta * squared_distance(next_actions[row], batch["new_actions"][row])
         td_target = batch["rewards"][row] + batch["discounts"][row] * (values[row] - penalty)
         total += float((q[0, row] - td_target) ** 2 + (q[1, row] - td_target) ** 2) / 32
-    assert float(compute_loss_stages(algorithm, nets, batch)[0].losses["critics"]) == pytest.approx(
-        total, rel=1e-5
-    )
+    loss = compute_loss_stages(algorithm, nets, batch)[0].losses["critics"]
+    assert float(loss) == pytest.approx(total, rel=1e-5)
 
 
 @torch.no_grad()
@@ -53,14 +51,12 @@ def test_penalty_applies_to_the_noisy_action():
         algorithm, nets = build_algorithm("ReBRAC", {"criticBeta": beta}, WIDE)
         td_targets[beta] = algorithm._td_target(nets, batch, normal)
     noise = (0.2 * normal).clamp(-0.5, 0.5)
-    next_actions = compute_actions(nets["target_policy"], batch["new_obs"]) + noise * torch.tensor(
-        HALF_RANGES
-    )
-    next_actions = next_actions.clamp(torch.tensor(WIDE.low), torch.tensor(WIDE.high))
-    distances = [squared_distance(*pair) for pair in zip(next_actions, batch["new_actions"], strict=True)]
-    torch.testing.assert_close(
-        td_targets[0.0] - td_targets[1.0], batch["discounts"] * torch.tensor(distances)
-    )
+    actions = compute_actions(nets["target_policy"], batch["new_obs"])
+    noisy_actions = actions + noise * torch.tensor(HALF_RANGES)
+    noisy_actions = noisy_actions.clamp(torch.tensor(WIDE.low), torch.tensor(WIDE.high))
+    distances = [squared_distance(*pair) for pair in zip(noisy_actions, batch["new_actions"], strict=True)]
+    penalty = batch["discounts"] * torch.tensor(distances)
+    torch.testing.assert_close(td_targets[0.0] - td_targets[1.0], penalty)
 
 
 @pytest.mark.parametrize("is_normalised", [True, False])
@@ -73,16 +69,14 @@ def test_policy_loss_equals_the_formula(is_normalised):
     policy_actions = compute_actions(nets["policy"], batch["obs"])
     values = nets["critics"](batch, policy_actions).amin(0).tolist()
     scale = np.mean(np.abs(values)) if is_normalised else 1.0
-    cloning = np.mean(
-        [squared_distance(*pair) for pair in zip(policy_actions, batch["actions"], strict=True)]
-    )
-    expected = 0.3 * cloning - np.mean(values) / scale
+    distances = [squared_distance(*pair) for pair in zip(policy_actions, batch["actions"], strict=True)]
+    expected = 0.3 * np.mean(distances) - np.mean(values) / scale
     assert float(losses.losses["policy"].detach()) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("has_layer_norm", [True, False])
 def test_layer_norm_applies_to_critics_only(has_layer_norm):
-    _, nets = build_algorithm("ReBRAC", {"criticLayerNorm": has_layer_norm})
+    _, nets = build_algorithm("ReBRAC", critics={"layer_norm": has_layer_norm})
     layers = [layer for layer in nets["critics"].stack if not isinstance(layer, MemberLinear)]
     norm_layers = [layer for layer in layers if list(layer.parameters())]
     assert len(norm_layers) == (2 if has_layer_norm else 0)

@@ -41,12 +41,9 @@ def test_every_option_has_a_description_a_default_and_a_simple_type(name):
     for field, property_schema in schema["properties"].items():
         assert property_schema["description"], field
         assert "default" in property_schema, field
-        assert {
-            variant["type"] for variant in property_schema.get("anyOf", [property_schema])
-        } <= SIMPLE_TYPES, field
-        assert {
-            key for variant in property_schema.get("anyOf", [property_schema]) for key in variant
-        }.isdisjoint({"ge", "gt", "le", "lt"})
+        for variant in property_schema.get("anyOf", [property_schema]):
+            assert variant["type"] in SIMPLE_TYPES, field
+            assert variant.keys().isdisjoint({"ge", "gt", "le", "lt"}), field
     json.dumps(schema)
 
 
@@ -84,10 +81,19 @@ def test_options_are_camel_case_in_yaml_and_snake_case_in_python():
         ("BC", {"trainBatchSizePerLearner": 0}, "expected at least 1"),
         ("BC", {"gradClip": 0}, "expected more than 0"),
         ("PPO", {"gamma": 1.5}, "expected at most 1"),
+        ("PPO", {"minibatchSize": 5000}, "5000, expected at most spec.config.trainBatchSizePerLearner, 4000"),
+        ("IQL", {"expectile": 0.0}, "config.expectile is 0.0, expected more than 0"),
+        ("IQL", {"expectile": 1.0}, "config.expectile is 1.0, expected less than 1"),
+        ("IQL", {"beta": -1.0}, "config.beta is -1.0, expected at least 0"),
+        ("MARWIL", {"beta": -1}, "config.beta is -1, expected at least 0"),
+        ("CQL", {"numActions": 0}, "config.numActions is 0, expected at least 1"),
+        ("TD3BC", {"tau": 0.0}, "config.tau is 0.0, expected more than 0"),
+        ("ReBRAC", {"criticBeta": -0.1}, "config.criticBeta is -0.1, expected at least 0"),
+        ("DecisionTransformer", {"dropout": 1.0}, "config.dropout is 1.0, expected less than 1"),
         (
-            "PPO",
-            {"minibatchSize": 5000},
-            r"config\.minibatchSize is 5000, expected at most spec\.config\.trainBatchSizePerLearner, 4000",
+            "DecisionTransformer",
+            {"embedSize": 9, "numHeads": 2},
+            "config.embedSize is 9, expected a multiple of spec.config.numHeads, 2",
         ),
     ],
 )
@@ -123,7 +129,7 @@ def test_custom_algorithm_that_builds_a_connector_is_refused(user_module):
         "        return super().build_learner_connector(*args)\n"
     )
     with pytest.raises(
-        SpecError, match=r"^CustomBC overrides build_learner_connector, which is never called: "
+        SpecError, match="CustomBC overrides build_learner_connector, which is never called: "
     ):
         resolve("algorithms_of_a_user:CustomBC")
 

@@ -1,12 +1,14 @@
 """The losses of IQL, TD3+BC, SAC and CQL equal their formulas."""
 
+import copy
+from itertools import pairwise
+
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from algorithm_kit import BOX, WIDE, build_algorithm, compute_loss_stages, make_step, make_transitions
 
-from hindcast.errors import SpecError
 from hindcast.learn.learner import Learner
 
 DISCRETE = gym.spaces.Discrete(3)
@@ -18,9 +20,8 @@ def test_iql_value_loss_is_the_expectile_of_the_minimum_target():
     batch = make_transitions()
     gaps = (nets["target_critics"](batch).amin(0) - nets["value"](batch)).detach().tolist()
     expected = np.mean([(0.8 if gap >= 0 else 0.2) * gap * gap for gap in gaps])
-    assert float(compute_loss_stages(algorithm, nets, batch)[0].losses["value"].detach()) == pytest.approx(
-        expected, rel=1e-5
-    )
+    loss = compute_loss_stages(algorithm, nets, batch)[0].losses["value"].detach()
+    assert float(loss) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("space", [BOX, DISCRETE, MULTI_DISCRETE], ids=["continuous", "discrete", "several"])
@@ -84,9 +85,8 @@ def test_td3bc_policy_loss_is_in_half_ranges():
     assert bool((actions >= torch.tensor(WIDE.low)).all() and (actions <= torch.tensor(WIDE.high)).all())
     values = nets["critics"](batch, actions)[0]
     cloning = ((actions - batch["actions"]) / torch.tensor([2.0, 0.5])).square().mean()
-    torch.testing.assert_close(
-        policy_stage.losses["policy"], cloning - 2.0 * values.mean() / values.abs().mean()
-    )
+    expected = cloning - 2.0 * values.mean() / values.abs().mean()
+    torch.testing.assert_close(policy_stage.losses["policy"], expected)
 
 
 def test_td3bc_policy_and_targets_move_every_second_update():
@@ -95,15 +95,11 @@ def test_td3bc_policy_and_targets_move_every_second_update():
     snapshots = []
     for _ in range(4):
         learner.update(make_transitions())
-        snapshots.append([nets[name].state_dict() for name in ("policy", "target_policy", "target_critics")])
-        snapshots[-1] = [
-            torch.cat([t.flatten() for t in state_dict.values()]).clone() for state_dict in snapshots[-1]
-        ]
-    for earlier, later, is_moved in ((0, 1, True), (1, 2, False), (2, 3, True)):
-        assert [
-            not torch.equal(old_weights, new_weights)
-            for old_weights, new_weights in zip(snapshots[earlier], snapshots[later], strict=True)
-        ] == [is_moved] * 3
+        snapshots.append(copy.deepcopy([nets[n] for n in ("policy", "target_policy", "target_critics")]))
+    for (old_nets, new_nets), moves in zip(pairwise(snapshots), (True, False, True), strict=True):
+        for old_net, new_net in zip(old_nets, new_nets, strict=True):
+            weights = zip(old_net.parameters(), new_net.parameters(), strict=True)
+            assert any(not torch.equal(*pair) for pair in weights) == moves
 
 
 def test_td3bc_target_without_noise_equals_the_formula():
@@ -114,9 +110,8 @@ def test_td3bc_target_without_noise_equals_the_formula():
     actions = policy.distribution(policy.forward_train(next_obs)["action_dist_inputs"]).mode()
     td_target = batch["rewards"] + batch["discounts"] * nets["target_critics"](next_obs, actions).amin(0)
     errors = [(values - td_target.detach()).square().mean() for values in nets["critics"](batch)]
-    torch.testing.assert_close(
-        compute_loss_stages(algorithm, nets, batch)[0].losses["critics"], errors[0] + errors[1]
-    )
+    loss = compute_loss_stages(algorithm, nets, batch)[0].losses["critics"]
+    torch.testing.assert_close(loss, errors[0] + errors[1])
 
 
 def sample_with_noise(nets, observations, noise):
@@ -203,12 +198,8 @@ def sample_cql(algorithm, nets, batch):
 @torch.no_grad()
 def test_cql_gap_equals_the_formula(next_column):
     """The formula uses the algorithm's samples; actions from π(s') are evaluated at s or s'."""
-    config = {
-        "numActions": 2,
-        "minQWeight": 3.0,
-        "temperature": 0.5,
-        "nextStateGap": next_column == "new_obs",
-    }
+    config = {"numActions": 2, "minQWeight": 3.0, "temperature": 0.5}
+    config["nextStateGap"] = next_column == "new_obs"
     algorithm, nets = build_algorithm("CQL", config, WIDE)
     batch = make_transitions(WIDE, size=5)
     actions, log_densities, td_target = sample_cql(algorithm, nets, batch)
@@ -273,9 +264,8 @@ def test_cql_lagrangian_equals_the_formula():
 
 def test_cql_lagrangian_moves_the_gap_towards_the_threshold():
     for threshold, sign in ((0.0, 1), (1000.0, -1)):
-        algorithm, nets = build_algorithm(
-            "CQL", {"lagrangian": True, "lagrangianThresh": threshold, "criticLr": 1e-2}
-        )
+        config = {"lagrangian": True, "lagrangianThresh": threshold, "criticLr": 1e-2}
+        algorithm, nets = build_algorithm("CQL", config)
         learner = Learner(algorithm, nets)
         for seed in range(5):
             learner.update(make_transitions(seed=seed))
@@ -296,89 +286,25 @@ def test_cql_targets_equal_the_formula(entropy):
     algorithm, nets = build_algorithm("CQL", {"deterministicBackup": entropy == 0, "initialAlpha": 0.3}, WIDE)
     batch, generator = make_transitions(WIDE), torch.Generator().manual_seed(0)
     torch.randn((10, 32, 2), generator=generator)  # skips the noise of the actions at s
-    actions, logp = sample_with_noise(
-        nets, batch["new_obs"], torch.randn((11, 32, 2), generator=generator)[0]
-    )
+    noise = torch.randn((11, 32, 2), generator=generator)[0]
+    actions, logp = sample_with_noise(nets, batch["new_obs"], noise)
     first_q, second_q = nets["target_critics"]({"obs": batch["new_obs"]}, actions)
     td_target = batch["rewards"] + batch["discounts"] * (torch.minimum(first_q, second_q) - entropy * logp)
     errors = [(values - td_target).square().mean() for values in nets["critics"](batch)]
-    torch.testing.assert_close(
-        compute_loss_stages(algorithm, nets, batch)[0].metrics["td_loss"], errors[0] + errors[1]
-    )
+    td_loss = compute_loss_stages(algorithm, nets, batch)[0].metrics["td_loss"]
+    torch.testing.assert_close(td_loss, errors[0] + errors[1])
 
 
-@pytest.mark.parametrize(
-    ("name", "metric"),
-    [
-        ("IQL", "critic_loss"),
-        ("TD3BC", "critic_loss"),
-        ("ReBRAC", "critic_loss"),
-        ("FQL", "critic_loss"),
-        ("CQL", "td_loss"),
-        ("SAC", "td_loss"),
-    ],
-)
-def test_value_after_a_terminated_step_is_ignored(name, metric):
+@pytest.mark.parametrize("name", ["IQL", "TD3BC", "ReBRAC", "FQL", "CQL", "SAC"])
+def test_value_after_a_terminated_step_is_ignored(name):
     algorithm, nets = build_algorithm(name)
     batch = make_transitions()
     next_obs = torch.where(batch["discounts"][:, None] > 0, batch["new_obs"], 9.0)
-    losses = [
-        {
-            key: value
-            for stage in compute_loss_stages(algorithm, nets, variant)
-            for key, value in stage.metrics.items()
-        }[metric]
-        for variant in (batch, batch | {"new_obs": next_obs})
-    ]
+    metric, losses = "td_loss" if name in ("CQL", "SAC") else "critic_loss", []
+    for variant in (batch, batch | {"new_obs": next_obs}):
+        stages = compute_loss_stages(algorithm, nets, variant)
+        losses += [stage.metrics[metric] for stage in stages if metric in stage.metrics]
     assert torch.equal(*losses)
-
-
-@pytest.mark.parametrize("name", ["TD3BC", "ReBRAC", "FQL", "CQL", "SAC"])
-@pytest.mark.parametrize(
-    ("space", "sentence"),
-    [
-        (DISCRETE, "requires continuous actions in one float Box, not Discrete"),
-        (gym.spaces.Box(-np.inf, np.inf, (2,), np.float32), "requires bounded actions"),
-    ],
-)
-def test_unsupported_actions_are_refused(name, space, sentence):
-    with pytest.raises(SpecError, match=f"spec.algorithm: {name} {sentence}"):
-        build_algorithm(name, {}, space)
-
-
-@pytest.mark.parametrize(
-    ("name", "distribution", "sentence"),
-    [
-        ("TD3BC", "gaussian", "which TD3BC cannot train: use Auto, Deterministic, SquashedDeterministic"),
-        (
-            "ReBRAC",
-            "squashedGaussian",
-            "which ReBRAC cannot train: use Auto, Deterministic, SquashedDeterministic",
-        ),
-        ("CQL", "deterministic", "which CQL cannot train: use Auto, Gaussian, "),
-        ("SAC", "deterministic", "which SAC cannot train: use Auto, Gaussian, "),
-        ("IQL", "deterministic", "which IQL cannot train: use Auto, Categorical, "),
-    ],
-)
-def test_unsupported_distributions_are_refused(name, distribution, sentence):
-    with pytest.raises(SpecError, match=sentence):
-        build_algorithm(name, distribution=distribution)
-
-
-@pytest.mark.parametrize(
-    ("name", "config", "sentence"),
-    [
-        ("IQL", {"expectile": 0.0}, "config.expectile is 0.0, expected more than 0"),
-        ("IQL", {"expectile": 1.0}, "config.expectile is 1.0, expected less than 1"),
-        ("IQL", {"beta": -1.0}, "config.beta is -1.0, expected at least 0"),
-        ("CQL", {"numActions": 0}, "config.numActions is 0, expected at least 1"),
-        ("TD3BC", {"tau": 0.0}, "config.tau is 0.0, expected more than 0"),
-        ("ReBRAC", {"criticBeta": -0.1}, "config.criticBeta is -0.1, expected at least 0"),
-    ],
-)
-def test_options_out_of_range_are_refused(name, config, sentence):
-    with pytest.raises(SpecError, match=sentence):
-        build_algorithm(name, config)
 
 
 @pytest.mark.parametrize(

@@ -56,12 +56,14 @@ def definition(request: pytest.FixtureRequest) -> dict[str, Any]:
     return custom_resource_definitions(options.schemas())[request.param]
 
 
+def get_spec_schema(definition: dict[str, Any]) -> dict[str, Any]:
+    spec: dict[str, Any] = get_root_schema(definition)["properties"]["spec"]
+    return spec
+
+
 @pytest.fixture
 def stub_training_spec() -> dict[str, Any]:
-    spec: dict[str, Any] = get_root_schema(custom_resource_definitions(STUB_SCHEMAS)["offlinetrainings"])[
-        "properties"
-    ]["spec"]
-    return spec
+    return get_spec_schema(custom_resource_definitions(STUB_SCHEMAS)["offlinetrainings"])
 
 
 def iterate_nodes(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -90,7 +92,7 @@ def test_schema_is_structural(definition: dict[str, Any]) -> None:
 
 def test_schema_bounds_every_field(definition: dict[str, Any]) -> None:
     limits = {"string": "maxLength", "array": "maxItems"}
-    for path, node in iterate_nodes(get_root_schema(definition)["properties"]["spec"]):
+    for path, node in iterate_nodes(get_spec_schema(definition)):
         if node.get("type") in limits and "enum" not in node:
             assert limits[node["type"]] in node, path
         if "additionalProperties" in node:
@@ -135,9 +137,7 @@ def test_selectable_fields_have_scalar_types(definition: dict[str, Any]) -> None
     assert [schema_by_path[path]["type"] for path in paths] == ["string", "boolean", "string", "string"]
 
 
-def test_lists_of_named_entries_merge_by_name(
-    definition: dict[str, Any],
-) -> None:
+def test_lists_of_named_entries_merge_by_name(definition: dict[str, Any]) -> None:
     lists = {
         re.sub(r"\[\]$", "", path): node
         for path, node in iterate_nodes(get_root_schema(definition))
@@ -169,15 +169,8 @@ def test_enums_are_in_pascal_case_except_for_names_of_other_libraries(definition
         if "enum" in node
     }
     fields = {path.rsplit(".", 1)[-1].strip("[]") for path, values in other_values_by_path.items() if values}
-    fields_with_external_names = {
-        "compression",
-        "convActivation",
-        "convPadding",
-        "device",
-        "estimates",
-        "fcnetActivation",
-    }
-    assert fields <= fields_with_external_names | {"medium", "op"}
+    model_fields = {"convActivation", "convPadding", "fcnetActivation"}
+    assert fields <= model_fields | {"compression", "device", "estimates", "medium", "op"}
 
 
 def test_descriptions_name_the_defaults_of_fields(definition: dict[str, Any]) -> None:
@@ -190,7 +183,7 @@ def test_descriptions_name_the_defaults_of_fields(definition: dict[str, Any]) ->
         and "Default:" not in node["description"]
     ]
     assert paths_without_default == []
-    spec = get_root_schema(definition)["properties"]["spec"]["properties"]
+    spec = get_spec_schema(definition)["properties"]
     assert spec["seed"]["description"].endswith(" Default: 0.")
     assert spec["runPolicy"]["properties"]["backoffLimit"]["description"].endswith(" Default: 3.")
 
@@ -212,16 +205,12 @@ def test_options_have_no_defaults_in_the_schema(definition: dict[str, Any]) -> N
     ],
 )
 def test_descriptions_name_the_defaults_of_options(option: str, expected: str) -> None:
-    spec = get_root_schema(custom_resource_definitions(options.schemas())["offlinetrainings"])["properties"][
-        "spec"
-    ]
+    spec = get_spec_schema(custom_resource_definitions(options.schemas())["offlinetrainings"])
     assert spec["properties"]["config"]["properties"][option]["description"].endswith(f" {expected}")
 
 
-def test_schema_has_only_informative_defaults() -> None:
-    spec = get_root_schema(custom_resource_definitions(STUB_SCHEMAS)["offlinetrainings"])["properties"][
-        "spec"
-    ]["properties"]
+def test_schema_has_only_informative_defaults(stub_training_spec: dict[str, Any]) -> None:
+    spec = stub_training_spec["properties"]
     assert spec["seed"]["default"] == 0
     assert spec["pipeline"]["default"] == {}
     assert spec["pipeline"]["properties"]["windowSteps"]["default"] == 2**20
@@ -264,10 +253,9 @@ def test_inapplicable_option_is_refused_by_name(stub_training_spec: dict[str, An
 
 
 def run_defining_fields(definition: dict[str, Any]) -> set[str]:
-    spec = get_root_schema(definition)["properties"]["spec"]
     return {
         rule["message"].split(" ")[0]
-        for rule in get_rules(spec)
+        for rule in get_rules(get_spec_schema(definition))
         if rule.get("message", "").endswith("it changes only with a higher revision")
     }
 
@@ -303,19 +291,9 @@ def test_run_defining_fields_of_recording_change_only_with_the_revision() -> Non
 def test_run_defining_fields_of_training_change_only_with_the_revision() -> None:
     paths = run_defining_fields(custom_resource_definitions(STUB_SCHEMAS)["offlinetrainings"])
     assert {"algorithm", "config", "model", "input", "seed", "checkpoint.path"} <= paths
-    changeable_fields = {
-        "stop",
-        "evaluation",
-        "suspend",
-        "revision",
-        "cluster",
-        "runPolicy",
-        "learners",
-        "checkpoint",
-        "pipeline",
-    }
-    assert not changeable_fields & paths
-    assert not {"checkpoint.every", "pipeline.prefetchBatches"} & paths
+    sections = {"stop", "evaluation", "cluster", "runPolicy", "learners", "checkpoint", "pipeline"}
+    assert not sections & paths
+    assert not {"suspend", "revision", "checkpoint.every", "pipeline.prefetchBatches"} & paths
 
 
 def test_transition_rules_compare_only_set_fields(stub_training_spec: dict[str, Any]) -> None:

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from hindcast.api import OfflineRecordingSpec, OfflineTrainingSpec, Resource, validate_resource
+from hindcast.api import OfflineRecordingSpec, OfflineTrainingSpec, validate_resource
 from hindcast.api.base import OPERATIONAL, Model
 from hindcast.api.cluster import ClusterSpec
 from hindcast.api.differences import FREE_FORM_FIELDS, differences
+from resource_examples import make_document
 
 RECORDING: dict[str, Any] = {
     "environment": {"id": "CartPole-v1"},
@@ -18,21 +19,16 @@ RECORDING: dict[str, Any] = {
 TRAINING: dict[str, Any] = {"algorithm": "BC", "input": [{"path": "data"}], "stop": {"iterations": 10}}
 
 
-def make_resource(kind: str, spec: dict[str, Any]) -> Resource:
-    header = {"apiVersion": "hindcast.dev/v1alpha1", "kind": kind, "metadata": {"name": "a"}}
-    return validate_resource({**header, "spec": spec})
+def find_differences(kind: str, spec: dict[str, Any], *changes: dict[str, Any]) -> str:
+    return differences(*(validate_resource(make_document(kind, {**spec, **change})) for change in changes))
 
 
 def training_differences(before: dict[str, Any], after: dict[str, Any]) -> str:
-    return differences(
-        *(make_resource("OfflineTraining", {**TRAINING, **change}) for change in (before, after))
-    )
+    return find_differences("OfflineTraining", TRAINING, before, after)
 
 
 def recording_differences(before: dict[str, Any], after: dict[str, Any]) -> str:
-    return differences(
-        *(make_resource("OfflineRecording", {**RECORDING, **change}) for change in (before, after))
-    )
+    return find_differences("OfflineRecording", RECORDING, before, after)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +39,7 @@ def recording_differences(before: dict[str, Any], after: dict[str, Any]) -> str:
             {"model": {"fcnetHiddens": [10]}},
             "spec.model.fcnetHiddens: [8] → [10]",
         ),
-        ({}, {"model": {"fcnetHiddens": [10]}}, "spec.model.fcnetHiddens: [256, 256] → [10]"),
+        ({}, {"model": {"fcnetHiddens": [10]}}, "spec.model.fcnetHiddens: none → [10]"),
         ({}, {"seed": 3}, "spec.seed: 0 → 3"),
         ({}, {"config": {"lr": 0.5}}, "spec.config.lr: default → 0.5"),
         ({"algorithm": "BC"}, {"algorithm": "MARWIL"}, "spec.algorithm: BC → MARWIL"),
@@ -85,12 +81,8 @@ def test_differences_name_three_fields_and_count_the_others() -> None:
 def test_differences_hide_text_in_user_arguments(
     before: dict[str, Any], after: dict[str, Any], expected: str
 ) -> None:
-    assert (
-        recording_differences(
-            *({"environment": {"id": "CartPole-v1", "kwargs": kwargs}} for kwargs in (before, after))
-        )
-        == expected
-    )
+    changes = ({"environment": {"id": "CartPole-v1", "kwargs": kwargs}} for kwargs in (before, after))
+    assert recording_differences(*changes) == expected
 
 
 def test_differences_hide_long_values() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from hindcast.api import Resource, load_resources, spec_hash, validate_resource
+from resource_examples import make_document
 
 RECORDING: dict[str, Any] = {
     "environment": {"id": "CartPole-v1", "kwargs": {"a": 1}},
@@ -24,8 +25,7 @@ TRAINING: dict[str, Any] = {
 
 
 def make_resource(kind: str, spec: dict[str, Any]) -> Resource:
-    header = {"apiVersion": "hindcast.dev/v1alpha1", "kind": kind, "metadata": {"name": "a"}}
-    return validate_resource({**header, "spec": spec})
+    return validate_resource(make_document(kind, spec))
 
 
 def merge_specs(spec: Any, change: Any) -> Any:
@@ -74,7 +74,7 @@ apiVersion: hindcast.dev/v1alpha1
         {"seed": 0},
         {"config": {"trainBatchSizePerLearner": 1024}},
         {"config": {"gradClip": None}},
-        {"model": {"fcnetHiddens": [256, 256]}},
+        {"model": {"frameStack": 1, "critics": {}}},
         {"model": {}},
         {"pipeline": {"windowSteps": 2**20, "sampling": "Epochs"}},
         {"evaluation": {"duration": 10}},

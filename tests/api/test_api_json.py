@@ -11,17 +11,14 @@ from hindcast.api.crd import custom_resource_definitions
 from hindcast.api.options import schemas
 from hindcast.api.status import ProgressStatus
 from hindcast.errors import SpecError
+from resource_examples import make_document
 
 TRAINING_SPEC: dict[str, Any] = {"algorithm": "BC", "input": [{"path": "data"}], "stop": {"epochs": 3}}
 
 
 def make_training(metadata: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "hindcast.dev/v1alpha1",
-        "kind": "OfflineTraining",
-        "metadata": {"name": "clone"} | (metadata or {}),
-        "spec": TRAINING_SPEC | spec,
-    }
+    document = make_document("OfflineTraining", TRAINING_SPEC | spec, "clone")
+    return document | {"metadata": document["metadata"] | (metadata or {})}
 
 
 def refusal_message(resource: dict[str, Any]) -> str:

@@ -25,7 +25,7 @@ def error_messages(error: pytest.ExceptionInfo[ValidationError]) -> str:
 
 def test_minimal_training_has_the_documented_defaults() -> None:
     spec = OfflineTrainingSpec.model_validate(TRAINING)
-    assert spec.model.fcnet_hiddens == [256, 256]
+    assert spec.model.fcnet_hiddens is None
     assert spec.pipeline.window_steps == 2**20
     assert parse_bytes(spec.pipeline.window_bytes) == 2**30
     assert spec.pipeline.data_workers.interval == (2, 2)

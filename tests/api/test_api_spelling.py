@@ -14,8 +14,8 @@ from hindcast.api.evaluation import EvaluationSpec
 from hindcast.api.model import ModelSpec
 from hindcast.api.spelling import IN_PYTHON
 from hindcast.errors import SpecError
+from resource_examples import make_document
 
-HEADER = {"apiVersion": "hindcast.dev/v1alpha1", "kind": "OfflineTraining", "metadata": {"name": "clone"}}
 BASE_SPEC: dict[str, Any] = {"algorithm": "BC", "input": [{"path": "data"}], "stop": {"updates": 1}}
 YAML_SPELLING: dict[str, Any] = {
     "model": {"recurrent": "LSTM", "observationFilter": "MeanStd", "distribution": "SquashedGaussian"},
@@ -33,21 +33,21 @@ PYTHON_SPELLING: dict[str, Any] = {
 }
 
 
-def make_document(spec: dict[str, Any]) -> dict[str, Any]:
-    return {**HEADER, "spec": {**BASE_SPEC, **spec}}
+def make_training(spec: dict[str, Any]) -> dict[str, Any]:
+    return make_document("OfflineTraining", BASE_SPEC | spec, "clone")
 
 
 def refusal_messages(folder: Path, spec: dict[str, Any]) -> list[str]:
     """Return the lines of the error for a file with this spec, without the file's name."""
     file = folder / "run.json"
-    file.write_text(json.dumps(make_document(spec)), encoding="utf-8")
+    file.write_text(json.dumps(make_training(spec)), encoding="utf-8")
     with pytest.raises(SpecError) as error:
         load_resources(file)
     return [line.removeprefix(f"{file}:1: ") for line in str(error.value).splitlines()]
 
 
 def test_both_spellings_give_equal_resources_and_hashes() -> None:
-    resources = [validate_resource(make_document(spec)) for spec in (YAML_SPELLING, PYTHON_SPELLING)]
+    resources = [validate_resource(make_training(spec)) for spec in (YAML_SPELLING, PYTHON_SPELLING)]
     assert resources[0] == resources[1]
     assert resources[0].spec.model.recurrent == "lstm"  # type: ignore[union-attr]
     # The hash that version 053aa6a computes, which only had Python's spelling.
@@ -55,8 +55,8 @@ def test_both_spellings_give_equal_resources_and_hashes() -> None:
 
 
 def test_document_of_resource_from_python_loads(tmp_path: Path) -> None:
-    resource = validate_resource(make_document(PYTHON_SPELLING))
-    assert document_of(resource) == make_document(YAML_SPELLING)
+    resource = validate_resource(make_training(PYTHON_SPELLING))
+    assert document_of(resource) == make_training(YAML_SPELLING)
     file = tmp_path / "run.json"
     file.write_text(json.dumps(document_of(resource)), encoding="utf-8")
     (loaded_resource,) = load_resources(file)

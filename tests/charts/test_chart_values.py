@@ -10,30 +10,26 @@ from ruamel.yaml import YAML
 
 from chart_helm import CHART, Object, RenderedChart, render
 
-ReadValue = Callable[[RenderedChart], Any]
+Where = str | Callable[[RenderedChart], Any]
+"""A field of an object, as `Deployment.spec.replicas`, or a function that reads the rendered manifests."""
 
 
 def load_yaml(text: str) -> Any:
     return YAML(typ="safe", pure=True).load(text)
 
 
-def read_container(field: str) -> ReadValue:
-    return lambda chart: chart.container.get(field)
+def read(chart: RenderedChart, where: Where) -> Any:
+    """Read a field; None if it is missing. `container` and `pod` are the operator's."""
+    if not isinstance(where, str):
+        return where(chart)
+    place, *keys = where.split(".")
+    value: Any = getattr(chart, place) if place in ("container", "pod") else chart.find_one(place)
+    for key in keys:
+        value = value[int(key)] if isinstance(value, list) else (value or {}).get(key)
+    return value
 
 
-def read_pod(field: str) -> ReadValue:
-    return lambda chart: chart.pod.get(field)
-
-
-def read_template(field: str, key: str) -> ReadValue:
-    return lambda chart: chart.find_one("Deployment")["spec"]["template"]["metadata"][field].get(key)
-
-
-def read_metadata(kind: str, field: str, key: str) -> ReadValue:
-    return lambda chart: chart.find_one(kind)["metadata"].get(field, {}).get(key)
-
-
-def count_objects(kind: str) -> ReadValue:
+def count_objects(kind: str) -> Where:
     return lambda chart: len(chart.find_all(kind))
 
 
@@ -41,17 +37,12 @@ def read_defaults(chart: RenderedChart) -> Any:
     return load_yaml(chart.find_one("ConfigMap", "hindcast-defaults")["data"]["defaults.yaml"])["defaults"]
 
 
-def read_arguments(word: str) -> ReadValue:
+def read_arguments(word: str) -> Where:
     return lambda chart: [text for text in chart.container["args"] if text.startswith(word)]
 
 
 def read_names(chart: RenderedChart) -> set[str]:
-    kinds = {"CustomResourceDefinition"}
-    return {o["metadata"]["name"] for o in chart.objects if o["kind"] not in kinds}
-
-
-def read_network_policy(part: str) -> ReadValue:
-    return lambda chart: chart.find_one("NetworkPolicy")["spec"][part]
+    return {o["metadata"]["name"] for o in chart.objects if o["kind"] != "CustomResourceDefinition"}
 
 
 def read_resource_policies(chart: RenderedChart) -> set[Any]:
@@ -61,201 +52,103 @@ def read_resource_policies(chart: RenderedChart) -> set[Any]:
     }
 
 
-SERVICE_MONITOR: Object = {"serviceMonitor": {"enabled": True}}
-PROMETHEUS_RULE: Object = {"prometheusRule": {"enabled": True}}
-DASHBOARD: Object = {"dashboard": {"enabled": True}}
-NETWORK_POLICY: Object = {"networkPolicy": {"enabled": True}}
+def read_dashboard_label(chart: RenderedChart) -> Any:
+    return chart.find_one("ConfigMap", "hindcast-dashboard")["metadata"]["labels"].get("a")
+
+
+def read_spread_keys(chart: RenderedChart) -> list[str]:
+    return [constraint["topologyKey"] for constraint in chart.pod["topologySpreadConstraints"]]
+
+
+NEEDED_VALUES: dict[str, Object] = {
+    "serviceAccount.create": {"serviceAccount": {"name": "mine"}},
+    **{
+        section: {section: {"enabled": True}}
+        for section in ("serviceMonitor", "prometheusRule", "dashboard", "networkPolicy")
+    },
+}
+"""Value or section -> the other values without which it changes nothing."""
 TAINT = {"key": "infra", "operator": "Exists"}
 PEER = {"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}
-PEER_OF_TEST = {
-    "podSelector": {
-        "matchLabels": {"app.kubernetes.io/instance": "hindcast", "app.kubernetes.io/component": "test"}
-    }
-}
+TEST_LABELS = {"app.kubernetes.io/instance": "hindcast", "app.kubernetes.io/component": "test"}
+PEER_OF_TEST = {"podSelector": {"matchLabels": TEST_LABELS}}
 PORTS = [{"protocol": "TCP", "port": 443}, {"protocol": "TCP", "port": 6443}]
 SPREAD = {"maxSkew": 2, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
 SECRET = {"name": "FROM", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
+NAME_ENDINGS = ("", "-defaults", "-lease", "-test", "-view", "-edit")
+AB = {"a": "b"}
+TEMPLATE = "Deployment.spec.template.metadata"
+EGRESS = "NetworkPolicy.spec.egress.1"
+LIMIT_64_MI = {"limits": {"memory": "64Mi"}}
 
-# name, new value, a function that reads the rendered manifests, its result before and after, other values to set
-CASES: list[tuple[str, Any, ReadValue, Any, Any, Object]] = [
-    ("image", "mirror/hc:1", read_container("image"), "hindcast-operator:0.1.0", "mirror/hc:1", {}),
-    ("imagePullPolicy", "Always", read_container("imagePullPolicy"), "IfNotPresent", "Always", {}),
-    ("imagePullSecrets", [{"name": "s"}], read_pod("imagePullSecrets"), None, [{"name": "s"}], {}),
-    ("replicas", 3, lambda chart: chart.find_one("Deployment")["spec"]["replicas"], 2, 3, {}),
-    (
-        "watchNamespaces",
-        ["a", "b"],
-        read_arguments("--namespace"),
-        [],
-        ["--namespace=a", "--namespace=b"],
-        {},
-    ),
-    ("watchNamespaces", ["a", "b"], count_objects("ClusterRoleBinding"), 1, 0, {}),
-    ("logLevel", "debug", read_arguments("--log-level"), ["--log-level=info"], ["--log-level=debug"], {}),
-    ("defaults", {"storageRoot": "s3://b"}, read_defaults, {}, {"storageRoot": "s3://b"}, {}),
-    ("crds.create", False, count_objects("CustomResourceDefinition"), 2, 0, {}),
-    ("crds.keep", False, read_resource_policies, {"keep"}, {None}, {}),
-    ("rbac.create", False, count_objects("RoleBinding"), 1, 0, {}),
-    ("rbac.create", False, count_objects("ClusterRole"), 3, 2, {}),
-    ("rbac.aggregate", False, count_objects("ClusterRole"), 3, 1, {}),
-    (
-        "serviceAccount.create",
-        False,
-        count_objects("ServiceAccount"),
-        1,
-        0,
-        {"serviceAccount": {"name": "mine"}},
-    ),
-    ("serviceAccount.name", "mine", read_pod("serviceAccountName"), "hindcast", "mine", {}),
-    (
-        "serviceAccount.annotations",
-        {"a": "b"},
-        read_metadata("ServiceAccount", "annotations", "a"),
-        None,
-        "b",
-        {},
-    ),
-    (
-        "resources",
-        {"limits": {"memory": "1Gi"}},
-        lambda chart: chart.container["resources"]["limits"]["memory"],
-        "512Mi",
-        "1Gi",
-        {},
-    ),
-    (
-        "podSecurityContext",
-        {"runAsUser": 7},
-        lambda chart: chart.pod["securityContext"]["runAsUser"],
-        1000,
-        7,
-        {},
-    ),
-    (
-        "securityContext",
-        {"runAsUser": 7},
-        lambda chart: chart.container["securityContext"].get("runAsUser"),
-        None,
-        7,
-        {},
-    ),
-    ("podAnnotations", {"a": "b"}, read_template("annotations", "a"), None, "b", {}),
-    ("podLabels", {"a": "b"}, read_template("labels", "a"), None, "b", {}),
-    ("extraEnv", [SECRET], read_container("env"), None, [SECRET], {}),
-    ("extraArgs", ["--x"], read_arguments("--x"), [], ["--x"], {}),
-    ("priorityClassName", "high", read_pod("priorityClassName"), None, "high", {}),
-    ("nodeSelector", {"a": "b"}, read_pod("nodeSelector"), None, {"a": "b"}, {}),
-    ("tolerations", [TAINT], read_pod("tolerations"), None, [TAINT], {}),
-    ("affinity", {"podAffinity": {}}, read_pod("affinity"), None, {"podAffinity": {}}, {}),
-    (
-        "topologySpreadConstraints",
-        [SPREAD],
-        lambda chart: [c["topologyKey"] for c in chart.pod["topologySpreadConstraints"]],
-        ["kubernetes.io/hostname"],
-        ["zone"],
-        {},
-    ),
-    ("podDisruptionBudget.enabled", False, count_objects("PodDisruptionBudget"), 1, 0, {}),
-    ("service.annotations", {"a": "b"}, read_metadata("Service", "annotations", "a"), None, "b", {}),
-    (
-        "service.port",
-        9090,
-        lambda chart: chart.find_one("Service")["spec"]["ports"][0]["port"],
-        8080,
-        9090,
-        {},
-    ),
-    ("serviceMonitor.enabled", True, count_objects("ServiceMonitor"), 0, 1, {}),
-    (
-        "serviceMonitor.interval",
-        "5s",
-        lambda chart: chart.find_one("ServiceMonitor")["spec"]["endpoints"][0]["interval"],
-        "30s",
-        "5s",
-        SERVICE_MONITOR,
-    ),
-    (
-        "serviceMonitor.labels",
-        {"a": "b"},
-        read_metadata("ServiceMonitor", "labels", "a"),
-        None,
-        "b",
-        SERVICE_MONITOR,
-    ),
-    ("prometheusRule.enabled", True, count_objects("PrometheusRule"), 0, 1, {}),
-    (
-        "prometheusRule.labels",
-        {"a": "b"},
-        read_metadata("PrometheusRule", "labels", "a"),
-        None,
-        "b",
-        PROMETHEUS_RULE,
-    ),
-    ("dashboard.enabled", True, count_objects("ConfigMap"), 1, 2, {}),
-    (
-        "dashboard.labels",
-        {"a": "b"},
-        lambda chart: chart.find_one("ConfigMap", "hindcast-dashboard")["metadata"]["labels"].get("a"),
-        None,
-        "b",
-        DASHBOARD,
-    ),
-    ("networkPolicy.enabled", True, count_objects("NetworkPolicy"), 0, 1, {}),
-    (
-        "networkPolicy.from",
-        [PEER],
-        lambda chart: read_network_policy("ingress")(chart)[0].get("from"),
-        None,
-        [PEER, PEER_OF_TEST],
-        NETWORK_POLICY,
-    ),
+# name, new value, where it shows in the rendered manifests, what is there by default, and with the new value
+CASES: list[tuple[str, Any, Where, Any, Any]] = [
+    ("image", "mirror/hc:1", "container.image", "hindcast-operator:0.1.0", "mirror/hc:1"),
+    ("imagePullPolicy", "Always", "container.imagePullPolicy", "IfNotPresent", "Always"),
+    ("imagePullSecrets", [{"name": "s"}], "pod.imagePullSecrets", None, [{"name": "s"}]),
+    ("replicas", 3, "Deployment.spec.replicas", 2, 3),
+    ("watchNamespaces", ["a", "b"], read_arguments("--namespace"), [], ["--namespace=a", "--namespace=b"]),
+    ("watchNamespaces", ["a", "b"], count_objects("ClusterRoleBinding"), 1, 0),
+    ("logLevel", "debug", read_arguments("--log-level"), ["--log-level=info"], ["--log-level=debug"]),
+    ("defaults", {"storageRoot": "s3://b"}, read_defaults, {}, {"storageRoot": "s3://b"}),
+    ("crds.create", False, count_objects("CustomResourceDefinition"), 2, 0),
+    ("crds.keep", False, read_resource_policies, {"keep"}, {None}),
+    ("rbac.create", False, count_objects("RoleBinding"), 1, 0),
+    ("rbac.create", False, count_objects("ClusterRole"), 3, 2),
+    ("rbac.aggregate", False, count_objects("ClusterRole"), 3, 1),
+    ("serviceAccount.create", False, count_objects("ServiceAccount"), 1, 0),
+    ("serviceAccount.name", "mine", "pod.serviceAccountName", "hindcast", "mine"),
+    ("serviceAccount.annotations", AB, "ServiceAccount.metadata.annotations.a", None, "b"),
+    ("resources", LIMIT_64_MI, "container.resources.limits.memory", "512Mi", "64Mi"),
+    ("podSecurityContext", {"runAsUser": 7}, "pod.securityContext.runAsUser", 1000, 7),
+    ("securityContext", {"runAsUser": 7}, "container.securityContext.runAsUser", None, 7),
+    ("podAnnotations", AB, f"{TEMPLATE}.annotations.a", None, "b"),
+    ("podLabels", AB, f"{TEMPLATE}.labels.a", None, "b"),
+    ("extraEnv", [SECRET], "container.env", None, [SECRET]),
+    ("extraArgs", ["--x"], read_arguments("--x"), [], ["--x"]),
+    ("priorityClassName", "high", "pod.priorityClassName", None, "high"),
+    ("nodeSelector", AB, "pod.nodeSelector", None, AB),
+    ("tolerations", [TAINT], "pod.tolerations", None, [TAINT]),
+    ("affinity", {"podAffinity": {}}, "pod.affinity", None, {"podAffinity": {}}),
+    ("topologySpreadConstraints", [SPREAD], read_spread_keys, ["kubernetes.io/hostname"], ["zone"]),
+    ("podDisruptionBudget.enabled", False, count_objects("PodDisruptionBudget"), 1, 0),
+    ("service.annotations", AB, "Service.metadata.annotations.a", None, "b"),
+    ("service.port", 9090, "Service.spec.ports.0.port", 8080, 9090),
+    ("serviceMonitor.enabled", True, count_objects("ServiceMonitor"), 0, 1),
+    ("serviceMonitor.interval", "5s", "ServiceMonitor.spec.endpoints.0.interval", "30s", "5s"),
+    ("serviceMonitor.labels", AB, "ServiceMonitor.metadata.labels.a", None, "b"),
+    ("prometheusRule.enabled", True, count_objects("PrometheusRule"), 0, 1),
+    ("prometheusRule.labels", AB, "PrometheusRule.metadata.labels.a", None, "b"),
+    ("dashboard.enabled", True, count_objects("ConfigMap"), 1, 2),
+    ("dashboard.labels", AB, read_dashboard_label, None, "b"),
+    ("networkPolicy.enabled", True, count_objects("NetworkPolicy"), 0, 1),
+    ("networkPolicy.from", [PEER], "NetworkPolicy.spec.ingress.0.from", None, [PEER, PEER_OF_TEST]),
     (
         "networkPolicy.apiServer",
         ["10.0.0.1/32"],
-        lambda chart: read_network_policy("egress")(chart)[1].get("to"),
+        f"{EGRESS}.to",
         None,
         [{"ipBlock": {"cidr": "10.0.0.1/32"}}],
-        NETWORK_POLICY,
     ),
-    (
-        "networkPolicy.apiServerPorts",
-        [8443],
-        lambda chart: read_network_policy("egress")(chart)[1]["ports"],
-        PORTS,
-        [{"protocol": "TCP", "port": 8443}],
-        NETWORK_POLICY,
-    ),
-    (
-        "nameOverride",
-        "offline",
-        lambda chart: chart.find_one("Deployment")["metadata"]["name"],
-        "hindcast",
-        "hindcast-offline",
-        {},
-    ),
+    ("networkPolicy.apiServerPorts", [8443], f"{EGRESS}.ports", PORTS, [{"protocol": "TCP", "port": 8443}]),
+    ("nameOverride", "offline", "Deployment.metadata.name", "hindcast", "hindcast-offline"),
     (
         "fullnameOverride",
         "offline",
         read_names,
-        {
-            "hindcast",
-            "hindcast-defaults",
-            "hindcast-lease",
-            "hindcast-test",
-            "hindcast-view",
-            "hindcast-edit",
-        },
-        {"offline", "offline-defaults", "offline-lease", "offline-test", "offline-view", "offline-edit"},
-        {},
+        {f"hindcast{ending}" for ending in NAME_ENDINGS},
+        {f"offline{ending}" for ending in NAME_ENDINGS},
     ),
 ]
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{number}-{case[0]}" for number, case in enumerate(CASES)])
-def test_value_changes_the_rendered_manifest(case: tuple[str, Any, ReadValue, Any, Any, Object]) -> None:
-    path, value, read_value, default, expected, other_values = case
-    assert read_value(render(other_values)) == default
-    assert read_value(render(merge_values(other_values, make_nested_values(path, value)))) == expected
+def test_value_changes_the_rendered_manifest(case: tuple[str, Any, Where, Any, Any]) -> None:
+    name, value, where, default, expected = case
+    is_switch = name.endswith(".enabled")
+    needed_values = {} if is_switch else NEEDED_VALUES.get(name, NEEDED_VALUES.get(name.split(".")[0], {}))
+    assert read(render(needed_values), where) == default
+    assert read(render(merge_values(needed_values, make_nested_values(name, value))), where) == expected
 
 
 def test_every_value_has_a_case() -> None:
@@ -289,7 +182,10 @@ def test_watched_namespaces_get_their_own_roles() -> None:
 
 
 def test_changed_defaults_restart_the_pods() -> None:
-    read_digest = read_template("annotations", "hindcast.dev/defaults")
+    def read_digest(chart: RenderedChart) -> Any:
+        template = chart.find_one("Deployment")["spec"]["template"]
+        return template["metadata"]["annotations"]["hindcast.dev/defaults"]
+
     assert read_digest(render()) != read_digest(render({"defaults": {"storageRoot": "s3://b"}}))
     assert read_digest(render()) == read_digest(render({"replicas": 4}))
 

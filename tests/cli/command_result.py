@@ -10,5 +10,10 @@ class CommandResult:
     out: str
     err: str
 
+    def assert_refused(self, code: int, sentence: str) -> None:
+        """Check that the command printed nothing but one line, an error that contains the sentence."""
+        assert (self.code, self.out, self.err.count("\n")) == (code, "", 1), self
+        assert self.err.startswith("error: ") and sentence in self.err
+
 
 Hindcast = Callable[..., CommandResult]

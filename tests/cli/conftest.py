@@ -1,11 +1,16 @@
 """Fixtures that call the command line in this process."""
 
+import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from command_result import CommandResult, Hindcast
+from fake_cluster import FakeCluster, serve_cluster
 
+from hindcast.cli.cluster import live_log
+from hindcast.cli.commands import status as status_command
 from hindcast.cli.main import main
 
 RESOURCES = """
@@ -34,10 +39,13 @@ spec:
 
 @pytest.fixture
 def hindcast(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Hindcast:
-    """Return a function that runs `hindcast ARGUMENTS…` in this process and returns a `CommandResult`."""
+    """Return a function that runs `hindcast COMMAND ARGUMENTS…` in this process and returns a `CommandResult`.
 
-    def call(*arguments: object) -> CommandResult:
-        monkeypatch.setattr(sys, "argv", ["hindcast", *map(str, arguments)])
+    `hindcast("inspect data --json", "--top", 0.5)`: a shell's rules split the first argument into words.
+    """
+
+    def call(command: str = "", *arguments: object) -> CommandResult:
+        monkeypatch.setattr(sys, "argv", ["hindcast", *shlex.split(command), *map(str, arguments)])
         monkeypatch.setattr(sys, "path", list(sys.path))  # the command adds folders
         capfd.readouterr()
         with pytest.raises(SystemExit) as exit_:
@@ -72,6 +80,18 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with open_reporter(Screen(Flags(quiet=True))) as reporter:
             execute(load_resources("resources.yaml"), reporter)
     return folder
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
+    """Serve an empty cluster, select it in KUBECONFIG, and shorten the pauses between reads."""
+    fake = FakeCluster()
+    monkeypatch.setattr(live_log, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(status_command, "POLL_INTERVAL_SECONDS", 0.01)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    with serve_cluster(fake, tmp_path / "kubeconfig"):
+        yield fake
 
 
 @pytest.fixture

@@ -188,13 +188,6 @@ def test_table_is_prepared_with_notes(hindcast, folder):
     assert any("CSV" in note for note in notes)
 
 
-def test_invalid_options_are_refused(hindcast):
-    write_data()
-    result = hindcast("inspect", "data", "--schema", "obs")
-    assert result.code == 2
-    assert "--schema 'obs' does not have the form NAME=COLUMN" in result.err
-
-
 def test_columns_not_requested_are_not_checked(hindcast):
     from gymnasium import spaces
 

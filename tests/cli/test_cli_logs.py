@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cluster_objects import make_attempt, make_pod, make_recording, make_training, running_status
 from command_result import Hindcast
-from fake_cluster import FakeCluster, serve_cluster
+from fake_cluster import FakeCluster
 
 from hindcast.api import validate_resource
-from hindcast.cli.cluster import live_log
 from hindcast.cli.cluster.run_storage import log_path
 from hindcast.run.claim import log_file
 
@@ -21,15 +19,10 @@ LOST_ATTEMPT = make_attempt(1, outcome="Lost", reason="LostDriver", endTime="202
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
-    """Serve a running training without pods and select the cluster in KUBECONFIG."""
-    fake = FakeCluster()
-    fake.add(make_training(running_status()))
-    monkeypatch.setattr(live_log, "_POLL_SECONDS", 0.01)
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
-    with serve_cluster(fake, tmp_path / "kubeconfig"):
-        yield fake
+def cluster(cluster: FakeCluster) -> FakeCluster:
+    """Serve a running training without pods."""
+    cluster.add(make_training(running_status()))
+    return cluster
 
 
 def make_stored_training(folder: Path, *attempts: dict, **spec: object) -> dict:
@@ -99,10 +92,8 @@ def test_follow_of_attempt_that_never_started_ends(
 
 def test_driver_not_started_has_no_log(hindcast: Hindcast, cluster: FakeCluster) -> None:
     cluster.pods = [make_pod("submitter", phase="Pending")]
-    result = hindcast("logs", "training/clone")
-    assert result.code == 1
-    assert result.err == (
-        "error: attempt 2 of OfflineTraining/clone has no log yet: Attempt 2 is running: Training\n"
+    hindcast("logs training/clone").assert_refused(
+        1, "attempt 2 of OfflineTraining/clone has no log yet: Attempt 2 is running: Training\n"
     )
 
 
@@ -110,9 +101,9 @@ def test_resource_without_attempts_gives_reason(hindcast: Hindcast, cluster: Fak
     cluster.add(
         make_training({"state": "Waiting", "message": "Waiting for OfflineRecording/expert to complete"})
     )
-    result = hindcast("logs", "training/clone")
-    assert result.code == 1
-    assert "has no attempts yet: Waiting for OfflineRecording/expert to complete" in result.err
+    hindcast("logs training/clone").assert_refused(
+        1, "has no attempts yet: Waiting for OfflineRecording/expert to complete"
+    )
 
 
 def test_finished_attempt_log_comes_from_run_folder(
@@ -144,32 +135,28 @@ def test_log_of_pod_deleted_meanwhile_comes_from_storage(
 
 
 def test_unknown_attempt_is_refused(hindcast: Hindcast, cluster: FakeCluster) -> None:
-    result = hindcast("logs", "otr/clone", "--attempt", 7)
-    assert result.code == 1
-    assert result.err == "error: revision 1 of OfflineTraining/clone has no attempt 7; its attempts: 1, 2\n"
+    hindcast("logs otr/clone --attempt 7").assert_refused(
+        1, "revision 1 of OfflineTraining/clone has no attempt 7; its attempts: 1, 2\n"
+    )
 
 
 def test_log_on_cluster_volume_says_how_to_copy_files(hindcast: Hindcast, cluster: FakeCluster) -> None:
     volume = {"name": "data", "mountPath": "/mnt/data", "persistentVolumeClaim": {"claimName": "shared"}}
     spec = {"checkpoint": {"path": "/mnt/data/runs"}, "cluster": {"volumes": [volume]}}
     cluster.add(make_training(running_status(runs=[dict(LOST_ATTEMPT)]), **spec))
-    result = hindcast("logs", "otr/clone")
-    assert result.code == 1
-    assert result.err == (
-        "error: the pods are gone; the log is at /mnt/data/runs/clone/r1/logs/clone-t1-1.log on the claim shared "
-        "(mounted at /mnt/data): copy the files from a pod that mounts this claim\n"
+    hindcast("logs otr/clone").assert_refused(
+        1,
+        "the pods are gone; the log is at /mnt/data/runs/clone/r1/logs/clone-t1-1.log on the claim shared "
+        "(mounted at /mnt/data): copy the files from a pod that mounts this claim\n",
     )
 
 
 def test_unreadable_storage_is_named(hindcast: Hindcast, cluster: FakeCluster) -> None:
-    cluster.add(
-        make_training(running_status(runs=[dict(LOST_ATTEMPT)]), checkpoint={"path": "nosuch://bucket/runs"})
-    )
-    result = hindcast("logs", "otr/clone")
-    assert result.code == 5
+    checkpoint = {"path": "nosuch://bucket/runs"}
+    cluster.add(make_training(running_status(runs=[dict(LOST_ATTEMPT)]), checkpoint=checkpoint))
     path = "nosuch://bucket/runs/clone/r1/logs/clone-t1-1.log"
-    assert f"the log is at {path}, which cannot be read from here: no file system" in result.err
-    assert result.err.count("\n") == 1
+    sentence = f"the log is at {path}, which cannot be read from here: no file system"
+    hindcast("logs otr/clone").assert_refused(5, sentence)
 
 
 def test_without_runtime_extra_names_log_path(
@@ -177,9 +164,9 @@ def test_without_runtime_extra_names_log_path(
 ) -> None:
     cluster.add(make_training(running_status(runs=[dict(LOST_ATTEMPT)])))
     monkeypatch.setitem(sys.modules, "hindcast.storage.location", None)
-    result = hindcast("logs", "otr/clone")
-    assert result.code == 1
-    assert "the log is at s3://bucket/rl/runs/clone/r1/logs/clone-t1-1.log: copy it from there" in result.err
+    hindcast("logs otr/clone").assert_refused(
+        1, "the log is at s3://bucket/rl/runs/clone/r1/logs/clone-t1-1.log: copy it from there"
+    )
 
 
 # -- paths of logs ------------------------------------------------------------------------------------------------
@@ -216,8 +203,9 @@ def test_log_of_folder_is_that_of_latest_or_given_attempt(hindcast: Hindcast, tm
     assert (result.code, result.out) == (0, "clone-t1-10\n")
     assert result.err == f"{tmp_path}/logs/clone-t1-10.log\n"
     assert hindcast("logs", tmp_path, "--attempt", 2).out == "clone-t1-2\n"
-    result = hindcast("logs", tmp_path, "--attempt", 3)
-    assert "has no log of attempt 3; attempts of revision 1 with a log: 2, 9, 10" in result.err
+    hindcast("logs", tmp_path, "--attempt", 3).assert_refused(
+        1, "has no log of attempt 3; attempts of revision 1 with a log: 2, 9, 10"
+    )
 
 
 def test_log_of_dataset_is_read_from_its_state_folder(hindcast: Hindcast, tmp_path: Path) -> None:
@@ -226,14 +214,6 @@ def test_log_of_dataset_is_read_from_its_state_folder(hindcast: Hindcast, tmp_pa
 
 
 def test_local_run_has_no_log(hindcast: Hindcast, tmp_path: Path) -> None:
-    result = hindcast("logs", tmp_path)
-    assert (result.code, result.err) == (
-        1,
-        f"error: {tmp_path} contains no logs: only attempts on a cluster write them\n",
+    hindcast("logs", tmp_path).assert_refused(
+        1, f"{tmp_path} contains no logs: only attempts on a cluster write them\n"
     )
-
-
-def test_argument_that_is_neither_kind_nor_folder_is_refused(hindcast: Hindcast) -> None:
-    result = hindcast("logs", "trainin/clone")
-    assert result.code == 2
-    assert "did you mean 'training'?" in result.err

@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cluster_objects import make_pod, make_recording, make_training, running_status
 from command_result import Hindcast
-from fake_cluster import FakeCluster, serve_cluster
-
-from hindcast.cli.commands import status as status_command
+from fake_cluster import FakeCluster
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
+def cluster(cluster: FakeCluster) -> FakeCluster:
     """Serve a running training with two pods, an unprocessed recording and a pod of another training."""
-    fake = FakeCluster()
-    fake.add(make_training(running_status()))
-    fake.add(make_recording())
-    fake.pods = [make_pod("head"), make_pod("learner"), make_pod("learner", "another", owner="another")]
-    monkeypatch.setattr(status_command, "POLL_INTERVAL_SECONDS", 0.01)
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
-    with serve_cluster(fake, tmp_path / "kubeconfig"):
-        yield fake
+    cluster.add(make_training(running_status()))
+    cluster.add(make_recording())
+    cluster.pods = [make_pod("head"), make_pod("learner"), make_pod("learner", "another", owner="another")]
+    return cluster
 
 
 @pytest.mark.parametrize(
@@ -94,40 +86,28 @@ def test_forbidden_pods_are_omitted_with_note(hindcast: Hindcast, cluster: FakeC
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["otr/clon"], 2, "OfflineTraining/clon does not exist in namespace rl; did you mean 'clone'?"),
-        (["otr/zebra"], 2, "OfflineTraining/zebra does not exist in namespace rl; allowed: clone"),
-        (
-            ["otr/clone", "-n", "other"],
-            2,
-            "in namespace other; the namespace has no OfflineTraining (choose another namespace with -n",
-        ),
-        (["clone"], 2, "clone does not name a resource: expected recording/NAME or training/NAME"),
-        (["trainin/clone"], 2, "did you mean 'training'?"),
-        (["job/clone"], 2, "job/clone does not name a resource"),
-        (["training/a/b"], 2, "expected training/NAME"),
-        (
-            ["otr/clone", "--context", "her"],
-            1,
-            "--context is her, which is not in the kubeconfig; did you mean 'here'?",
-        ),
-        (["otr/clone", "--context", "there"], 1, "the API server at http://127.0.0.1:1 cannot be reached: "),
+        ("otr/clon", 2, "OfflineTraining/clon does not exist in namespace rl; did you mean 'clone'?"),
+        ("otr/zebra", 2, "OfflineTraining/zebra does not exist in namespace rl; allowed: clone"),
+        ("otr/clone -n other", 2, "the namespace has no OfflineTraining (choose another namespace with -n"),
+        ("clone", 2, "clone does not name a resource: expected recording/NAME or training/NAME"),
+        ("trainin/clone", 2, "did you mean 'training'?"),
+        ("job/clone", 2, "job/clone does not name a resource"),
+        ("training/a/b", 2, "expected training/NAME"),
+        ("otr/clone --context her", 1, "which is not in the kubeconfig; did you mean 'here'?"),
+        ("otr/clone --context there", 1, "the API server at http://127.0.0.1:1 cannot be reached: "),
     ],
 )
 def test_invalid_target_is_refused_in_one_sentence(
-    hindcast: Hindcast, cluster: FakeCluster, arguments: list[str], code: int, message: str
+    hindcast: Hindcast, cluster: FakeCluster, arguments: str, code: int, message: str
 ) -> None:
-    result = hindcast("status", *arguments)
-    assert (result.code, result.out) == (code, "")
-    assert result.err.startswith("error: ")
-    assert result.err.count("\n") == 1
-    assert message in result.err
+    hindcast(f"status {arguments}").assert_refused(code, message)
 
 
 def test_cluster_without_crds_is_named(hindcast: Hindcast, cluster: FakeCluster) -> None:
     cluster.has_crds = False
-    result = hindcast("status", "otr/clone")
-    assert result.code == 1
-    assert "does not know OfflineTraining resources: install Hindcast there" in result.err
+    hindcast("status otr/clone").assert_refused(
+        1, "does not know OfflineTraining resources: install Hindcast there"
+    )
 
 
 @pytest.mark.parametrize(
@@ -142,10 +122,7 @@ def test_api_server_refusal_is_reported_in_one_sentence(
     hindcast: Hindcast, cluster: FakeCluster, status: int, message: str
 ) -> None:
     cluster.refusals = {"offlinetrainings": status}
-    result = hindcast("status", "otr/clone")
-    assert result.code == 1
-    assert message in result.err
-    assert result.err.count("\n") == 1
+    hindcast("status otr/clone").assert_refused(1, message)
 
 
 def test_missing_kubeconfig_is_named(
@@ -153,10 +130,8 @@ def test_missing_kubeconfig_is_named(
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    result = hindcast("status", "otr/clone")
-    assert result.code == 1
-    assert result.err == (
-        "error: no cluster is configured: set KUBECONFIG to a kubeconfig file, or save one as ~/.kube/config\n"
+    hindcast("status otr/clone").assert_refused(
+        1, "no cluster is configured: set KUBECONFIG to a kubeconfig file, or save one as ~/.kube/config"
     )
 
 
@@ -165,17 +140,13 @@ def test_invalid_kubeconfig_is_named(
 ) -> None:
     (tmp_path / "kubeconfig").write_text("clusters: [")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
-    result = hindcast("status", "otr/clone")
-    assert (result.code, result.err.count("\n")) == (1, 1)
-    assert "the kubeconfig cannot be used: " in result.err
+    hindcast("status otr/clone").assert_refused(1, "the kubeconfig cannot be used: ")
 
 
 def test_missing_cluster_extra_is_named_with_install_command(
     hindcast: Hindcast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "kubernetes", None)
-    result = hindcast("status", "otr/clone")
-    assert result.code == 1
-    assert result.err == (
-        "error: hindcast status requires kubernetes, which is not installed: pip install 'hindcast-rl[cluster]'\n"
+    hindcast("status otr/clone").assert_refused(
+        1, "hindcast status requires kubernetes, which is not installed: pip install 'hindcast-rl[cluster]'"
     )

@@ -30,8 +30,8 @@ def training_folder(walks, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_tune_prints_trials_and_winner_and_takes_or_retrains_winner(hindcast, training_folder):
-    arguments = ["tune", "tuned.yaml", "--over", "config.lr=1e-4,1e-3", "--confirm", "0.3"]
-    result = hindcast(*arguments, "--take", "best")
+    command = "tune tuned.yaml --over config.lr=1e-4,1e-3 --confirm 0.3"
+    result = hindcast(f"{command} --take best")
     assert result.code == 0, result.err
     table, sentence = result.out.split("chosen: trial ")
     assert "config.lr" in table
@@ -39,21 +39,12 @@ def test_tune_prints_trials_and_winner_and_takes_or_retrains_winner(hindcast, tr
     assert "on 12 episodes that no trial has seen: " in sentence
     assert "report: runs/tuned-search/search.html" in sentence
     assert "trial 2 (config.lr=0.001) of 2, seed 0: wis " in result.err
-    json_result = hindcast(*arguments, "--json", "--retrain", "again")
-    document = json.loads(json_result.out)
+    document = json.loads(hindcast(f"{command} --json --retrain again").out)
     assert Policy.load("best").digest == Policy.load(document["best"]["checkpoint"]).digest
     assert [trial["number"] for trial in document["trials"]] in ([1, 2], [2, 1])
     assert document["retrained"] == "again/winner/r1"
-    evaluate_arguments = [
-        "evaluate",
-        document["best"]["folder"],
-        "--set-aside",
-        "--explore",
-        "--model-updates",
-        "0",
-        "--json",
-    ]
-    evaluation = json.loads(hindcast(*evaluate_arguments).out)
+    options = "--set-aside --explore --model-updates 0 --json"
+    evaluation = json.loads(hindcast(f"evaluate {document['best']['folder']} {options}").out)
     assert evaluation["estimates"]["wis"]["value"] == document["confirmation"]["value"]
     refusal = hindcast("evaluate", document["retrained"], "--set-aside")
     assert "again/winner/r1 is not in the folder of a run with evaluation.offline.setAside" in refusal.err

@@ -13,13 +13,7 @@ import pytest
 from kubernetes import client
 
 from hindcast.api.attempt import CHECKPOINT, REPORT_KEY, Report
-from hindcast.cluster.channel import (
-    ConfigMapChannel,
-    ConfigMapName,
-    ReportError,
-    ReportRefused,
-    open_channel,
-)
+from hindcast.cluster.channel import ConfigMapChannel, ConfigMapName, ReportError, ReportRefused, open_channel
 from hindcast.errors import SpecError
 
 CONFIG_MAP = ConfigMapName("tests", "walk-r1-1")

@@ -8,16 +8,28 @@ from pathlib import Path
 import pytest
 from cluster_toys import make_attempt
 
+from hindcast.api import OfflineRecording
 from hindcast.api.attempt import Attempt
 from hindcast.cluster.lease import acquire_lease, read_lease_holder
 from hindcast.cluster.pools import Pools
 from hindcast.datasets.opening import open_dataset
 from hindcast.errors import OutputConflict
 from hindcast.pipeline.offline_data import Source
+from hindcast.record.pool import LocalWorkers, Runner
+from hindcast.report.events import Outcome
 from hindcast.run.recording.recording_run import RecordingRun
 from hindcast.run.training.training_run import TrainingRun
 from hindcast.storage.location import Location, resolve
-from support import MemoryReporter, StopAfter, episode_hashes, leftovers, read_all, recording, training
+from support import (
+    MemoryReporter,
+    StopAfter,
+    episode_hashes,
+    leftovers,
+    read_all,
+    record,
+    recording,
+    training,
+)
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -105,6 +117,11 @@ class TakeOverAfter(StopAfter):
         self._num_remaining -= 1
 
 
+def record_in_attempt(resource: OfflineRecording, number: int = 1) -> Outcome:
+    pools = LocalPools(make_attempt(resource, number))
+    return RecordingRun(resource, MemoryReporter(), StopAfter(10**9), placement=pools).execute()
+
+
 class TestRuns:
     """Attempts work in this process; a lease does not depend on where its holder works."""
 
@@ -123,11 +140,8 @@ class TestRuns:
             name: content for name, content in files_after.items() if not name.endswith(".parquet")
         }
         assert other_files.items() <= take_over.files_before.items()
-        later_pools = LocalPools(make_attempt(resource, 3))
-        RecordingRun(resource, MemoryReporter(), StopAfter(10**9), placement=later_pools).execute()
-        RecordingRun(
-            recording(tmp_path / "local", output={"maxRowsPerFile": 8}), MemoryReporter(), StopAfter(10**9)
-        ).execute()
+        record_in_attempt(resource, 3)
+        record(recording(tmp_path / "local", output={"maxRowsPerFile": 8}))
         assert episode_hashes(read_all(tmp_path / "data")) == episode_hashes(read_all(tmp_path / "local"))
         assert leftovers(tmp_path / "data") == []
 
@@ -138,59 +152,32 @@ class TestRuns:
         )
         folder = tmp_path / "test/r1"
         take_over = TakeOverAfter(3, folder, make_attempt(resource, 2))
-        pools = LocalPools(make_attempt(resource, 1))
+        sources = [Source(str(walks), open_dataset(walks))]
+
+        def make_run(interruption: StopAfter, number: int) -> TrainingRun:
+            pools = LocalPools(make_attempt(resource, number))
+            return TrainingRun(resource, sources, MemoryReporter(), interruption, placement=pools)
+
         with pytest.raises(OutputConflict, match="taken over by the attempt test-r1-2"):
-            TrainingRun(
-                resource,
-                [Source(str(walks), open_dataset(walks))],
-                MemoryReporter(),
-                take_over,
-                placement=pools,
-            ).execute()
+            make_run(take_over, 1).execute()
         assert read_files(folder.parent) == take_over.files_before
-        outcome = TrainingRun(
-            resource,
-            [Source(str(walks), open_dataset(walks))],
-            MemoryReporter(),
-            StopAfter(10**9),
-            placement=LocalPools(make_attempt(resource, 2)),
-        ).execute()
-        assert outcome.state == "Succeeded"
+        assert make_run(StopAfter(10**9), 2).execute().state == "Succeeded"
 
     def test_folder_of_other_run_is_not_taken_over(self, tmp_path: Path) -> None:
-        first_resource, second_resource = recording(tmp_path), recording(tmp_path, seed=7)
-        RecordingRun(
-            first_resource,
-            MemoryReporter(),
-            StopAfter(10**9),
-            placement=LocalPools(make_attempt(first_resource)),
-        ).execute()
+        record_in_attempt(recording(tmp_path))
         files_before = read_files(tmp_path)
         with pytest.raises(OutputConflict, match=r"another output\.path"):
-            RecordingRun(
-                second_resource,
-                MemoryReporter(),
-                StopAfter(10**9),
-                placement=LocalPools(make_attempt(second_resource)),
-            ).execute()
+            record_in_attempt(recording(tmp_path, seed=7))
         assert read_files(tmp_path) == files_before
 
     def test_replacing_recording_keeps_lease(self, tmp_path: Path) -> None:
-        old_resource = recording(tmp_path)
-        RecordingRun(
-            old_resource, MemoryReporter(), StopAfter(10**9), placement=LocalPools(make_attempt(old_resource))
-        ).execute()
+        record_in_attempt(recording(tmp_path))
         new_resource = recording(tmp_path, seed=7, output={"onExisting": "Replace"})
-        outcome = RecordingRun(
-            new_resource, MemoryReporter(), StopAfter(10**9), placement=LocalPools(make_attempt(new_resource))
-        ).execute()
-        assert outcome.state == "Succeeded"
+        assert record_in_attempt(new_resource).state == "Succeeded"
 
 
 class LocalPools(Pools):
     """Pools that work in this process."""
 
     def recorders(self, count, task, cpus, on_episode):  # type: ignore[no-untyped-def]
-        from hindcast.record.pool import LocalWorkers, Runner
-
         return LocalWorkers(Runner(task, on_episode))

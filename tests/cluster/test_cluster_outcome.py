@@ -173,9 +173,7 @@ def container() -> Iterator[list[str]]:
 
 
 @pytest.mark.faults
-def test_kernel_kill_is_counted_in_container(
-    container: list[str],
-) -> None:
+def test_kernel_kill_is_counted_in_container(container: list[str]) -> None:
     code = MEMORY_PROGRAM.format(path=[path for path in sys.path if path])
     completed = subprocess.run(
         [*container, sys.executable, "-c", code], capture_output=True, text=True, check=False

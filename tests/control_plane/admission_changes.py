@@ -229,9 +229,7 @@ UNTYPED_CHANGES: dict[str, dict[str, tuple[str, Change]]] = {
 
 CHANGES_UNSEEN_BY_RULES: dict[str, dict[str, Change]] = {
     "OfflineRecording": {},
-    "OfflineTraining": {
-        "pipeline.connectors": ({}, {"pipeline": {"connectors": ["mypkg:Connector"]}}),
-    },
+    "OfflineTraining": {"pipeline.connectors": ({}, {"pipeline": {"connectors": ["mypkg:Connector"]}})},
 }
 """Changes of run-defining fields that no rule can compare. The spec hash detects them."""
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from fake_kuberay import FakeKubeRay, PlayKubeRay, Script, succeeds_at_once
 from operator_process import OperatorProcess, RunOperator, create_account, delete_account
+from resources import TeamNamespace
 
 from api_server import ApiServer
 from warm_python import WarmPython, warm_python
@@ -44,6 +45,11 @@ def namespace(api: ApiServer) -> Iterator[str]:
     api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     yield name
     api.delete(f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture
+def team(api: ApiServer, namespace: str) -> TeamNamespace:
+    return TeamNamespace(api, namespace)
 
 
 @pytest.fixture(scope="session")

@@ -61,6 +61,10 @@ class FakeKubeRay:
         if self._failure is not None:
             raise self._failure
 
+    def assert_each_ran_once(self, *children: str) -> None:
+        """Check that these are all attempts, and that none has run twice."""
+        assert {name: len(uids) for name, uids in self.uids_by_name.items()} == dict.fromkeys(children, 1)
+
     def advance_all(self) -> None:
         """Advance every RayJob to its next deployment status."""
         for job in self._list("ray.io/v1", "rayjobs"):

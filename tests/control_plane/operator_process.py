@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from ruamel.yaml import YAML
 
-from api_server import ApiServer, RefusalError, wait_for
+from api_server import ApiServer, RefusalError, collection, wait_for
 
 RULES = Path(__file__).parents[2] / "charts" / "hindcast" / "templates" / "_rules.tpl"
 ACCOUNT = "hindcast-operator"
@@ -91,6 +91,18 @@ def create_token(api: ApiServer, namespace: str, account: str) -> str:
         "spec": {"expirationSeconds": 3600},
     }
     return str(api.request("POST", path, request)["status"]["token"])
+
+
+def is_permitted(api: ApiServer, user: str, **attributes: str) -> bool:
+    """Ask the API server for a SubjectAccessReview; return True if it allows the request."""
+    attributes["resource"], _, attributes["subresource"] = attributes["resource"].partition("/")
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {"user": user, "groups": ["system:authenticated"], "resourceAttributes": attributes},
+    }
+    answer = api.request("POST", collection("authorization.k8s.io/v1", "subjectaccessreviews"), review)
+    return bool(answer["status"]["allowed"])
 
 
 def write_kubeconfig(api: ApiServer, token: str, file: Path, server: str | None = None) -> Path:

@@ -86,6 +86,16 @@ class TeamNamespace:
         conditions = self.status(document).get("conditions") or ()
         return next(((c["status"], c["reason"]) for c in conditions if c["type"] == type_), None)
 
+    def wait_for_condition(
+        self, document: Object, type_: str, status: str, reason: str, seconds: float = 60.0
+    ) -> None:
+        """Wait until a condition has a status and a reason."""
+        wait_for(
+            lambda: self.find_condition(document, type_) == (status, reason),
+            f"{type_} is {status}: {reason}",
+            seconds,
+        )
+
     def names(self, plural: str, version: str = "v1") -> set[str]:
         """Return the names of all objects of a kind."""
         response = self.api.request("GET", collection(version, plural, self.namespace))
@@ -94,6 +104,13 @@ class TeamNamespace:
     def ray_job_names(self) -> set[str]:
         """Return the names of all RayJobs."""
         return self.names("rayjobs", "ray.io/v1")
+
+    def wait_for_ray_jobs(self, *names: str) -> None:
+        """Wait until these are all RayJobs."""
+        wait_for(lambda: self.ray_job_names() == set(names), f"the RayJobs are {names}")
+
+    def delete_ray_job(self, name: str) -> None:
+        self.api.delete(f"{collection('ray.io/v1', 'rayjobs', self.namespace)}/{name}")
 
     def event_reasons(self, document: Object) -> list[str]:
         """Return the reasons of the events on a resource, oldest first."""

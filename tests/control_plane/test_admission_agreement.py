@@ -31,21 +31,9 @@ from resource_examples import (
 # -- every field of the schema with values of every type ---------------------------------------------------------
 
 VALUES: tuple[Any, ...] = (
-    "text",
-    "",
-    "1Gi",
-    "x" * 5000,
-    -1,
-    0,
-    1,
-    1.5,
-    1e30,
-    True,
-    [],
-    [1],
-    [{}],
-    {},
-    {"a": "b"},
+    *("text", "", "1Gi", "x" * 5000),
+    *(-1, 0, 1, 1.5, 1e30, True),
+    *([], [1], [{}], {}, {"a": "b"}),
 )
 
 
@@ -106,6 +94,11 @@ def find_server_refusal(api: ApiServer, dry_run_namespace: str, resource: Object
     return ""
 
 
+def find_refusals(api: ApiServer, dry_run_namespace: str, resource: Object) -> tuple[str, str]:
+    """Return the messages of the loader and of the API server."""
+    return find_loader_refusal(resource), find_server_refusal(api, dry_run_namespace, resource)
+
+
 def find_nodes_to_check(kind: str) -> list[Node]:
     """Return all nodes below the spec in the soak, else one of each group that server and loader treat alike."""
     all_nodes = list(walk_nodes(kind))[1:]
@@ -144,10 +137,7 @@ def test_loader_and_server_agree_on_every_field(api: ApiServer, dry_run_namespac
         known_differences = find_differences(node)
         for value in VALUES:
             resource = make_document(kind, spec_with_value(node, value))
-            loader_message, server_message = (
-                find_loader_refusal(resource),
-                find_server_refusal(api, dry_run_namespace, resource),
-            )
+            loader_message, server_message = find_refusals(api, dry_run_namespace, resource)
             if bool(loader_message) == bool(server_message):
                 num_accepted += not loader_message
                 num_refused += bool(loader_message)
@@ -239,14 +229,8 @@ def test_loader_and_server_agree_on_metadata(
 ) -> None:
     resource = make_document("OfflineTraining", SPECS["OfflineTraining"])
     resource["metadata"] = resource["metadata"] | metadata
-    loader_message, server_message = (
-        find_loader_refusal(resource),
-        find_server_refusal(api, dry_run_namespace, resource),
-    )
-    assert (bool(loader_message), bool(server_message)) == (is_refused, is_refused), (
-        loader_message,
-        server_message,
-    )
+    messages = find_refusals(api, dry_run_namespace, resource)
+    assert [*map(bool, messages)] == [is_refused, is_refused], messages
 
 
 # -- intended differences that do not depend on a field's schema ---------------------------------------------------
@@ -268,38 +252,15 @@ def test_intended_differences_exist(
     is_refused_by_server: bool,
 ) -> None:
     resource = make_document("OfflineTraining", SPECS["OfflineTraining"] | change)
-    loader_message, server_message = (
-        find_loader_refusal(resource),
-        find_server_refusal(api, dry_run_namespace, resource),
-    )
-    assert (bool(loader_message), bool(server_message)) == (is_refused_by_loader, is_refused_by_server), (
-        loader_message,
-        server_message,
-    )
+    messages = find_refusals(api, dry_run_namespace, resource)
+    assert [*map(bool, messages)] == [is_refused_by_loader, is_refused_by_server], messages
 
 
 # -- words of YAML ----------------------------------------------------------------------------------------------------
 
 WORDS_WITH_SAME_VALUE = (
-    "1",
-    "-1",
-    "1.5",
-    "8e-4",
-    "8.0e-4",
-    "1e3",
-    ".5",
-    "true",
-    "false",
-    "null",
-    "~",
-    "''",
-    "'1'",
-    "0x1f",
-    "a b",
-    "2026-01-01",
-    "0o17",
-    "1_000",
-    "0b11",
+    *("1", "-1", "1.5", "8e-4", "8.0e-4", "1e3", ".5", "true", "false", "null", "~"),
+    *("''", "'1'", "0x1f", "a b", "2026-01-01", "0o17", "1_000", "0b11"),
 )
 YAML_1_1_WORDS = ("yes", "on", "010")
 """Words that have another meaning in YAML 1.1, which the API server reads."""

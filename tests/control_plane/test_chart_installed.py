@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
+from resources import make_recording
 from ruamel.yaml import YAML
 
 from api_server import ApiServer, RefusalError
@@ -83,28 +84,11 @@ def test_notes_contain_next_command(api: ApiServer, release: str) -> None:
 
 @pytest.mark.alone
 def test_uninstall_keeps_crds_and_resources(api: ApiServer, release: str, namespace: str) -> None:
-    recording = {
-        "apiVersion": "hindcast.dev/v1alpha1",
-        "kind": "OfflineRecording",
-        "metadata": {"name": "kept", "namespace": namespace},
-        "spec": {
-            "environment": {"id": "CartPole-v1"},
-            "policy": {"random": {}},
-            "duration": {"episodes": 1},
-            "output": {"path": "s3://bucket/kept"},
-        },
-    }
-    stored_recording = api.create(recording)
+    uid = api.create(make_recording("kept"), namespace)["metadata"]["uid"]
     run_helm("uninstall", *RELEASE)
-    assert (
-        api.get("OfflineRecording", namespace, "kept")["metadata"]["uid"]
-        == stored_recording["metadata"]["uid"]
-    )
+    assert api.get("OfflineRecording", namespace, "kept")["metadata"]["uid"] == uid
     install()
-    assert (
-        api.get("OfflineRecording", namespace, "kept")["metadata"]["uid"]
-        == stored_recording["metadata"]["uid"]
-    )
+    assert api.get("OfflineRecording", namespace, "kept")["metadata"]["uid"] == uid
 
 
 @pytest.mark.alone

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from ruamel.yaml import YAML
+from operator_process import create_token, is_permitted, write_kubeconfig
 
 from api_server import APPLY, ApiServer, RefusalError, collection, wait_for
 from chart_helm import Object, render
@@ -89,23 +89,10 @@ class Installation:
         request = {"verb": verb, "group": group, "resource": resource, "namespace": namespace}
         return is_permitted(self.api, self.operator_user, **request, **attributes)
 
-    def create_token(self) -> str:
-        """Return a token of the operator's account, as its pod mounts it."""
-        path = f"/api/v1/namespaces/{self.system_namespace}/serviceaccounts/hindcast/token"
-        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-        return str(self.api.request("POST", path, request)["status"]["token"])
-
-
-def is_permitted(api: ApiServer, user: str, **attributes: str) -> bool:
-    """Ask the API server for a SubjectAccessReview; return True if it allows the request."""
-    attributes["resource"], _, attributes["subresource"] = attributes["resource"].partition("/")
-    review = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SubjectAccessReview",
-        "spec": {"user": user, "groups": ["system:authenticated"], "resourceAttributes": attributes},
-    }
-    answer = api.request("POST", collection("authorization.k8s.io/v1", "subjectaccessreviews"), review)
-    return bool(answer["status"]["allowed"])
+    def write_kubeconfig(self, folder: Path) -> Path:
+        """Write a kubeconfig with a token of the operator's account, as its pod mounts it."""
+        token = create_token(self.api, self.system_namespace, "hindcast")
+        return write_kubeconfig(self.api, token, folder / "kubeconfig")
 
 
 @contextlib.contextmanager
@@ -213,20 +200,8 @@ TRAINING: Object = {
 @pytest.fixture
 def operator(installation: Installation, tmp_path: Path) -> Iterator[ApiServer]:
     """Connect to the API server like the operator's pod, with the token of its service account."""
-    with ApiServer.from_kubeconfig(
-        str(write_token_kubeconfig(installation.create_token(), tmp_path))
-    ) as server:
+    with ApiServer.from_kubeconfig(str(installation.write_kubeconfig(tmp_path))) as server:
         yield server
-
-
-def write_token_kubeconfig(token: str, folder: Path) -> Path:
-    """Write a kubeconfig of this API server with a token."""
-    kubeconfig = YAML(typ="safe", pure=True).load(Path(os.environ["KUBECONFIG"]).read_text())
-    for user in kubeconfig["users"]:
-        user["user"] = {"token": token}
-    file = folder / "kubeconfig"
-    file.write_text(json.dumps(kubeconfig))
-    return file
 
 
 def build_objects(installation: Installation, number: int, uid: str) -> list[Object]:
@@ -276,13 +251,15 @@ def test_operator_may_write_all_objects_and_run_may_access_only_its_config_map(
         assert [v for v in VERBS if is_permitted(api, account, verb=v, name=child, **config_maps)] == verbs, (
             child
         )
-    for resource in ("pods", "secrets", "serviceaccounts", "configmaps"):
-        assert not [
-            v for v in VERBS if is_permitted(api, account, verb=v, **config_maps | {"resource": resource})
-        ]
-    for resource in ("rayjobs", "rayclusters"):
-        ray = {"group": "ray.io", "resource": resource, "namespace": namespace}
-        assert not [v for v in VERBS if is_permitted(api, account, verb=v, **ray)]
+    own_account = service_account["metadata"]["name"]
+    for group, resource, name in (
+        *(("", plural, "") for plural in ("pods", "secrets", "serviceaccounts", "configmaps")),
+        *(("ray.io", plural, "") for plural in ("rayjobs", "rayclusters")),
+        (RBAC, "roles", own_account),
+        ("hindcast.dev", "offlinetrainings", "clone"),
+    ):
+        target = {"group": group, "resource": resource, "name": name, "namespace": namespace}
+        assert [v for v in VERBS if is_permitted(api, account, verb=v, **target)] == [], resource
 
     for manifest in reversed(objects):
         if manifest["kind"] in ("RayJob", "ConfigMap"):
@@ -424,10 +401,7 @@ def run_operator_process(installation: Installation, folder: Path) -> Iterator[C
         f"{name}={replacements.get(name, value)}"
         for name, value in (a.split("=", 1) for a in container["args"])
     ]
-    environment = {
-        **os.environ,
-        "KUBECONFIG": str(write_token_kubeconfig(installation.create_token(), folder)),
-    }
+    environment = os.environ | {"KUBECONFIG": str(installation.write_kubeconfig(folder))}
     command = [sys.executable, "-m", "hindcast_operator", *arguments]
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)

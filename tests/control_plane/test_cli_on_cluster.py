@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ruamel.yaml import YAML
+from operator_process import create_token, write_kubeconfig
 
 from api_server import ApiServer, Object
 from hindcast_operator import names
@@ -108,21 +108,12 @@ def test_status_without_rights_fails_with_one_line(
     api: ApiServer, namespace: str, training: Object, tmp_path: Path
 ) -> None:
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "guest"}}
-    path = api.path_of(api.create(account, namespace)) + "/guest/token"
-    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    token = api.request("POST", path, request)["status"]["token"]
-    kubeconfig = write_kubeconfig_of_user(tmp_path / "kubeconfig", token)
+    api.create(account, namespace)
+    token = create_token(api, namespace, "guest")
+    kubeconfig = write_kubeconfig(api, token, tmp_path / "kubeconfig")
     process = run_hindcast("status", "otr/clone", "-n", namespace, kubeconfig=kubeconfig)
     assert process.returncode == 1
     assert process.stderr.startswith(
         f"error: you lack the permission to read OfflineTraining/clone in namespace {namespace}: "
     )
     assert process.stderr.count("\n") == 1
-
-
-def write_kubeconfig_of_user(file: Path, token: str) -> Path:
-    """Write the tests' kubeconfig with another user."""
-    config = YAML(typ="safe", pure=True).load(Path(os.environ["KUBECONFIG"]))
-    config["users"] = [{"name": entry["name"], "user": {"token": token}} for entry in config["users"]]
-    file.write_text(json.dumps(config))
-    return file

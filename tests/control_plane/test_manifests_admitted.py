@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from api_server import ApiServer, Object, RefusalError, collection, wait_for
+from api_server import ApiServer, Object, RefusalError
 from hindcast.api import Resource, validate_resource
 from hindcast.api.attempt import Attempt
 from hindcast_operator.manifests import build, effective_resource
@@ -122,59 +122,6 @@ def test_rendered_resource_equals_stored_one(api: ApiServer, namespace: str) -> 
     attempt = Attempt.model_validate_json(rendered_attempt.manifests[0]["data"]["attempt.json"])
     assert build(effective_resource(stored_resource, PLATFORM), attempt) == rendered_attempt.manifests
     assert effective_resource(stored_resource, PLATFORM).spec.run_policy.stall_timeout_seconds == 600
-
-
-def test_run_may_only_get_and_patch_its_config_map(api: ApiServer, namespace: str) -> None:
-    manifests = build_manifests_in(namespace, training())
-    for manifest in manifests[:-1]:
-        api.create(manifest)
-    account = manifests[1]["metadata"]["name"]  # of the ServiceAccount
-
-    def is_permitted(verb: str, resource: str, name: str = "", group: str = "") -> bool:
-        attributes = {
-            "namespace": namespace,
-            "verb": verb,
-            "resource": resource,
-            "name": name,
-            "group": group,
-        }
-        review = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SubjectAccessReview",
-            "spec": {
-                "user": f"system:serviceaccount:{namespace}:{account}",
-                "groups": ["system:serviceaccounts", "system:authenticated"],
-                "resourceAttributes": attributes,
-            },
-        }
-        answer = api.request("POST", collection("authorization.k8s.io/v1", "subjectaccessreviews"), review)
-        return bool(answer["status"]["allowed"])
-
-    child, next_child = "clone-t1-1", "clone-t1-2"
-    wait_for(lambda: is_permitted("get", "configmaps", child), "the API server applies the new role")
-    assert is_permitted("patch", "configmaps", child)
-    forbidden = [
-        ("update", "configmaps", child, ""),
-        ("delete", "configmaps", child, ""),
-        ("patch", "configmaps", next_child, ""),
-        ("list", "configmaps", "", ""),
-        ("create", "configmaps", "", ""),
-        ("get", "secrets", "storage", ""),
-        ("create", "pods", "", ""),
-        ("patch", "roles", account, "rbac.authorization.k8s.io"),
-        ("patch", "offlinetrainings", "clone", "hindcast.dev"),
-        ("get", "rayjobs", child, "ray.io"),
-    ]
-    assert [request for request in forbidden if is_permitted(*request)] == []
-
-    # The Role of the next attempt takes the rights from the first one.
-    role = build_manifests_in(namespace, training(), number=2)[2]
-    api.apply(role, "hindcast-operator")
-    wait_for(
-        lambda: is_permitted("patch", "configmaps", next_child),
-        "the API server applies the changed role",
-    )
-    assert not is_permitted("patch", "configmaps", child)
 
 
 def test_sizes_are_stored_in_status(api: ApiServer, namespace: str) -> None:

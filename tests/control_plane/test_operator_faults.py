@@ -9,7 +9,7 @@ from fake_kuberay import SUCCESS_OUTCOME, Outcome, PlayKubeRay
 from operator_process import RunOperator
 from resources import TeamNamespace, make_recording
 
-from api_server import ApiServer, wait_for
+from api_server import wait_for
 from hindcast_operator.control.faults import EXIT_CODE, WRITES
 
 WALKS = make_recording()
@@ -63,9 +63,9 @@ def test_every_write_has_a_fault_point() -> None:
 
 @pytest.mark.timeout(240)
 def test_kill_before_and_after_each_write_gives_same_end(
-    api: ApiServer, namespace: str, run_operator: RunOperator, play_kuberay: PlayKubeRay
+    team: TeamNamespace, run_operator: RunOperator, play_kuberay: PlayKubeRay
 ) -> None:
-    team, kuberay = TeamNamespace(api, namespace), play_kuberay(second_attempt_succeeds)
+    kuberay = play_kuberay(second_attempt_succeeds)
     num_kills = 0
     for change, faults, final_state in PHASES:
         team.apply(make_recording(**change))
@@ -81,20 +81,12 @@ def test_kill_before_and_after_each_write_gives_same_end(
             with run_operator():
                 team.wait_for_state(WALKS, final_state)
     assert num_kills == 2 * len(WRITES)
-    assert {name: len(uids) for name, uids in kuberay.uids_by_name.items()} == {
-        "walks-r1-1": 1,
-        "walks-r1-2": 1,
-    }
-    assert remove_unstable_fields(team.status(WALKS)) == run_without_faults(
-        api, namespace, run_operator, kuberay
-    )
+    kuberay.assert_each_ran_once("walks-r1-1", "walks-r1-2")
+    assert remove_unstable_fields(team.status(WALKS)) == run_without_faults(team, run_operator)
 
 
-def run_without_faults(
-    api: ApiServer, namespace: str, run_operator: RunOperator, kuberay: Any
-) -> dict[str, Any]:
+def run_without_faults(team: TeamNamespace, run_operator: RunOperator) -> dict[str, Any]:
     """Return the final status of the same changes without any kill."""
-    team = TeamNamespace(api, namespace)
     team.delete(WALKS, "Foreground")
     wait_for(lambda: team.get(WALKS) is None, "the recording is deleted")
     with run_operator():

@@ -11,6 +11,7 @@ from operator_process import RunOperator
 from resources import TeamNamespace, make_recording
 
 from api_server import ApiServer, RefusalError, collection, wait_for
+from hindcast_operator.planning import diagnosis
 
 WALKS = make_recording()
 DEFINITIONS = collection("apiextensions.k8s.io/v1", "customresourcedefinitions")
@@ -50,18 +51,14 @@ def _has_ray_jobs(api: ApiServer) -> bool:
 @pytest.mark.alone
 def test_kuberay_installed_after_operator_starts_waiting_run(
     api: ApiServer,
-    namespace: str,
+    team: TeamNamespace,
     without_kuberay: None,
     run_operator: RunOperator,
     play_kuberay: PlayKubeRay,
 ) -> None:
-    team = TeamNamespace(api, namespace)
     with run_operator():
         team.apply(WALKS)
-        wait_for(
-            lambda: team.find_condition(WALKS, "Ready") == ("False", "KubeRayNotInstalled"),
-            "the condition is reported",
-        )
+        team.wait_for_condition(WALKS, "Ready", "False", "KubeRayNotInstalled")
         _set_served(api, True)
         play_kuberay()
         team.wait_for_state(WALKS, "Succeeded")
@@ -69,20 +66,14 @@ def test_kuberay_installed_after_operator_starts_waiting_run(
 
 
 def test_silent_kuberay_is_reported(
-    api: ApiServer, namespace: str, run_operator: RunOperator, play_kuberay: PlayKubeRay
+    team: TeamNamespace, run_operator: RunOperator, play_kuberay: PlayKubeRay
 ) -> None:
-    from hindcast_operator.planning import diagnosis
-
     assert diagnosis.KUBERAY_SILENCE_SECONDS < 60, "the operator reports it within a minute"
     setup = "import hindcast_operator.planning.diagnosis as d; d.KUBERAY_SILENCE_SECONDS = 3"
-    team = TeamNamespace(api, namespace)
     with run_operator(setup=setup):
         team.apply(WALKS)
         start_time = time.monotonic()
-        wait_for(
-            lambda: team.find_condition(WALKS, "ClusterReady") == ("False", "KubeRayNotAnswering"),
-            "the condition is reported",
-        )
+        team.wait_for_condition(WALKS, "ClusterReady", "False", "KubeRayNotAnswering")
         assert time.monotonic() - start_time >= 2
         assert team.status(WALKS)["state"] == "Starting"
         play_kuberay()

@@ -9,15 +9,10 @@ from fake_kuberay import SUCCESS_OUTCOME, PlayKubeRay, never_ends, succeeds_at_o
 from operator_process import OperatorProcess, RunOperator
 from resources import TeamNamespace, make_recording, make_training
 
-from api_server import ApiServer, collection, wait_for
+from api_server import collection, wait_for
 
 WALKS = make_recording()
 CLONE = make_training()
-
-
-@pytest.fixture
-def team(api: ApiServer, namespace: str) -> TeamNamespace:
-    return TeamNamespace(api, namespace)
 
 
 def test_training_waits_for_its_recording(
@@ -92,8 +87,8 @@ def test_finished_run_is_not_repeated_after_restart(
     with run_operator():
         team.apply(WALKS)
         final_status = team.wait_for_state(WALKS, "Succeeded")["status"]
-        team.api.delete(f"{collection('ray.io/v1', 'rayjobs', team.namespace)}/walks-r1-1")
-        wait_for(lambda: team.ray_job_names() == set(), "the finished RayJob is deleted")
+        team.delete_ray_job("walks-r1-1")
+        team.wait_for_ray_jobs()
     with run_operator() as operator:
         wait_for(lambda: operator.has_logged("cache filled"), "the operator is back")
         wait_until_idle(operator)
@@ -103,10 +98,7 @@ def test_finished_run_is_not_repeated_after_restart(
         team.apply(make_recording(revision=2))
         wait_for(lambda: team.status(WALKS)["runs"][0]["revision"] == 2, "revision 2 runs")
         team.wait_for_state(WALKS, "Succeeded")
-    assert {name: len(uids) for name, uids in kuberay.uids_by_name.items()} == {
-        "walks-r1-1": 1,
-        "walks-r2-1": 1,
-    }
+    kuberay.assert_each_ran_once("walks-r1-1", "walks-r2-1")
 
 
 def test_restored_resource_does_not_run_again(
@@ -131,7 +123,7 @@ def test_restored_resource_does_not_run_again(
         wait_for(lambda: operator.has_logged("cache filled"), "the operator is back")
         wait_until_idle(operator)
         assert team.status(WALKS)["state"] == "Succeeded"
-    assert {name: len(uids) for name, uids in kuberay.uids_by_name.items()} == {"walks-r1-1": 1}
+    kuberay.assert_each_ran_once("walks-r1-1")
 
 
 def test_change_unseen_by_cel_is_reported_as_drift(
@@ -143,7 +135,7 @@ def test_change_unseen_by_cel_is_reported_as_drift(
         team.apply(make_training(**data))
         team.wait_for_state(CLONE, "Succeeded")
         team.apply(make_training(**data, pipeline={"connectors": ["my_package:Connector"]}))
-        wait_for(lambda: team.find_condition(CLONE, "SpecDrift") == ("True", "SpecChanged"), "SpecDrift")
+        team.wait_for_condition(CLONE, "SpecDrift", "True", "SpecChanged")
         assert team.status(CLONE)["state"] == "Succeeded"
     assert set(kuberay.uids_by_name) == {"clone-t1-1"}
 
@@ -203,7 +195,7 @@ def test_lost_attempt_is_retried(
     with run_operator():
         team.apply(WALKS)
         team.wait_for_state(WALKS, "Running")
-        team.api.delete(f"{collection('ray.io/v1', 'rayjobs', team.namespace)}/walks-r1-1")
+        team.delete_ray_job("walks-r1-1")
         team.wait_for_state(WALKS, "Retrying")
         status = team.wait_for_state(WALKS, "Succeeded")["status"]
     assert [run["outcome"] for run in status["runs"]] == ["Succeeded", "Lost"]

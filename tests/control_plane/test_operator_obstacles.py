@@ -7,17 +7,12 @@ from fake_kuberay import FakeKubeRay, PlayKubeRay, current_timestamp, never_ends
 from operator_process import RunOperator
 from resources import TeamNamespace, make_recording
 
-from api_server import ApiServer, Object, collection, wait_for
+from api_server import Object, collection, wait_for
 
 WALKS = make_recording()
 FAST_RETRIES = (
     "import hindcast_operator.control.startup as s; s._FIRST_RETRY_SECONDS = s._MAX_RETRY_SECONDS = 1.0"
 )
-
-
-@pytest.fixture
-def team(api: ApiServer, namespace: str) -> TeamNamespace:
-    return TeamNamespace(api, namespace)
 
 
 GROUP = {"rayStartParams": {}, "template": {"spec": {"containers": [{"name": "ray", "image": "ray"}]}}}
@@ -42,10 +37,7 @@ def test_foreign_object_with_needed_name_is_reported(
     version = team.api.create(foreign_object, team.namespace)["metadata"]["resourceVersion"]
     with run_operator(setup=FAST_RETRIES):
         team.apply(WALKS)
-        wait_for(
-            lambda: team.find_condition(WALKS, "Stalled") == ("True", "NameConflict"),
-            "the condition is reported",
-        )
+        team.wait_for_condition(WALKS, "Stalled", "True", "NameConflict")
         assert f"{kind}/{name}" in team.status(WALKS)["message"]
         assert team.api.request("GET", path)["metadata"]["resourceVersion"] == version
         team.api.delete(path)
@@ -53,42 +45,39 @@ def test_foreign_object_with_needed_name_is_reported(
         team.wait_for_state(WALKS, "Succeeded")
 
 
+def allow_none(team: TeamNamespace, resource: str) -> str:
+    """Create a quota that allows no object of a resource. Return its path when the quota is in effect."""
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}}
+    team.api.create(quota | {"spec": {"hard": {resource: "0"}}}, team.namespace)
+    path = f"{collection('v1', 'resourcequotas', team.namespace)}/none"
+    wait_for(lambda: "used" in team.api.request("GET", path).get("status", {}), "the quota is in effect")
+    return path
+
+
 def test_quota_for_ray_jobs_is_reported_and_retried(
     team: TeamNamespace, run_operator: RunOperator, play_kuberay: PlayKubeRay
 ) -> None:
-    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}}
-    team.api.create(quota | {"spec": {"hard": {"count/rayjobs.ray.io": "0"}}}, team.namespace)
-    path = f"{collection('v1', 'resourcequotas', team.namespace)}/none"
-    wait_for(lambda: "used" in team.api.request("GET", path).get("status", {}), "the quota is in effect")
+    quota_path = allow_none(team, "count/rayjobs.ray.io")
     with run_operator(setup=FAST_RETRIES) as operator:
         team.apply(WALKS)
-        wait_for(
-            lambda: team.find_condition(WALKS, "Stalled") == ("True", "CreationRefused"),
-            "the condition is reported",
-        )
+        team.wait_for_condition(WALKS, "Stalled", "True", "CreationRefused")
         assert "exceeded quota" in team.status(WALKS)["message"]
         assert operator.has_logged("state changed")
-        team.api.delete(path)
+        team.api.delete(quota_path)
         play_kuberay()
         team.wait_for_state(WALKS, "Succeeded", 90)
 
 
 def test_spec_edited_during_refused_creation_is_used(team: TeamNamespace, run_operator: RunOperator) -> None:
     """Regression: the driver read the old spec in the ConfigMap and waited for pods that the new RayJob lacks."""
-    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}}
-    team.api.create(quota | {"spec": {"hard": {"count/rayjobs.ray.io": "0"}}}, team.namespace)
-    path = f"{collection('v1', 'resourcequotas', team.namespace)}/none"
-    wait_for(lambda: "used" in team.api.request("GET", path).get("status", {}), "the quota is in effect")
+    quota_path = allow_none(team, "count/rayjobs.ray.io")
     with run_operator(setup=FAST_RETRIES):
         team.apply(make_recording(runners={"replicas": 4}))
-        wait_for(
-            lambda: team.find_condition(WALKS, "Stalled") == ("True", "CreationRefused"),
-            "the refusal is reported",
-        )
+        team.wait_for_condition(WALKS, "Stalled", "True", "CreationRefused")
         assert "rayJobName" not in team.status(WALKS), "there is no RayJob"
         team.apply(make_recording(runners={"replicas": 1}))
-        team.api.delete(path)
-        wait_for(lambda: team.ray_job_names() == {"walks-r1-1"}, "the RayJob exists")
+        team.api.delete(quota_path)
+        team.wait_for_ray_jobs("walks-r1-1")
         cluster_spec = team.api.get("RayJob", team.namespace, "walks-r1-1")["spec"]["rayClusterSpec"]
         resource_text = team.api.get("ConfigMap", team.namespace, "walks-r1-1")["data"]["resource.yaml"]
         assert cluster_spec["workerGroupSpecs"][0]["replicas"] == 1
@@ -98,23 +87,18 @@ def test_spec_edited_during_refused_creation_is_used(team: TeamNamespace, run_op
 
 def test_refused_submitter_is_reported_from_events(team: TeamNamespace, run_operator: RunOperator) -> None:
     """KubeRay sets the RayJob to Running as soon as the submitter's Job exists, even if the Job never gets a pod."""
-    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "no-pods"}}
-    team.api.create(quota | {"spec": {"hard": {"pods": "0"}}}, team.namespace)
+    allow_none(team, "pods")
     kuberay = FakeKubeRay(team.api, team.namespace, never_ends)
     with run_operator():
         team.apply(WALKS)
-        wait_for(lambda: team.ray_job_names() == {"walks-r1-1"}, "the RayJob exists")
+        team.wait_for_ray_jobs("walks-r1-1")
         template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "submitter", "image": "ray"}]}}
         job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "walks-r1-1"}}
         team.api.create(job | {"spec": {"template": template}}, team.namespace)
         kuberay.set_status(
             "walks-r1-1", jobDeploymentStatus="Running", jobStatus="PENDING", startTime=current_timestamp()
         )
-        wait_for(
-            lambda: team.find_condition(WALKS, "ClusterReady") == ("False", "QuotaExceeded"),
-            "the condition is reported",
-            30,
-        )
+        team.wait_for_condition(WALKS, "ClusterReady", "False", "QuotaExceeded", seconds=30)
         assert "submitter" in team.status(WALKS)["message"]
         team.wait_for_event(WALKS, "QuotaExceeded")
 
@@ -123,7 +107,7 @@ def test_unschedulable_pod_is_named(team: TeamNamespace, run_operator: RunOperat
     kuberay = FakeKubeRay(team.api, team.namespace, never_ends)
     with run_operator():
         team.apply(WALKS)
-        wait_for(lambda: team.ray_job_names() == {"walks-r1-1"}, "the RayJob exists")
+        team.wait_for_ray_jobs("walks-r1-1")
         job = team.api.get("RayJob", team.namespace, "walks-r1-1")
         kuberay.set_status("walks-r1-1", jobDeploymentStatus="Initializing")
         template = job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["template"]
@@ -134,11 +118,7 @@ def test_unschedulable_pod_is_named(team: TeamNamespace, run_operator: RunOperat
         }
         spec = template["spec"] | {"nodeSelector": {"no": "such-node"}}
         team.api.create(pod | {"spec": spec}, team.namespace)
-        wait_for(
-            lambda: team.find_condition(WALKS, "ClusterReady") == ("False", "Unschedulable"),
-            "the condition is reported",
-            30,
-        )
+        team.wait_for_condition(WALKS, "ClusterReady", "False", "Unschedulable", seconds=30)
         assert "runner-1 (runner)" in team.status(WALKS)["message"]
 
 
@@ -148,10 +128,7 @@ def test_refused_spec_is_reported_and_runs_after_correction(
     play_kuberay()
     with run_operator():
         team.apply(make_recording(output={"path": "relative/walks"}))
-        wait_for(
-            lambda: team.find_condition(WALKS, "Stalled") == ("True", "RefusedByPlatform"),
-            "the condition is reported",
-        )
+        team.wait_for_condition(WALKS, "Stalled", "True", "RefusedByPlatform")
         assert team.ray_job_names() == set()
         team.apply(make_recording(output={"path": "s3://bucket/walks"}, revision=2))
         team.wait_for_state(WALKS, "Succeeded")

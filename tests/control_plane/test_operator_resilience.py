@@ -11,28 +11,19 @@ from pathlib import Path
 
 import pytest
 from chaos_proxy import ChaosProxy
-from fake_kuberay import FakeKubeRay, PlayKubeRay, never_ends, succeeds_at_once
+from fake_kuberay import PlayKubeRay, never_ends, succeeds_at_once
 from operator_process import OperatorProcess, RunOperator
 from resources import TeamNamespace, make_recording, make_training
 
-from api_server import ApiServer, Object, collection, wait_for
+from api_server import Object, collection, wait_for
 
 WALKS = make_recording()
 CLUSTER = Path(__file__).parents[3] / "shared" / "cluster" / "cluster"
 LEASE = ("--lease-name", "leader", "--lease-seconds", "3")
 
 
-@pytest.fixture
-def team(api: ApiServer, namespace: str) -> TeamNamespace:
-    return TeamNamespace(api, namespace)
-
-
 def is_leader(operator: OperatorProcess) -> bool:
     return operator.has_logged("became the leader")
-
-
-def assert_each_ran_once(kuberay: FakeKubeRay, children: set[str]) -> None:
-    assert {name: len(uids) for name, uids in kuberay.uids_by_name.items()} == dict.fromkeys(children, 1)
 
 
 @pytest.mark.parametrize("end", ["kill", "stop"])
@@ -59,7 +50,7 @@ def test_other_replica_takes_over_after_end_of_leader(
             )
             kuberay.script = succeeds_at_once
             team.wait_for_state(WALKS, "Succeeded")
-    assert_each_ran_once(kuberay, {"walks-r1-1"})
+    kuberay.assert_each_ran_once("walks-r1-1")
 
 
 def test_forbidden_namespace_does_not_stop_others(
@@ -131,7 +122,7 @@ def test_deletion_during_broken_watch_is_detected(
         team.apply(WALKS)
         team.wait_for_state(WALKS, "Running")
         proxy.break_watches(seconds=3)
-        team.api.delete(f"{collection('ray.io/v1', 'rayjobs', team.namespace)}/walks-r1-1")
+        team.delete_ray_job("walks-r1-1")
         wait_for(lambda: team.status(WALKS)["runs"][0].get("outcome") == "Lost", "the attempt is lost")
 
 
@@ -144,13 +135,13 @@ def test_operator_survives_restart_of_api_server(
         "--lease-namespace", team.namespace, "--lease-name", "l", "--lease-seconds", "300"
     ) as operator:
         team.apply(WALKS)
-        wait_for(lambda: team.ray_job_names() == {"walks-r1-1"}, "the RayJob exists")
+        team.wait_for_ray_jobs("walks-r1-1")
         _kill_api_server(home)
         wait_for(lambda: _restart_control_plane(home), "the API server is back", 200)
         kuberay = play_kuberay()
         team.wait_for_state(WALKS, "Succeeded", 180)
         assert operator.exit_code() is None
-    assert_each_ran_once(kuberay, {"walks-r1-1"})
+    kuberay.assert_each_ran_once("walks-r1-1")
 
 
 def _restart_control_plane(home: Path) -> bool:

@@ -16,9 +16,9 @@ MERGE = "application/merge-patch+json"
 
 
 def test_run_may_only_access_its_config_map(
-    api: ApiServer, namespace: str, run_operator: RunOperator, play_kuberay: PlayKubeRay, tmp_path: Path
+    team: TeamNamespace, run_operator: RunOperator, play_kuberay: PlayKubeRay, tmp_path: Path
 ) -> None:
-    team = TeamNamespace(api, namespace)
+    api, namespace = team.api, team.namespace
     play_kuberay(never_ends)
     with run_operator():
         team.apply(WALKS)
@@ -31,6 +31,8 @@ def test_run_may_only_access_its_config_map(
             assert run.request("PATCH", f"{maps}/walks-r1-1", beat, MERGE)["data"]["report.json"]
             assert_forbidden(run, "GET", maps)
             assert_forbidden(run, "DELETE", f"{maps}/walks-r1-1")
+            assert_forbidden(run, "PUT", f"{maps}/walks-r1-1", {})
+            assert_forbidden(run, "POST", maps, {})
             assert_forbidden(run, "GET", f"{maps}/kube-root-ca.crt")
             assert_forbidden(run, "GET", secrets)
             assert_forbidden(run, "POST", collection("v1", "pods", namespace), {})
@@ -45,10 +47,10 @@ def test_run_may_only_access_its_config_map(
 
 
 def test_changed_account_gets_rights_with_next_attempt(
-    api: ApiServer, namespace: str, run_operator: RunOperator, play_kuberay: PlayKubeRay, tmp_path: Path
+    team: TeamNamespace, run_operator: RunOperator, play_kuberay: PlayKubeRay, tmp_path: Path
 ) -> None:
     """Regression: the RoleBinding kept the first account, so every later attempt was lost without a report."""
-    team = TeamNamespace(api, namespace)
+    api, namespace = team.api, team.namespace
     play_kuberay(never_ends)
     api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "other"}}, namespace)
     with run_operator():

@@ -1,4 +1,4 @@
-"""Fixtures for the tests of curation: small datasets of several units."""
+"""Fixtures: a cache for each test, and small datasets of several units."""
 
 from __future__ import annotations
 
@@ -14,6 +14,12 @@ from hindcast.datasets.merging import merge
 from hindcast.datasets.opening import open_dataset
 
 MakeFolders = Callable[..., list[Path]]
+
+
+@pytest.fixture(autouse=True)
+def _separate_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prepare data in a cache of the test's own."""
+    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture

@@ -8,29 +8,25 @@ from pathlib import Path
 import numpy as np
 from gymnasium import spaces
 
-from hindcast.datasets.dataset import Dataset
+from episode_kit import build_block
+from hindcast.datasets.hooks import Hooks
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
+from hindcast.errors import Interrupted
 from hindcast.formats.layouts import DEFAULT_LAYOUT
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import resolve
 
 
-def make_block(lengths: Sequence[int], first: int = 0, seed: int = 0, value: float = 0.0) -> Block:
-    """Make episodes e<first>, e<first + 1>, … of these lengths; `value` is added to all rewards."""
+def make_block(lengths: Sequence[int], first: int = 0, seed: int = 0) -> Block:
+    """Make episodes e<first>, e<first + 1>, … of these lengths."""
     rng, num_episodes, num_steps = np.random.default_rng([seed, first]), len(lengths), sum(lengths)
-    return Block(
-        columns={
-            "obs": rng.standard_normal((num_steps + num_episodes, 4)).astype(np.float32),
-            "actions": rng.integers(0, 3, num_steps),
-            "rewards": rng.uniform(size=num_steps) + value,
-        },
-        length=np.array(lengths, dtype=np.int64),
-        eps_id=np.array([f"e{first + i}" for i in range(num_episodes)], dtype=object),
-        t_started=np.zeros(num_episodes, dtype=np.int64),
-        terminated=np.arange(num_episodes) % 2 == 0,
-        truncated=np.arange(num_episodes) % 2 == 1,
-    )
+    columns = {
+        "obs": rng.standard_normal((num_steps + num_episodes, 4)).astype(np.float32),
+        "actions": rng.integers(0, 3, num_steps),
+        "rewards": rng.uniform(size=num_steps),
+    }
+    return build_block(columns, lengths, first)
 
 
 def make_spec(block: Block) -> DataSpec:
@@ -47,6 +43,12 @@ def write_block(
     return folder
 
 
-def read_block(dataset: Dataset) -> Block:
-    """Read all episodes."""
-    return Block.concat([dataset.read(unit) for unit in dataset.units])
+def make_interrupting_hooks(num_checks: int) -> Hooks:
+    """Make hooks that interrupt the work after a number of calls of `check`."""
+    remaining_checks = iter(range(num_checks))
+
+    def check() -> None:
+        if next(remaining_checks, None) is None:
+            raise Interrupted("interrupted by the test")
+
+    return Hooks(check=check)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hindcast.datasets.dataset import Dataset
+from episode_kit import build_block, read_block  # noqa: F401  for the tests
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.formats.spec import DataSpec
@@ -20,18 +20,12 @@ def make_block(lengths: Sequence[int], seed: int = 0) -> Block:
     """Make episodes e0, e1, … with distinct observations; e0, e2, … are terminated, e1, e3, … are truncated."""
     rng = np.random.default_rng(seed)
     num_episodes, num_steps = len(lengths), sum(lengths)
-    return Block(
-        columns={
-            "obs": rng.uniform(-1, 1, (num_steps + num_episodes, 3)).astype(np.float32),
-            "actions": rng.integers(0, 3, num_steps),
-            "rewards": rng.uniform(size=num_steps),
-        },
-        length=np.array(lengths, dtype=np.int64),
-        eps_id=np.array([f"e{i}" for i in range(num_episodes)], dtype=object),
-        t_started=np.zeros(num_episodes, dtype=np.int64),
-        terminated=np.arange(num_episodes) % 2 == 0,
-        truncated=np.arange(num_episodes) % 2 == 1,
-    )
+    columns = {
+        "obs": rng.uniform(-1, 1, (num_steps + num_episodes, 3)).astype(np.float32),
+        "actions": rng.integers(0, 3, num_steps),
+        "rewards": rng.uniform(size=num_steps),
+    }
+    return build_block(columns, lengths)
 
 
 def make_table(block: Block, folder: Path, spec: DataSpec | None = None) -> pa.Table:
@@ -61,9 +55,10 @@ def write_files(folder: Path, table: pa.Table, num_files: int = 1) -> str:
     return str(folder)
 
 
-def read_block(dataset: Dataset) -> Block:
-    """Read all episodes."""
-    return Block.concat([dataset.read(unit) for unit in dataset.units])
+def replace_column(table: pa.Table, name: str, values: object) -> pa.Table:
+    index, column = table.schema.get_field_index(name), pa.array(values)
+    field = table.schema.field(index)
+    return table.set_column(index, field if field.type == column.type else name, column)
 
 
 def without_empty_infos(block: Block) -> Block:

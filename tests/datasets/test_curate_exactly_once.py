@@ -10,8 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from curate_kit import make_block, read_block, write_block
+from curate_kit import make_block, make_interrupting_hooks, write_block
 
+from episode_kit import read_block
 from hindcast.datasets import target as target_module
 from hindcast.datasets.curate import writing
 from hindcast.datasets.curate.operations import convert_data, split_data
@@ -58,30 +59,13 @@ def test_conversion_after_kill_resumes_to_the_same_result(
     tmp_path, make_folders, twenty_episodes, range_per_unit, num_checks
 ):
     out = tmp_path / "out"
-    command = [
-        sys.executable,
-        "-c",
-        CONVERT_SCRIPT,
-        str(out),
-        str(num_checks),
-        *(str(tmp_path / f"part{i}") for i in range(5)),
-    ]
+    parts = [str(tmp_path / f"part{i}") for i in range(5)]
+    command = [sys.executable, "-c", CONVERT_SCRIPT, str(out), str(num_checks), *parts]
     assert subprocess.run(command, check=False, timeout=120).returncode == -signal.SIGKILL
     result = write(twenty_episodes, Target(resolve(out), "Columns", file_bytes=300))
     assert result.timesteps == twenty_episodes.num_steps
     assert episode_hashes(read_all(out)) == episode_hashes(read_block(twenty_episodes))
     assert leftovers(out) == []
-
-
-def make_interrupting_hooks(num_checks: int) -> Hooks:
-    """Make hooks that interrupt the work after a number of calls of `check`."""
-    remaining_checks = iter(range(num_checks))
-
-    def check() -> None:
-        if next(remaining_checks, None) is None:
-            raise Interrupted("interrupted by the test")
-
-    return Hooks(check=check)
 
 
 @pytest.mark.usefixtures("range_per_unit")
@@ -100,11 +84,12 @@ def test_conversion_interrupted_keeps_complete_ranges(tmp_path, twenty_episodes)
 @pytest.mark.slow
 @pytest.mark.usefixtures("range_per_unit")
 def test_conversion_with_workers_writes_the_same_files(tmp_path, twenty_episodes, monkeypatch):
-    local_result = write(twenty_episodes, Target(resolve(tmp_path / "alone"), "MessagePack", file_bytes=300))
-    monkeypatch.setattr(writing, "choose_num_workers", lambda items, nbytes: 2)
-    parallel_result = write(
-        twenty_episodes, Target(resolve(tmp_path / "together"), "MessagePack", file_bytes=300)
+    alone, together = (
+        Target(resolve(tmp_path / name), "MessagePack", file_bytes=300) for name in ("alone", "together")
     )
+    local_result = write(twenty_episodes, alone)
+    monkeypatch.setattr(writing, "choose_num_workers", lambda items, nbytes: 2)
+    parallel_result = write(twenty_episodes, together)
     assert parallel_result.checksum == local_result.checksum
     assert open_dataset(tmp_path / "together").digest == open_dataset(tmp_path / "alone").digest
 

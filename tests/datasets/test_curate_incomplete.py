@@ -15,9 +15,8 @@ from hindcast.storage.location import resolve
 
 
 @pytest.fixture
-def source(tmp_path, monkeypatch):
+def source(tmp_path):
     """A folder with six episodes."""
-    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
     return write_block(tmp_path / "source", make_block([3, 4, 5, 3, 4, 5]))
 
 
@@ -68,7 +67,7 @@ def test_note_says_how_much_of_the_duration_is_recorded(make_recording, duration
 
 
 def test_incomplete_conversion_is_noted_with_remedy(make_recording):
-    # the owner file of a conversion names no duration that notes understand
+    """A conversion has no duration, so the note does not say how much is missing."""
     (note,) = open_dataset(make_recording(resource="hindcast data", duration={"?": 0})).notes
     assert "; run it again for the rest" in note
 

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from curate_kit import make_block, make_spec, read_block, write_block
+from curate_kit import make_block, make_spec, write_block
 
+from episode_kit import read_block
 from hindcast.datasets.content import Content
 from hindcast.datasets.curate.operations import convert_data
 from hindcast.datasets.curate.writing import write
@@ -70,18 +71,15 @@ def test_select_with_invalid_indices_is_refused(twenty_episodes, episodes, messa
 
 
 def test_split_is_exact_disjoint_and_the_same_in_every_format(tmp_path, make_folders, twenty_episodes):
+    reading = Reading(tuple(map(str, reversed(make_folders(5)))))
     for file_format in ("MessagePack", "Columns"):
-        convert_data(
-            Reading(tuple(map(str, reversed(make_folders(5))))),
-            Target(resolve(tmp_path / file_format), file_format),
-        )
+        convert_data(reading, Target(resolve(tmp_path / file_format), file_format))
     remaining, fraction_view = twenty_episodes.split(0.25, seed=3)
     assert (remaining.num_episodes, fraction_view.num_episodes) == (15, 5)
     assert set(read_ids(remaining)) | set(read_ids(fraction_view)) == set(read_ids(twenty_episodes))
     for file_format in ("MessagePack", "Columns"):
-        assert set(
-            read_ids(open_data(tmp_path / file_format, cache=tmp_path / "cache").split(0.25, seed=3)[1])
-        ) == set(read_ids(fraction_view))
+        _, view_of_format = open_data(tmp_path / file_format).split(0.25, seed=3)
+        assert set(read_ids(view_of_format)) == set(read_ids(fraction_view))
     assert set(read_ids(twenty_episodes.split(0.25, seed=4)[1])) != set(read_ids(fraction_view))
     assert set(read_ids(twenty_episodes.sample(fraction=0.25, seed=3))) != set(read_ids(fraction_view))
 
@@ -183,7 +181,7 @@ def test_merge_refuses_or_renames_conflicting_episodes(tmp_path):
     paths = [write_block(tmp_path / str(i), make_block([2, 3], seed=i)) for i in range(3)]
     datasets = [open_dataset(path) for path in paths]
     with pytest.raises(
-        DataError, match=r"episode e0 is in .*0/0000.*, row 0, and, with different content, in .*1/0000"
+        DataError, match=r"e0 is in .*0/0000.*, row 0, and, with different content, in .*1/0000"
     ):
         merge(datasets)
     view = merge(datasets, "Rename")
@@ -197,19 +195,16 @@ def test_merge_of_incompatible_data_is_refused(tmp_path):
     block = make_block([2])
     float64_block = block.with_columns({**block.columns, "obs": block.columns["obs"].astype(np.float64)})
     dataset = open_dataset(write_block(tmp_path / "a", block))
-    incompatible = open_dataset(
-        write_block(tmp_path / "b", float64_block, DataSpec.from_block(float64_block))
-    )
+    write_block(tmp_path / "b", float64_block, DataSpec.from_block(float64_block))
+    incompatible = open_dataset(tmp_path / "b")
     with pytest.raises(DataError, match=r"'obs' is float32 .* in one and float64"):
         merge([dataset, incompatible])
 
 
 def test_merge_fills_missing_infos_with_empty_ones(tmp_path):
     block = make_block([2, 1])
-    block_with_infos = make_block([1], first=5)
-    block_with_infos = block_with_infos.with_columns(
-        {**block_with_infos.columns, "infos": np.array(["", '{"lives":3}'], dtype=object)}
-    )
+    columns = make_block([1], first=5).columns | {"infos": np.array(["", '{"lives":3}'], dtype=object)}
+    block_with_infos = make_block([1], first=5).with_columns(columns)
     paths = [
         write_block(tmp_path / "a", block, make_spec(block)),
         write_block(tmp_path / "b", block_with_infos, make_spec(block_with_infos)),

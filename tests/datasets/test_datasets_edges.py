@@ -55,11 +55,9 @@ def test_distribution_of_any_values_has_bins_with_all_of_them(value, offset):
 
 
 def test_curve_without_finite_estimates_is_none():
-    evaluation = {
-        "training_iteration": 1,
-        "estimates": {"dr": {"value": float("nan"), "interval": None}},
-        "verdict": {"sentence": "", "estimate": None},
-    }
+    estimates = {"dr": {"value": float("nan"), "interval": None}}
+    verdict = {"sentence": "", "estimate": None}
+    evaluation = {"training_iteration": 1, "estimates": estimates, "verdict": verdict}
     assert Curves([{"evaluation": {"offline": evaluation}}]).estimate is None
 
 
@@ -94,7 +92,7 @@ def test_uri_that_no_object_has_is_refused(scheme, path, message):
 
 def test_listing_with_an_invalid_name_says_what_to_rename():
     error = ValueError("Encountered object with invalid path: d/double//slash")
-    assert "an object whose name has an empty part ('//')" in reason_of(error)
+    assert "an object with an empty part ('//')" in reason_of(error)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import get_args
 
@@ -12,12 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 from gymnasium import spaces
 
+from episode_kit import replace_columns
 from hindcast.datasets.inspection.inspecting import inspect_paths
 from hindcast.datasets.inspection.summary import ProblemKind, Summary
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.manifest import Manifest, read_manifest, write_manifest
+from hindcast.formats.layout import RowError
 from hindcast.formats.layouts import LAYOUTS
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import resolve
@@ -46,11 +49,6 @@ def find_problems(folder, kind: str, **options):
     summary = inspect_paths([str(folder)], **options)
     json.dumps(summary.to_json(), allow_nan=False)
     return [problem for problem in summary.problems if problem.kind == kind]
-
-
-def replace_columns(block: Block, **columns: np.ndarray) -> Block:
-    """Return a block with added or replaced columns."""
-    return block.with_columns({**block.columns, **columns})
 
 
 @pytest.mark.parametrize("layout", WRITTEN_LAYOUTS)
@@ -97,12 +95,8 @@ def test_drifting_files_are_listed_and_the_rest_inspected(kit, tmp_path, layout)
     block = kit.block([30, 3])
     for i in range(3):
         write(tmp_path, kit.block([30, 3], first=10 * i), stem=f"good{i}", layout=layout)
-    write(
-        tmp_path,
-        replace_columns(block, rewards=np.zeros((33, 2), np.float32)),
-        stem="a",
-        layout=layout,
-    )
+    wide_rewards = replace_columns(block, rewards=np.zeros((33, 2), np.float32))
+    write(tmp_path, wide_rewards, stem="a", layout=layout)
     write(tmp_path, replace_columns(block, vf_preds=np.zeros(33)), stem="b", layout=layout)
     wide_block = replace_columns(block, obs=np.zeros((35, 5), np.float32))
     write(tmp_path, wide_block, obs=None, stem="c", layout=layout)
@@ -222,11 +216,9 @@ def test_wrong_number_of_observations_is_an_error(kit, tmp_path):
     write(tmp_path, kit.block([3, 5]))
     (path,) = tmp_path.iterdir()
     table = pq.read_table(path)
+    field, index = table.schema.field("obs"), table.schema.get_field_index("obs")
     cells = [table["obs"][0].as_py(), table["obs"][1].as_py()[:-16]]
-    table = table.set_column(
-        table.schema.get_field_index("obs"), table.schema.field("obs"), pa.array(cells, pa.large_binary())
-    )
-    pq.write_table(table, path)
+    pq.write_table(table.set_column(index, field, pa.array(cells, pa.large_binary())), path)
     (problem,) = find_problems(tmp_path, "unreadable")
     assert "'obs' has 80 bytes: expected 96 (6 x float32 [4])" in problem.message
     assert problem.row == 1
@@ -242,18 +234,15 @@ def test_invalid_episode_ends_are_problems(kit, tmp_path, layout):
     write(tmp_path, block, layout=layout)
     summary = inspect_paths([str(tmp_path)])
     problems_by_kind = {problem.kind: problem for problem in summary.problems}
-    assert [problems_by_kind[kind].severity for kind in ("repeated-id", "empty-episode", "ended-twice")] == [
-        "warning"
-    ] * 3
+    for kind in ("repeated-id", "empty-episode", "ended-twice"):
+        assert problems_by_kind[kind].severity == "warning"
     assert "1 episode id occurs more than once" in problems_by_kind["repeated-id"].message
     assert "(first: e0, again in " in problems_by_kind["repeated-id"].message
     assert problems_by_kind["repeated-id"].row == 2
     assert "1 of 4 episodes has no timesteps (first: e1" in problems_by_kind["empty-episode"].message
     assert "1 of 4 episodes has both a terminal state and a cut" in problems_by_kind["ended-twice"].message
-    assert (
-        "1 of 4 episodes has no beginning, but a first timestep after t = 0 (first: e3"
-        in problems_by_kind["no-beginning"].message
-    )
+    no_beginning = "1 of 4 episodes has no beginning, but a first timestep after t = 0 (first: e3"
+    assert no_beginning in problems_by_kind["no-beginning"].message
     assert problems_by_kind["unfinished"].severity == "info"
     assert problems_by_kind["unfinished"].row == 3
     assert problems_by_kind["zero-rewards"].message.startswith("all 9 inspected rewards are 0")
@@ -271,14 +260,10 @@ def test_constant_columns_are_problems(kit, tmp_path):
     block.columns["obs"][:, 2] = 0.5
     block.columns["actions"][:] = 1
     write(tmp_path, block)
-    obs, actions = sorted(
-        find_problems(tmp_path, "constant"), key=lambda problem: problem.message, reverse=True
-    )
-    assert (obs.severity, obs.message) == ("info", "'obs' never changes in 1 of 4 dimensions (2)")
-    assert (actions.severity, actions.message) == (
-        "warning",
-        "'actions' never changes: it is 1 in all 40 inspected rows",
-    )
+    assert {(problem.severity, problem.message) for problem in find_problems(tmp_path, "constant")} == {
+        ("info", "'obs' never changes in 1 of 4 dimensions (2)"),
+        ("warning", "'actions' never changes: it is 1 in all 40 inspected rows"),
+    }
 
 
 def test_missing_log_probabilities_are_noted(kit, tmp_path):
@@ -328,9 +313,24 @@ def test_every_written_layout_is_tested():
     assert set(WRITTEN_LAYOUTS) <= set(LAYOUTS)
 
 
-def test_stores_without_folders_are_inspected(kit, memory):
-    kit.record(memory, kit.block([30, 5]), kit.block([9], first=2))
-    resolve(memory).child("left.parquet").write_bytes(b"PAR1")
-    summary = inspect_paths([memory], sample_limit=None)
+def test_stores_without_folders_are_inspected(kit, memory_path):
+    kit.record(memory_path, kit.block([30, 5]), kit.block([9], first=2))
+    resolve(memory_path).child("left.parquet").write_bytes(b"PAR1")
+    summary = inspect_paths([memory_path], sample_limit=None)
     assert (summary.episodes, summary.files) == (3, 2)
     assert [problem.kind for problem in summary.problems if problem.severity != "info"] == ["unlisted"]
+
+
+def test_unreadable_cell_names_its_row(kit, tmp_path):
+    kit.write(tmp_path, kit.block([4, 6, 2]), layout="episodes/messagepack")
+    (path,) = tmp_path.glob("*.parquet")
+    cells = pq.read_table(path)["item"].to_pylist()
+    cells[1] = b"no episode"
+    pq.write_table(pa.table({"item": cells}), path)
+    (error,) = [problem for problem in inspect_paths([path]).problems if problem.severity == "error"]
+    assert (error.kind, error.row) == ("unreadable", 1)
+
+
+def test_row_error_can_be_pickled():
+    error = pickle.loads(pickle.dumps(RowError("wrong", "goes-on", path="a file", row=3)))
+    assert (str(error), error.kind) == ("a file, row 3: wrong", "goes-on")

@@ -44,9 +44,8 @@ def test_valid_data_of_any_space_have_no_errors(recording, layout):
 @given(recordings(with_outputs=False))
 def test_guessed_space_contains_its_data(recording):
     block, spec = recording
-    summary = write_and_inspect(
-        block, replace(spec, observation_space=None, action_space=None), "episodes/arrow"
-    )
+    spec_without_spaces = replace(spec, observation_space=None, action_space=None)
+    summary = write_and_inspect(block, spec_without_spaces, "episodes/arrow")
     for column, space_json in (("obs", summary.observation_space), ("actions", summary.action_space)):
         names = [name for name in block.columns if name.split("/")[0] == column]
         if any(block.columns[name].dtype == object for name in names):
@@ -55,9 +54,8 @@ def test_guessed_space_contains_its_data(recording):
         space = space_from_json(space_json)
         assert set(flatten_space(space, column)) == set(names)
         for row in range(len(block.columns[names[0]])):
-            sample = nested.unflatten(
-                {name: block.columns[name][row] for name in names}, column, space_struct(space)
-            )
+            leaves = {name: block.columns[name][row] for name in names}
+            sample = nested.unflatten(leaves, column, space_struct(space))
             assert space.contains(_convert_booleans(sample)), (space, sample)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from episode_kit import build_block
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.file_index import index_file
@@ -34,14 +35,8 @@ def make_block(observations: str) -> Block:
         "constant": np.zeros((num_steps + num_episodes, 7), np.float32),
         "text": np.array(["again", ""] * ((num_steps + num_episodes) // 2), dtype=object),
     }[observations]
-    return Block(
-        columns={"obs": obs, "actions": np.zeros(num_steps, np.int64), "rewards": np.ones(num_steps)},
-        length=np.full(num_episodes, length),
-        eps_id=np.array([f"e{i}" for i in range(num_episodes)], dtype=object),
-        t_started=np.zeros(num_episodes, np.int64),
-        terminated=np.ones(num_episodes, np.bool_),
-        truncated=np.zeros(num_episodes, np.bool_),
-    )
+    columns = {"obs": obs, "actions": np.zeros(num_steps, np.int64), "rewards": np.ones(num_steps)}
+    return build_block(columns, [length] * num_episodes)
 
 
 @pytest.mark.parametrize("observations", ["frames", "constant", "text"])
@@ -76,9 +71,8 @@ def test_windows_respect_their_limit_in_bytes(tmp_path):
     file = index_file(resolve(tmp_path / "rewritten.parquet"), "rewritten.parquet")
     dataset = EpisodeDataset(file.spec, [file], unit_bytes=window_bytes // 2)
     bytes_by_unit = read_unit_bytes(dataset)
-    assert sum(group.bytes for group in file.entry.row_groups) < sum(bytes_by_unit) / 2, (
-        "the file must be much smaller than its arrays"
-    )
+    file_bytes = sum(group.bytes for group in file.entry.row_groups)
+    assert file_bytes < sum(bytes_by_unit) / 2, "the file must be much smaller than its arrays"
     pipeline = PipelineSpec.model_validate({"windowBytes": str(window_bytes)})
     needs = Needs(frozenset({"obs", "actions"}))
     data = OfflineData([Source("data", dataset)], needs, batch_size=10, pipeline=pipeline)

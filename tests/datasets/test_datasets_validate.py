@@ -62,9 +62,8 @@ def test_valid_values_pass():
 def test_values_that_are_not_finite_are_located(name, row, place, invalid):
     columns = {"obs": np.zeros((11, 2), np.float32), "actions": np.zeros((8, 2)), "rewards": np.zeros(8)}
     columns[name].reshape(len(columns[name]), -1)[row, -1] = invalid
-    with raises_user_error(
-        DataError, f"'{name}' has {invalid}, expected a finite number", path="data/x.parquet", **place
-    ):
+    place |= {"path": "data/x.parquet"}
+    with raises_user_error(DataError, f"'{name}' has {invalid}, expected a finite number", **place):
         check(make_block(**columns))
 
 
@@ -80,10 +79,9 @@ def test_values_beyond_float32_are_located(name, invalid):
 
 def test_nan_is_reported_before_values_beyond_float32():
     rewards = np.array([0, 1e300, np.nan, 0, 0, 0, 0, 0])
-    kinds = [
-        (fault.kind, np.flatnonzero(fault.mask).tolist()) for fault in find_faults("rewards", rewards, None)
-    ]
-    assert kinds == [("not-finite", [2]), ("not-finite", [1])]
+    first_fault, second_fault = find_faults("rewards", rewards, None)
+    assert (first_fault.kind, np.flatnonzero(first_fault.mask).tolist()) == ("not-finite", [2])
+    assert (second_fault.kind, np.flatnonzero(second_fault.mask).tolist()) == ("not-finite", [1])
 
 
 def test_other_columns_are_not_checked():
@@ -104,12 +102,7 @@ def test_values_whose_sum_overflows_are_finite():
         (spaces.MultiDiscrete([2, 4]), [1, 3], [2, 0], r"has 2, expected .*MultiDiscrete\(\[2 4\]\)"),
         (spaces.MultiDiscrete([2, 4], start=[1, 1]), [1, 4], [1, 5], r"has 5, expected"),
         (spaces.MultiBinary(2), [0, 1], [0, 2], r"has 2, expected 0 or 1 of shape \[2\]"),
-        (
-            spaces.Box(-2, 2, (2,), np.float64),
-            [2.0, -2.0],
-            [0.0, 2.1],
-            r"has 2\.1, expected Box\(-2\.0, 2\.0",
-        ),
+        (spaces.Box(-2, 2, (2,), np.float64), [2.0, -2.0], [0.0, 2.1], r"has 2\.1, expected Box\(-2\.0, 2"),
         (spaces.Box(0, 9, (2,), np.int64), [0, 9], [10, 0], r"has 10, expected Box\(0, 9"),
     ],
 )
@@ -181,18 +174,10 @@ def test_spec_that_fits_passes():
 @pytest.mark.parametrize(
     ("obs", "actions", "message"),
     [
-        (
-            spaces.Box(-1, 1, (3,)),
-            None,
-            r"data: 'obs' is float32 \[4\], but the space has Box\(.*shape \[3\]",
-        ),
+        (spaces.Box(-1, 1, (3,)), None, r"data: 'obs' is float32 \[4\], but the space has Box\(.* \[3\]"),
         (spaces.Discrete(3), None, r"data: 'obs' is float32 \[4\], but the space has an integer in \[0, 2\]"),
         (None, spaces.Box(-1, 1, (1,)), r"data: 'actions' is int64 \[\], but the space has Box"),
-        (
-            None,
-            spaces.MultiDiscrete([2, 2]),
-            r"data: 'actions' is int64 \[\], but the space has MultiDiscrete",
-        ),
+        (None, spaces.MultiDiscrete([2, 2]), r"'actions' is int64 \[\], but the space has MultiDiscrete"),
         (spaces.Text(5), None, "but the space has a string"),
         (
             spaces.Dict({"a": spaces.Discrete(2)}),

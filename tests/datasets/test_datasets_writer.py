@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from episode_kit import read_block
 from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.file_index import index_file
 from hindcast.datasets.opening import open_dataset
@@ -30,8 +31,7 @@ from layers import examples
 
 def read_all(folder) -> Block:
     """Read all episodes of a folder."""
-    dataset = open_dataset(folder)
-    return Block.concat([dataset.read(unit) for unit in dataset.units])
+    return read_block(open_dataset(folder))
 
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd", "none"])
@@ -95,9 +95,8 @@ def test_close_without_episodes_writes_no_file(kit, tmp_path):
 
 
 def test_wrong_columns_are_refused_and_all_files_deleted(kit, tmp_path):
-    writer = BlockWriter(
-        resolve(tmp_path), kit.spec(kit.block()), "s", max_rows_per_file=1, row_group_bytes=10
-    )
+    options = {"max_rows_per_file": 1, "row_group_bytes": 10}
+    writer = BlockWriter(resolve(tmp_path), kit.spec(kit.block()), "s", **options)
     writer.write(kit.block([3, 3, 3]))
     assert [name for name in kit.file_names(tmp_path) if not name.startswith(".")]
     block = kit.block()
@@ -131,14 +130,14 @@ def test_close_twice_returns_the_same_files(kit, tmp_path):
     assert writer.close() == files
 
 
-def test_memory_file_system_is_written(kit, memory):
-    entries = kit.write(memory, kit.block([2] * 5), max_rows_per_file=2)
+def test_memory_file_system_is_written(kit, memory_path):
+    entries = kit.write(memory_path, kit.block([2] * 5), max_rows_per_file=2)
     assert [entry.rows for entry in entries] == [2, 2, 1]
-    kit.assert_same(read_all(memory), kit.block([2] * 5))
-    writer = BlockWriter(resolve(memory), kit.spec(kit.block()), "t", row_group_bytes=10)
+    kit.assert_same(read_all(memory_path), kit.block([2] * 5))
+    writer = BlockWriter(resolve(memory_path), kit.spec(kit.block()), "t", row_group_bytes=10)
     writer.write(kit.block())
     writer.abort()
-    assert len(resolve(memory).list()) == 3
+    assert len(resolve(memory_path).list()) == 3
 
 
 # --- failing storage
@@ -146,9 +145,8 @@ def test_memory_file_system_is_written(kit, memory):
 
 def test_full_disk_is_reported_and_leaves_no_files(kit, small_disk):
     folder = small_disk("size=1m") / "d"
-    writer = BlockWriter(
-        resolve(folder), kit.spec(kit.block()), "s", row_group_bytes=1 << 17, compression="none"
-    )
+    options = {"row_group_bytes": 1 << 17, "compression": "none"}
+    writer = BlockWriter(resolve(folder), kit.spec(kit.block()), "s", **options)
     with pytest.raises(StorageError, match=r"cannot write .*s-000.parquet: the disk is full"):
         for i in range(100):
             writer.write(kit.block([5000], first=i))
@@ -210,9 +208,8 @@ def test_kill_leaves_only_complete_and_temporary_files(kit, tmp_path):
     assert names[0].startswith(".000003-b2-002.parquet.")
     assert names[1:] == ["000003-b2-000.parquet", "000003-b2-001.parquet"]
     assert [pq.ParquetFile(tmp_path / name).metadata.num_rows for name in names[1:]] == [2, 2]
-    commit = Commit(
-        range=3, files=(FileEntry.from_row_groups(names[1], 0, "", []),), episodes=2, timesteps=2, first=0
-    )
+    files = (FileEntry.from_row_groups(names[1], 0, "", []),)
+    commit = Commit(range=3, files=files, episodes=2, timesteps=2, first=0)
     remove_orphans(resolve(tmp_path), [commit])
     assert kit.file_names(tmp_path) == [names[1]]
 
@@ -232,16 +229,21 @@ def test_fragments_are_joined_to_the_same_episodes(kit, lengths, limit):
         is_continued += [continues] + [False] * (sub_block.num_episodes - 1) if sub_block.num_episodes else []
         assert (20 * sub_block.length <= max(limit, 20)).all()
     kit.assert_same(join_fragments(stored_rows, np.array(is_continued, dtype=bool)), block)
-    assert (
-        find_continued(stored_rows.eps_id, stored_rows.t_started, stored_rows.length).tolist() == is_continued
-    )
+    continued = find_continued(stored_rows.eps_id, stored_rows.t_started, stored_rows.length)
+    assert continued.tolist() == is_continued
 
 
-def test_long_episode_stored_in_fragments_is_read_whole(kit, tmp_path, monkeypatch):
+@pytest.fixture
+def small_fragments(monkeypatch):
+    """Store episodes over 4,000 bytes in fragments."""
     monkeypatch.setattr(
         "hindcast.formats.parquet.file.split_long_episodes",
         lambda block, size, episode_bytes: split_long_episodes(block, size, 4_000),
     )
+
+
+@pytest.mark.usefixtures("small_fragments")
+def test_long_episode_stored_in_fragments_is_read_whole(kit, tmp_path):
     block = kit.block([10, 700, 10, 400])
     (entry,) = kit.write(tmp_path, block)
     assert entry.episodes == 4
@@ -257,11 +259,8 @@ def test_long_episode_stored_in_fragments_is_read_whole(kit, tmp_path, monkeypat
     assert dataset.locate(dataset.units[0], 2) == (path, 1 + num_fragments)
 
 
-def test_episode_is_never_in_two_units_or_files(kit, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "hindcast.formats.parquet.file.split_long_episodes",
-        lambda block, size, episode_bytes: split_long_episodes(block, size, 4_000),
-    )
+@pytest.mark.usefixtures("small_fragments")
+def test_episode_is_never_in_two_units_or_files(kit, tmp_path):
     entries = kit.write(tmp_path, kit.block([300, 300]), max_rows_per_file=1)
     assert [entry.episodes for entry in entries] == [1, 1]
 

@@ -20,10 +20,8 @@ NOTE = "actions are read in the environment's units; if they are in [-1, 1], set
 
 @pytest.fixture
 def block() -> Block:
-    block = make_block([3, 4])
-    return block.with_columns(
-        {**block.columns, "actions": np.linspace(-2, 2, 14, dtype=np.float32).reshape(7, 2)}
-    )
+    block, actions = make_block([3, 4]), np.linspace(-2, 2, 14, dtype=np.float32).reshape(7, 2)
+    return block.with_columns(block.columns | {"actions": actions})
 
 
 @pytest.fixture
@@ -58,7 +56,7 @@ def test_mixed_action_units_raise_unless_discrete(rllib_table: pa.Table, tmp_pat
     path = write_files(tmp_path / "rllib", rllib_table)
     readings = [Reading((path,)), Reading((path,), actions_normalized=False)]
     with pytest.raises(
-        DataError, match="the actions are normalised in one and in the environment's units in the other"
+        DataError, match="actions are normalised in one and in the environment's units in the"
     ):
         open_data(readings)
     first, second = (dataclasses.replace(open_data(reading).spec, leaves={}) for reading in readings)

@@ -29,11 +29,6 @@ OUTPUTS = {"action_dist_inputs": (2,), "vf_preds": ()}
 LAYOUTS = ("episodes/arrow", "episodes/messagepack", "columns")
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
-
-
 def write_dataset(folder: Path, layout: str, **outputs: tuple[int, ...]) -> str:
     """Write episodes with model outputs, without a manifest."""
     block = kit.make_block([4, 7])

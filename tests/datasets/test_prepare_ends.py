@@ -1,4 +1,4 @@
-"""Tests that files are read in natural order, and that episodes continue in another file only with evidence."""
+"""Files are read in natural order, and episodes continue in another file only with evidence."""
 
 from __future__ import annotations
 
@@ -22,20 +22,17 @@ BLOCK = kit.make_block([6] * 8)
 def write_log(folder: Path, columns: list[str], *, rows_per_file: int = 4, suffix: str = "csv") -> str:
     """Write the rows of `BLOCK` to `log_1`, `log_2`, …, with these columns and the observation's first dimension."""
     folder.mkdir()
-    table = kit.make_table(BLOCK, folder / "table").to_pandas()
+    table = kit.make_table(BLOCK, folder.parent / f"{folder.name} table").to_pandas()
     frame = table.assign(obs=table["obs"].str[0], new_obs=table["new_obs"].str[0])[columns]
     for number, first in enumerate(range(0, len(frame), rows_per_file), 1):
         part, path = frame.iloc[first : first + rows_per_file], folder / f"log_{number}.{suffix}"
         part.to_csv(path, index=False) if suffix == "csv" else part.to_parquet(path)
-    for file in (folder / "table").rglob("*"):
-        file.unlink() if file.is_file() else None
     return str(folder)
 
 
 def open_log(path: str, **prepare: str):
-    return open_data(
-        Reading((path,), options=ReadOptions(ignore_final_observation=True), prepare=PrepareSpec(**prepare))
-    )
+    options = ReadOptions(ignore_final_observation=True)
+    return open_data(Reading((path,), options=options, prepare=PrepareSpec(**prepare)))
 
 
 FLAGS = ["terminateds", "truncateds"]
@@ -164,7 +161,7 @@ def test_first_step_of_a_file_is_kept_when_its_reward_is_zero(tmp_path, monkeypa
         table = make_vector_log(np.random.default_rng(number), [4, 5, 3], "NEXT_STEP")
         rewards = table["reward"].to_numpy().copy()
         rewards[0] = 0.0
-        table = table.set_column(2, "reward", pa.array(rewards))
+        table = kit.replace_column(table, "reward", rewards)
         kit.write_files(tmp_path / "rows", table)
         (tmp_path / "rows" / "part-0.parquet").rename(tmp_path / "rows" / f"run-{number}.parquet")
     dataset = open_data(str(tmp_path / "rows"))
@@ -177,10 +174,10 @@ def test_other_rows_that_begin_alike_are_kept(tmp_path, kind):
     lengths = [4, 5, 6, 3]
     table = make_vector_log(rng, lengths, "SAME_STEP")
     if kind == "cut":
-        table = table.set_column(2, "reward", pa.array(np.zeros(len(table))))
+        table = kit.replace_column(table, "reward", np.zeros(len(table)))
     if kind == "constant":
-        ones = pa.array([[1.0, 1.0]] * len(table))
-        table = table.set_column(0, "obs", ones).set_column(3, "next_obs", ones)
+        for name in ("obs", "next_obs"):
+            table = kit.replace_column(table, name, [[1.0, 1.0]] * len(table))
     dataset = open_data(kit.write_files(tmp_path / "rows", table))
     assert kit.read_block(dataset).length.tolist() == lengths
     notes = [note for note in dataset.notes if "with which the next one begins" in note]

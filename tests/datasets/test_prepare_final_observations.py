@@ -1,4 +1,4 @@
-"""Tests that data without final observations give the numbers of the same data with them."""
+"""Data without final observations give the numbers of the same data with them."""
 
 from __future__ import annotations
 
@@ -90,9 +90,8 @@ def test_training_without_new_obs_gives_the_filter_policy_and_estimates_with_new
     table, vitals = make_vitals(np.random.default_rng(0))
     new_obs = np.concatenate([vitals[1:], vitals[:1]])
     files, evaluation = train_on(tmp_path / "without", table)
-    expected_files, expected_evaluation = train_on(
-        tmp_path / "with", table.append_column("new_obs", pa.array(list(new_obs)))
-    )
+    with_new_obs = table.append_column("new_obs", pa.array(list(new_obs)))
+    expected_files, expected_evaluation = train_on(tmp_path / "with", with_new_obs)
     assert len(files) == 2
     assert files == expected_files
     assert {"wis", "dr"} <= evaluation["estimates"].keys()

@@ -23,11 +23,6 @@ from support import episode_hashes
 from user_errors import raises_user_error
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
-
-
 def write_hive_folders(
     folder: Path, block: Block, key: str = "eps_id", dropped_columns: Sequence[str] = ("eps_id",)
 ) -> Path:
@@ -114,14 +109,13 @@ def test_contradicting_observations_between_files_are_refused(tmp_path):
     table: pa.Table = kit.make_table(kit.make_block([2, 5]), tmp_path / "flat").drop_columns(["eps_id"])
     folder = tmp_path / "rows"
     folder.mkdir()
-    open_rows = table.slice(0, 2).drop_columns(["terminateds", "truncateds"])
-    flags = [pa.array([False, False])] * 2
-    first_table = open_rows.append_column("terminateds", flags[0]).append_column("truncateds", flags[1])
+    first_table = table.slice(0, 2)
+    for name in ("terminateds", "truncateds"):
+        first_table = kit.replace_column(first_table, name, [False, False])
     pq.write_table(first_table, folder / "a.parquet")
     pq.write_table(table.slice(4), folder / "b.parquet")
-    with raises_user_error(
-        DataError, r"differs from the next observation of .*a.parquet's last row", path="b.parquet", row=0
-    ):
+    message = "differs from the next observation of .*a.parquet's last row"
+    with raises_user_error(DataError, message, path="b.parquet", row=0):
         open_data(folder)
     split_block = kit.read_block(open_data(Reading((str(folder),), prepare=PrepareSpec(gaps="Split"))))
     assert sorted(split_block.length.tolist()) == [2, 3]

@@ -15,11 +15,6 @@ from hindcast.errors import DataError
 from user_errors import raises_user_error
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
-
-
 def write_json_lines(
     path, first_episode: int, *, width: int = 2, num_episodes: int = 3, text: str | None = None
 ) -> None:
@@ -46,9 +41,8 @@ def write_d4rl(path, num_rows: int = 100, num_rewards: int = 100, width: int = 3
     rng = np.random.default_rng(0)
     path.parent.mkdir(exist_ok=True)
     with h5py.File(path, "w") as file:
-        file["observations"] = file["next_observations"] = rng.normal(size=(num_rows, width)).astype(
-            np.float32
-        )
+        observations = rng.normal(size=(num_rows, width)).astype(np.float32)
+        file["observations"] = file["next_observations"] = observations
         file["actions"] = rng.uniform(-1, 1, (num_rows, 2)).astype(np.float32)
         file["rewards"] = np.ones(num_rewards, np.float32)
         file["terminals"], file["timeouts"] = np.arange(num_rows) % 50 == 49, np.zeros(num_rows, np.bool_)
@@ -82,10 +76,7 @@ def test_damaged_hdf5_file_is_listed_and_the_others_inspected(tmp_path):
     (folder / "c.hdf5").write_bytes(content[: len(content) // 2])
     summary = inspect(folder)
     assert (summary.episodes, summary.timesteps) == (2, 100)
-    assert list_errors(summary) == [
-        ("unreadable", str(folder / "b.hdf5")),
-        ("unreadable", str(folder / "c.hdf5")),
-    ]
+    assert list_errors(summary) == [("unreadable", str(folder / f"{name}.hdf5")) for name in "bc"]
 
 
 def test_drifting_files_are_listed_in_favour_of_most_timesteps(tmp_path):
@@ -113,10 +104,7 @@ def test_bad_files_are_each_listed_if_all_are_bad(tmp_path):
         write_json_lines(folder / name, 0, text='{"eps_id": "e9"')
     summary = inspect(folder)
     assert summary.episodes == 0
-    assert list_errors(summary) == [
-        ("unreadable", str(folder / "a.json")),
-        ("unreadable", str(folder / "b.json")),
-    ]
+    assert list_errors(summary) == [("unreadable", str(folder / f"{name}.json")) for name in "ab"]
 
 
 def test_single_bad_file_is_an_error(tmp_path):
@@ -137,8 +125,8 @@ def test_invalid_value_names_the_source_and_not_the_prepared_copy(tmp_path):
     table = kit.make_table(kit.make_block([4, 7, 3]), tmp_path / "table")
     rewards = table["rewards"].to_numpy().copy()
     rewards[5] = np.inf
-    rows = table.set_column(table.schema.get_field_index("rewards"), "rewards", [rewards])
-    path = kit.write_files(tmp_path / "data", kit.scramble_rows(rows))
+    rows = kit.scramble_rows(kit.replace_column(table, "rewards", rewards))
+    path = kit.write_files(tmp_path / "data", rows)
     (error,) = [problem for problem in inspect(path).problems if problem.severity == "error"]
     assert error.message == f"{path} (episode e1, t 1): 'rewards' has inf, expected a finite number"
     assert (error.path, error.row) == (path, None)

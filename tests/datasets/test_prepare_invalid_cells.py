@@ -26,11 +26,6 @@ from user_errors import raises_user_error
 IDS = [uuid.UUID(int=1 << 100), uuid.UUID(int=3)]
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
-
-
 @pytest.fixture(params=["in order", "scrambled"])
 def is_in_order(request: pytest.FixtureRequest) -> bool:
     """True if the rows are stored in order."""
@@ -80,21 +75,13 @@ REMEDY = "fix it, or remove its episode from the data"
     [
         ("rewards", with_nulls([1.0] * 21, 7), f"'rewards' is null; {REMEDY}"),
         ("obs", with_nulls([[0.0, 1.0]] * 21, 7), f"'obs' is null; {REMEDY}"),
+        ("obs", [[0.0, 1.0]] * 7 + [[0.0, None]] * 14, f"'obs' holds a null: expected a number; {REMEDY}"),
         (
             "obs",
-            [[0.0, None if row == 7 else 1.0] for row in range(21)],
-            f"'obs' holds a null: expected a number; {REMEDY}",
-        ),
-        (
-            "obs",
-            [[[0.0], None if row == 7 else [1.0]] for row in range(21)],
+            [[[0.0], [1.0]]] * 7 + [[[0.0], None]] * 14,
             f"'obs' holds a null: expected a list; {REMEDY}",
         ),
-        (
-            "eps_id",
-            with_nulls(make_columns()["eps_id"], 7),
-            "'eps_id' is null: every row requires the id of its episode",
-        ),
+        ("eps_id", with_nulls(["e"] * 21, 7), "'eps_id' is null: every row requires the id of its episode"),
         (
             "terminateds",
             with_nulls(make_columns()["terminateds"], 7),
@@ -161,39 +148,31 @@ def test_csv_cell_that_is_not_a_number_is_located(tmp_path: Path) -> None:
 def test_csv_cell_that_is_not_a_time_is_located(tmp_path: Path) -> None:
     rows = [f"e,{'soon' if t == 7 else f'2026-01-{t + 10}'},{t / 3},{t % 2},1" for t in range(10)]
     (tmp_path / "steps.csv").write_text("\n".join(["eps_id,t,obs,actions,rewards", *rows]))
-    with raises_user_error(
-        DataError, "'t' is 'soon': expected a whole number or a time", path="steps.csv", row=7
-    ):
+    message = "'t' is 'soon': expected a whole number or a time"
+    with raises_user_error(DataError, message, path="steps.csv", row=7):
         open_block(str(tmp_path / "steps.csv"), ignore_final_observation=True)
 
 
 def test_flags_as_text_are_read_in_order_and_out_of_order(tmp_path: Path, is_in_order: bool) -> None:
     flags = ["yes" if flag else "no" for flag in make_columns()["terminateds"]]
-    assert open_block(write_table(tmp_path, is_in_order, terminateds=flags)).terminated.tolist() == [
-        True,
-        True,
-    ]
+    block = open_block(write_table(tmp_path, is_in_order, terminateds=flags))
+    assert block.terminated.tolist() == [True, True]
 
 
 class TestNullNextObservations:
-    def test_null_at_the_end_becomes_the_last_observation_on_request(
-        self, tmp_path: Path, is_in_order: bool
+    @pytest.mark.parametrize(
+        "options", [{"ignore_final_observation": True}, {}], ids=["requested", "terminal"]
+    )
+    def test_null_at_the_end_becomes_the_last_observation(
+        self, tmp_path: Path, is_in_order: bool, options: dict[str, Any]
     ) -> None:
         path = write_table(tmp_path, is_in_order, new_obs=with_nulls(make_columns()["new_obs"], 11, 20))
-        block = open_block(path, ignore_final_observation=True)
+        block = open_block(path, **options)
         assert sorted(block.length.tolist()) == [9, 12]
         final_rows = block.obs_start + block.length
         assert (block.columns["obs"][final_rows] == block.columns["obs"][final_rows - 1]).all()
         step_observations = block.columns["obs"][block.obs_row]
         assert sorted(map(tuple, step_observations.tolist())) == sorted(map(tuple, make_columns()["obs"]))
-
-    def test_null_at_a_terminal_end_repeats_the_last_observation(
-        self, tmp_path: Path, is_in_order: bool
-    ) -> None:
-        path = write_table(tmp_path, is_in_order, new_obs=with_nulls(make_columns()["new_obs"], 11, 20))
-        block = open_block(path)
-        final_rows = block.obs_start + block.length
-        assert (block.columns["obs"][final_rows] == block.columns["obs"][final_rows - 1]).all()
 
     def test_null_at_a_cut_off_end_is_refused_by_default_with_remedies(
         self, tmp_path: Path, is_in_order: bool
@@ -201,22 +180,17 @@ class TestNullNextObservations:
         flags = [row == 11 for row in range(21)]
         nulls = with_nulls(make_columns()["new_obs"], 11, 20)
         path = write_table(tmp_path, is_in_order, new_obs=nulls, terminateds=flags)
-        with pytest.raises(
-            DataError,
-            match=r"row \d+ \(episode .*'new_obs' is null where its episode ends: fill it; or set .*Drop",
-        ):
+        message = r"row \d+ \(episode .*'new_obs' is null where its episode ends: fill it; or set .*Drop"
+        with pytest.raises(DataError, match=message):
             open_block(path)
 
     def test_null_at_a_cut_off_end_drops_the_last_step(self, tmp_path: Path, is_in_order: bool) -> None:
         """The episode e1 has no flag at its end, as in tables whose next observations are made by SQL's LEAD."""
         columns = make_columns()
         flags = [row == 11 for row in range(21)]
-        path = write_table(
-            tmp_path, is_in_order, new_obs=with_nulls(columns["new_obs"], 11, 20), terminateds=flags
-        )
-        dataset = open_data(
-            Reading((path,), prepare=PrepareSpec(cut_off_steps="Drop"), options=ReadOptions())
-        )
+        new_obs = with_nulls(columns["new_obs"], 11, 20)
+        path = write_table(tmp_path, is_in_order, new_obs=new_obs, terminateds=flags)
+        dataset = open_data(Reading((path,), prepare=PrepareSpec(cut_off_steps="Drop")))
         block = kit.read_block(dataset)
         lengths = dict(zip(block.eps_id.tolist(), block.length.tolist(), strict=True))
         assert lengths == {"e0": 12, "e1": 8}
@@ -227,19 +201,16 @@ class TestNullNextObservations:
 
     def test_null_within_an_episode_is_refused(self, tmp_path: Path, is_in_order: bool) -> None:
         path = write_table(tmp_path, is_in_order, new_obs=with_nulls(make_columns()["new_obs"], 4))
-        with pytest.raises(
-            DataError,
-            match=rf"row {4 + (not is_in_order)} .*'new_obs' is null in a row that does not end its",
-        ):
+        message = f"row {4 + (not is_in_order)} .*'new_obs' is null in a row that does not end its"
+        with pytest.raises(DataError, match=message):
             open_block(path, ignore_final_observation=True)
 
 
 class TestIds:
     @pytest.mark.parametrize("storage", ["extension", "bytes"])
     def test_uuids_become_their_digits(self, tmp_path: Path, is_in_order: bool, storage: str) -> None:
-        ids: pa.Array = pa.array(
-            [IDS[eps_id == "e1"].bytes for eps_id in make_columns()["eps_id"]], pa.binary(16)
-        )
+        bytes_of_ids = [IDS[eps_id == "e1"].bytes for eps_id in make_columns()["eps_id"]]
+        ids: pa.Array = pa.array(bytes_of_ids, pa.binary(16))
         if storage == "extension":
             ids = pa.ExtensionArray.from_storage(pa.uuid(), ids)
         block = open_block(write_table(tmp_path, is_in_order, eps_id=ids))
@@ -254,7 +225,6 @@ class TestIds:
 
 def test_rewards_in_lists_of_one_number_are_accepted(tmp_path: Path, is_in_order: bool) -> None:
     expected_block = open_block(write_table(tmp_path, is_in_order))
-    block = open_block(
-        write_table(tmp_path, is_in_order, rewards=[[reward] for reward in make_columns()["rewards"]])
-    )
+    rewards = [[reward] for reward in make_columns()["rewards"]]
+    block = open_block(write_table(tmp_path, is_in_order, rewards=rewards))
     assert block.columns["rewards"].tolist() == expected_block.columns["rewards"].tolist()

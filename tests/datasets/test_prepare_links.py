@@ -16,9 +16,8 @@ from support import record, recording
 
 
 @pytest.fixture
-def data(tmp_path, monkeypatch):
+def data(tmp_path):
     """A folder with two files of episodes, without a manifest."""
-    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
     record(recording(tmp_path / "data", duration={"episodes": 10}, output={"maxRowsPerFile": 5}))
     (tmp_path / "data/_hindcast").rename(tmp_path / "aside")
     return tmp_path / "data"

@@ -19,11 +19,6 @@ from hindcast.errors import DataError
 from support import record, recording
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
-
-
 def make_flat_table(tmp_path: Path) -> pa.Table:
     """Make rows of the episodes e0 (4 steps) and e1 (3 steps); an observation is one number."""
     table = kit.make_table(kit.make_block([4, 3]), tmp_path / "flat").select(["eps_id", "actions", "rewards"])

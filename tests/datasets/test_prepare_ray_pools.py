@@ -17,7 +17,6 @@ import pytest
 
 from hindcast.api.attempt import POOL_LABEL, Attempt
 from hindcast.cluster.pools import Pools
-from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.prepare import opening, preparer
 from hindcast.datasets.prepare.job import Job
 from hindcast.datasets.prepare.reading import Reading
@@ -40,7 +39,7 @@ class JobNotingPools(Job):
     """A job that creates a file for each pool with a process that reads parts or makes partitions."""
 
     def __getattribute__(self, name: str) -> Any:
-        # The first is used to read parts, the others to make partitions.
+        # `scatter` is used to read parts, the others to make partitions.
         if name in ("scatter", "bounds", "spec"):
             import ray
 
@@ -92,19 +91,13 @@ def test_preparation_runs_only_on_the_data_pool(tmp_path: Path, note_folder: Pat
     scrambled_path = kit.write_files(tmp_path / "rows", kit.scramble_rows(table), num_files=6)
     ordered_path = kit.write_files(tmp_path / "ordered", table.drop_columns(["eps_id", "t"]), num_files=6)
     options = Pools(ATTEMPT).options("data", 1)
-    (prepared_path,) = opening.open_reading(
-        Reading((scrambled_path,)), cache=tmp_path / "cache", ray_options=options
-    ).paths
-    assert episode_hashes(kit.read_block(open_dataset(prepared_path))) == episode_hashes(block)
-    (prepared_path,) = opening.open_reading(
-        Reading((ordered_path,)), cache=tmp_path / "cache", ray_options=options
-    ).paths
-    assert open_dataset(prepared_path).num_steps == block.num_steps
-    assert {note_file.name for note_file in note_folder.iterdir()} == {
-        "scatter-data",
-        "bounds-data",
-        "spec-data",
-    }
+    scrambled, ordered = (
+        opening.open_reading(Reading((path,)), ray_options=options).dataset
+        for path in (scrambled_path, ordered_path)
+    )
+    assert episode_hashes(kit.read_block(scrambled)) == episode_hashes(block)
+    assert ordered.num_steps == block.num_steps
+    assert {file.name for file in note_folder.iterdir()} == {"scatter-data", "bounds-data", "spec-data"}
 
 
 @pytest.mark.ray

@@ -41,9 +41,7 @@ def test_repeated_episodes_count_once_and_are_noted(tmp_path: Path, table: pa.Ta
     assert episode_hashes(kit.read_block(dataset)) == episode_hashes(block)
     assert "rows were put in order: 3 as stored" in dataset.notes[0]
     (note,) = (note for note in dataset.notes if "repeat" in note)
-    assert note.startswith(
-        "4 stored episodes repeat others (the same id and the same content), and count once"
-    )
+    assert note.startswith("4 stored episodes repeat others (the same id and the same content), and count on")
     assert "part-0.parquet, row 14 (episode e0)" in note
 
 
@@ -77,8 +75,7 @@ def test_repeated_episodes_are_refused_on_request(tmp_path: Path, table: pa.Tabl
 
 
 def test_different_episode_with_the_same_id_is_kept(tmp_path: Path, table: pa.Table) -> None:
-    column_index = table.schema.get_field_index("rewards")
-    other_table = table.set_column(column_index, table.schema.field(column_index), pa.array(np.zeros(14)))
+    other_table = kit.replace_column(table, "rewards", np.zeros(14))
     dataset = open_table(tmp_path, pa.concat_tables([table, other_table]), order="Stored")
     assert (dataset.num_episodes, dataset.num_steps) == (6, 28)
     assert any("3 times an episode continues after its end" in note for note in dataset.notes)
@@ -103,9 +100,7 @@ def test_infos_in_another_order_and_another_nan_are_equal(
     nan_values = np.array([0x7FF8000000000000, 0xFFF8000000000000], dtype=np.uint64).view(np.float64)
     infos = ['{"x": 1, "y": 2}', '{"y":2,"x":1}']
     equal_tables = [
-        table.set_column(
-            table.schema.get_field_index("rewards"), "rewards", pa.array(np.full(14, nan_values[i]))
-        )
+        kit.replace_column(table, "rewards", np.full(14, nan_values[i]))
         .append_column("infos", pa.array([infos[i]] * 14))
         .append_column("t", pa.array([*range(4), *range(7), *range(3)]))
         for i in range(2)

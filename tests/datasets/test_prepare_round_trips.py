@@ -60,9 +60,8 @@ def test_progress_counts_files_and_partitions(tmp_path):
 def test_preparing_on_ray_gives_the_same_data(tmp_path, monkeypatch):
     monkeypatch.setattr("hindcast.datasets.prepare.job.PARTITION_BYTES", 1 << 13)
     block = kit.make_block(np.arange(1, 60).tolist())
-    path = kit.write_files(
-        tmp_path / "rows", kit.scramble_rows(kit.make_table(block, tmp_path / "table")), num_files=4
-    )
+    rows = kit.scramble_rows(kit.make_table(block, tmp_path / "table"))
+    path = kit.write_files(tmp_path / "rows", rows, num_files=4)
     local_dataset = opening.open_data(path, cache=tmp_path / "here")
     monkeypatch.setattr(preparer, "_MAX_LOCAL_BYTES", 0)
     progress_calls: list[tuple[str, int, int]] = []

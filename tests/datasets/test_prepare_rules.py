@@ -24,11 +24,6 @@ from hindcast.storage.location import resolve
 from support import episode_hashes
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
-
-
 @pytest.fixture
 def block():
     return kit.make_block([4, 7, 3])
@@ -44,9 +39,8 @@ def open_rows(path: str, prepare: dict[str, Any] | None = None, **options: Any):
 
 
 def test_repeated_rows_count_once_and_are_noted(tmp_path, block, table):
-    path = kit.write_files(
-        tmp_path / "rows", pa.concat_tables([kit.scramble_rows(table), table.slice(3, 2)]), 2
-    )
+    rows = pa.concat_tables([kit.scramble_rows(table), table.slice(3, 2)])
+    path = kit.write_files(tmp_path / "rows", rows, 2)
     dataset = open_rows(path)
     assert episode_hashes(kit.read_block(dataset)) == episode_hashes(block)
     assert any("2 rows repeat others" in note for note in dataset.notes)
@@ -55,8 +49,7 @@ def test_repeated_rows_count_once_and_are_noted(tmp_path, block, table):
 
 
 def test_timestep_with_two_contents_is_refused(tmp_path, table):
-    column_index = table.schema.get_field_index("rewards")
-    other_row = table.slice(5, 1).set_column(column_index, table.schema.field(column_index), pa.array([9.0]))
+    other_row = kit.replace_column(table.slice(5, 1), "rewards", [9.0])
     path = kit.write_files(tmp_path / "rows", pa.concat_tables([kit.scramble_rows(table), other_row]))
     with pytest.raises(DataError, match=r"row 14 \(episode e1, t 1\): the timestep occurs twice"):
         open_rows(path)
@@ -73,7 +66,7 @@ def with_times(table: pa.Table, time_type: str) -> pa.Table:
         "text": lambda: pa.array([f"{time}" for time in times]),
         "zoned text": lambda: pa.array([f"{time}+02:00" for time in times]),
     }[time_type]()
-    return table.set_column(table.schema.get_field_index("t"), "t", column)
+    return kit.replace_column(table, "t", column)
 
 
 @pytest.mark.parametrize("time_type", ["timestamps", "zoned", "dates", "text", "zoned text"])
@@ -121,32 +114,24 @@ def test_mixing_numbers_and_times_is_refused(tmp_path: Path, table: pa.Table) ->
 
 @pytest.mark.parametrize("rule", ["Keep", "Drop", "Refuse"])
 def test_unfinished_episodes_follow_the_rule(tmp_path, table, rule):
-    flags = np.zeros(14, dtype=bool)
-    unfinished_table = table.set_column(
-        table.schema.get_field_index("truncateds"), "truncateds", pa.array(flags)
-    )
+    unfinished_table = kit.replace_column(table, "truncateds", np.zeros(14, dtype=bool))
     path = kit.write_files(tmp_path / "rows", kit.scramble_rows(unfinished_table))
     if rule == "Refuse":
-        with pytest.raises(
-            DataError, match=r"\(episode e1, t \d\): the episode ends neither terminated nor truncated"
-        ):
+        message = r"\(episode e1, t \d\): the episode ends neither terminated nor truncated"
+        with pytest.raises(DataError, match=message):
             open_rows(path, {"unfinished": rule})
         return
     dataset = open_rows(path, {"unfinished": rule})
     prepared_block = kit.read_block(dataset)
     assert set(prepared_block.eps_id) == ({"e0", "e1", "e2"} if rule == "Keep" else {"e0", "e2"})
-    expected_note = (
-        "1 episode ends neither" if rule == "Keep" else "7 rows of unfinished episodes were dropped"
-    )
-    assert any(expected_note in note for note in dataset.notes)
+    expected_notes = {"Keep": "1 episode ends neither", "Drop": "7 rows of unfinished episodes were dropped"}
+    assert any(expected_notes[rule] in note for note in dataset.notes)
 
 
 def test_chaining_requires_distinct_observations(tmp_path, table):
     equal_observations = pa.array([[0.0, 0.0, 0.0]] * 14, table.schema.field("obs").type)
-    table_of_equal_observations = table.set_column(
-        table.schema.get_field_index("obs"), "obs", equal_observations
-    ).drop_columns(["t"])
-    path = kit.write_files(tmp_path / "rows", kit.scramble_rows(table_of_equal_observations))
+    rows = kit.replace_column(table, "obs", equal_observations).drop_columns(["t"])
+    path = kit.write_files(tmp_path / "rows", kit.scramble_rows(rows))
     with pytest.raises(DataError, match="an observation occurs twice in the episode"):
         open_rows(path, {"order": "Chain"})
     with pytest.raises(DataError, match="cannot be ordered by 't' or by their observations"):
@@ -159,11 +144,8 @@ def test_rows_without_ids_are_cut_where_episodes_end(tmp_path, block, table):
     prepared_block = kit.read_block(dataset)
     assert prepared_block.length.tolist() == block.length.tolist()
     assert (prepared_block.columns["obs"] == block.columns["obs"]).all()
-    assert [name.rsplit("/")[-1] for name in prepared_block.eps_id] == [
-        "part-0.parquet:0",
-        "part-1.parquet:0",
-        "part-2.parquet:2",
-    ]
+    names = [name.rsplit("/")[-1] for name in prepared_block.eps_id]
+    assert names == ["part-0.parquet:0", "part-1.parquet:0", "part-2.parquet:2"]
 
 
 def test_episodes_without_ids_may_span_partitions(tmp_path, monkeypatch, block, table):
@@ -176,9 +158,7 @@ def test_episodes_without_ids_may_span_partitions(tmp_path, monkeypatch, block, 
 
 def test_missing_next_observations_are_refused_or_the_last_one_is_repeated(tmp_path, block, table):
     path = kit.write_files(tmp_path / "rows", kit.scramble_rows(table.drop_columns(["new_obs"])))
-    with pytest.raises(
-        DataError, match=r"\.parquet: the column 'new_obs' is missing.*ignoreFinalObservation"
-    ):
+    with pytest.raises(DataError, match=r"\.parquet: the column 'new_obs' is missing.*ignoreFinalObs"):
         open_rows(path)
     prepared_block = kit.read_block(open_rows(path, ignore_final_observation=True))
     final_rows = prepared_block.obs_start + prepared_block.length
@@ -190,9 +170,8 @@ def test_missing_next_observations_are_refused_or_the_last_one_is_repeated(tmp_p
 def test_last_steps_without_next_observation_are_dropped(tmp_path, table, missing_columns):
     """Prepare episodes of 4 steps (terminated), 7 steps (truncated) and 3 steps (without a flag at the end)."""
     end_rows = {"terminateds": [3], "truncateds": [10]}
-    flags = {name: pa.array(np.isin(np.arange(14), rows)) for name, rows in end_rows.items()}
-    for name, values in flags.items():
-        table = table.set_column(table.schema.get_field_index(name), name, values)
+    for name, rows in end_rows.items():
+        table = kit.replace_column(table, name, np.isin(np.arange(14), rows))
     path = kit.write_files(tmp_path / "rows", table.drop_columns(["new_obs", *missing_columns]))
     dataset = open_rows(path, {"cut_off_steps": "Drop"})
     prepared_block = kit.read_block(dataset)
@@ -201,15 +180,9 @@ def test_last_steps_without_next_observation_are_dropped(tmp_path, table, missin
     assert prepared_block.truncated.tolist() == [False, True, False]
     observations = np.array(table["obs"].to_pylist())
     final_observations = prepared_block.columns["obs"][prepared_block.obs_start + prepared_block.length]
-    assert final_observations.tolist() == [
-        observations[3].tolist(),
-        observations[10].tolist(),
-        observations[13].tolist(),
-    ]
-    assert (
-        prepared_block.columns["rewards"].tolist()
-        == np.delete(table["rewards"].to_numpy(), [10, 13]).tolist()
-    )
+    assert final_observations.tolist() == observations[[3, 10, 13]].tolist()
+    rewards = np.delete(table["rewards"].to_numpy(), [10, 13])
+    assert prepared_block.columns["rewards"].tolist() == rewards.tolist()
     notes = "".join(dataset.notes)
     assert "1 episode has no observation after its last step" in notes
     assert "2 last steps were left out" in notes
@@ -233,9 +206,8 @@ def test_episode_of_one_dropped_step_disappears(tmp_path, table):
 @pytest.mark.parametrize("is_scrambled", [False, True])
 @pytest.mark.parametrize("time_type", ["numbers", "times", "none"])
 def test_filter_keeps_every_passing_transition(tmp_path, table, is_scrambled, time_type):
-    rows = {"numbers": table, "times": with_times(table, "dates"), "none": table.drop_columns(["t"])}[
-        time_type
-    ]
+    tables = {"numbers": table, "times": with_times(table, "dates"), "none": table.drop_columns(["t"])}
+    rows = tables[time_type]
     path = kit.write_files(tmp_path / "rows", kit.scramble_rows(rows) if is_scrambled else rows, num_files=2)
     term = FilterTerm(column="rewards", op="<", value=0.6)
     prepared_block = kit.read_block(open_rows(path, filter=(term,)))
@@ -244,28 +216,21 @@ def test_filter_keeps_every_passing_transition(tmp_path, table, is_scrambled, ti
         for row in table.to_pylist()
         if row["rewards"] < 0.6
     }
-    terminated, truncated = (
-        prepared_block.step_flags(prepared_block.terminated),
-        prepared_block.step_flags(prepared_block.truncated),
+    obs = [tuple(row) for row in prepared_block.columns["obs"].tolist()]
+    transitions = zip(
+        prepared_block.eps_id[prepared_block.episode_of_step],
+        [obs[row] for row in prepared_block.obs_row],
+        [obs[row + 1] for row in prepared_block.obs_row],
+        prepared_block.step_flags(prepared_block.terminated).tolist(),
+        prepared_block.step_flags(prepared_block.truncated).tolist(),
+        strict=True,
     )
-    transitions = {
-        (
-            prepared_block.eps_id[prepared_block.episode_of_step[i]],
-            tuple(prepared_block.columns["obs"][prepared_block.obs_row[i]].tolist()),
-            tuple(prepared_block.columns["obs"][prepared_block.obs_row[i] + 1].tolist()),
-            bool(terminated[i]),
-            bool(truncated[i]),
-        )
-        for i in range(prepared_block.num_steps)
-    }
-    assert transitions == expected
+    assert set(transitions) == expected
 
 
 def test_filter_on_complete_episodes_sets_t_started(tmp_path, table, block):
-    dataset = open_rows(
-        kit.write_files(tmp_path / "rows", table), filter=(FilterTerm(column="t", op=">=", value=2),)
-    )
-    prepared_block = kit.read_block(dataset)
+    term = FilterTerm(column="t", op=">=", value=2)
+    prepared_block = kit.read_block(open_rows(kit.write_files(tmp_path / "rows", table), filter=(term,)))
     assert prepared_block.t_started.tolist() == [2, 2, 2]
     assert prepared_block.length.tolist() == [2, 5, 1]
 
@@ -275,22 +240,18 @@ def test_filter_compares_the_agent(tmp_path, block, layout):
     agents = ["ann", "bob", None]
     block = replace(block, details=np.array([to_text(agent_id=agent) for agent in agents], dtype=object))
     stored_layout = "columns" if layout == "scrambled" else layout
-    with BlockWriter(
-        resolve(tmp_path / "data"), DataSpec.from_block(block), "all", layout=stored_layout
-    ) as writer:
+    folder, spec = resolve(tmp_path / "data"), DataSpec.from_block(block)
+    with BlockWriter(folder, spec, "all", layout=stored_layout) as writer:
         writer.write(block)
     path = str(tmp_path / "data")
     if layout == "scrambled":
         agents_by_episode = {"e0": "ann", "e1": "bob", "e2": "cid"}
         rows = kit.make_table(block, tmp_path / "rows")
-        column = pa.array([agents_by_episode[name] for name in rows["eps_id"].to_pylist()])
-        column_index = rows.schema.get_field_index("agent_id")
-        path = kit.write_files(
-            tmp_path / "mixed", kit.scramble_rows(rows.set_column(column_index, "agent_id", column))
-        )
-    prepared_block = kit.read_block(
-        open_rows(path, filter=(FilterTerm(column="agent_id", op="==", value="bob"),))
-    )
+        agents = [agents_by_episode[name] for name in rows["eps_id"].to_pylist()]
+        rows = kit.scramble_rows(kit.replace_column(rows, "agent_id", agents))
+        path = kit.write_files(tmp_path / "mixed", rows)
+    term = FilterTerm(column="agent_id", op="==", value="bob")
+    prepared_block = kit.read_block(open_rows(path, filter=(term,)))
     assert prepared_block.eps_id.tolist() == (["e1/bob"] if layout == "scrambled" else ["e1"])
     assert prepared_block.length.tolist() == [7]
 
@@ -312,8 +273,7 @@ def test_filter_on_unknown_column_names_the_columns(tmp_path, table):
 @pytest.mark.slow
 def test_numbers_that_are_integers_in_one_file_are_widened(tmp_path, monkeypatch, table):
     monkeypatch.setattr("hindcast.datasets.prepare.job.PARTITION_BYTES", 1)
-    ones = pa.array([1] * 14)
-    integer_table = table.set_column(table.schema.get_field_index("rewards"), "rewards", ones)
+    integer_table = kit.replace_column(table, "rewards", [1] * 14)
     (tmp_path / "rows").mkdir()
     kit.write_files(tmp_path / "rows/a", kit.scramble_rows(integer_table.slice(0, 11)))
     kit.write_files(tmp_path / "rows/b", kit.scramble_rows(table.slice(11)))

@@ -13,6 +13,7 @@ import prepare_kit as kit
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from curate_kit import make_interrupting_hooks
 from numpy.typing import NDArray
 
 from hindcast.datasets.hooks import Hooks
@@ -21,7 +22,6 @@ from hindcast.datasets.prepare.job import Part
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.errors import Interrupted
 from hindcast.formats.dataset_folder.manifest import FOLDER
-from hindcast.formats.format import ReadOptions
 from hindcast.formats.tables import text_files
 from hindcast.formats.tables.csv_table import Csv
 from hindcast.formats.tables.json_table import Json
@@ -42,15 +42,15 @@ def list_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], 
     log = tmp_path / "reads.txt"
     log.touch()
 
-    def make_noting_part(
-        path: str, nbytes: int, options: ReadOptions, read_stored: Callable[[], Any]
-    ) -> Part:
+    def make_noting_part(path: str, *arguments: Any) -> Part:
+        *others, read_stored = arguments
+
         def read_and_note() -> Any:
             with log.open("a") as file:
                 file.write(f"{path}\n")
             return read_stored()
 
-        return Part(path, nbytes, options, read_and_note)
+        return Part(path, *others, read_and_note)
 
     monkeypatch.setattr(opening, "Part", make_noting_part)
     return lambda: log.read_text().split()
@@ -110,13 +110,10 @@ def write_text(folder: Path, table: pa.Table, suffix: str) -> str:
         frame = frame.drop(columns=["obs", "new_obs"]).assign(**obs)
     folder.mkdir()
     for i, row_indices in enumerate(np.array_split(np.arange(len(frame)), 3)):
-        frame_part = frame.iloc[row_indices]
-        text = (
-            frame_part.to_csv(index=False)
-            if suffix == "csv"
-            else frame_part.to_json(orient="records", lines=True)
+        part, file = frame.iloc[row_indices], folder / f"{i}.{suffix}"
+        part.to_csv(file, index=False) if suffix == "csv" else part.to_json(
+            file, orient="records", lines=True
         )
-        (folder / f"{i}.{suffix}").write_text(text)
     return str(folder)
 
 
@@ -212,21 +209,6 @@ def test_scattered_rows_in_the_first_part_skip_stored_order(tmp_path, list_reads
     assert len(list_reads()) == 9
 
 
-class _StopError(Exception):
-    pass
-
-
-def _make_stopping_hooks(num_checks: int) -> Hooks:
-    """Make hooks that stop the work after a number of calls of `check`."""
-    remaining_checks = iter(range(num_checks))
-
-    def check() -> None:
-        if next(remaining_checks, None) is None:
-            raise _StopError
-
-    return Hooks(check=check)
-
-
 @pytest.mark.parametrize("disorder", [None, "everywhere", "in the last file"])
 def test_preparation_interrupted_anywhere_resumes(tmp_path, disorder):
     table = make_rows(tmp_path)
@@ -235,9 +217,9 @@ def test_preparation_interrupted_anywhere_resumes(tmp_path, disorder):
     num_stops = 0
     for num_checks in range(1, 100):
         try:
-            dataset = open_data(path, cache=tmp_path / "cache", hooks=_make_stopping_hooks(num_checks))
+            dataset = open_data(path, cache=tmp_path / "cache", hooks=make_interrupting_hooks(num_checks))
             break
-        except _StopError:
+        except Interrupted:
             num_stops += 1
     assert num_stops > 1
     assert episode_hashes(kit.read_block(dataset)) == episode_hashes(BLOCK)

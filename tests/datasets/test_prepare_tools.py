@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 from collections.abc import Callable
@@ -68,9 +69,7 @@ def write(folder: Path, table: pa.Table, name: str = "steps.parquet") -> str:
 
 def open_tool(path: Path | str, **options: Any) -> Dataset:
     prepare = options.pop("prepare", {})
-    return open_data(
-        Reading((str(path),), options=ReadOptions(**options), prepare=PrepareSpec(**prepare)),
-    )
+    return open_data(Reading((str(path),), options=ReadOptions(**options), prepare=PrepareSpec(**prepare)))
 
 
 def assert_steps(dataset: Dataset, final_obs: NDArray[Any] | None = NEXT_OBS[DONE]) -> Block:
@@ -232,14 +231,8 @@ def test_column_that_only_some_files_have_is_left_out_with_a_note(tmp_path, monk
 
 
 def test_empty_part_and_vectors_of_spark_are_read(tmp_path):
-    vector = pa.struct(
-        [
-            ("type", pa.int8()),
-            ("size", pa.int32()),
-            ("indices", pa.list_(pa.int32())),
-            ("values", pa.list_(pa.float64())),
-        ]
-    )
+    lists = [("indices", pa.list_(pa.int32())), ("values", pa.list_(pa.float64()))]
+    vector = pa.struct([("type", pa.int8()), ("size", pa.int32()), *lists])
 
     def encode(rows: NDArray[Any]) -> pa.Array:
         dense = {"type": 1, "size": None, "indices": None}
@@ -259,8 +252,6 @@ def test_empty_part_and_vectors_of_spark_are_read(tmp_path):
 
 @pytest.mark.parametrize("suffix", ["csv", "csv.gz", "jsonl", "json", "parquet"])
 def test_file_without_rows_alone_is_refused(tmp_path, suffix):
-    import gzip
-
     path = tmp_path / f"steps.{suffix}"
     if suffix == "parquet":
         pq.write_table(make_steps().slice(0, 0), path)
@@ -360,9 +351,8 @@ def test_episodes_of_rllib_with_mixed_dtypes_are_widened(tmp_path, leaf, num_fil
         columns = {**block.columns, leaf: block.columns[leaf].astype(dtype)}
         block = replace(block, columns=columns, eps_id=prefix + block.eps_id)
         folder = tmp_path / prefix
-        with BlockWriter(
-            resolve(folder), DataSpec.from_block(block), "all", layout="episodes/messagepack"
-        ) as writer:
+        spec, layout = DataSpec.from_block(block), "episodes/messagepack"
+        with BlockWriter(resolve(folder), spec, "all", layout=layout) as writer:
             writer.write(block)
         cells += [pq.read_table(file).column("item").combine_chunks() for file in folder.glob("*.parquet")]
     items = cells if num_files == 2 else [pa.concat_arrays(cells)]
@@ -393,29 +383,22 @@ def test_delta_lake_table_is_read_without_deleted_rows(tmp_path, change):
 
 
 @pytest.mark.parametrize(
-    ("feature", "protocol", "configuration"),
+    ("feature", "versions", "features", "configuration"),
     [
-        (
-            "deletionVectors",
-            {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["deletionVectors"]},
-            {},
-        ),
-        (
-            "columnMapping",
-            {"minReaderVersion": 2, "minWriterVersion": 5},
-            {"delta.columnMapping.mode": "name"},
-        ),
+        ("deletionVectors", (3, 7), ["deletionVectors"], {}),
+        ("columnMapping", (2, 5), None, {"delta.columnMapping.mode": "name"}),
     ],
 )
-def test_delta_lake_table_of_more_than_files_is_refused(tmp_path, feature, protocol, configuration):
+def test_delta_lake_table_of_more_than_files_is_refused(tmp_path, feature, versions, features, configuration):
     deltalake = pytest.importorskip("deltalake")
     deltalake.write_deltalake(str(tmp_path / "steps"), make_steps())
     log = tmp_path / "steps" / "_delta_log" / "00000000000000000000.json"
     actions = [json.loads(line) for line in log.read_text().splitlines()]
     for action in actions:
         if "protocol" in action:
-            features = protocol.get("readerFeatures")
-            action["protocol"] = protocol | ({"writerFeatures": features} if features else {})
+            action["protocol"] = dict(zip(("minReaderVersion", "minWriterVersion"), versions, strict=True))
+            if features:
+                action["protocol"] |= {"readerFeatures": features, "writerFeatures": features}
         if "metaData" in action:
             action["metaData"]["configuration"] = configuration
             schema = json.loads(action["metaData"]["schemaString"])
@@ -424,9 +407,7 @@ def test_delta_lake_table_of_more_than_files_is_refused(tmp_path, feature, proto
                 column["metadata"] = {f"delta.columnMapping.{key}": value for key, value in mapping.items()}
             action["metaData"]["schemaString"] = json.dumps(schema)
     log.write_text("\n".join(map(json.dumps, actions)))
-    with pytest.raises(
-        DataError, match=rf"with {feature}, without which .*: write its current rows to Parquet"
-    ):
+    with pytest.raises(DataError, match=rf"with {feature}, without which .*: write its current rows to Parq"):
         open_tool(tmp_path / "steps")
 
 

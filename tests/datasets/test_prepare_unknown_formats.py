@@ -54,10 +54,9 @@ def test_folder_of_a_run_is_refused(tmp_path):
     folder.mkdir(parents=True)
     write_owner(resolve(folder), {"resource": "OfflineTraining/clone", "specHash": "0", "spec": {}})
     (folder / "results.jsonl").write_text('{"training_iteration": 1}\n')
+    message = f"{folder} is a run of OfflineTraining/clone, not data: name a dataset"
     for run_folder in (folder, folder.parent):
-        assert f"{folder} is a run of OfflineTraining/clone, not data: name a dataset" in open_refused(
-            run_folder
-        )
+        assert message in open_refused(run_folder)
 
 
 def test_arrow_and_numpy_files_are_described(tmp_path):

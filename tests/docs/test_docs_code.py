@@ -45,11 +45,8 @@ LANGUAGES = ("bash", "python", "yaml")
 
 def read_blocks(page: Path) -> list[tuple[str, str]]:
     """Return language and code of the blocks of a page, with repetitions shortened."""
-    return [
-        (language, code)
-        for language, code in BLOCK.findall(shorten(page.read_text()))
-        if language in LANGUAGES
-    ]
+    blocks = BLOCK.findall(shorten(page.read_text()))
+    return [(language, code) for language, code in blocks if language in LANGUAGES]
 
 
 def shorten(text: str) -> str:
@@ -106,9 +103,8 @@ def test_code_of_page_runs(
         save_demo(tmp_path / "demo")
     script, program = ["set -euo pipefail"], ""
     blocks = [block for block in read_blocks(page) if not save_yaml(block, tmp_path)]
-    for index, ((language, code), (next_language, _)) in enumerate(
-        zip_longest(blocks, blocks[1:], fillvalue=("", ""))
-    ):
+    pairs = zip_longest(blocks, blocks[1:], fillvalue=("", ""))
+    for index, ((language, code), (next_language, _)) in enumerate(pairs):
         if language == "bash":
             script.append(code)
             continue

@@ -60,15 +60,8 @@ def install_chart(*arguments: str) -> None:
         file.flush()
         run(
             "helm",
-            *(
-                "upgrade",
-                "--install",
-                RELEASE,
-                str(CHART),
-                "--namespace",
-                SYSTEM_NAMESPACE,
-                "--create-namespace",
-            ),
+            *("upgrade", "--install", RELEASE, str(CHART)),
+            *("--namespace", SYSTEM_NAMESPACE, "--create-namespace"),
             *("--values", file.name, "--wait", "--timeout", "120s", "--take-ownership", *arguments),
             timeout=180,
         )
@@ -78,16 +71,8 @@ def uninstall_chart() -> None:
     """Uninstall the release after the tests' namespaces are gone. The CRDs stay, as for users."""
     if os.environ.get("E2E_KEEP"):
         return
-    run(
-        "kubectl",
-        "wait",
-        "namespace",
-        "--selector",
-        _NAMESPACE_LABEL,
-        "--for=delete",
-        "--timeout=120s",
-        timeout=150,
-    )
+    namespaces = ("namespace", "--selector", _NAMESPACE_LABEL)
+    run("kubectl", "wait", *namespaces, "--for=delete", "--timeout=120s", timeout=150)
     run("helm", "uninstall", RELEASE, "--namespace", SYSTEM_NAMESPACE, "--ignore-not-found", "--wait")
 
 
@@ -118,9 +103,8 @@ def _temporary_claim(kube: Kube) -> Iterator[None]:
     }
     if storage_class is not None:
         if not os.environ.get("E2E_STORAGE_CLASS"):
-            spec["accessModes"] = [
-                "ReadWriteOnce"
-            ]  # all that the default class of a one-node cluster supports
+            # The default class of a one-node cluster supports no more.
+            spec["accessModes"] = ["ReadWriteOnce"]
         kube.apply(_make_object("PersistentVolumeClaim", "data", spec))
         yield
         return

@@ -88,7 +88,7 @@ def serve_bucket(folder: Path, *faults: Fault) -> Iterator[Bucket]:
         )
         files.create_dir("lake")
         with proxy(server.port, "0.0.0.0") as faults_of_proxy:
-            faults_of_proxy.begin(*faults)
+            faults_of_proxy.set(*faults)
             yield Bucket("lake", files, faults_of_proxy)
     finally:
         server.kill()

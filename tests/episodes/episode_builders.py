@@ -45,11 +45,7 @@ def first_entries(observations) -> list[float]:
 
 def get_contents(episode: SingleAgentEpisode) -> dict:
     """Return all data of an episode, lookback included, as plain values."""
-    buffers = {
-        "actions": episode.actions,
-        "rewards": episode.rewards,
-        **episode.extra_model_outputs,
-    }
+    buffers = {"actions": episode.actions, "rewards": episode.rewards, **episode.extra_model_outputs}
     return {
         "id": episode.id_,
         "t": (episode.t_started, episode.t),

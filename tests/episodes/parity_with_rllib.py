@@ -84,11 +84,8 @@ def compare_buffers(counts, case, reference_class):
         for buffer in buffers:
             buffer.finalize()
     for _ in range(10):
-        neg_index_as_lookback, fill, one_hot = (
-            rng.random() < 0.5,
-            rng.choice([None, 0.0, 2]),
-            rng.random() < 0.2,
-        )
+        neg_index_as_lookback, fill = rng.random() < 0.5, rng.choice([None, 0.0, 2])
+        one_hot = rng.random() < 0.2
         indices = make_random_indices(rng, len(samples) - lookback, lookback, neg_index_as_lookback, fill)
         options = {"neg_index_as_lookback": neg_index_as_lookback, "fill": fill, "one_hot_discrete": one_hot}
         compare(
@@ -112,12 +109,12 @@ def get_all_data(episode):
         del state[key]
     del state["rewards"]["space"]
     flags = (episode.is_done, episode.is_numpy, episode.is_reset, len(episode), episode.get_return())
-    return (
-        state,
-        flags,
-        episode.get_data_dict() if len(episode) else None,
-        repr(episode) if len(episode) else None,
-    )
+    return state, flags, (episode.get_data_dict(), repr(episode)) if len(episode) else None
+
+
+def get_rewards(episode):
+    """Return the rewards in the state of an episode, lookback included."""
+    return get_all_data(episode)[0]["rewards"]["data"]
 
 
 def compare_episodes(counts, case, reference_class):
@@ -169,13 +166,7 @@ def compare_episodes(counts, case, reference_class):
         episode.add_env_step(*step, extra_model_outputs={name: outputs[name] for name in names})
         if is_numpy:
             episode.to_numpy()
-    compare(
-        counts,
-        "cut and step",
-        (case, len_lookback_buffer),
-        lambda episode: get_all_data(episode)[0]["rewards"]["data"],
-        fragments,
-    )
+    compare(counts, "cut and step", (case, len_lookback_buffer), get_rewards, fragments)
     for episode, fragment in zip(pair, fragments, strict=True):
         episode.concat_episode(fragment)
     compare(counts, "concat_episode", case, get_all_data, pair)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from episode_kit import build_block
 from hindcast.episodes.block import Block
 
 
@@ -14,14 +15,7 @@ def make_block(lengths, first_id=0, **columns) -> Block:
         "rewards": np.arange(num_steps, dtype=np.float32),
         **columns,
     }
-    return Block(
-        columns=columns,
-        length=np.array(lengths, dtype=np.int64),
-        eps_id=np.array([f"e{first_id + i}" for i in range(num_episodes)], dtype=object),
-        t_started=np.arange(num_episodes, dtype=np.int64),
-        terminated=np.array([i % 2 == 0 for i in range(num_episodes)]),
-        truncated=np.array([i % 2 == 1 for i in range(num_episodes)]),
-    )
+    return build_block(columns, lengths, first_id, t_started=np.arange(num_episodes))
 
 
 def test_rows_of_steps_and_observations():

@@ -26,11 +26,6 @@ def to_lists(value):
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
-@pytest.fixture(params=[False, True], ids=["list", "numpy"])
-def is_numpy(request):
-    return request.param
-
-
 @pytest.mark.parametrize(
     ("indices", "neg_index_as_lookback", "expected"),
     [
@@ -118,9 +113,8 @@ def test_get_returns_timesteps_and_lookback(is_numpy, indices, neg_index_as_look
 )
 def test_get_fills_indices_out_of_range(is_numpy, indices, neg_index_as_lookback, expected):
     for space in (None, spaces.Discrete(10)):
-        samples = make_buffer(is_numpy, space).get(
-            indices, neg_index_as_lookback=neg_index_as_lookback, fill=9
-        )
+        buffer = make_buffer(is_numpy, space)
+        samples = buffer.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=9)
         assert to_lists(samples) == expected
 
 
@@ -143,10 +137,7 @@ def test_fill_has_shape_and_dtype_of_space(is_numpy):
         camera=spaces.Box(0, 255, (2, 2), np.uint8),
         pose=spaces.Tuple((spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4))),
     )
-    sample = {
-        "camera": np.ones((2, 2), np.uint8),
-        "pose": (np.ones(3, np.float32), 1),
-    }
+    sample = {"camera": np.ones((2, 2), np.uint8), "pose": (np.ones(3, np.float32), 1)}
     buffer = InfiniteLookbackBuffer([sample] * 2, space=space)
     if is_numpy:
         buffer.finalize()
@@ -282,11 +273,8 @@ def test_append_extend_pop_and_concat_change_items(is_numpy):
     buffer.pop()
     buffer.pop(0)
     assert to_lists(buffer.data) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10] and buffer.lookback == 3
-    for other in (
-        InfiniteLookbackBuffer([0, 20], lookback=1),
-        InfiniteLookbackBuffer(np.array([0, 21]), 1),
-    ):
-        buffer.concat(other)
+    for data in ([0, 20], np.array([0, 21])):
+        buffer.concat(InfiniteLookbackBuffer(data, lookback=1))
     assert to_lists(buffer.get(slice(-2, None))) == [20, 21]
     with pytest.raises(IndexError, match="pop"):
         buffer.pop(99)

@@ -5,35 +5,24 @@ import pytest
 from episode_builders import add_step, get_contents, make_episode, make_observation
 from gymnasium import spaces
 
+from episode_kit import build_block
 from hindcast.episodes.block import Block
-from hindcast.episodes.convert import (
-    block_to_episodes,
-    episodes_to_block,
-    info_from_json,
-    info_to_json,
-)
+from hindcast.episodes.convert import block_to_episodes, episodes_to_block, info_from_json, info_to_json
 from hindcast.episodes.episode import SingleAgentEpisode
 
 
 def make_block(**columns) -> Block:
     """Make the episodes a (3 steps) and b (2 steps from timestep 40), with added or replaced columns."""
-    return Block(
-        columns={
-            "obs": np.arange(14, dtype=np.float32).reshape(7, 2),
-            "actions": np.arange(5),
-            "rewards": np.ones(5, np.float32),
-            "action_logp": np.full(5, -0.5, np.float32),
-            **columns,
-        },
-        length=np.array([3, 2]),
-        eps_id=np.array(["a", "b"], dtype=object),
-        t_started=np.array([0, 40]),
-        terminated=np.array([True, False]),
-        truncated=np.array([False, True]),
-    )
+    columns = {
+        "obs": np.arange(14, dtype=np.float32).reshape(7, 2),
+        "actions": np.arange(5),
+        "rewards": np.ones(5, np.float32),
+        "action_logp": np.full(5, -0.5, np.float32),
+        **columns,
+    }
+    return build_block(columns, [3, 2], eps_id=np.array(["a", "b"], object), t_started=np.array([0, 40]))
 
 
-@pytest.mark.parametrize("is_numpy", [False, True])
 def test_episodes_to_block_makes_columns(is_numpy):
     first = make_episode(3, is_numpy=is_numpy, terminated=True)
     second = make_episode(2, is_numpy=is_numpy, id_="f", t_started=40, truncated=True)
@@ -60,20 +49,16 @@ def test_episodes_to_block_drops_lookback_and_empty_infos():
 def test_block_to_episodes_returns_views():
     block = make_block()
     first, second = block_to_episodes(block, action_space=spaces.Discrete(9))
-    assert (first.id_, first.is_terminated, first.is_truncated, first.t_started, first.t) == (
+    assert (first.id_, first.t_started, first.t, second.id_, second.t_started, second.t) == (
         "a",
-        True,
-        False,
         0,
         3,
-    )
-    assert (second.id_, second.is_terminated, second.is_truncated, second.t_started, second.t) == (
         "b",
-        False,
-        True,
         40,
         42,
     )
+    assert (first.is_terminated, first.is_truncated) == (True, False)
+    assert (second.is_terminated, second.is_truncated) == (False, True)
     assert second.is_numpy and second.rewards.lookback == 0
     assert second.get_observations().tolist() == [[8, 9], [10, 11], [12, 13]]
     assert second.get_actions().tolist() == [3, 4] and second.get_actions(0, one_hot_discrete=True)[3] == 1
@@ -100,24 +85,16 @@ def test_set_on_episode_does_not_change_block():
 
 
 def test_block_to_episodes_decodes_infos():
-    texts = np.array(
-        ["{}", '{"lives": 3, "pos": [1.5, 2]}', "", "{}", "{}", "{}", '{"done": true}'], dtype=object
-    )
-    first, second = block_to_episodes(make_block(infos=texts))
+    texts = ["{}", '{"lives": 3, "pos": [1.5, 2]}', "", "{}", "{}", "{}", '{"done": true}']
+    first, second = block_to_episodes(make_block(infos=np.array(texts, dtype=object)))
     assert first.get_infos() == [{}, {"lives": 3, "pos": [1.5, 2]}, {}, {}]
     assert second[1:2].get_infos() == [{}, {"done": True}]
 
 
 def test_info_json_round_trip():
-    info = {"a": np.float32(1.5), "b": np.arange(2), "c": {"d": None}, "e": float("nan"), 3: "x", "s": {1}}
-    assert info_from_json(info_to_json(info)) == {
-        "a": 1.5,
-        "b": [0, 1],
-        "c": {"d": None},
-        "e": None,
-        "3": "x",
-        "s": "{1}",
-    }
+    info = {"a": np.float32(1.5), "b": np.arange(2), "c": {"d": None}, "e": np.nan, 3: "x", "s": {1}}
+    plain_info = {"a": 1.5, "b": [0, 1], "c": {"d": None}, "e": None, "3": "x", "s": "{1}"}
+    assert info_from_json(info_to_json(info)) == plain_info
     assert info_to_json({}) == "{}" and info_from_json("") == {}
 
 

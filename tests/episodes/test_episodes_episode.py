@@ -15,11 +15,6 @@ from gymnasium import spaces
 from hindcast.episodes.episode import SingleAgentEpisode
 
 
-@pytest.fixture(params=[False, True], ids=["list", "numpy"])
-def is_numpy(request):
-    return request.param
-
-
 def make_stepped_episode(**changes) -> SingleAgentEpisode:
     """Make an episode by a reset and three steps."""
     episode = SingleAgentEpisode(observation_space=OBSERVATION_SPACE, action_space=ACTION_SPACE, **changes)
@@ -72,9 +67,8 @@ def test_to_numpy_before_first_step():
     episode.add_env_reset(make_observation(0))
     episode.to_numpy()
     assert episode.is_numpy and episode.get_actions().shape == (0, 3)
-    episode.add_env_step(
-        make_observation(1), np.ones(3, np.float32), 1.0, extra_model_outputs={"logp": np.float32(-1)}
-    )
+    outputs = {"logp": np.float32(-1)}
+    episode.add_env_step(make_observation(1), np.ones(3, np.float32), 1.0, extra_model_outputs=outputs)
     assert episode.get_actions().tolist() == [[1, 1, 1]] and episode.get_actions().dtype == np.float32
     assert episode.get_extra_model_outputs("logp").tolist() == [-1]
     episode.validate()
@@ -86,9 +80,8 @@ def test_invalid_add_env_step_raises():
     episode = make_stepped_episode(id_="e")
     with pytest.raises(ValueError, match="episode e has already been reset"):
         episode.add_env_reset(make_observation(0))
-    with pytest.raises(
-        ValueError, match=r"step 3 of episode e has the extra model outputs \[\], .*\['logp'\]"
-    ):
+    message = r"step 3 of episode e has the extra model outputs \[\], .*\['logp'\]"
+    with pytest.raises(ValueError, match=message):
         add_step(episode, 3, extra_model_outputs={})
     assert len(episode) == 3
     episode.validate()
@@ -134,16 +127,14 @@ def test_inconsistent_columns_raise(changes, message):
 
 def test_episode_from_arrays_has_views():
     observations, rewards = np.zeros((4, 2), np.float32), np.ones(3)
-    episode = SingleAgentEpisode(
-        observations=observations, actions=np.arange(3), rewards=rewards, len_lookback_buffer=0
-    )
+    arguments = {"observations": observations, "actions": np.arange(3), "rewards": rewards}
+    episode = SingleAgentEpisode(**arguments, len_lookback_buffer=0)
     assert episode.is_numpy
     assert np.shares_memory(episode.get_observations(), observations)
     episode.set_rewards(new_data=5.0, at_indices=0)
     assert rewards.tolist() == [1, 1, 1] and episode.get_return() == 7.0
-    list_episode = SingleAgentEpisode(
-        observations=list(observations), actions=[0, 1, 2], rewards=rewards, len_lookback_buffer=0
-    )
+    arguments |= {"observations": list(observations), "actions": [0, 1, 2]}
+    list_episode = SingleAgentEpisode(**arguments, len_lookback_buffer=0)
     assert not list_episode.is_numpy and list_episode.to_numpy().is_numpy
 
 
@@ -184,10 +175,9 @@ def test_getters_return_timesteps_and_lookback(
     def convert_items(result, convert=float):
         return convert(result) if is_single else [convert(item) for item in result]
 
-    def first_entry(item):
-        return float(item[0])
-
-    assert convert_items(episode.get_observations(indices, **options), first_entry) == per_observation
+    assert (
+        convert_items(episode.get_observations(indices, **options), lambda item: item[0]) == per_observation
+    )
     assert convert_items(episode.get_infos(indices, **options), lambda info: info["i"]) == per_observation
     assert convert_items(episode.get_actions(indices, **options)) == per_step
     assert convert_items(episode.get_rewards(indices, **options)) == per_step
@@ -239,9 +229,8 @@ def test_space_can_be_set_later():
 
 
 def test_get_data_dict_has_columns_of_equal_length(is_numpy):
-    data = make_episode(
-        is_numpy=is_numpy, len_lookback_buffer=2, t_started=10, terminated=True
-    ).get_data_dict()
+    episode = make_episode(is_numpy=is_numpy, len_lookback_buffer=2, t_started=10, terminated=True)
+    data = episode.get_data_dict()
     assert list(data["terminateds"]) == [False, False, False, True]
     assert list(data["truncateds"]) == [False] * 4
     assert list(data["t"]) == [10, 11, 12, 13] and list(data["eps_id"]) == ["e"] * 4

@@ -26,9 +26,8 @@ SPACES = [
         b=spaces.Tuple((spaces.Box(-1, 1, (2,), np.float64), spaces.Dict({"0": spaces.Discrete(2)}))),
     ),
 ]
-INFOS = st.dictionaries(
-    st.text(max_size=3), st.integers(-9, 9) | st.booleans() | st.text(max_size=3), max_size=2
-)
+INFO_VALUES = st.integers(-9, 9) | st.booleans() | st.text(max_size=3)
+INFOS = st.dictionaries(st.text(max_size=3), INFO_VALUES, max_size=2)
 
 
 @st.composite
@@ -39,16 +38,12 @@ def episodes(draw, observation_space=None, action_space=None, outputs=None, with
     num_steps = draw(st.integers(1, 9))
     for space in (observation_space, action_space):
         space.seed(draw(st.integers(0, 2**31 - 1)))
-    names = (
-        draw(st.sets(st.sampled_from(["action_logp", "vf_preds", "state_out"])))
-        if outputs is None
-        else outputs
-    )
     values = {
         "action_logp": np.float32(-0.5),
         "vf_preds": 1.0,
         "state_out": {"h": np.arange(2.0), "c": {"x": 1}},
     }
+    names = draw(st.sets(st.sampled_from(list(values)))) if outputs is None else outputs
     episode = SingleAgentEpisode(
         draw(st.text("abcdef", min_size=1, max_size=4)),
         observations=[observation_space.sample() for _ in range(num_steps + 1)],
@@ -85,10 +80,8 @@ def assert_same(first: SingleAgentEpisode, second: SingleAgentEpisode, with_look
     assert first.extra_model_outputs.keys() == second.extra_model_outputs.keys()
     assert not with_lookback or first.rewards.lookback == second.rewards.lookback
     start = -first.rewards.lookback if with_lookback else 0
-    pairs = [
-        (getattr(first, name), getattr(second, name))
-        for name in ("observations", "actions", "rewards", "infos")
-    ]
+    names = ("observations", "actions", "rewards", "infos")
+    pairs = [(getattr(first, name), getattr(second, name)) for name in names]
     pairs += [(buffer, second.extra_model_outputs[key]) for key, buffer in first.extra_model_outputs.items()]
     for first_buffer, second_buffer in pairs:
         assert len(first_buffer) == len(second_buffer)
@@ -102,22 +95,24 @@ def assert_same(first: SingleAgentEpisode, second: SingleAgentEpisode, with_look
 def test_episodes_to_block_round_trip(original_episodes):
     block = episodes_to_block(original_episodes)
     original_spaces = (original_episodes[0].observation_space, original_episodes[0].action_space)
-    for original, restored in zip(original_episodes, block_to_episodes(block, *original_spaces), strict=True):
-        assert_same(original, restored, with_lookback=False)
-        restored.validate()
+    for original, restored_episode in zip(
+        original_episodes, block_to_episodes(block, *original_spaces), strict=True
+    ):
+        assert_same(original, restored_episode, with_lookback=False)
+        restored_episode.validate()
 
 
 @examples(40)
 @given(lists_of_episodes())
 def test_block_to_episodes_round_trip(original_episodes):
     block = episodes_to_block(original_episodes)
-    restored = episodes_to_block(block_to_episodes(block, original_episodes[0].observation_space))
-    assert restored.columns.keys() == block.columns.keys()
+    restored_block = episodes_to_block(block_to_episodes(block, original_episodes[0].observation_space))
+    assert restored_block.columns.keys() == block.columns.keys()
     for name, column in block.columns.items():
-        assert restored.columns[name].dtype == column.dtype
-        assert np.array_equal(restored.columns[name], column)
+        assert restored_block.columns[name].dtype == column.dtype
+        assert np.array_equal(restored_block.columns[name], column)
     for name in ("length", "eps_id", "t_started", "terminated", "truncated"):
-        assert np.array_equal(getattr(restored, name), getattr(block, name))
+        assert np.array_equal(getattr(restored_block, name), getattr(block, name))
 
 
 @examples(40)
@@ -125,8 +120,7 @@ def test_block_to_episodes_round_trip(original_episodes):
 def test_concatenated_blocks_equal_original_block(original_episodes, data):
     block = episodes_to_block(original_episodes)
     boundary = data.draw(st.integers(0, block.num_episodes))
-    blocks = [block.take(list(range(boundary))), block.take(list(range(boundary, block.num_episodes)))]
-    union = Block.concat(blocks)
+    union = Block.concat([block.take(range(boundary)), block.take(range(boundary, block.num_episodes))])
     assert all(np.array_equal(union.columns[name], column) for name, column in block.columns.items())
     assert np.array_equal(union.length, block.length)
 
@@ -137,13 +131,13 @@ def test_state_round_trip_through_messagepack(episode):
     episode.custom_data["note"] = [1, "x"]
     data = msgpack.packb(episode.get_state(), default=msgpack_numpy.encode)
     state = msgpack.unpackb(data, object_hook=msgpack_numpy.decode, strict_map_key=False)
-    restored = SingleAgentEpisode.from_state(state)
-    assert_same(episode, restored)
-    assert restored.is_numpy == episode.is_numpy and restored.custom_data == {"note": [1, "x"]}
-    assert (restored.observation_space, restored.action_space) == (
-        episode.observation_space,
-        episode.action_space,
-    )
+    restored_episode = SingleAgentEpisode.from_state(state)
+    assert_same(episode, restored_episode)
+    assert restored_episode.is_numpy == episode.is_numpy and restored_episode.custom_data == {
+        "note": [1, "x"]
+    }
+    assert restored_episode.observation_space == episode.observation_space
+    assert restored_episode.action_space == episode.action_space
 
 
 @examples(40)

@@ -46,12 +46,9 @@ def boxes() -> st.SearchStrategy[gym.Space]:
         bounds = [np.broadcast_to(bound, shape).astype(dtype) for bound in (low, high)]
         return spaces.Box(*bounds, shape=tuple(shape), dtype=dtype.type)
 
-    dtype_names = st.sampled_from(
-        ["float16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64"]
-    )
-    return st.builds(
-        make, dtype_names, st.lists(st.integers(1, 3), max_size=3), st.booleans(), st.integers(0, 99)
-    )
+    dtypes = ["float16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64"]
+    shapes = st.lists(st.integers(1, 3), max_size=3)
+    return st.builds(make, st.sampled_from(dtypes), shapes, st.booleans(), st.integers(0, 99))
 
 
 def leaf_spaces() -> st.SearchStrategy[gym.Space]:
@@ -99,9 +96,8 @@ def test_space_json_is_valid_in_resource(space):
 
 def test_every_space_kind_has_api_model():
     models = get_args(get_args(SpaceSpec)[0])
-    assert [get_args(model.model_fields["type"].annotation) for model in models] == [
-        (kind.name,) for kind in KINDS
-    ]
+    names = [get_args(model.model_fields["type"].annotation) for model in models]
+    assert names == [(kind.name,) for kind in KINDS]
 
 
 @examples(100)
@@ -119,42 +115,38 @@ def test_flatten_sample_round_trip(space, seed):
     assert all(restored_leaves[name] is leaf for name, leaf in leaves.items())
 
 
-def test_space_json_has_documented_form():
-    assert space_to_json(spaces.Box(-np.inf, 1, (2,), np.float32)) == {
-        "type": "Box",
-        "low": "-inf",
-        "high": 1.0,
-        "shape": [2],
-        "dtype": "float32",
-    }
-    assert space_to_json(spaces.Box(np.array([0, 1]), np.array([2, 3]), dtype=np.int64))["low"] == [0, 1]
-    assert space_to_json(spaces.Discrete(3)) == {"type": "Discrete", "n": 3, "start": 0}
-    assert space_to_json(spaces.MultiDiscrete([2, 3])) == {
-        "type": "MultiDiscrete",
-        "nvec": [2, 3],
-        "dtype": "int64",
-    }
-    assert space_to_json(spaces.Text(5, charset="ab")) == {
-        "type": "Text",
-        "maxLength": 5,
-        "minLength": 1,
-        "charset": "ab",
-    }
+@pytest.mark.parametrize(
+    ("space", "document"),
+    [
+        (
+            spaces.Box(-np.inf, 1, (2,), np.float32),
+            {"low": "-inf", "high": 1.0, "shape": [2], "dtype": "float32"},
+        ),
+        (
+            spaces.Box(np.array([0, 1]), np.array([2, 3]), dtype=np.int64),
+            {"low": [0, 1], "high": [2, 3], "shape": [2], "dtype": "int64"},
+        ),
+        (spaces.Discrete(3), {"n": 3, "start": 0}),
+        (spaces.MultiDiscrete([2, 3]), {"nvec": [2, 3], "dtype": "int64"}),
+        (spaces.Text(5, charset="ab"), {"maxLength": 5, "minLength": 1, "charset": "ab"}),
+    ],
+    ids=str,
+)
+def test_space_json_has_documented_form(space, document):
+    assert space_to_json(space) == {"type": type(space).__name__, **document}
 
 
 def test_handwritten_json_with_numbers_lists_and_defaults_is_read():
     box = space_from_json({"type": "Box", "low": ["-inf", 0], "high": "inf", "shape": [2]})
     assert box == spaces.Box(np.array([-np.inf, 0], np.float32), np.array([np.inf, np.inf], np.float32))
-    assert space_from_json(
-        {"type": "Box", "low": 0.0, "high": 255.0, "shape": [2], "dtype": "uint8"}
-    ) == spaces.Box(0, 255, (2,), np.uint8)
+    box = space_from_json({"type": "Box", "low": 0.0, "high": 255.0, "shape": [2], "dtype": "uint8"})
+    assert box == spaces.Box(0, 255, (2,), np.uint8)
     assert space_from_json({"type": "Text", "maxLength": 3}) == spaces.Text(3)
 
 
 def test_flatten_space_names_leaves_by_path():
-    space = spaces.Dict(
-        {"b": spaces.Discrete(2), "a": spaces.Tuple([spaces.Discrete(3), spaces.MultiBinary(2)])}
-    )
+    children = {"b": spaces.Discrete(2), "a": spaces.Tuple([spaces.Discrete(3), spaces.MultiBinary(2)])}
+    space = spaces.Dict(children)  # sorts the keys
     assert list(flatten_space(space, "obs")) == ["obs/a/0", "obs/a/1", "obs/b"]
     assert list(flatten_space(spaces.Discrete(2), "actions")) == ["actions"]
     batch = {"a": (np.zeros(4), np.zeros((4, 2))), "b": np.ones(4)}

@@ -45,10 +45,8 @@ class Chain:
         return float(self._compute_values(self.behaviour)[1][0].mean())
 
     def _compute_values(self, policy: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        q, v = (
-            np.zeros((self.num_steps + 1, self.num_states, 2)),
-            np.zeros((self.num_steps + 1, self.num_states)),
-        )
+        q = np.zeros((self.num_steps + 1, self.num_states, 2))
+        v = np.zeros((self.num_steps + 1, self.num_states))
         probs = np.stack([1 - policy, policy], -1)
         for t in range(self.num_steps - 1, -1, -1):
             q[t] = self.reward + self.gamma * self.transition_probs @ v[t + 1]

@@ -130,10 +130,8 @@ class Recording:
     def _model(self) -> Values:
         world, mask = self.world, self.is_running
         q, _ = world.values(world.target, self.horizon or world.num_steps)
-        errors = np.random.default_rng(int(self.states.sum())).normal(
-            scale=self.model_error, size=world.reward.shape
-        )
-        q = q + errors
+        rng = np.random.default_rng(int(self.states.sum()))
+        q = q + rng.normal(scale=self.model_error, size=world.reward.shape)
         v = (world.target * q).sum(-1)
         t = np.arange(world.num_steps)
         final_v = v[world.num_steps][self.final_states]
@@ -154,12 +152,12 @@ def random_world(
     num_states = 4
     behaviour = rng.dirichlet(np.full(num_actions, concentration), num_states)
     behaviour = 0.9 * behaviour + 0.1 / num_actions
-    other = rng.dirichlet(np.ones(num_actions), num_states)
+    other_policy = rng.dirichlet(np.ones(num_actions), num_states)
     return World(
         transition_probs=rng.dirichlet(np.ones(num_states), (num_states, num_actions)),
         reward=rng.normal(size=(num_states, num_actions)),
         behaviour=behaviour,
-        target=(1 - spread) * behaviour + spread * other,
+        target=(1 - spread) * behaviour + spread * other_policy,
         **changes,  # type: ignore[arg-type]
     )
 
@@ -174,20 +172,20 @@ def without_effect(world: World) -> World:
 def with_equal_value(world: World, seed: int, spread: float = 0.2) -> World:
     """Return the world with another target, which has the behaviour's return though it acts differently."""
     num_states, num_actions = world.reward.shape
-    other = np.random.default_rng(seed).dirichlet(np.ones(num_actions), num_states)
+    other_policy = np.random.default_rng(seed).dirichlet(np.ones(num_actions), num_states)
     q = world.values(world.behaviour, world.num_steps)[0][0]
     targets = {
         is_better: (1 - spread) * world.behaviour + spread * np.eye(num_actions)[sign_q.argmax(1)]
         for is_better, sign_q in ((True, q), (False, -q))
     }
-    random_target = (1 - spread) * world.behaviour + spread * other
+    random_target = (1 - spread) * world.behaviour + spread * other_policy
     targets[replace(world, target=random_target).gain > 0] = random_target
     low, high = 0.0, 1.0
     for _ in range(50):
         middle = (low + high) / 2
-        mixed = replace(world, target=middle * targets[True] + (1 - middle) * targets[False])
-        low, high = (low, middle) if mixed.gain > 0 else (middle, high)
-    return mixed
+        mixed_world = replace(world, target=middle * targets[True] + (1 - middle) * targets[False])
+        low, high = (low, middle) if mixed_world.gain > 0 else (middle, high)
+    return mixed_world
 
 
 def make_better(seed: int, spread: float, num_episodes: int) -> Recording:
@@ -225,7 +223,7 @@ def with_rare_catastrophe(seed: int, num_episodes: int = 200) -> Recording:
     return world.record(num_episodes, seed)
 
 
-def _cloned(seed: int) -> Recording:
+def _with_clone(seed: int) -> Recording:
     return replace(_equal(seed), is_cloned=True)
 
 
@@ -239,14 +237,14 @@ def _near_deterministic(seed: int) -> Recording:
 def _non_stationary(seed: int) -> Recording:
     """Half of the episodes come from another recorded policy, each with its own densities."""
     world = without_effect(random_world(seed))
-    other = replace(world, behaviour=random_world(seed + 10_000).behaviour)
-    first, second = world.record(100, seed), other.record(100, seed + 1)
-    joined = {
+    other_world = replace(world, behaviour=random_world(seed + 10_000).behaviour)
+    first, second = world.record(100, seed), other_world.record(100, seed + 1)
+    columns = {
         name: np.concatenate([getattr(first, name), getattr(second, name)])
         for name in ("states", "actions", "rewards", "is_running", "final_states")
     }
-    behaviours = np.stack([world.behaviour, other.behaviour])[np.repeat([0, 1], 100)]
-    return replace(first, **joined, behaviours=behaviours)
+    behaviours = np.stack([world.behaviour, other_world.behaviour])[np.repeat([0, 1], 100)]
+    return replace(first, **columns, behaviours=behaviours)
 
 
 def _offset(seed: int) -> Recording:
@@ -268,7 +266,7 @@ NULL_KINDS: Final[dict[str, Callable[[int], Recording]]] = {
     "equal": _equal,
     "no effect": _no_effect,
     "equal value": _equal_value,
-    "cloned": _cloned,
+    "cloned": _with_clone,
     "near deterministic": _near_deterministic,
     "heavy ratios": lambda seed: _equal_value(seed, spread=0.5),
     "non-stationary": _non_stationary,

@@ -13,12 +13,12 @@ import torch
 from chain_mdp import Chain
 from numpy.typing import NDArray
 
+from episode_kit import build_block
 from hindcast.api import EnvironmentSpec
 from hindcast.api.model import ModelSpec
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
-from hindcast.episodes.block import Block
 from hindcast.formats.spec import DataSpec
 from hindcast.models.policy import Policy
 from hindcast.models.preprocessing import Preprocessing
@@ -46,14 +46,12 @@ def write_dataset(
         normalized_actions: see `DataSpec`.
     """
     num_episodes, num_steps = columns["rewards"].shape
-    block = Block(
-        columns={name: column.reshape(-1, *column.shape[2:]) for name, column in columns.items()},
-        length=np.full(num_episodes, num_steps),
-        eps_id=np.array([f"e{index}" for index in range(num_episodes)], dtype=object),
-        t_started=np.zeros(num_episodes, dtype=np.int64),
-        terminated=np.full(num_episodes, terminated),
-        truncated=np.full(num_episodes, not terminated),
-    )
+    flat_columns = {name: column.reshape(-1, *column.shape[2:]) for name, column in columns.items()}
+    flags = {
+        "terminated": np.full(num_episodes, terminated),
+        "truncated": np.full(num_episodes, not terminated),
+    }
+    block = build_block(flat_columns, np.full(num_episodes, num_steps), **flags)
     spec = replace(DataSpec.from_block(block, *spaces, "Chain-v0"), normalized_actions=normalized_actions)
     with BlockWriter(resolve(folder), spec, "s") as writer:
         writer.write(block)
@@ -85,7 +83,24 @@ def one_hot(indices: Array, size: int) -> Array:
     return np.concatenate([observations, np.zeros_like(observations[:, :1])], 1)
 
 
-class TabularMdp:
+class RecordedMdp:
+    """An MDP that `record` plays; subclasses have its spaces and `play_columns`."""
+
+    spaces: tuple[gym.Space, gym.Space]
+
+    def record(self, folder: Path, num_episodes: int, seed: int, *, logp: bool) -> Dataset:
+        """Play the behaviour and write a dataset, with log-probabilities if `logp`."""
+        columns = self.play_columns(num_episodes, seed)
+        if not logp:
+            del columns["action_logp"]
+        return write_dataset(folder, columns, self.spaces)
+
+    def play_columns(self, num_episodes: int, seed: int) -> dict[str, Array]:
+        """Play the behaviour; return the recorded columns, each `[N, T, ...]`."""
+        raise NotImplementedError
+
+
+class TabularMdp(RecordedMdp):
     """A `Chain` with one-hot observations of (timestep, state); `make_policy` returns its target policy."""
 
     def __init__(self, seed: int) -> None:
@@ -103,15 +118,7 @@ class TabularMdp:
         action_probs = np.stack([1 - self.chain.target, self.chain.target])
         return make_linear_policy(self.spaces, np.log(np.tile(action_probs, self.chain.num_steps)))
 
-    def record(self, folder: Path, num_episodes: int, seed: int, *, logp: bool) -> Dataset:
-        """Play the behaviour and write a dataset, with log-probabilities if `logp`."""
-        columns = self.play_columns(num_episodes, seed)
-        if not logp:
-            del columns["action_logp"]
-        return write_dataset(folder, columns, self.spaces)
-
     def play_columns(self, num_episodes: int, seed: int) -> dict[str, Array]:
-        """Play the behaviour; return the recorded columns, each `[N, T, ...]`."""
         states, actions, rewards = self.chain.play(num_episodes, seed)
         num_indices = self.chain.num_states * self.chain.num_steps
         obs = one_hot(states + self.chain.num_states * np.arange(self.chain.num_steps), num_indices)
@@ -120,7 +127,7 @@ class TabularMdp:
         return {"obs": obs, "actions": actions, "rewards": rewards, "action_logp": logp}
 
 
-class ContinuousMdp:
+class ContinuousMdp(RecordedMdp):
     """An MDP of six steps with three states and a real-valued action.
 
     The reward is 3 minus the squared distance of the action from the goal of the state. Both policies are normal
@@ -145,11 +152,10 @@ class ContinuousMdp:
     def make_policy(self) -> Policy:
         """Return the target as a policy."""
         log_deviation = np.full(self.num_states, math.log(self.deviation))
-        return make_linear_policy(
-            self.spaces, np.tile(np.stack([self.target, log_deviation]), self.num_steps)
-        )
+        parameters = np.stack([self.target, log_deviation])
+        return make_linear_policy(self.spaces, np.tile(parameters, self.num_steps))
 
-    def scaled(self, folder: Path, num_episodes: int, logp_factor: float) -> tuple[Policy, Dataset]:
+    def record_scaled(self, folder: Path, num_episodes: int, logp_factor: float) -> tuple[Policy, Dataset]:
         """Return the target for actions within ±16 that it scales to ±1, and a dataset in the environment's units.
 
         Args:
@@ -161,21 +167,12 @@ class ContinuousMdp:
         spaces = (self.spaces[0], gym.spaces.Box(-scale, scale, (1,)))
         columns = self.play_columns(num_episodes, 0)
         columns["action_logp"] -= np.float32(math.log(logp_factor))
-        parameters = np.stack(
-            [self.target / scale, np.full(self.num_states, math.log(self.deviation / scale))]
-        )
+        log_deviation = np.full(self.num_states, math.log(self.deviation / scale))
+        parameters = np.stack([self.target / scale, log_deviation])
         policy = make_linear_policy(spaces, np.tile(parameters, self.num_steps), normalize_actions=True)
         return policy, write_dataset(folder, columns, spaces, normalized_actions=False)
 
-    def record(self, folder: Path, num_episodes: int, seed: int, *, logp: bool) -> Dataset:
-        """Play the behaviour and write a dataset, with log-probabilities if `logp`."""
-        columns = self.play_columns(num_episodes, seed)
-        if not logp:
-            del columns["action_logp"]
-        return write_dataset(folder, columns, self.spaces)
-
     def play_columns(self, num_episodes: int, seed: int) -> dict[str, Array]:
-        """Play the behaviour; return the recorded columns, each `[N, T, ...]`."""
         rng = np.random.default_rng(seed)
         states = rng.integers(0, self.num_states, (num_episodes, self.num_steps))
         obs = one_hot(states + self.num_states * np.arange(self.num_steps), self.num_states * self.num_steps)
@@ -183,9 +180,5 @@ class ContinuousMdp:
         actions = (self.behaviour[states] + self.deviation * noise).astype(np.float32)
         rewards = 3.0 - np.square(actions - self.goal[states])
         logp = -0.5 * noise**2 - math.log(self.deviation * math.sqrt(2 * math.pi))
-        return {
-            "obs": obs,
-            "actions": actions[..., None],
-            "rewards": rewards,
-            "action_logp": logp.astype(np.float32),
-        }
+        logp = logp.astype(np.float32)
+        return {"obs": obs, "actions": actions[..., None], "rewards": rewards, "action_logp": logp}

@@ -68,11 +68,9 @@ class TestReport:
 
     def test_normalised_score_is_0_for_random_and_100_for_expert(self) -> None:
         reference = ReferenceReturns(random=-10, expert=30)
-        scores = [
-            EnvReport([episode_return], [1]).summary(reference)["normalised_score"]
-            for episode_return in (-10, 0, 30)
-        ]
-        assert scores == [0, 25, 100]
+        for episode_return, score in ((-10, 0), (0, 25), (30, 100)):
+            summary = EnvReport([episode_return], [1]).summary(reference)
+            assert summary["normalised_score"] == score
 
     def test_same_seed_gives_same_report(self, policy: Policy) -> None:
         for explore in (False, True):
@@ -169,9 +167,7 @@ class TestWorkers:
         num_episodes = len(report.returns)
         assert report == EnvEvaluator(ENVIRONMENT, num_episodes, num_envs=4)(policy, 5)
 
-    def test_workers_that_keep_dying_raise_worker_lost(
-        self, workers: list[EvaluationWorkers], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_workers_that_keep_dying_raise_worker_lost(self, workers: list[EvaluationWorkers]) -> None:
         policy = make_policy(WALK)
         evaluator = EnvEvaluator(EnvironmentSpec(id="test_evaluate_environment:CrashingWalk"), 4)
         workers.append(make_workers(evaluator, 1))

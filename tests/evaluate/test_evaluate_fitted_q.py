@@ -44,9 +44,8 @@ def test_weights_and_batches_have_separate_seeds(tmp_path: Path, monkeypatch: py
     policy = mdp.make_policy()
     window = load_window(mdp.record(tmp_path, 20, 0, logp=True), policy, mdp.chain.gamma, "data")
     all_episodes, options = torch.ones(20, dtype=torch.bool), FittedQOptions(updates=1)
-    model = FittedQ(
-        TargetPolicy(policy, explore=True), window, all_episodes, options, seed=0, check=lambda _: None
-    )
+    target = TargetPolicy(policy, explore=True)
+    model = FittedQ(target, window, all_episodes, options, seed=0, check=lambda _: None)
     clone = Clone(policy, window, CloneOptions(updates=1), seed=0)
     batch_seeds = {model._generator.initial_seed(), clone._generator.initial_seed()}
     assert len(weight_seeds) == 3  # one for the model, two for the fits of the clone

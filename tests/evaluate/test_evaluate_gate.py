@@ -52,10 +52,8 @@ def test_policy_that_is_not_better_is_promoted_no_more_often_than_stated(
 ) -> None:
     """With `by` None, the gain is exactly what the gate demands."""
     by = NUM_STEPS * effect * (target_share - RECORDED_SHARE) if by is None else by
-    num_promoted = sum(
-        run_gate(make_test(by=by), *play(seed, target_share, effect, NUM_EPISODES)).decision == "promoted"
-        for seed in range(NUM_RUNS)
-    )
+    runs = [play(seed, target_share, effect, NUM_EPISODES) for seed in range(NUM_RUNS)]
+    num_promoted = sum(run_gate(make_test(by=by), *run).decision == "promoted" for run in runs)
     assert num_promoted <= ERROR * NUM_RUNS + 2 * np.sqrt(NUM_RUNS * ERROR * (1 - ERROR))
 
 
@@ -70,15 +68,11 @@ def test_candidates_share_the_error() -> None:
         is_first = rng.random((NUM_EPISODES, NUM_STEPS)) < RECORDED_SHARE
         returns = (rng.random(is_first.shape) < 0.5).sum(1).astype(float)
         shares = rng.uniform(0.3, 0.7, num_candidates)
-        num_promoted += any(
-            run_gate(
-                make_test(ERROR / num_candidates),
-                (np.where(is_first, share, 1 - share) / RECORDED_SHARE).prod(1),
-                returns,
-            ).decision
-            == "promoted"
-            for share in shares
-        )
+        decisions = []
+        for share in shares:
+            weights = (np.where(is_first, share, 1 - share) / RECORDED_SHARE).prod(1)
+            decisions.append(run_gate(make_test(ERROR / num_candidates), weights, returns).decision)
+        num_promoted += "promoted" in decisions
     assert num_promoted <= ERROR * num_runs + 2 * np.sqrt(num_runs * ERROR * (1 - ERROR))
 
 
@@ -90,10 +84,8 @@ def test_better_policy_is_promoted_soon(target_share: float) -> None:
     weights, returns = play(0, target_share, effect, 100_000)
     gains = (weights - 1) * returns
     fixed_size = ((1.645 + 0.842) * gains.std() / gains.mean()) ** 2
-    tests = [
-        run_gate(make_test(), *play(seed, target_share, effect, int(5 * fixed_size)))
-        for seed in range(num_runs)
-    ]
+    runs = [play(seed, target_share, effect, int(5 * fixed_size)) for seed in range(num_runs)]
+    tests = [run_gate(make_test(), *run) for run in runs]
     assert np.median([test.episodes for test in tests]) < 2.5 * fixed_size
     assert sum(test.decision == "promoted" for test in tests) > 0.9 * num_runs
 
@@ -102,18 +94,18 @@ def test_worse_policy_is_kept_and_decision_is_final() -> None:
     weights, returns = play(0, 0.3, 0.6, 2_000)
     test = run_gate(make_test(), weights, returns)
     assert test.decision == "kept"
-    decided = test.to_json()
+    state = test.to_json()
     test.add(1e6, 4.0)
-    assert test.to_json() == decided
+    assert test.to_json() == state
 
 
 @pytest.mark.parametrize("cut", [0, 1, 17, 199])
 def test_resume_at_any_episode_gives_the_same_state(cut: int) -> None:
     weights, returns = play(3, 0.7, 0.3, 200)
-    straight = run_gate(make_test(), weights, returns)
-    interrupted = run_gate(make_test(), weights[:cut], returns[:cut])
-    interrupted = GateTest.from_json(json.loads(json.dumps(interrupted.to_json())))
-    assert run_gate(interrupted, weights[cut:], returns[cut:]).to_json() == straight.to_json()
+    uninterrupted_test = run_gate(make_test(), weights, returns)
+    interrupted_test = run_gate(make_test(), weights[:cut], returns[:cut])
+    interrupted_test = GateTest.from_json(json.loads(json.dumps(interrupted_test.to_json())))
+    assert run_gate(interrupted_test, weights[cut:], returns[cut:]).to_json() == uninterrupted_test.to_json()
 
 
 def test_weight_of_zero_and_infinite_evidence_are_finite() -> None:

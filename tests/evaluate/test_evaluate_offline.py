@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from recorded_mdp import ContinuousMdp, TabularMdp, make_linear_policy, write_dataset
 
+from episode_kit import read_block
 from hindcast.errors import DataError
 from hindcast.evaluate import offline
 from hindcast.evaluate.behaviour_clone import CloneOptions
@@ -72,7 +73,7 @@ def test_estimates_are_near_the_truth(tmp_path: Path, mdp_name: str, logp: bool)
 def test_intervals_contain_truth_as_often_as_stated(
     tmp_path: Path, mdp_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 100 intervals with a level of 90 %, at least 88 % contain the true return; refused estimates do not count."""
+    """At least 88 % of 100 intervals with a level of 90 % contain the true return; refused estimates do not count."""
     num_seeds, mdp = 100, MDPS[mdp_name](3)
     monkeypatch.setattr(offline, "cross_fit", cross_fit_once_per_seed())
     is_covered: dict[tuple[bool, str], list[bool]] = {}
@@ -85,9 +86,8 @@ def test_intervals_contain_truth_as_often_as_stated(
                 is_covered.setdefault((logp, name), []).append(low <= mdp.target_return <= high)
                 errors.setdefault((logp, name), []).append((estimate.value - mdp.target_return) ** 2)
     shares = {key: np.mean(flags) for key, flags in is_covered.items()}
-    assert all(
-        len(is_covered[logp, name]) >= 0.9 * num_seeds for logp in (True, False) for name in ALL_ESTIMATES
-    )
+    keys = [(logp, name) for logp in (True, False) for name in ALL_ESTIMATES]
+    assert all(len(is_covered[key]) >= 0.9 * num_seeds for key in keys)
     # The message has all shares, because the test takes an hour.
     assert all(share >= 0.88 for share in shares.values()), str(shares)
     # Not with a clone's ratios, with which `is` has the smaller error on the chain.
@@ -113,20 +113,16 @@ def cross_fit_once_per_seed() -> Any:
 def test_report_is_deterministic(tmp_path: Path) -> None:
     fit, clone = replace(FIT, updates=20), replace(CLONE, updates=20)
     mdp = TabularMdp(1)
-    data = mdp.record(tmp_path, 30, 0, logp=False)
-    reports = [
-        evaluate_offline(mdp.make_policy(), data, "data", make_options(mdp, fit=fit, clone=clone)).to_json()
-        for _ in range(2)
-    ]
-    assert reports[0] == reports[1]
+    data, options = mdp.record(tmp_path, 30, 0, logp=False), make_options(mdp, fit=fit, clone=clone)
+    reports = [evaluate_offline(mdp.make_policy(), data, "data", options) for _ in range(2)]
+    assert reports[0].to_json() == reports[1].to_json()
 
 
 def test_ratios_are_one_when_policy_is_behaviour(tmp_path: Path) -> None:
     mdp = TabularMdp(5)
     mdp.chain.target = mdp.chain.behaviour
-    report = evaluate_offline(
-        mdp.make_policy(), mdp.record(tmp_path, 50, 0, logp=True), "data", make_options(mdp, fit=None)
-    )
+    data = mdp.record(tmp_path, 50, 0, logp=True)
+    report = evaluate_offline(mdp.make_policy(), data, "data", make_options(mdp, fit=None))
     assert report.effective_episodes == pytest.approx(50, rel=1e-5)
     for name in RATIO_ESTIMATES:
         assert report.estimates[name].value == pytest.approx(report.behaviour.value, rel=1e-5)
@@ -138,9 +134,8 @@ def test_too_few_episodes_does_not_blame_policy(tmp_path: Path) -> None:
     mdp = TabularMdp(5)
     mdp.chain.target = mdp.chain.behaviour
     data = mdp.record(tmp_path, 6, 0, logp=True)
-    report = evaluate_offline(
-        mdp.make_policy(), data, "data", make_options(mdp, fit=replace(FIT, updates=20))
-    )
+    options = make_options(mdp, fit=replace(FIT, updates=20))
+    report = evaluate_offline(mdp.make_policy(), data, "data", options)
     assert report.not_estimated["is"] == "too few episodes: 6 episodes are worth 6 (10 needed)"
 
 
@@ -149,15 +144,13 @@ def test_no_overlap_refuses_ratios_and_keeps_model(tmp_path: Path) -> None:
     mdp.chain.behaviour = np.full(4, 0.02)
     mdp.chain.target = np.full(4, 0.98)
     data = mdp.record(tmp_path, 100, 0, logp=True)
-    report = evaluate_offline(
-        mdp.make_policy(), data, "data", make_options(mdp, fit=replace(FIT, updates=20))
-    )
+    options = make_options(mdp, fit=replace(FIT, updates=20))
+    report = evaluate_offline(mdp.make_policy(), data, "data", options)
     assert set(report.estimates) == {"dm"}
     assert set(report.not_estimated) == {*RATIO_ESTIMATES, *DOUBLY_ROBUST_ESTIMATES}
     assert report.not_estimated["is"].startswith("too little overlap: 100 episodes are worth ")
-    assert report.not_estimated["is"].endswith(
-        "(10 needed), because the policy rarely takes the recorded action"
-    )
+    reason = "(10 needed), because the policy rarely takes the recorded action"
+    assert report.not_estimated["is"].endswith(reason)
     assert report.verdict.estimate == "dm"
     assert "by the model alone: too little overlap: 100 episodes are worth" in report.verdict.sentence
 
@@ -167,24 +160,18 @@ def test_greedy_continuous_policy_has_no_ratios(tmp_path: Path) -> None:
     data = mdp.record(tmp_path, 40, 0, logp=True)
     report = evaluate_offline(mdp.make_policy(), data, "data", make_options(mdp, explore=False, fit=None))
     assert report.estimates == {}
-    assert (
-        report.not_estimated["wis"]
-        == "the policy's actions have no density; evaluate it with sampled actions (explore)"
-    )
+    reason = "the policy's actions have no density; evaluate it with sampled actions (explore)"
+    assert report.not_estimated["wis"] == reason
     assert report.verdict.sentence.startswith("no verdict: the policy's actions have no density")
 
 
-def test_greedy_discrete_policy_counts_episodes_of_its_own_actions(
-    tmp_path: Path,
-) -> None:
+def test_greedy_discrete_policy_counts_episodes_of_its_own_actions(tmp_path: Path) -> None:
     mdp = TabularMdp(5)
     mdp.chain.behaviour, mdp.chain.target = np.full(4, 0.9), np.full(4, 0.8)
     data = mdp.record(tmp_path, 200, 0, logp=True)
     report = evaluate_offline(mdp.make_policy(), data, "data", make_options(mdp, explore=False, fit=None))
-    num_matching = sum(
-        (data.read(unit).columns["actions"].reshape(-1, 8) == 1).all(1).sum() for unit in data.units
-    )
-    assert report.effective_episodes == pytest.approx(float(num_matching))
+    actions = read_block(data).columns["actions"].reshape(-1, 8)
+    assert report.effective_episodes == pytest.approx(float((actions == 1).all(1).sum()))
 
 
 def test_invalid_log_probability_is_refused_with_location(tmp_path: Path) -> None:
@@ -192,16 +179,16 @@ def test_invalid_log_probability_is_refused_with_location(tmp_path: Path) -> Non
     columns = mdp.play_columns(20, 0)
     columns["action_logp"][7, 3] = math.nan
     data = write_dataset(tmp_path, columns, mdp.spaces)
-    with raises_user_error(
-        DataError, "action_logp is nan at timestep 3 of the episode, expect", path=".parquet", row=7
-    ):
+    message = "action_logp is nan at timestep 3 of the episode, expect"
+    with raises_user_error(DataError, message, path=".parquet", row=7):
         evaluate_offline(mdp.make_policy(), data, "lake", make_options(mdp))
 
 
 def test_single_episode_is_refused(tmp_path: Path) -> None:
     mdp = TabularMdp(0)
-    with pytest.raises(DataError, match=r"^lake contains one episode: estimates need at least two"):
-        evaluate_offline(mdp.make_policy(), mdp.record(tmp_path, 1, 0, logp=True), "lake", make_options(mdp))
+    data = mdp.record(tmp_path, 1, 0, logp=True)
+    with pytest.raises(DataError, match=r"^lake contains 1 episode: estimates need at least two"):
+        evaluate_offline(mdp.make_policy(), data, "lake", make_options(mdp))
 
 
 def test_data_with_other_spaces_are_refused(tmp_path: Path) -> None:

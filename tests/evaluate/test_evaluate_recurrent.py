@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from episode_kit import build_block, read_block
 from hindcast.algorithms import build
 from hindcast.api import EnvironmentSpec
 from hindcast.api.model import ModelSpec
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
-from hindcast.episodes.block import Block
 from hindcast.evaluate.estimators import DOUBLY_ROBUST_ESTIMATES, RATIO_ESTIMATES
 from hindcast.evaluate.fitted_q import FittedQOptions
 from hindcast.evaluate.offline import OfflineOptions, evaluate_offline
@@ -33,6 +33,9 @@ from support import WALK, make_policy, record, recording
 SPACES = gym.spaces.Box(-1, 1, (1,)), gym.spaces.Discrete(2)
 GAMMA, BEHAVIOUR_PROB, TARGET_PROB = 0.9, 0.6, 0.8
 """Discount, and the probabilities with which the behaviour and the target name the cue."""
+
+MEAN_RETURN = np.mean([sum(GAMMA**t for t in range(steps)) for steps in range(1, 6)])
+"""Mean return of a policy that always names the cue."""
 
 
 class CueModule(RLModule):
@@ -63,23 +66,13 @@ def record_cues(folder: Path, num_episodes: int, *, logp: bool = True) -> Datase
     cue, t = rng.integers(0, 2, num_episodes), np.concatenate([np.arange(steps + 1) for steps in length])
     obs = np.where(t == 0, 2.0 * np.repeat(cue, length + 1) - 1, 0.0).astype(np.float32)[:, None]
     is_named = rng.random(length.sum()) < BEHAVIOUR_PROB
-    columns = {
-        "obs": obs,
-        "actions": np.where(is_named, np.repeat(cue, length), 1 - np.repeat(cue, length)),
-        "rewards": is_named.astype(np.float64),
-    }
+    actions = np.where(is_named, np.repeat(cue, length), 1 - np.repeat(cue, length))
+    columns = {"obs": obs, "actions": actions, "rewards": is_named.astype(np.float64)}
     if logp:
-        columns["action_logp"] = np.log(np.where(is_named, BEHAVIOUR_PROB, 1 - BEHAVIOUR_PROB)).astype(
-            np.float32
-        )
-    block = Block(
-        columns=columns,
-        length=length,
-        eps_id=np.array([f"e{index}" for index in range(num_episodes)], dtype=object),
-        t_started=np.zeros(num_episodes, dtype=np.int64),
-        terminated=np.ones(num_episodes, dtype=bool),
-        truncated=np.zeros(num_episodes, dtype=bool),
-    )
+        probs = np.where(is_named, BEHAVIOUR_PROB, 1 - BEHAVIOUR_PROB)
+        columns["action_logp"] = np.log(probs).astype(np.float32)
+    flags = {"terminated": np.ones(num_episodes, bool), "truncated": np.zeros(num_episodes, bool)}
+    block = build_block(columns, length, **flags)
     with BlockWriter(resolve(folder), DataSpec.from_block(block, *SPACES, "Cue-v0"), "s") as writer:
         writer.write(block)
     return open_dataset(folder)
@@ -91,7 +84,7 @@ def make_options(explore: bool = True, fit: FittedQOptions | None = None) -> Off
 
 def test_estimates_are_near_truth_and_verdict_is_right(tmp_path: Path) -> None:
     report = evaluate_offline(make_cue_policy(), record_cues(tmp_path, 1000), "cues", make_options())
-    true_return = np.mean([TARGET_PROB * sum(GAMMA**t for t in range(steps)) for steps in range(1, 6)])
+    true_return = TARGET_PROB * MEAN_RETURN
     assert set(report.estimates) == set(RATIO_ESTIMATES)
     for name in RATIO_ESTIMATES:
         low, high = report.estimates[name].interval or (math.nan, math.nan)
@@ -101,44 +94,36 @@ def test_estimates_are_near_truth_and_verdict_is_right(tmp_path: Path) -> None:
     assert report.verdict.answer == "better"
     agreement = report.signals["action_agreement"]
     assert agreement == pytest.approx(BEHAVIOUR_PROB, abs=0.03)  # the likeliest action names the cue
-    named_loss, other_loss = -math.log(TARGET_PROB), -math.log(1 - TARGET_PROB)
-    assert report.signals["imitation_loss"] == pytest.approx(
-        agreement * named_loss + (1 - agreement) * other_loss, rel=1e-4
-    )
+    loss = -agreement * math.log(TARGET_PROB) - (1 - agreement) * math.log(1 - TARGET_PROB)
+    assert report.signals["imitation_loss"] == pytest.approx(loss, rel=1e-4)
 
 
 def test_ratios_use_the_recurrent_state(tmp_path: Path) -> None:
     """Compare with estimates from the known ratios."""
     data = record_cues(tmp_path, 200)
-    block = Block.concat([data.read(unit) for unit in data.units])
+    block = read_block(data)
     is_named = block.columns["rewards"].astype(bool)
     ratios = np.where(is_named, TARGET_PROB / BEHAVIOUR_PROB, (1 - TARGET_PROB) / (1 - BEHAVIOUR_PROB))
     first_step = np.cumsum(block.length) - block.length
     weights = np.multiply.reduceat(ratios, first_step)
-    returns = np.array(
-        [
-            sum(GAMMA**t * is_named[start + t] for t in range(steps))
-            for start, steps in zip(first_step, block.length, strict=True)
-        ]
-    )
+    t = np.arange(block.num_steps) - np.repeat(first_step, block.length)
+    returns = np.add.reduceat(GAMMA**t * is_named, first_step)
     report = evaluate_offline(make_cue_policy(), data, "cues", make_options())
     assert report.estimates["is"].value == pytest.approx(np.mean(weights * returns), rel=1e-5)
     assert report.estimates["wis"].value == pytest.approx(np.average(returns, weights=weights), rel=1e-5)
 
 
 def test_estimates_by_model_are_refused(tmp_path: Path) -> None:
-    report = evaluate_offline(
-        make_cue_policy(), record_cues(tmp_path, 50), "cues", make_options(fit=FittedQOptions(updates=5))
-    )
+    options = make_options(fit=FittedQOptions(updates=5))
+    report = evaluate_offline(make_cue_policy(), record_cues(tmp_path, 50), "cues", options)
     reason = "the policy has a recurrent state, but a model's values depend on observations alone"
     assert report.not_estimated == dict.fromkeys(("dm", *DOUBLY_ROBUST_ESTIMATES), reason)
     assert report.verdict.estimate == "pdwis"
 
 
 def test_behaviour_of_recurrent_policy_is_not_cloned(tmp_path: Path) -> None:
-    report = evaluate_offline(
-        make_cue_policy(), record_cues(tmp_path, 50, logp=False), "cues", make_options()
-    )
+    data = record_cues(tmp_path, 50, logp=False)
+    report = evaluate_offline(make_cue_policy(), data, "cues", make_options())
     assert report.estimates == {}
     assert "the recorded policy is not cloned, because it may be recurrent" in report.not_estimated["wis"]
     assert report.verdict.sentence.startswith("no verdict: the data have no action_logp")
@@ -150,9 +135,7 @@ def test_greedy_recurrent_policy_counts_episodes_of_its_own_actions(tmp_path: Pa
     report = evaluate_offline(make_cue_policy(), data, "cues", make_options(explore=False))
     # Only episodes whose every action names the cue count. Long ones are rarer and have larger weights: the mean over
     # all lengths is the same.
-    assert report.estimates["wis"].value == pytest.approx(
-        np.average([sum(GAMMA**t for t in range(steps)) for steps in range(1, 6)]), abs=0.25
-    )
+    assert report.estimates["wis"].value == pytest.approx(MEAN_RETURN, abs=0.25)
 
 
 @pytest.mark.parametrize("network", ["lstm", "DecisionTransformer"])

@@ -92,15 +92,14 @@ def test_missing_weight_widens_the_interval(weights: tuple[float, float], answer
 def test_ratios_are_one_when_densities_follow_scaled_actions(tmp_path: Path, logp_factor: float) -> None:
     mdp = ContinuousMdp(3)
     mdp.target = mdp.behaviour
-    policy, data = mdp.scaled(tmp_path, 60, logp_factor=logp_factor)
+    policy, data = mdp.record_scaled(tmp_path, 60, logp_factor=logp_factor)
     report = evaluate_offline(policy, data, "data", OfflineOptions(explore=True, gamma=0.9, fit=None))
     if logp_factor == 1.0:
         assert report.effective_episodes == pytest.approx(60, rel=1e-3)
         assert report.estimates["is"].value == pytest.approx(report.behaviour.value, rel=1e-3)
     else:
-        assert report.verdict.sentence.startswith(
-            "no verdict: the importance ratios of single steps have the mean 2, expected 1"
-        )
+        reason = "the importance ratios of single steps have the mean 2, expected 1"
+        assert report.verdict.sentence.startswith(f"no verdict: {reason}")
     assert report.verdict.answer == "unknown"
 
 
@@ -126,9 +125,8 @@ def test_action_that_was_hardly_recorded_is_named(tmp_path: Path) -> None:
     data = mdp.record(tmp_path, 200, 0, logp=True)
     report = evaluate_offline(mdp.make_policy(), data, "data", OfflineOptions(explore=True, fit=None))
     assert list(report.under_recorded) == [1]
-    assert report.verdict.sentence.startswith(
-        "no verdict: the policy takes actions that were recorded fewer than 10 times: 1 ("
-    )
+    reason = "the policy takes actions that were recorded fewer than 10 times: 1 ("
+    assert report.verdict.sentence.startswith(f"no verdict: {reason}")
 
 
 def test_sentence_begins_with_difference_and_states_probability() -> None:
@@ -154,6 +152,5 @@ def test_no_verdict_gives_reason() -> None:
 @pytest.mark.parametrize("degrees_of_freedom", [1, 2, 3, 10, 1000])
 def test_t_probability_inverts_t_quantile(degrees_of_freedom: int) -> None:
     for probability in (0.6, 0.9, 0.95):
-        assert t_probability(
-            t_quantile(probability, degrees_of_freedom), degrees_of_freedom
-        ) == pytest.approx(probability, abs=0.01)
+        quantile = t_quantile(probability, degrees_of_freedom)
+        assert t_probability(quantile, degrees_of_freedom) == pytest.approx(probability, abs=0.01)

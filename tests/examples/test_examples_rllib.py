@@ -60,11 +60,8 @@ class BlockRunner:
     def _outcomes(self) -> list[str | None]:
         if not self._outcomes_file.exists():
             return []
-        return [
-            json.loads(line)
-            for line in self._outcomes_file.read_text().splitlines(keepends=True)
-            if line.endswith("\n")
-        ]
+        lines = self._outcomes_file.read_text().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 @pytest.fixture(scope="module")
@@ -73,13 +70,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory, warm: WarmPython) -> Iterato
     folder = tmp_path_factory.mktemp("reference")
     search_path = os.pathsep.join([str(warm.folder), str(Path(sys.executable).parent), os.environ["PATH"]])
     with (folder / "log.txt").open("w") as log:
+        program = str(Path(__file__).with_name("run_reference.py"))
         process = subprocess.Popen(
-            [
-                str(warm.folder / "python"),
-                str(Path(__file__).with_name("run_reference.py")),
-                str(folder),
-                "whole" if LAYER == "soak" else "shorter",
-            ],
+            [str(warm.folder / "python"), program, str(folder), "whole" if LAYER == "soak" else "shorter"],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": str(ROOT / "runtime"), "PATH": search_path, "HOME": str(folder)},
             stdin=subprocess.PIPE,
@@ -147,7 +140,5 @@ def test_example_yaml_equals_demo() -> None:
     demo = (ROOT / "runtime" / "hindcast" / "cli" / "demo.yaml").read_text()
     expected = demo.replace("FOLDER/cartpole.yaml", "examples/cartpole.yaml").replace("FOLDER", "demo")
     assert (ROOT / "examples" / "cartpole.yaml").read_text() == expected
-    assert [entry.resource.kind for entry in load_resources(ROOT / "examples" / "cartpole.yaml")] == [
-        "OfflineRecording",
-        "OfflineTraining",
-    ]
+    kinds = [entry.resource.kind for entry in load_resources(ROOT / "examples" / "cartpole.yaml")]
+    assert kinds == ["OfflineRecording", "OfflineTraining"]

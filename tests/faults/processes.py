@@ -55,6 +55,19 @@ class Script:
             self.process.stdout.close()
         return "\n".join(self.lines)
 
+    def finish_successfully(self) -> str:
+        """Wait until the process ends, check that its run has succeeded, and return its whole output."""
+        output = self.finish()
+        assert "outcome Succeeded" in output, output
+        return output
+
+    def finish_with_storage_error(self, *words: object) -> None:
+        """Wait until the process ends, and check that it names an error of the storage, with these words."""
+        output = self.finish()
+        assert "error StorageError" in output, output
+        assert [word for word in map(str, words) if word not in output] == [], output
+        assert "Traceback" not in output, output
+
     def kill(self) -> None:
         """Kill the process; its children may outlive it by a moment."""
         self.process.send_signal(signal.SIGKILL)

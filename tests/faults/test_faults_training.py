@@ -80,8 +80,7 @@ def read_contents(folder: Path) -> dict[str, Any]:
 def reference(tmp_path_factory: pytest.TempPathFactory, walks: Path) -> dict[str, Any]:
     """The contents of an uninterrupted run of `evaluated_training`."""
     folder = tmp_path_factory.mktemp("uninterrupted")
-    output = Driver(evaluated_training(folder / "runs", walks, parallel=False), folder).finish()
-    assert "outcome Succeeded" in output, output
+    output = Driver(evaluated_training(folder / "runs", walks, parallel=False), folder).finish_successfully()
     return {**read_contents(folder / "runs"), "output": output}
 
 
@@ -94,8 +93,7 @@ def test_hundred_updates_equal_fifty_and_fifty_in_a_new_process(
 ) -> None:
     """Compare weights, optimiser, random state, metrics and every batch, including the first after resuming."""
     monkeypatch.setenv("TOY_BATCHES", str(tmp_path / "uninterrupted.txt"))
-    output = Driver(make_hundred_updates(tmp_path / "uninterrupted", walks), tmp_path).finish()
-    assert "outcome Succeeded" in output, output
+    Driver(make_hundred_updates(tmp_path / "uninterrupted", walks), tmp_path).finish_successfully()
 
     monkeypatch.setenv("TOY_BATCHES", str(tmp_path / "interrupted.txt"))
     monkeypatch.setenv("TOY_STOP_AT", "50")
@@ -104,9 +102,8 @@ def test_hundred_updates_equal_fifty_and_fifty_in_a_new_process(
     assert "interrupted at update 50; run the same command again" in output, output
     assert driver.process.returncode == 130
     monkeypatch.delenv("TOY_STOP_AT")
-    output = Driver(make_hundred_updates(tmp_path / "interrupted", walks), tmp_path).finish()
+    output = Driver(make_hundred_updates(tmp_path / "interrupted", walks), tmp_path).finish_successfully()
     assert "resuming at update 50 (iteration 1)" in output, output
-    assert "outcome Succeeded" in output, output
 
     batches = (tmp_path / "uninterrupted.txt").read_text().split()
     assert len(batches) == len(set(batches)) == 100
@@ -133,7 +130,7 @@ def test_training_killed_at_every_kind_of_file_operation_resumes_exactly(
 def test_training_killed_with_its_evaluation_resumes_exactly(tmp_path: Path, walks: Path) -> None:
     """The evaluation's processes end with the training."""
     resource = evaluated_training(tmp_path / "uninterrupted", walks, parallel=True)
-    assert "outcome Succeeded" in Driver(resource, tmp_path).finish()
+    Driver(resource, tmp_path).finish_successfully()
     run, workers = tmp_path / "0", list[int]()
     for kill in range(PARALLEL_KILLS):
         driver = Driver(evaluated_training(run, walks, parallel=True), tmp_path)
@@ -143,8 +140,7 @@ def test_training_killed_with_its_evaluation_resumes_exactly(tmp_path: Path, wal
         else:
             assert "outcome" in driver.finish()
             run = tmp_path / str(int(run.name) + 1)
-    output = Driver(evaluated_training(run, walks, parallel=True), tmp_path).finish()
-    assert "outcome Succeeded" in output, output
+    Driver(evaluated_training(run, walks, parallel=True), tmp_path).finish_successfully()
     assert workers
     assert [worker for worker in workers if not wait_for_end(worker)] == []
     for folder in tmp_path.glob("[0-9]*"):
@@ -206,7 +202,7 @@ def test_training_killed_at_named_moments_resumes_exactly(
         data = tmp_path / "steered"
         record(recording(data, environment={"id": "toy_environments:SteeredWalk"}))
     resource = make_training(tmp_path / "uninterrupted", data, algorithm)
-    assert "outcome Succeeded" in Driver(resource, tmp_path).finish()
+    Driver(resource, tmp_path).finish_successfully()
     expected = read_contents(tmp_path / "uninterrupted")
     rng = np.random.default_rng(zlib.crc32(algorithm.encode()))
     moments = [name for name in MOMENTS if algorithm.endswith("MARWIL") or "targets" not in name]
@@ -219,8 +215,7 @@ def test_training_killed_at_named_moments_resumes_exactly(
             # The previous run ended before the moment.
             run = run.with_name(f"{run.name}-{moment}")
             assert kill_at_moment(make_training(run, data, algorithm), tmp_path, moment, occurrence), moment
-        output = Driver(make_training(run, data, algorithm), tmp_path).finish()
-        assert "outcome Succeeded" in output, output
+        Driver(make_training(run, data, algorithm), tmp_path).finish_successfully()
     for folder in tmp_path.glob("killed*"):
         assert read_contents(folder) == expected
 
@@ -280,21 +275,15 @@ class TestStorage:
     ) -> None:
         disk = small_disk(f"size={size}")
         resource = evaluated_training(disk / "runs", walks, parallel=False)
-        output = Driver(resource, tmp_path).finish()
-        assert "error StorageError" in output, output
-        assert "the disk is full" in output
-        assert str(disk / "runs/test/r1") in output
-        assert "Traceback" not in output, output
+        Driver(resource, tmp_path).finish_with_storage_error("the disk is full", disk / "runs/test/r1")
         small_disk("remount,size=16m")
-        output = Driver(resource, tmp_path).finish()
-        assert "outcome Succeeded" in output, output
+        Driver(resource, tmp_path).finish_successfully()
         assert_complete(disk / "runs", reference)
 
     def test_read_only_folder_is_reported(
         self, tmp_path: Path, small_disk: Callable[..., Path], walks: Path
     ) -> None:
         disk = small_disk("size=1m,ro")
-        output = Driver(evaluated_training(disk / "runs", walks, parallel=False), tmp_path).finish()
-        assert "error StorageError" in output
-        assert "read-only" in output
+        resource = evaluated_training(disk / "runs", walks, parallel=False)
+        Driver(resource, tmp_path).finish_with_storage_error("read-only")
         assert list(disk.iterdir()) == []

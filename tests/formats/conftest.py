@@ -1,9 +1,10 @@
-"""A fixture that isolates tests of formats from Ray."""
+"""Fixtures that isolate tests of formats from Ray and from each other's caches."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -37,3 +38,8 @@ def unregister_ray_types() -> Iterator[None]:
         ):
             with contextlib.suppress(pa.ArrowKeyError):
                 pa.register_extension_type(extension_type)
+
+
+@pytest.fixture(autouse=True)
+def _separate_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))

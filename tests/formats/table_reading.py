@@ -11,10 +11,17 @@ import numpy as np
 import pyarrow as pa
 
 from hindcast.api.input import FilterTerm
-from hindcast.formats.format import ReadOptions
+from hindcast.formats.format import Format, ReadOptions
 from hindcast.formats.registry import FORMATS, detect_format
 from hindcast.formats.rows import Rows
 from hindcast.storage.location import resolve
+
+
+def find_format(path: Path | str) -> Format:
+    """Return the format that recognises a file."""
+    file_format = detect_format(resolve(path))
+    assert file_format is not None, f"no format recognises {path}"
+    return file_format
 
 
 def read_table(path: Path, format: str | None = None, **options: Any) -> Rows:
@@ -26,8 +33,7 @@ def read_table(path: Path, format: str | None = None, **options: Any) -> Rows:
         **options: fields of `ReadOptions`; `filter` has (column, operator, value) tuples.
     """
     location = resolve(path)
-    file_format = detect_format(location) if format is None else FORMATS[format]
-    assert file_format is not None, f"no format recognises {path}"
+    file_format = find_format(path) if format is None else FORMATS[format]
     options["filter"] = [
         FilterTerm(column=column, op=op, value=value) for column, op, value in options.get("filter", ())
     ]
@@ -63,13 +69,17 @@ def concat_rows(parts: list[Any]) -> Rows:
     )
 
 
-def pack_lz4_cell(value: Any) -> str:
-    """Pack a value into a cell as RLlib does."""
-    return base64.b64encode(pa.Codec("lz4").compress(pickle.dumps(value), asbytes=True)).decode()
+def pack_lz4_cell(value: Any, protocol: int = pickle.DEFAULT_PROTOCOL) -> str:
+    """Pack a value into a cell as RLlib does, but without the size in the LZ4 frame."""
+    data = pickle.dumps(value, protocol)
+    return base64.b64encode(pa.Codec("lz4").compress(data, asbytes=True)).decode()
 
 
 class PickleBomb:
-    """An object that creates the file `executed` when it is unpickled."""
+    """An object that creates a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
     def __reduce__(self) -> Any:
-        return (exec, ("open('executed', 'w').close()",))
+        return (Path.touch, (self.path,))

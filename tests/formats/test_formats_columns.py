@@ -9,20 +9,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from episode_kit import replace_columns
 from hindcast.datasets.assembly.blocks import read_exported_file
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.columns.infos import RESET_HEAD, prepend_entry, split_entry
-from hindcast.formats.columns.layout import ColumnsEncoder
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import resolve
 
 
 def read_all(folder) -> Block:
-    return Block.concat(
-        [read_exported_file(resolve(file), "columns") for file in sorted(folder.glob("*.parquet"))]
-    )
+    files = sorted(folder.glob("*.parquet"))
+    return Block.concat([read_exported_file(resolve(file), "columns") for file in files])
 
 
 def write(folder, spec, *blocks, **options):
@@ -35,7 +34,7 @@ def write(folder, spec, *blocks, **options):
 def test_file_has_documented_columns_and_one_row_per_timestep(kit, tmp_path):
     """Columns have RLlib's names (and `t`); vectors are lists; flags are set only in the last row of an episode."""
     block = kit.block([2, 3])
-    block = block.with_columns({**block.columns, "action_logp": np.zeros(5, np.float32)})
+    block = replace_columns(block, action_logp=np.zeros(5, np.float32))
     (entry,) = write(tmp_path, kit.spec(block), block)
     table = pq.read_table(tmp_path / entry.path)
     assert table.column_names == [
@@ -56,7 +55,7 @@ def test_file_has_documented_columns_and_one_row_per_timestep(kit, tmp_path):
 def test_frames_are_written_as_flat_lists_with_rays_shape(kit, tmp_path):
     block = kit.block([2])
     frames = np.arange(3 * 24, dtype=np.uint8).reshape(3, 2, 4, 3)
-    block = block.with_columns({**block.columns, "obs": frames})
+    block = replace_columns(block, obs=frames)
     (entry,) = write(tmp_path, DataSpec.from_block(block), block)
     field = pq.read_schema(tmp_path / entry.path).field("obs")
     assert field.type == pa.large_list(pa.uint8())
@@ -71,9 +70,8 @@ class TestInfos:
     def test_column_is_left_out_when_all_infos_are_empty(self, kit, tmp_path):
         block = kit.block([2, 1])
         for text in ("", "{}"):
-            infos = np.full(5, text, dtype=object)
-            spec = DataSpec.from_block(block.with_columns({**block.columns, "infos": infos}))
-            (entry,) = write(tmp_path, spec, block.with_columns({**block.columns, "infos": infos}))
+            block = replace_columns(block, infos=np.full(5, text, dtype=object))
+            (entry,) = write(tmp_path, DataSpec.from_block(block), block)
             assert "infos" not in pq.read_schema(tmp_path / entry.path).names
             assert read_all(tmp_path).columns["infos"].tolist() == [""] * 5
 
@@ -81,15 +79,14 @@ class TestInfos:
         blocks = [kit.block([2], first=i) for i in range(4)]
         texts = [["", "", ""], ["", '{"a":1}', ""], ["", "", ""], ['{"r":1}', "", '{"b":2}']]
         blocks = [
-            block.with_columns({**block.columns, "infos": np.array(block_texts, dtype=object)})
+            replace_columns(block, infos=np.array(block_texts, dtype=object))
             for block, block_texts in zip(blocks, texts, strict=True)
         ]
         entries = write(tmp_path, DataSpec.from_block(blocks[0]), *blocks, row_group_bytes=1)
         assert [entry.rows for entry in entries] == [1, 3]
         assert "infos" not in pq.read_schema(tmp_path / entries[0].path).names
-        kit.assert_same(
-            read_exported_file(resolve(tmp_path / entries[1].path), "columns"), Block.concat(blocks[1:])
-        )
+        block_read = read_exported_file(resolve(tmp_path / entries[1].path), "columns")
+        kit.assert_same(block_read, Block.concat(blocks[1:]))
 
     @pytest.mark.parametrize(
         "cell_text", ["", '{"a":1}', '{"reset_info":{"x":"}"},"a":1}', '{ "a": [1, {"b": 2}] }']
@@ -106,7 +103,7 @@ def test_long_episodes_are_split_on_disk_and_joined_when_read(kit, tmp_path, mon
     monkeypatch.setattr("hindcast.formats.columns.layout.ColumnsEncoder.max_episode_bytes", 4_000)
     block = kit.block([5, 100, 5])
     infos = np.array([f'{{"i":{i}}}' for i in range(113)], dtype=object)
-    block = block.with_columns({**block.columns, "infos": infos})
+    block = replace_columns(block, infos=infos)
     (entry,) = write(tmp_path, kit.spec(block), block)
     assert entry.rows > 6
     assert entry.episodes == 3
@@ -137,15 +134,6 @@ def test_encode_episode_without_timesteps_raises(kit, tmp_path):
 
 def test_model_output_named_like_a_layout_column_raises(kit, tmp_path):
     block = kit.block([3])
-    block = block.with_columns({**block.columns, "t": np.zeros(3)})
+    block = replace_columns(block, t=np.zeros(3))
     with pytest.raises(DataError, match="a model output is named 't'"):
         write(tmp_path, DataSpec.from_block(block), block)
-
-
-def test_encode_column_that_does_not_fit_or_is_unknown_raises(kit):
-    block = kit.block()
-    encoder = ColumnsEncoder(kit.spec(block))
-    with pytest.raises(DataError, match="'actions' is float32"):
-        encoder.encode(block.with_columns({**block.columns, "actions": block.columns["rewards"]}))
-    with pytest.raises(DataError, match="are not in the dataset"):
-        encoder.encode(block.with_columns({**block.columns, "more": block.columns["rewards"]}))

@@ -99,21 +99,16 @@ def test_pieces_contain_whole_episodes(tmp_path: Path, monkeypatch: pytest.Monke
     parts = read_parts(path)
     assert len(parts) > 1
     for name in ("eps_id", "t", "row", "terminated"):
-        assert (
-            np.concatenate([getattr(part, name) for part in parts]).tolist()
-            == getattr(all_rows, name).tolist()
-        )
+        column = np.concatenate([getattr(part, name) for part in parts])
+        assert column.tolist() == getattr(all_rows, name).tolist()
     assert all((part.terminated | part.truncated)[-1] for part in parts)
 
 
 def test_rewards_and_flags_of_shape_rows_by_one_become_vectors(tmp_path: Path) -> None:
     data = make_arrays()
-    columns = {name: data[name][:, None] for name in ("rewards", "terminals", "timeouts")}
-    rows = read_single_part(
-        write_file(
-            tmp_path / "a.hdf5", {**data, **columns, "terminals": data["terminals"].astype(np.float32)}
-        )
-    )
+    columns = {name: data[name][:, None] for name in ("rewards", "timeouts")}
+    columns["terminals"] = data["terminals"].astype(np.float32)
+    rows = read_single_part(write_file(tmp_path / "a.hdf5", {**data, **columns}))
     assert rows.squeeze_scalars().columns["rewards"].shape == (sum(LENGTHS),)
     np.testing.assert_array_equal(rows.terminated, data["terminals"])
 
@@ -138,10 +133,9 @@ def test_step_limit_is_required_without_timeouts_and_refused_with_them(tmp_path:
     assert ends == ([4, 14], [3, 8, 12, 18])
     unlimited_rows = read_single_part(path, ReadOptions(options={"max_episode_steps": 0}))
     assert not unlimited_rows.truncated.any()
+    path = write_file(tmp_path / "b.hdf5", make_arrays())
     with pytest.raises(DataError, match="its own 'timeouts'"):
-        read_parts(
-            write_file(tmp_path / "b.hdf5", make_arrays()), ReadOptions(options={"max_episode_steps": 4})
-        )
+        read_parts(path, ReadOptions(options={"max_episode_steps": 4}))
 
 
 def test_schema_columns_and_filter_select_datasets(tmp_path: Path) -> None:

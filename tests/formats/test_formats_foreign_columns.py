@@ -16,8 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from table_reading import PickleBomb, pack_lz4_cell
 
 from damaged_files import check_truncations, count_refusals
+from episode_kit import read_block
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.episodes.block import Block
@@ -27,25 +29,13 @@ OBS = np.arange(14, dtype=np.float32).reshape(7, 2)  # of episode a, with 3 step
 CURRENT_OBS, NEXT_OBS = OBS[[0, 1, 2, 4, 5]], OBS[[1, 2, 3, 5, 6]]
 
 
-def pack_lz4_cell(value, protocol=pickle.DEFAULT_PROTOCOL, has_size=True) -> str:
-    """Pack a value into a cell as `ray.rllib.utils.compression.pack` does.
-
-    Args:
-        value: the value.
-        protocol: protocol of the pickle.
-        has_size: whether the LZ4 frame states the size of its content.
-    """
+def pack_cell(value, protocol=pickle.DEFAULT_PROTOCOL) -> str:
+    """Pack a value into a cell as `ray.rllib.utils.compression.pack` does: the LZ4 frame states its content's size."""
     data = pickle.dumps(value, protocol=protocol)
-    if has_size:
-        block = pa.Codec("lz4_raw").compress(data, asbytes=True)
-        head = b"\x68\x40" + len(data).to_bytes(8, "little")
-        check = _compute_xxh32(head) >> 8 & 0xFF
-        frame = (
-            b"\x04\x22\x4d\x18" + head + bytes([check]) + len(block).to_bytes(4, "little") + block + bytes(4)
-        )
-    else:
-        frame = pa.Codec("lz4").compress(data, asbytes=True)
-    return base64.b64encode(frame).decode()
+    block = pa.Codec("lz4_raw").compress(data, asbytes=True)
+    head = b"\x68\x40" + len(data).to_bytes(8, "little")
+    head += bytes([_compute_xxh32(head) >> 8 & 0xFF]) + len(block).to_bytes(4, "little")
+    return base64.b64encode(b"\x04\x22\x4d\x18" + head + block + bytes(4)).decode()
 
 
 def _compute_xxh32(data: bytes) -> int:
@@ -71,10 +61,8 @@ def make_tensor_column(values, version="v2", metadata=None):
     if version == "v2":
         name, array = b"ray.data.arrow_tensor_v2", pa.LargeListArray.from_arrays(pa.array(offsets), flat)
     else:
-        name, array = (
-            b"ray.data.arrow_tensor",
-            pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), flat),
-        )
+        offsets = pa.array(offsets.astype(np.int32))
+        name, array = b"ray.data.arrow_tensor", pa.ListArray.from_arrays(offsets, flat)
     shape = str(list(values.shape[1:])).encode() if metadata is None else metadata
     return array, {b"ARROW:extension:name": name, b"ARROW:extension:metadata": shape}
 
@@ -125,8 +113,7 @@ def prepare_folder(folder) -> Dataset:
 
 
 def read_all(folder) -> Block:
-    dataset = prepare_folder(folder)
-    return Block.concat([dataset.read(unit) for unit in dataset.units])
+    return read_block(prepare_folder(folder))
 
 
 def check_block(block: Block) -> None:
@@ -149,14 +136,14 @@ FORMS = {
     "tensors with a pickled shape": {"obs": make_tensor_column(CURRENT_OBS, metadata=pickle.dumps((2,)))},
     "Arrow's own tensors": {"obs": pa.FixedShapeTensorArray.from_numpy_ndarray(CURRENT_OBS)},
     "LZ4 cells": {
-        "obs": [pack_lz4_cell(row) for row in CURRENT_OBS],
-        "new_obs": [pack_lz4_cell(row) for row in NEXT_OBS],
+        "obs": [pack_cell(row) for row in CURRENT_OBS],
+        "new_obs": [pack_cell(row) for row in NEXT_OBS],
     },
     "LZ4 cells, protocol 2": {
-        "obs": [pack_lz4_cell(row, 2) for row in CURRENT_OBS],
-        "new_obs": [pack_lz4_cell(row, 2) for row in NEXT_OBS],
+        "obs": [pack_cell(row, 2) for row in CURRENT_OBS],
+        "new_obs": [pack_cell(row, 2) for row in NEXT_OBS],
     },
-    "LZ4 cells without their size": {"obs": [pack_lz4_cell(row, has_size=False) for row in CURRENT_OBS]},
+    "LZ4 cells without their size": {"obs": [pack_lz4_cell(row) for row in CURRENT_OBS]},
     "lists": {
         "obs": pa.array(CURRENT_OBS.tolist(), pa.list_(pa.float32())),
         "new_obs": pa.array(NEXT_OBS.tolist(), pa.list_(pa.float32())),
@@ -172,11 +159,8 @@ FORMS = {
 @pytest.mark.parametrize("rows_per_file", [5, 2, 1])
 def test_column_form_is_read(tmp_path, form, rows_per_file):
     full_table = make_table(**FORMS[form])
-    check_block(
-        read_all(
-            write_tables(tmp_path, *(full_table.slice(i, rows_per_file) for i in range(0, 5, rows_per_file)))
-        )
-    )
+    tables = [full_table.slice(i, rows_per_file) for i in range(0, 5, rows_per_file)]
+    check_block(read_all(write_tables(tmp_path, *tables)))
 
 
 @pytest.mark.slow
@@ -185,15 +169,9 @@ def test_column_form_is_read_with_ray_imported(tmp_path, form):
     """Importing Ray Data registers extension types, and Arrow then reads a column as one of them, not as a list."""
     folder = write_tables(tmp_path, make_table(**FORMS[form]))
     script = "import sys, ray.data, test_formats_foreign_columns as t; t.check_block(t.read_all(sys.argv[1]))"
-    helpers = os.pathsep.join(map(str, Path(__file__).parents[:2]))
-    environment = {**os.environ, "PYTHONPATH": helpers}
-    process = subprocess.run(
-        [sys.executable, "-c", script, str(folder)],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[:2]))}
+    command = [sys.executable, "-c", script, str(folder)]
+    process = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert process.returncode == 0, process.stderr[-2000:]
 
 
@@ -209,36 +187,33 @@ def test_extra_columns_become_model_outputs_except_rllibs_own(tmp_path):
     assert spec.leaves.keys() == expected_columns | {"vf_preds"}
 
 
-def test_single_flag_ends_an_episode(tmp_path):
-    for name in ("dones", "done"):
-        changes = {"terminateds": None, "truncateds": None, name: [False, False, True, False, True]}
-        block = read_all(write_tables(tmp_path / name, make_table(**changes)))
-        assert (block.terminated.tolist(), block.truncated.tolist()) == ([True, True], [False, False])
+INFOS_WITH_TIME_LIMIT = [None, None, {"TimeLimit.truncated": True}, None, {"TimeLimit.truncated": False}]
 
 
-@pytest.mark.parametrize("is_text", [True, False])
-def test_single_flag_with_time_limit_in_infos_is_truncated(tmp_path, is_text):
-    info_dicts = [None, None, {"TimeLimit.truncated": True}, None, {"TimeLimit.truncated": False}]
-    infos = [json.dumps(info or {}) for info in info_dicts] if is_text else info_dicts
-    for name in ("dones", "done"):
-        changes = {"terminateds": None, "truncateds": None, name: [False, False, True, False, True]}
-        path = write_tables(tmp_path / name, make_table(**changes, infos=infos))
-        block = read_all(path)
-        assert (block.terminated.tolist(), block.truncated.tolist()) == ([False, True], [True, False])
+@pytest.mark.parametrize(
+    ("infos", "is_terminated"),
+    [
+        (None, [True, True]),
+        (INFOS_WITH_TIME_LIMIT, [False, True]),
+        ([json.dumps(info or {}) for info in INFOS_WITH_TIME_LIMIT], [False, True]),
+    ],
+    ids=["no infos", "dicts", "text"],
+)
+@pytest.mark.parametrize("name", ["dones", "done"])
+def test_single_flag_is_terminated_unless_infos_report_a_time_limit(tmp_path, name, infos, is_terminated):
+    changes = {"terminateds": None, "truncateds": None, name: [False, False, True, False, True]}
+    block = read_all(write_tables(tmp_path, make_table(**changes, infos=infos)))
+    assert block.terminated.tolist() == is_terminated
+    assert block.truncated.tolist() == np.logical_not(is_terminated).tolist()
 
 
 def test_struct_or_pickled_observations_are_read_as_leaves(tmp_path):
-    obs_structs = [{"a": row.tolist(), "b": int(row[0])} for row in CURRENT_OBS]
-    next_obs_structs = [{"a": row.tolist(), "b": int(row[0])} for row in NEXT_OBS]
-    struct_type = pa.struct([("a", pa.list_(pa.float32())), ("b", pa.int64())])
-    block = read_all(
-        write_tables(
-            tmp_path / "dict",
-            make_table(
-                obs=pa.array(obs_structs, struct_type), new_obs=pa.array(next_obs_structs, struct_type)
-            ),
-        )
-    )
+    def make_structs(rows):
+        struct_type = pa.struct([("a", pa.list_(pa.float32())), ("b", pa.int64())])
+        return pa.array([{"a": row.tolist(), "b": int(row[0])} for row in rows], struct_type)
+
+    table = make_table(obs=make_structs(CURRENT_OBS), new_obs=make_structs(NEXT_OBS))
+    block = read_all(write_tables(tmp_path / "dict", table))
     assert block.columns["obs/a"].tolist() == OBS.tolist()
     assert block.columns["obs/b"].tolist() == OBS[:, 0].tolist()
 
@@ -246,33 +221,20 @@ def test_struct_or_pickled_observations_are_read_as_leaves(tmp_path):
         cells = [pickle.dumps((row, np.int64(row[0]))) for row in rows]
         return pa.array(cells, pa.large_binary()), {b"ARROW:extension:name": b"ray.data.arrow_pickled_object"}
 
-    block = read_all(
-        write_tables(
-            tmp_path / "tuple", make_table(obs=pickle_rows(CURRENT_OBS), new_obs=pickle_rows(NEXT_OBS))
-        )
-    )
+    table = make_table(obs=pickle_rows(CURRENT_OBS), new_obs=pickle_rows(NEXT_OBS))
+    block = read_all(write_tables(tmp_path / "tuple", table))
     assert block.columns["obs/0"].tolist() == OBS.tolist()
     assert block.columns["obs/1"].dtype == np.int64
 
 
 def test_infos_as_text_or_structs_are_read_as_json(tmp_path):
-    for name, infos in (
-        ("text", ['{"x":1}', None, "", None, '{"y":2}']),
-        (
-            "struct",
-            pa.array(
-                [{"x": 1}, None, None, None, {"y": 2}], pa.struct([("x", pa.int64()), ("y", pa.int64())])
-            ),
-        ),
-    ):
+    struct_type = pa.struct([("x", pa.int64()), ("y", pa.int64())])
+    structs = pa.array([{"x": 1}, None, None, None, {"y": 2}], struct_type)
+    for name, infos in (("text", ['{"x":1}', None, "", None, '{"y":2}']), ("struct", structs)):
         block = read_all(write_tables(tmp_path / name, make_table(infos=infos)))
         assert block.columns["infos"].tolist() == ["", '{"x":1}', "", "", "", "", '{"y":2}']
-    assert (
-        "infos"
-        not in prepare_folder(
-            write_tables(tmp_path / "none", make_table(infos=pa.nulls(5, pa.string())))
-        ).spec.leaves
-    )
+    folder = write_tables(tmp_path / "none", make_table(infos=pa.nulls(5, pa.string())))
+    assert "infos" not in prepare_folder(folder).spec.leaves
 
 
 class TestDuplicates:
@@ -280,48 +242,26 @@ class TestDuplicates:
 
     def test_duplicates_count_once(self, tmp_path):
         full_table = make_table()
-        pieces = [
-            full_table.slice(0, 2),
-            full_table.slice(2, 1),
-            full_table.slice(0, 3),
-            full_table.slice(3, 2),
-            full_table.slice(0, 4),
-            full_table.slice(4),
-        ]
+        pieces = [full_table.slice(*rows) for rows in ((0, 2), (2, 1), (0, 3), (3, 2), (0, 4), (4,))]
         dataset = prepare_folder(write_tables(tmp_path, *pieces))
-        check_block(Block.concat([dataset.read(unit) for unit in dataset.units]))
+        check_block(read_block(dataset))
         assert dataset.num_steps == 5
         assert any(note.startswith("3 stored episodes repeat others") for note in dataset.notes)
 
     def test_another_episode_with_the_same_id_is_kept(self, tmp_path):
-        assert (
-            prepare_folder(write_tables(tmp_path, make_table(), make_table(rewards=[9.0] * 5))).num_episodes
-            == 4
-        )
+        folder = write_tables(tmp_path, make_table(), make_table(rewards=[9.0] * 5))
+        assert prepare_folder(folder).num_episodes == 4
 
 
 def test_unfinished_episode_is_read_unfinished(tmp_path):
     block = read_all(write_tables(tmp_path, make_table(t=[0, 1, 2, 0, 1]).slice(0, 2)))
-    assert (block.length.tolist(), block.terminated.tolist(), block.truncated.tolist()) == (
-        [2],
-        [False],
-        [False],
-    )
+    assert block.length.tolist() == [2]
+    assert (block.terminated.tolist(), block.truncated.tolist()) == ([False], [False])
 
 
 def test_partial_episode_keeps_its_timesteps(tmp_path):
     block = read_all(write_tables(tmp_path, make_table(t=[0, 1, 2, 0, 1]).slice(1)))
     assert block.t_started.tolist() == [1, 0]
-
-
-class _PickleBomb:
-    """An object that creates a file when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self):
-        return (Path.touch, (self.path,))
 
 
 class TestUntrustedPickles:
@@ -330,15 +270,13 @@ class TestUntrustedPickles:
     def test_pickle_with_function_call_raises_and_calls_nothing(self, tmp_path, protocol, position):
         created_file = tmp_path / "exploded"
         bomb_array = np.empty(1, dtype=object)
-        bomb_array[0] = _PickleBomb(created_file)
-        value = bomb_array if position == "in an array" else _PickleBomb(created_file)
-        cells = [pack_lz4_cell(row) for row in CURRENT_OBS]
-        cells[0 if position == "first cell" else 3] = pack_lz4_cell(value, protocol)
+        bomb_array[0] = PickleBomb(created_file)
+        value = bomb_array if position == "in an array" else PickleBomb(created_file)
+        cells = [pack_cell(row) for row in CURRENT_OBS]
         row = 0 if position == "first cell" else 3
-        with pytest.raises(
-            DataError,
-            match=rf"uid_000000-0\.parquet, row {row}: it holds (a pickle|an object array)",
-        ) as caught:
+        cells[row] = pack_cell(value, protocol)
+        message = rf"uid_000000-0\.parquet, row {row}: it holds (a pickle|an object array)"
+        with pytest.raises(DataError, match=message) as caught:
             prepare_folder(write_tables(tmp_path / "d", make_table(obs=cells)))
         if position != "in an array" and protocol >= 2:
             assert re.search(r"a pickle that calls (pathlib|__builtin__|builtins)", str(caught.value))
@@ -346,17 +284,14 @@ class TestUntrustedPickles:
 
     def test_rays_pickled_object_or_shape_with_function_call_raises_and_calls_nothing(self, tmp_path):
         created_file = tmp_path / "exploded"
-        cells = pa.array([pickle.dumps(_PickleBomb(created_file))] * 5, pa.large_binary())
+        cells = pa.array([pickle.dumps(PickleBomb(created_file))] * 5, pa.large_binary())
         metadata = {b"ARROW:extension:name": b"ray.data.arrow_pickled_object"}
         with pytest.raises(DataError, match="row 0: it holds a pickle that calls pathlib"):
             prepare_folder(write_tables(tmp_path / "d", make_table(obs=(cells, metadata))))
-        pickled_bomb = pickle.dumps(_PickleBomb(created_file))
+        pickled_bomb = pickle.dumps(PickleBomb(created_file))
+        table = make_table(obs=make_tensor_column(CURRENT_OBS, metadata=pickled_bomb))
         with pytest.raises(DataError, match="the shape of the tensor cannot be read"):
-            prepare_folder(
-                write_tables(
-                    tmp_path / "e", make_table(obs=make_tensor_column(CURRENT_OBS, metadata=pickled_bomb))
-                )
-            )
+            prepare_folder(write_tables(tmp_path / "e", table))
         assert not created_file.exists()
 
     @pytest.mark.parametrize(
@@ -381,7 +316,7 @@ class TestUntrustedPickles:
             prepare_folder(write_tables(tmp_path, make_table(obs=[cell] * 5)))
 
     def test_lz4_frame_with_excessive_size_raises(self, tmp_path):
-        frame = bytearray(base64.b64decode(pack_lz4_cell(CURRENT_OBS[0])))
+        frame = bytearray(base64.b64decode(pack_cell(CURRENT_OBS[0])))
         frame[6:14] = (1 << 40).to_bytes(8, "little")
         cell = base64.b64encode(bytes(frame)).decode()
         with pytest.raises(DataError, match="claims to hold 1099511627776"):
@@ -391,10 +326,7 @@ class TestUntrustedPickles:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"new_obs": None},
-            "the column 'new_obs' is missing, so the data have no observation after the last row",
-        ),
+        ({"new_obs": None}, "the column 'new_obs' is missing, so the data have no observation after the last row"),
         ({"new_obs": [1, 2, 3, 4, 5]}, "'new_obs' is int64 [] and 'obs' is float32 [2]: both must be the same"),
         ({"eps_id": ["a", None, "a", "b", "b"]}, "row 1: 'eps_id' is null: every row requires the id of its episode"),
         ({"rewards": [1.0, None, 1.0, 1.0, 1.0]}, "row 1: 'rewards' is null"),
@@ -460,8 +392,7 @@ def test_pickled_tensor_shape_of_old_ray_raises(tmp_path: Path) -> None:
     pq.write_table(pa.table([pa.array([[0.0, 1.0]], field.type)], pa.schema([field])), tmp_path / "a.parquet")
     with contextlib.suppress(pa.ArrowKeyError):
         pa.register_extension_type(ArrowTensorType((0,), pa.int64()))
-    with pytest.raises(
-        DataError, match=r"a\.parquet holds tensors with shapes that Ray 2\.49 to 2\.54 pickled"
-    ):
+    message = r"a\.parquet holds tensors with shapes that Ray 2\.49 to 2\.54 pickled"
+    with pytest.raises(DataError, match=message):
         prepare_folder(str(tmp_path))
     pa.unregister_extension_type("ray.data.arrow_tensor")

@@ -15,8 +15,10 @@ import pytest
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
+from table_reading import PickleBomb
 
 from damaged_files import check_truncations, count_refusals
+from episode_kit import read_block
 from hindcast.datasets.inspection.summarising import summarise
 from hindcast.datasets.opening import open_dataset
 from hindcast.episodes.block import Block
@@ -83,10 +85,7 @@ def make_state_with_info(reward: np.float32, keys: list[str]) -> dict:
 
 def write_states(path: Path, *states, rows_per_file: int | None = None) -> Path:
     """Write states, or packed cells, into files named as RLlib's recorder names them; return `path`."""
-    rows = [
-        episode_state if isinstance(episode_state, bytes | None) else pack_state(episode_state)
-        for episode_state in states
-    ]
+    rows = [state if isinstance(state, bytes | None) else pack_state(state) for state in states]
     size = rows_per_file or len(rows) or 1
     folder = path / "cartpoleenv" / "run-000001-00004"
     folder.mkdir(parents=True, exist_ok=True)
@@ -97,8 +96,7 @@ def write_states(path: Path, *states, rows_per_file: int | None = None) -> Path:
 
 
 def read_all(folder) -> Block:
-    dataset = open_dataset(folder)
-    return Block.concat([dataset.read(unit) for unit in dataset.units])
+    return read_block(open_dataset(folder))
 
 
 def first_values(block: Block) -> list[float]:
@@ -107,9 +105,8 @@ def first_values(block: Block) -> list[float]:
 
 
 def test_recorded_episodes_are_read(tmp_path):
-    folder = write_states(
-        tmp_path, make_state("a", 3), make_state("b", 5), make_state("c", 2), rows_per_file=2
-    )
+    states = [make_state("a", 3), make_state("b", 5), make_state("c", 2)]
+    folder = write_states(tmp_path, *states, rows_per_file=2)
     dataset = open_dataset(folder)
     block = dataset.read(dataset.units[0])
     assert (dataset.num_episodes, dataset.num_steps, len(dataset.units), dataset.notes) == (3, 10, 1, ())
@@ -121,10 +118,8 @@ def test_recorded_episodes_are_read(tmp_path):
     assert "infos" not in block.columns
     assert block.terminated.all()
     assert (dataset.spec.observation_space, dataset.spec.action_space) == (OBS, spaces.Discrete(3))
-    assert dataset.locate(dataset.units[0], 2) == (
-        f"{folder}/cartpoleenv/run-000001-00004/uid_000001-0.parquet",
-        0,
-    )
+    last_file = f"{folder}/cartpoleenv/run-000001-00004/uid_000001-0.parquet"
+    assert dataset.locate(dataset.units[0], 2) == (last_file, 0)
 
 
 @pytest.mark.parametrize("max_rows", [1, 2])
@@ -138,19 +133,18 @@ def test_index_in_small_tables_gives_same_episodes_and_error_rows(tmp_path, monk
 
 
 def test_lookback_is_dropped(tmp_path):
-    block = read_all(
-        write_states(tmp_path, make_state("a", 3, lookback=2, first_timestep=5), make_state("b", 4))
-    )
+    state_with_lookback = make_state("a", 3, lookback=2, first_timestep=5)
+    block = read_all(write_states(tmp_path, state_with_lookback, make_state("b", 4)))
     assert first_values(block) == [5, 6, 7, 8, 0, 1, 2, 3, 4]
     assert block.t_started.tolist() == [5, 0]
     assert block.length.tolist() == [3, 4]
 
 
 def test_file_with_arrays_and_lists_is_read(tmp_path):
-    list_episode = SingleAgentEpisode.from_state(make_state("a", 3, lookback=1, first_timestep=1))
-    array_state = episode_to_state(
-        SingleAgentEpisode.from_state(make_state("b", 3, lookback=1, first_timestep=1)).to_numpy()
+    list_episode, array_episode = (
+        SingleAgentEpisode.from_state(make_state(name, 3, lookback=1, first_timestep=1)) for name in "ab"
     )
+    array_state = episode_to_state(array_episode.to_numpy())
     assert array_state["observations"]["finalized"]
     block = read_all(write_states(tmp_path, episode_to_state(list_episode), array_state))
     assert first_values(block) == [1, 2, 3, 4, 1, 2, 3, 4]
@@ -202,9 +196,8 @@ def test_infos_are_read_as_json(tmp_path):
 
 
 def test_unsupported_space_is_unknown(tmp_path):
-    episode_state = make_state(
-        "a", 2, _action_space={"space": "simplex", "shape": [2], "concentration": None, "dtype": "<f4"}
-    )
+    space = {"space": "simplex", "shape": [2], "concentration": None, "dtype": "<f4"}
+    episode_state = make_state("a", 2, _action_space=space)
     assert open_dataset(write_states(tmp_path, episode_state)).spec.action_space is None
 
 
@@ -239,11 +232,8 @@ def test_episode_of_any_space_and_mode_is_read(tmp_path_factory, episode):
     for name, leaf in flatten(episode.to_numpy().get_observations(), "obs").items():
         assert leaves[name].tolist() == leaf.tolist()
         assert leaf.dtype.kind in "OU" or leaves[name].dtype == leaf.dtype
-    assert (episode_read.t_started, len(episode_read), episode_read.is_truncated) == (
-        episode.t_started,
-        len(episode),
-        episode.is_truncated,
-    )
+    assert (episode_read.t_started, len(episode_read)) == (episode.t_started, len(episode))
+    assert episode_read.is_truncated == episode.is_truncated
 
 
 class TestDuplicates:
@@ -251,20 +241,17 @@ class TestDuplicates:
 
     def test_duplicates_count_once(self, tmp_path):
         first_states = [make_state("a", 3), make_state("b", 2)]
-        folder = write_states(
-            tmp_path, *first_states, *first_states, make_state("c", 1), *first_states, rows_per_file=2
-        )
-        dataset = open_dataset(folder)
+        states = [*first_states, *first_states, make_state("c", 1), *first_states]
+        dataset = open_dataset(write_states(tmp_path, *states, rows_per_file=2))
         assert (dataset.num_episodes, dataset.num_steps) == (3, 6)
-        assert Block.concat([dataset.read(unit) for unit in dataset.units]).eps_id.tolist() == ["a", "b", "c"]
+        assert read_block(dataset).eps_id.tolist() == ["a", "b", "c"]
         (note,) = dataset.notes
         assert note.startswith("4 stored episodes repeat others (the same id and the same content)")
         assert note in [problem.message for problem in summarise(dataset).problems]
 
     def test_another_episode_with_the_same_id_is_kept(self, tmp_path):
-        dataset = open_dataset(
-            write_states(tmp_path, make_state("a", 3), make_state("a", 4), make_state("a", 3))
-        )
+        states = [make_state("a", num_steps) for num_steps in (3, 4, 3)]
+        dataset = open_dataset(write_states(tmp_path, *states))
         assert [unit.lengths.tolist() for unit in dataset.units] == [[3, 4]]
         assert dataset.locate(dataset.units[0], 1)[1] == 1
 
@@ -277,9 +264,8 @@ class TestDuplicates:
         assert (dataset.num_episodes, dataset.num_repeated) == (1, 1)
 
     def test_duplicate_row_before_others_counts_once(self, tmp_path):
-        dataset = open_dataset(
-            write_states(tmp_path, make_state("a", 3), make_state("a", 3), make_state("b", 1))
-        )
+        states = [make_state("a", 3), make_state("a", 3), make_state("b", 1)]
+        dataset = open_dataset(write_states(tmp_path, *states))
         assert dataset.read(dataset.units[0]).eps_id.tolist() == ["a", "b"]
         assert dataset.locate(dataset.units[0], 1)[1] == 2
 
@@ -320,34 +306,21 @@ class TestCache:
         assert open_dataset(folder).num_steps == 3
 
 
-class _PickleBomb:
-    """An object that creates a file when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self):
-        return (Path.touch, (self.path,))
-
-
 class TestUntrustedValues:
     def test_object_array_raises(self, tmp_path):
         created_file = tmp_path / "exploded"
         bomb_array = np.empty(2, dtype=object)
-        bomb_array[:] = [_PickleBomb(created_file), _PickleBomb(created_file)]
+        bomb_array[:] = [PickleBomb(created_file), PickleBomb(created_file)]
         for field in ("observations", "actions", "infos"):
             episode_state = make_state("a", 1)
             episode_state[field]["data"] = bomb_array
-            with raises_user_error(
-                DataError, "object array, which is a pickle", path="uid_000000-0.parquet", row=0
-            ):
+            with raises_user_error(DataError, "object array, which is", path="uid_000000-0.parquet", row=0):
                 read_all(write_states(tmp_path / field, episode_state))
         for case in ("all items", "last item"):
             episode_state = make_state("a", 3)
             item = {b"nd": True, b"type": "|O", b"kind": b"O", b"shape": [2], b"data": bomb_array.dumps()}
-            episode_state["observations"]["data"] = (
-                [item] * 4 if case == "all items" else [episode_state["observations"]["data"][0]] * 3 + [item]
-            )
+            valid_item = episode_state["observations"]["data"][0]
+            episode_state["observations"]["data"] = [item if case == "all items" else valid_item] * 3 + [item]
             with pytest.raises(DataError, match="object array, which is a pickle"):
                 read_all(write_states(tmp_path / case, episode_state))
         assert not created_file.exists()

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
+from table_reading import find_format
 
 from hindcast.errors import DataError
 from hindcast.formats import hdf5
 from hindcast.formats.format import ReadOptions
-from hindcast.formats.registry import FORMATS, detect_format
 from hindcast.storage.location import resolve
 
 NUM_ROWS = 200
@@ -29,15 +30,11 @@ def write_valid_file(path: Path) -> Path:
     return path
 
 
-def count_rows(path: Path) -> int:
+def count_rows(path: Path | str) -> int:
     """Read a file with the detected format; return its number of rows."""
-    location = resolve(path)
-    file_format = detect_format(location)
-    assert file_format is not None
-    num_rows = 0
-    for piece in file_format.list_pieces(location, ReadOptions()):
-        num_rows += sum(len(rows) for rows in file_format.read(piece, ReadOptions()))
-    return num_rows
+    file_format = find_format(path)
+    pieces = file_format.list_pieces(resolve(path), ReadOptions())
+    return sum(len(rows) for piece in pieces for rows in file_format.read(piece, ReadOptions()))
 
 
 def _put_external_link(file: h5py.File, outside: Path) -> None:
@@ -144,17 +141,14 @@ def test_robomimic_file_without_actions_raises(tmp_path: Path) -> None:
 
 
 def test_remote_file_is_read_through_its_file_system(tmp_path: Path, memory_path: str) -> None:
-    target = resolve(f"{memory_path}/a.hdf5")
-    target.write_bytes(write_valid_file(tmp_path / "a.hdf5").read_bytes())
-    pieces = FORMATS["D4RL"].list_pieces(target, ReadOptions())
-    assert (
-        sum(len(rows) for piece in pieces for rows in FORMATS["D4RL"].read(piece, ReadOptions())) == NUM_ROWS
-    )
+    path = f"{memory_path}/a.hdf5"
+    resolve(path).write_bytes(write_valid_file(tmp_path / "a.hdf5").read_bytes())
+    assert count_rows(path) == NUM_ROWS
 
 
 def test_missing_h5py_raises_with_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_valid_file(tmp_path / "in.hdf5")
-    monkeypatch.setitem(__import__("sys").modules, "h5py", None)
+    monkeypatch.setitem(sys.modules, "h5py", None)
     with (
         pytest.raises(DataError, match=r"requires h5py.*pip install 'hindcast-rl\[hdf5\]'"),
         hdf5.open_file(resolve(path)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from unittest import mock
 
 import numpy as np
@@ -10,14 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 
-from damaged_files import check_truncations, count_refusals
+from episode_kit import read_block
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.commits import Commit, write_commit
 from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
-from hindcast.formats.layouts import LAYOUTS, make_encoder
+from hindcast.formats.layouts import EXPORTED_LAYOUTS, LAYOUTS, make_encoder
 from hindcast.storage.location import resolve
 from layers import examples
 from random_data import recordings
@@ -32,8 +31,7 @@ def write(folder, block, spec, layout, **options):
 
 
 def read_all(folder) -> Block:
-    dataset = open_dataset(folder)
-    return Block.concat([dataset.read(unit) for unit in dataset.units])
+    return read_block(open_dataset(folder))
 
 
 @pytest.mark.parametrize("layout", LAYOUT_NAMES)
@@ -61,16 +59,15 @@ def test_recording_in_each_layout_is_opened(kit, tmp_path, layout, has_manifest)
     write_commit(folder, Commit(range=0, files=files, episodes=3, timesteps=100, first=0))
     if has_manifest:
         write_manifest(folder, Manifest(layout=layout, spec=kit.spec(block).to_json(), files=files))
-    dataset = open_dataset(folder, verify=True)
-    kit.assert_same(Block.concat([dataset.read(unit) for unit in dataset.units]), block)
+    kit.assert_same(read_block(open_dataset(folder, verify=True)), block)
 
 
 def test_folders_of_each_layout_are_one_dataset(kit, tmp_path):
     blocks = [kit.block([3, 4], first=2 * i) for i in range(len(LAYOUT_NAMES))]
-    for block, layout in zip(blocks, LAYOUT_NAMES, strict=True):
-        write(tmp_path / layout.replace("/", "-"), block, kit.spec(block), layout)
-    dataset = open_dataset([tmp_path / layout.replace("/", "-") for layout in LAYOUT_NAMES])
-    kit.assert_same(Block.concat([dataset.read(unit) for unit in dataset.units]), Block.concat(blocks))
+    folders = [tmp_path / layout.replace("/", "-") for layout in LAYOUT_NAMES]
+    for block, folder, layout in zip(blocks, folders, LAYOUT_NAMES, strict=True):
+        write(folder, block, kit.spec(block), layout)
+    kit.assert_same(read_all(folders), Block.concat(blocks))
 
 
 def test_open_unknown_layout_raises_with_its_name(kit, tmp_path):
@@ -82,15 +79,20 @@ def test_open_unknown_layout_raises_with_its_name(kit, tmp_path):
         open_dataset(tmp_path)
 
 
-@pytest.mark.parametrize("compression", ["lz4", "none"])
-@pytest.mark.parametrize("layout", LAYOUT_NAMES[1:])  # test_datasets_corrupt tests Episodes / Arrow
-def test_flipped_byte_is_reported_or_harmless(kit, tmp_path, layout, compression):
-    """Pages have checksums, so data are either read correctly or refused."""
-    block = kit.block([30, 50, 20])
-    infos = np.array([f'{{"i":{i}}}' for i in range(103)], dtype=object)
-    block = block.with_columns({**block.columns, "infos": infos})
-    (entry,) = write(tmp_path, block, kit.spec(block), layout, compression=compression, row_group_bytes=3_000)
-    path = tmp_path / entry.path
-    check_block = partial(kit.assert_same, expected=block)
-    assert count_refusals(path, lambda: read_all(tmp_path), check_block, times=200, seed=1) > 120
-    check_truncations(path, lambda: read_all(tmp_path), every=211)
+@pytest.mark.parametrize("layout", [*LAYOUT_NAMES, *EXPORTED_LAYOUTS])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"obs": np.zeros((13, 4), np.float64)}, r"'obs' is float64 \[4\], but float32 \[4\]"),
+        ({"obs": np.zeros((13, 5), np.float32)}, r"'obs' is float32 \[5\], but float32 \[4\]"),
+        ({"actions": np.zeros(10, np.float32)}, "'actions' is float32"),
+        ({"extra": np.zeros(10)}, r"\['extra'\] are not in the dataset"),
+        ({"rewards": None}, "'rewards' is missing"),
+    ],
+)
+def test_encode_column_that_does_not_fit_raises(kit, layout, change, message):
+    block = kit.block()
+    columns = {name: column for name, column in {**block.columns, **change}.items() if column is not None}
+    encoder = make_encoder(layout, kit.spec(block))
+    with pytest.raises(DataError, match=message):
+        encoder.encode(block.with_columns(columns))

@@ -10,6 +10,7 @@ import pytest
 from media_mappers import Words
 from PIL import Image
 
+from episode_kit import read_block
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.episodes.block import Block
@@ -26,11 +27,6 @@ from support import MemoryReporter, training
 
 LINES = ["the cat sat", "a dog ran far", "the dog sat"]
 VOCABULARY = {token: id_ for id_, token in enumerate(sorted({*" ".join(LINES).split(" ")}), start=1)}
-
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -53,14 +49,14 @@ def read_files(
 ) -> Block:
     read_options = ReadOptions(mapper=f"media_mappers:{mapper}", mapper_kwargs=kwargs or {}, options=options)
     dataset = open_data(Reading((str(folder),), form, read_options))
-    return Block.concat([dataset.read(unit) for unit in dataset.units])
+    return read_block(dataset)
 
 
 def test_rllib_text_pre_learner_makes_episodes(sentences: Path) -> None:
     block = read_files(sentences, "Text", "Words", {"vocabulary": VOCABULARY})
     assert sorted(block.length.tolist()) == [2, 2, 3]
     assert block.terminated.all()
-    actions = {tuple(block.columns["actions"][block.rows_of("actions", number)]) for number in range(3)}
+    actions = {tuple(block.columns["actions"][block.rows_of("actions", i)]) for i in range(3)}
     assert actions == {tuple(VOCABULARY[token] for token in line.split(" ")[1:]) for line in LINES}
     assert block.columns["obs"].sum(axis=1).tolist() == [1.0] * (7 + 3)
 
@@ -84,9 +80,8 @@ def test_training_reads_text(tmp_path: Path, sentences: Path) -> None:
     )
     reporter = MemoryReporter()
     inputs = open_inputs(resource, resolve_inputs(resource, FileReferences({})), reporter)
-    assert (
-        TrainingRun(resource, make_sources(inputs), reporter, Interruption()).execute().state == "Succeeded"
-    )
+    training_run = TrainingRun(resource, make_sources(inputs), reporter, Interruption())
+    assert training_run.execute().state == "Succeeded"
     assert any("Text" in note for note in reporter.notes)
 
 
@@ -130,9 +125,8 @@ def test_text_options_set_encoding_and_drop_empty_lines(tmp_path: Path) -> None:
     vocabulary = {"vocabulary": {"été": 1, "là": 2}}
     with pytest.raises(DataError, match=r"a\.txt is not utf-8 text \(at byte 0\).*readOptions\.encoding"):
         read_files(tmp_path / "a.txt", "Text", "Words", vocabulary)
-    block = read_files(
-        tmp_path / "a.txt", "Text", "Words", vocabulary, encoding="latin-1", drop_empty_lines=True
-    )
+    options = {"encoding": "latin-1", "drop_empty_lines": True}
+    block = read_files(tmp_path / "a.txt", "Text", "Words", vocabulary, **options)
     assert block.length.tolist() == [1, 1]
 
 
@@ -144,7 +138,7 @@ def test_text_options_set_encoding_and_drop_empty_lines(tmp_path: Path) -> None:
         (
             "Words",
             UserCodeError,
-            r"Words\._map_to_episodes, given .*txt, raised ValueError at .*media_mappers\.py.*no voc",
+            r"Words\._map_to_episodes, given .*txt, raised ValueError at .*mappers\.py.*no voc",
         ),
         ("NoPreLearner", SpecError, "has no map_rows"),
         ("Missing", SpecError, "has no 'Missing'"),

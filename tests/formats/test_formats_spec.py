@@ -68,9 +68,8 @@ def test_difference_describes_first_difference():
 def test_merge_keeps_spaces_of_either_spec_and_drops_different_environments():
     leaves = {"obs": Leaf(np.dtype("float32"), (3,))}
     infos = {"infos": Leaf(None, (), "json")}
-    merged_spec = DataSpec(leaves, None, spaces.Tuple([]), "A").merge(
-        DataSpec({**leaves, **infos}, spaces.Discrete(2), spaces.Tuple([]), "B")
-    )
+    other_spec = DataSpec({**leaves, **infos}, spaces.Discrete(2), spaces.Tuple([]), "B")
+    merged_spec = DataSpec(leaves, None, spaces.Tuple([]), "A").merge(other_spec)
     assert merged_spec == DataSpec({**leaves, **infos}, spaces.Discrete(2), spaces.Tuple([]), None)
 
 

@@ -11,11 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from table_reading import read_table
+from table_reading import find_format, read_table
 
 from hindcast.errors import DataError, UserError
-from hindcast.formats.registry import FORMATS, detect_format
-from hindcast.storage.location import resolve
+from hindcast.formats.registry import FORMATS
 
 NUM_ROWS = 60
 COLUMNS = {
@@ -52,6 +51,12 @@ def _make_parquet() -> bytes:
     return sink.getvalue().to_pybytes()
 
 
+FORMAT_NAMES = {
+    "a.parquet": "Parquet",
+    "batches.json": "SampleBatch",
+    "a.csv": "CSV",
+    "a.csv.gz": "CSV",
+}  # or JSON
 FILES = {
     "a.parquet": _make_parquet(),
     "a.csv": _make_csv(),
@@ -61,23 +66,12 @@ FILES = {
     "a.csv.gz": gzip.compress(_make_csv()),
     "a.json.gz": gzip.compress(_make_json()),
 }
-FORMAT_BY_SUFFIX = {"parquet": "Parquet", "csv": "CSV", "json": "JSON"}
-
-
-def get_format_name(name: str) -> str:
-    return (
-        "SampleBatch"
-        if name.startswith("batches")
-        else FORMAT_BY_SUFFIX[name.removesuffix(".gz").rsplit(".", 1)[1]]
-    )
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_intact_file_is_recognised_and_read(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(FILES[name])
-    file_format = detect_format(resolve(tmp_path / name))
-    assert file_format is not None
-    assert file_format.name == get_format_name(name)
+    assert find_format(tmp_path / name).name == FORMAT_NAMES.get(name, "JSON")
     rows = read_table(tmp_path / name)
     assert rows.columns["obs"].tolist() == COLUMNS["obs"]
     assert rows.row.tolist() == list(range(NUM_ROWS))
@@ -90,7 +84,7 @@ def test_truncated_file_raises_or_ends_with_complete_row(tmp_path: Path, name: s
     for size in [0, 1, 2, 5, len(data) - 1, len(data) - 2, *(rng.randrange(len(data)) for _ in range(40))]:
         path.write_bytes(data[:size])
         try:
-            rows = read_table(path, format=get_format_name(name))
+            rows = read_table(path, format=FORMAT_NAMES.get(name, "JSON"))
         except UserError as error:
             assert name in str(error)
             continue
@@ -112,7 +106,7 @@ def test_flipped_bit_raises_or_changes_only_values(tmp_path: Path, name: str) ->
             damaged_data[rng.randrange(len(damaged_data))] ^= 1 << rng.randrange(8)
         path.write_bytes(damaged_data)
         try:
-            rows = read_table(path, format=get_format_name(name))
+            rows = read_table(path, format=FORMAT_NAMES.get(name, "JSON"))
         except UserError as error:
             assert name in str(error)
             continue

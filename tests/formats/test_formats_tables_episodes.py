@@ -60,15 +60,8 @@ def test_rows_of_lists_become_episodes(path: Path) -> None:
 
 
 def test_rows_with_same_id_are_joined(path: Path) -> None:
-    write(
-        path,
-        {
-            **EPISODES,
-            "episode": [7, 8, 7],
-            "t": [[0, 1], [], [2, 3, 4]],
-            "dones": [[False] * 2, [], [False] * 3],
-        },
-    )
+    dones = [[False] * 2, [], [False] * 3]
+    write(path, {**EPISODES, "episode": [7, 8, 7], "t": [[0, 1], [], [2, 3, 4]], "dones": dones})
     dataset = open_data(Reading((str(path),), options=ReadOptions(ignore_final_observation=True)))
     block = dataset.read(dataset.units[0])
     assert block.eps_id.tolist() == ["7"]

@@ -9,21 +9,18 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
+from table_reading import find_format
 
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.formats.format import ReadOptions
-from hindcast.formats.registry import detect_format
 from hindcast.storage.location import resolve
 
 STEP = {"obs": [1.5], "actions": 0, "rewards": 1.0, "new_obs": [2.5], "eps_id": "e", "t": 0}
 
 
 def join_notes(path: Path, **options: object) -> str:
-    location = resolve(path)
-    file_format = detect_format(location)
-    assert file_format is not None
-    return "; ".join(file_format.list_notes(location, ReadOptions(**options)))
+    return "; ".join(find_format(path).list_notes(resolve(path), ReadOptions(**options)))
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.json", "array.json", "a.csv"])
@@ -43,9 +40,8 @@ def test_single_done_column_is_noted(tmp_path: Path, name: str) -> None:
 
 def test_replaced_columns_are_noted(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
-    pq.write_table(
-        pa.Table.from_pylist([{**STEP, "features": [0.5], "terminateds": True, "done": True}]), path
-    )
+    row = {**STEP, "features": [0.5], "terminateds": True, "done": True}
+    pq.write_table(pa.Table.from_pylist([row]), path)
     assert "the columns ['obs', 'done'] are not read" in join_notes(path, schema={"obs": "features"})
 
 
@@ -82,9 +78,8 @@ def test_unnamed_pandas_index_is_not_read(tmp_path: Path, name: str, suffix: str
 
 
 def test_unnamed_pandas_index_is_read_when_schema_names_it(tmp_path: Path) -> None:
-    table = pa.Table.from_pylist(
-        [{**STEP, "t": None, "__index_level_0__": 1}, {**STEP, "t": None, "__index_level_0__": 0}]
-    ).drop_columns(["t"])
+    steps = [{**STEP, "__index_level_0__": 1}, {**STEP, "__index_level_0__": 0}]
+    table = pa.Table.from_pylist(steps).drop_columns(["t"])
     table = table.append_column("terminateds", pa.array([True, False]))
     pq.write_table(table, tmp_path / "rows.parquet")
     options = ReadOptions(schema={"t": "__index_level_0__"})

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from table_reading import read_table
+from table_reading import find_format, read_table
 
 from hindcast.errors import DataError
 from hindcast.formats.format import ReadOptions
-from hindcast.formats.registry import detect_format
 from hindcast.storage.location import resolve
 from user_errors import raises_user_error
 
@@ -44,10 +43,7 @@ def test_json_lines_and_array_are_read(tmp_path: Path, name: str) -> None:
     assert rows_read.row.tolist() == list(range(5))
 
 
-INTEGERS_BEYOND_INT64 = [2**63, 2**64 - 1, 2**64, -(2**63) - 1, 10**25]
-
-
-@pytest.mark.parametrize("number", INTEGERS_BEYOND_INT64)
+@pytest.mark.parametrize("number", [2**63, 2**64 - 1, 2**64, -(2**63) - 1, 10**25])
 @pytest.mark.parametrize("name", ["a.json", "array.json", "a.csv"])
 def test_integer_beyond_int64_raises(tmp_path: Path, name: str, number: int) -> None:
     """A float would round such an integer; different ids could then become equal."""
@@ -58,9 +54,8 @@ def test_integer_beyond_int64_raises(tmp_path: Path, name: str, number: int) -> 
     else:
         text = to_json_lines(rows) if name == "a.json" else json.dumps(rows)
     path = write(tmp_path / name, text)
-    with pytest.raises(
-        DataError, match=rf"{name}, row 3: 'action' is {number}, a whole number that does not fit into int64"
-    ):
+    message = rf"{name}, row 3: 'action' is {number}, a whole number that does not fit into int64"
+    with pytest.raises(DataError, match=message):
         read_table(path)
     floats = read_table(path, options={"column_types": {"action": "float64"}}).columns["actions"]
     assert floats.tolist() == [0.0, 1.0, 2.0, float(number), 4.0]
@@ -99,9 +94,8 @@ def test_integer_beyond_int64_in_nested_value_raises(tmp_path: Path, cell: Any) 
 
 def test_integer_beyond_int64_in_csv_json_cell_raises(tmp_path: Path) -> None:
     text = 'obs,action,reward,done\n"[0, 1]",0,1,false\n"[0, 9223372036854775808]",0,1,true\n'
-    with raises_user_error(
-        DataError, "'obs' begins like JSON.* is 9223372036854775808, a whole", path="a.csv", row=1
-    ):
+    message = "'obs' begins like JSON.* is 9223372036854775808, a whole"
+    with raises_user_error(DataError, message, path="a.csv", row=1):
         read_table(write(tmp_path / "a.csv", text))
 
 
@@ -208,10 +202,7 @@ def test_large_file_is_split_where_rows_end(
             for i, row in enumerate(rows)
         )
     path = write(tmp_path / name, text)
-    location = resolve(path)
-    file_format = detect_format(location)
-    assert file_format is not None
-    pieces = file_format.list_pieces(location, ReadOptions())
+    pieces = find_format(path).list_pieces(resolve(path), ReadOptions())
     assert (len(pieces) > 5) == (not name.endswith(".gz"))
     rows_read = read_table(path)
     assert rows_read.row.tolist() == rows_read.columns["actions"].tolist() == list(range(200))
@@ -223,9 +214,8 @@ def test_first_piece_determines_types(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("hindcast.formats.tables.text_files.CHUNK_BYTES", 1000)
     csv_text = "obs,action,reward\n" + "1,0,0\n" * 300 + "1.5,0,0.5\n"
     path = write(tmp_path / "a.csv", csv_text)
-    with raises_user_error(
-        DataError, "'obs': it cannot be converted to int64.*column_types", path="a.csv", row=300
-    ):
+    message = "'obs': it cannot be converted to int64.*column_types"
+    with raises_user_error(DataError, message, path="a.csv", row=300):
         read_table(path)
     assert read_table(path, options={"columnTypes": {"obs": "float64"}}).columns["obs"][-1] == 1.5
     json_text = '{"obs":[1],"action":0,"reward":0}\n' * 100 + '{"obs":[1.5],"action":0,"reward":0.5}\n'
@@ -264,6 +254,12 @@ def test_first_piece_determines_types(tmp_path: Path, monkeypatch: pytest.Monkey
         ("a.json", json.dumps(ROW, indent=1), "row 0: it is not JSON: .*; write one object per line, or all"),
         ("a.json", '{"obs": ' + "[" * 100_000, "row 0: it is not JSON"),
         ("a.json", '{"obs":1,"obs":2,"action":0,"reward":0}\n', "row 0: .*'obs'.* twice"),
+        ("a.json", '{"obs" : 1, "obs" : 2, "action" : 0, "reward" : 0}\n', "row 0: .*'obs'.* twice"),
+        (
+            "a.json",
+            f'{{"obs":{"[" * 65}1{"]" * 65},"action":0,"reward":0}}\n',
+            "'obs' are nested more than 64 deep",
+        ),
     ],
 )
 def test_invalid_text_raises(tmp_path: Path, name: str, text: str, message: str) -> None:
@@ -271,6 +267,11 @@ def test_invalid_text_raises(tmp_path: Path, name: str, text: str, message: str)
     with pytest.raises(DataError, match=message) as caught:
         read_table(path)
     assert name in str(caught.value)
+
+
+def test_many_vectors_in_an_object_are_not_deeply_nested(tmp_path: Path) -> None:
+    row = {**ROW, "obs": {f"sensor{i}": [1.0, 2.0] for i in range(100)}}
+    assert len(read_table(write(tmp_path / "a.json", to_json_lines([row]))).columns) == 102
 
 
 def test_unknown_option_raises(tmp_path: Path) -> None:

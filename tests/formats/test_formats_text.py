@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
+from episode_kit import build_block, replace_columns
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
@@ -95,10 +96,9 @@ def check_rows(rows: dict[str, list], block: Block, spec: DataSpec) -> None:
     assert rows["terminateds"] == block.step_flags(block.terminated).tolist()
     assert rows["truncateds"] == block.step_flags(block.truncated).tolist()
     texts = make_info_cells(block)
-    expected = [
-        json.loads(text) if text else {} for text in ([""] * block.num_steps if texts is None else texts)
-    ]
-    assert rows["infos"] == expected
+    if texts is None:
+        texts = [""] * block.num_steps
+    assert rows["infos"] == [json.loads(text or "{}") for text in texts]
 
 
 STEP_COLUMNS = ["eps_id", "t", "terminateds", "truncateds"]
@@ -111,9 +111,8 @@ def test_json_lines_contain_all_data(tmp_path_factory, recording):
     folder = tmp_path_factory.mktemp("f")
     lines = read_text(folder, write(folder, block, spec, "JSON")).splitlines()
     steps = [json.loads(line) for line in lines]
-    rows = {
-        name: [get_leaf(row, name) for row in steps] for name in [*STEP_COLUMNS, *make_step_columns(block)]
-    }
+    names = [*STEP_COLUMNS, *make_step_columns(block)]
+    rows = {name: [get_leaf(row, name) for row in steps] for name in names}
     check_rows({**rows, "infos": [row.get("infos", {}) for row in steps]}, block, spec)
 
 
@@ -122,9 +121,8 @@ def test_json_lines_contain_all_data(tmp_path_factory, recording):
 def test_sample_batches_contain_all_data(tmp_path_factory, recording):
     block, spec = recording
     folder = tmp_path_factory.mktemp("f")
-    batches = [
-        json.loads(line) for line in read_text(folder, write(folder, block, spec, "SampleBatch")).splitlines()
-    ]
+    lines = read_text(folder, write(folder, block, spec, "SampleBatch")).splitlines()
+    batches = [json.loads(line) for line in lines]
     assert {batch["type"] for batch in batches} == {"SampleBatch"}
     assert [len(batch["t"]) for batch in batches] == block.length.tolist()
     rows = {
@@ -148,18 +146,13 @@ def test_csv_contains_all_data(tmp_path_factory, recording):
     rows["infos"] = [json.loads(row.get("infos") or "{}") for row in steps]
     for name in make_step_columns(block):
         leaf = spec.leaves[name.removeprefix("new_")]
-        cell_names = (
-            [f"{name}[{','.join(map(str, index))}]" for index in np.ndindex(*leaf.shape)]
-            if leaf.shape
-            else [name]
-        )
-        cells = [[row[cell] for cell in cell_names] for row in steps]
-        parse_cell = {"b": lambda cell: cell == "true", "i": int, "u": int, "f": float}.get(
-            "" if leaf.dtype is None else leaf.dtype.kind, str
-        )
-        rows[name] = [
-            [parse_cell(cell) for cell in row] if leaf.shape else parse_cell(row[0]) for row in cells
-        ]
+        parsers = {"b": lambda cell: cell == "true", "i": int, "u": int, "f": float}
+        parse_cell = str if leaf.dtype is None else parsers.get(leaf.dtype.kind, str)
+        if leaf.shape:
+            cell_names = [f"{name}[{','.join(map(str, index))}]" for index in np.ndindex(*leaf.shape)]
+            rows[name] = [[parse_cell(row[cell]) for cell in cell_names] for row in steps]
+        else:
+            rows[name] = [parse_cell(row[name]) for row in steps]
     check_rows(rows, block, spec)
 
 
@@ -184,9 +177,8 @@ def make_special_block(kit) -> Block:
 def test_json_writes_nan_and_infinities_as_text(kit, tmp_path):
     block = make_special_block(kit)
     entries = write(tmp_path, block, DataSpec.from_block(block), "JSON")
-    rows = [
-        json.loads(line, parse_constant=pytest.fail) for line in read_text(tmp_path, entries).split("\n")[:-1]
-    ]
+    lines = read_text(tmp_path, entries).split("\n")[:-1]
+    rows = [json.loads(line, parse_constant=pytest.fail) for line in lines]
     assert [row["obs"][1] for row in rows] == ["NaN", "Infinity", 0.1]
     assert [row["new_obs"][1] for row in rows] == ["Infinity", "-Infinity", -0.0]
     assert [row["z"] for row in rows] == [[1, 2], ["NaN", "-Infinity"], [3, 0]]
@@ -212,14 +204,13 @@ def test_sample_batches_write_nan_and_infinities_as_rllib_does(kit, tmp_path):
 def test_infos_with_line_ends_stay_on_one_line(kit, tmp_path):
     block = kit.block([1])
     infos = np.array(['{"seed":\n 3}', '{"text": "a\\nb"}'], dtype=object)
-    block = block.with_columns({**block.columns, "infos": infos})
+    block = replace_columns(block, infos=infos)
+    texts = {}
     for layout in LAYOUT_NAMES:
         entries = write(tmp_path / layout, block, kit.spec(block), layout)
-        text = read_text(tmp_path / layout, entries)
-        assert text.count("\n") == (2 if layout == "CSV" else 1)
-    (row,) = csv.DictReader(
-        io.StringIO(read_text(tmp_path / "CSV", write(tmp_path / "CSV", block, kit.spec(block), "CSV")))
-    )
+        texts[layout] = read_text(tmp_path / layout, entries)
+        assert texts[layout].count("\n") == (2 if layout == "CSV" else 1)
+    (row,) = csv.DictReader(io.StringIO(texts["CSV"]))
     assert json.loads(row["infos"]) == {"reset_info": {"seed": 3}, "text": "a\nb"}
     broken = block.with_columns({**block.columns, "infos": np.array(["", "{seed}"], dtype=object)})
     with pytest.raises(DataError, match=r"an info is not JSON .* '\{seed\}'"):
@@ -244,10 +235,10 @@ def test_csv_files_have_the_same_columns(kit, tmp_path):
 def test_files_are_limited_by_rows_and_size(kit, tmp_path, layout):
     block = kit.block([30, 50, 20, 40, 10, 60])
     spec = kit.spec(block)
-    entries = write(
-        tmp_path / "rows", block, spec, layout, max_rows_per_file=2 if layout == "SampleBatch" else 80
-    )
-    expected = [[30, 50], [20, 40], [10, 60]] if layout == "SampleBatch" else [[30, 50], [20, 40, 10], [60]]
+    max_rows, expected = 80, [[30, 50], [20, 40, 10], [60]]
+    if layout == "SampleBatch":  # a row is an episode
+        max_rows, expected = 2, [[30, 50], [20, 40], [10, 60]]
+    entries = write(tmp_path / "rows", block, spec, layout, max_rows_per_file=max_rows)
     assert [list(entry.episode_lengths) for entry in entries] == expected
     assert [entry.timesteps for entry in entries] == [sum(lengths) for lengths in expected]
     entries = write(tmp_path / "size", block, spec, layout, max_file_bytes=9_000, row_group_bytes=2_000)
@@ -269,9 +260,8 @@ def test_files_are_limited_by_rows_and_size(kit, tmp_path, layout):
 @pytest.mark.parametrize("layout", LAYOUT_NAMES)
 def test_aborted_writer_leaves_no_files(kit, tmp_path, layout):
     block = kit.block([30, 50])
-    writer = BlockWriter(
-        resolve(tmp_path), kit.spec(block), "s", layout=layout, row_group_bytes=10, max_rows_per_file=1
-    )
+    limits = {"row_group_bytes": 10, "max_rows_per_file": 1}
+    writer = BlockWriter(resolve(tmp_path), kit.spec(block), "s", layout=layout, **limits)
     writer.write(block)
     writer.abort()
     assert kit.file_names(tmp_path) == []
@@ -299,26 +289,16 @@ def test_compression_or_episode_without_timesteps_raises(kit, tmp_path, layout):
 def test_csv_with_frames_raises():
     frames = gym.spaces.Box(0, 255, (84, 84, 3), np.uint8)
     columns = {"obs": np.stack([frames.sample()] * 2), "actions": np.zeros(1), "rewards": np.zeros(1)}
-    flags = np.zeros(1, dtype=np.bool_)
-    ids = np.array(["e"], dtype=object)
-    spec = DataSpec.from_block(Block(columns, np.ones(1, np.int64), ids, np.zeros(1, np.int64), flags, flags))
-    with pytest.raises(
-        DataError,
-        match=r"'obs' has 21,168 numbers per timestep, but CSV allows at most 1,024 .*the format Columns",
-    ):
+    spec = DataSpec.from_block(build_block(columns, [1]))
+    message = r"'obs' has 21,168 numbers per timestep, but CSV allows at most 1,024 .*the format Columns"
+    with pytest.raises(DataError, match=message):
         make_encoder("CSV", spec)
     make_encoder("JSON", spec)
 
 
 def test_csv_with_duplicate_columns_raises():
-    leaves = {
-        "obs/a": np.zeros((1, 2)),
-        "obs/a[0]": np.zeros(1),
-        "actions": np.zeros(1),
-        "rewards": np.zeros(1),
-    }
-    flags, zero = np.zeros(1, dtype=np.bool_), np.zeros(1, np.int64)
-    spec = DataSpec.from_block(Block(leaves, zero, np.array(["e"], dtype=object), zero, flags, flags))
+    obs = {"obs/a": np.zeros((2, 2)), "obs/a[0]": np.zeros(2)}
+    spec = DataSpec.from_block(build_block({**obs, "actions": np.zeros(1), "rewards": np.zeros(1)}, [1]))
     with pytest.raises(DataError, match=r"share the CSV column 'obs/a\[0\]'"):
         make_encoder("CSV", spec)
 
@@ -328,9 +308,8 @@ def test_open_text_recording_requires_preparation(kit, tmp_path, layout):
     block, folder = kit.block(), resolve(tmp_path)
     files = write(tmp_path, block, kit.spec(block), layout)
     exported_files = ExportedFiles(layout=layout, spec=kit.spec(block).to_json())
-    write_commit(
-        folder, Commit(range=0, files=files, episodes=3, timesteps=10, first=0, exported=exported_files)
-    )
+    commit = Commit(range=0, files=files, episodes=3, timesteps=10, first=0, exported=exported_files)
+    write_commit(folder, commit)
     with pytest.raises(UnknownLayoutError, match=f"is recorded as {layout}"):
         open_dataset(tmp_path)
     write_manifest(folder, Manifest(layout=layout, spec=kit.spec(block).to_json(), files=files))
@@ -354,10 +333,9 @@ def test_packed_columns_keep_dtype_of_arrays(kit, tmp_path):
             array = unpack_array(line[name])
             np.testing.assert_array_equal(array, block.columns["obs"][array_start : array_start + count])
             assert array.dtype == np.float32
-        assert (
-            unpack_array(line["rewards"]).tolist() == block.columns["rewards"][start : start + count].tolist()
-        )
-        assert line["actions"] == block.columns["actions"][start : start + count].tolist()
+        rewards, actions = (block.columns[name][start : start + count] for name in ("rewards", "actions"))
+        assert unpack_array(line["rewards"]).tolist() == rewards.tolist()
+        assert line["actions"] == actions.tolist()
 
 
 def unpack_array(cell: str) -> np.ndarray:
@@ -377,7 +355,6 @@ def test_pickled_arrays_are_readable_by_pickle(dtype, shape):
 @pytest.mark.parametrize("name", ["said", "infos", "eps_id", "nothing"])
 def test_pack_text_or_unknown_column_raises(kit, tmp_path, name):
     block = make_special_block(kit)
-    with pytest.raises(
-        DataError, match=f"'{name}' is not a column of numbers that can be packed: allowed are t, obs, "
-    ):
+    message = f"'{name}' is not a column of numbers that can be packed: allowed are t, obs, "
+    with pytest.raises(DataError, match=message):
         write(tmp_path, block, DataSpec.from_block(block), "SampleBatch", compress_columns=[name])

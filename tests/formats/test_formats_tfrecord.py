@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from episode_kit import read_block
 from hindcast.api.input import FilterTerm
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
-from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.media import tfrecord
@@ -42,14 +42,8 @@ def _make_example_class() -> Any:
     for number, (name, kind) in enumerate(
         (("bytes_list", "BytesList"), ("float_list", "FloatList"), ("int64_list", "Int64List")), start=1
     ):
-        feature.field.add(
-            name=name,
-            number=number,
-            type=Proto.TYPE_MESSAGE,
-            type_name=f".toy.{kind}",
-            oneof_index=0,
-            label=1,
-        )
+        field_type = {"type": Proto.TYPE_MESSAGE, "type_name": f".toy.{kind}"}
+        feature.field.add(name=name, number=number, oneof_index=0, label=1, **field_type)
     features = file.message_type.add(name="Features")
     entry = features.nested_type.add(name="FeatureEntry")
     entry.options.map_entry = True
@@ -80,13 +74,8 @@ def compute_masked_crc(data: bytes) -> int:
 
 
 def make_record(data: bytes) -> bytes:
-    length = struct.pack("<Q", len(data))
-    return (
-        length
-        + struct.pack("<I", compute_masked_crc(length))
-        + data
-        + struct.pack("<I", compute_masked_crc(data))
-    )
+    parts = struct.pack("<Q", len(data)), data
+    return b"".join(part + struct.pack("<I", compute_masked_crc(part)) for part in parts)
 
 
 def encode_example(values: dict[str, Any]) -> bytes:
@@ -129,11 +118,8 @@ def read(path: Path, **options: Any) -> list[Rows]:
     """Read all rows, piece by piece; unless `options` say otherwise, the feature "frame" holds uint8."""
     read_options = ReadOptions(**{"options": {"dtypes": {"frame": "uint8"}}, **options})
     file_format = FORMATS["TFRecord"]
-    return [
-        rows
-        for piece in file_format.list_pieces(resolve(path), read_options)
-        for rows in file_format.read(piece, read_options)
-    ]
+    pieces = file_format.list_pieces(resolve(path), read_options)
+    return [rows for piece in pieces for rows in file_format.read(piece, read_options)]
 
 
 def test_checksum_is_crc_32c() -> None:
@@ -142,10 +128,9 @@ def test_checksum_is_crc_32c() -> None:
     lengths = np.array([len(part) for part in parts])
     checksums = compute_masked_crcs(data, np.cumsum(lengths) - lengths, lengths)
     assert checksums.tolist() == [compute_masked_crc(part) for part in parts]
-    assert (
-        compute_masked_crc(b"123456789")
-        == (((0xE3069283 >> 15) | (0xE3069283 << 17)) + 0xA282EAD8) & 0xFFFFFFFF
-    )
+    known_crc = 0xE3069283
+    masked_crc = (((known_crc >> 15) | (known_crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+    assert compute_masked_crc(b"123456789") == masked_crc
 
 
 def test_features_are_read_as_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,27 +151,24 @@ def test_features_are_read_as_columns(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(tfrecord, "PIECE_BYTES", 5000)
     parts = read(path)
     assert len(parts) > 5
-    np.testing.assert_array_equal(
-        np.concatenate([part.columns["obs"] for part in parts]), rows.columns["obs"]
-    )
+    obs = np.concatenate([part.columns["obs"] for part in parts])
+    np.testing.assert_array_equal(obs, rows.columns["obs"])
     assert np.concatenate([part.row for part in parts]).tolist() == rows.row.tolist()
 
 
-def test_file_is_opened_as_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
+def test_file_is_opened_as_episodes(tmp_path: Path) -> None:
     expected = [{name: value for name, value in row.items() if name != "frame"} for row in make_steps()]
     np.random.default_rng(1).shuffle(expected)  # type: ignore[arg-type]
     dataset = open_data(write_examples(tmp_path / "a.tfrecord", expected))
-    block = Block.concat([dataset.read(unit) for unit in dataset.units])
+    block = read_block(dataset)
     assert sorted(block.length.tolist()) == sorted(LENGTHS)
     assert block.terminated.all()
 
 
 def test_schema_and_filter_select_features(tmp_path: Path) -> None:
     path = write_examples(tmp_path / "a.tfrecord", make_steps())
-    (rows,) = read(
-        path, schema={"vf_preds": "frame"}, filter=[FilterTerm(column="rewards", op="==", value=1.0)]
-    )
+    terms = [FilterTerm(column="rewards", op="==", value=1.0)]
+    (rows,) = read(path, schema={"vf_preds": "frame"}, filter=terms)
     assert set(rows.columns["rewards"]) == {1.0}
     assert rows.columns["vf_preds"].shape[1:] == (12,)
 
@@ -280,11 +262,10 @@ def test_example_with_steps_is_an_episode(tmp_path, lengths, name, schema):
     (folder / "dataset_info.json").write_text('{"name": "mine", "splits": []}')
     (folder / "features.json").write_text('{"featuresDict": {}}')
     dataset = open_data(Reading((str(folder.parent),), options=ReadOptions(schema=schema)))
-    block = Block.concat([dataset.read(unit) for unit in dataset.units])
+    block = read_block(dataset)
     assert block.length.tolist() == list(lengths)
     assert block.terminated.tolist() == [True, False, True]
     assert block.truncated.tolist() == [False, True, False]
     assert (block.columns["obs"] == np.concatenate(observations)).all()
-    assert block.columns["actions"].tolist() == [
-        action for row in rows for action in row["steps/action"][:-1].tolist()
-    ]
+    actions = np.concatenate([row["steps/action"][:-1] for row in rows])
+    assert block.columns["actions"].tolist() == actions.tolist()

@@ -29,9 +29,8 @@ def run_script(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunScript]:
     """`run_script("script.py", *arguments)` runs a script of this folder, and returns its last line of output."""
     python = os.environ.get("HINDCAST_RLLIB_PYTHON")
     if not python:
-        pytest.skip(
-            "HINDCAST_RLLIB_PYTHON names no interpreter with RLlib 2.60 (CONTRIBUTING.md says how to make one)"
-        )
+        reason = "HINDCAST_RLLIB_PYTHON names no interpreter with RLlib 2.60"
+        pytest.skip(f"{reason} (CONTRIBUTING.md says how to make one)")
     folder = tmp_path_factory.mktemp("rllib")
     environment = {
         **os.environ,
@@ -46,12 +45,10 @@ def run_script(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunScript]:
 
         def run(script: str, *arguments: object) -> str:
             command = [str(warm.folder / "python"), str(THIS_FOLDER / script), *map(str, arguments)]
-            process = subprocess.run(
-                command, capture_output=True, text=True, env=environment, cwd=folder, check=False, timeout=900
-            )
-            assert process.returncode == 0, (
-                f"{script} failed:\n{process.stdout[-2000:]}\n{process.stderr[-4000:]}"
-            )
+            options = {"env": environment, "cwd": folder, "timeout": 900}
+            process = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+            output = f"{process.stdout[-2000:]}\n{process.stderr[-4000:]}"
+            assert process.returncode == 0, f"{script} failed:\n{output}"
             return process.stdout.strip().splitlines()[-1]
 
         yield run

@@ -39,9 +39,8 @@ def make_last_connector_class(base):
             module = rl_module["default_policy"]
             module_batch = batch["default_policy"]
             with torch.no_grad():
-                module_batch["logits"] = module.forward_inference({"obs": module_batch["obs"]})[
-                    "action_dist_inputs"
-                ]
+                outputs = module.forward_inference({"obs": module_batch["obs"]})
+                module_batch["logits"] = outputs["action_dist_inputs"]
             return batch
 
     return LogitsConnector

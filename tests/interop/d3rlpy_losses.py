@@ -28,11 +28,8 @@ TINY_LEARNING_RATE = 1e-30
 
 
 def iql(inputs, batch):
-    impl = build_d3rlpy(
-        d3rlpy.algos.IQLConfig(
-            **ENCODER_FACTORIES, value_encoder_factory=ENCODER, expectile=0.8, weight_temp=3.0
-        )
-    )
+    options = {"value_encoder_factory": ENCODER, "expectile": 0.8, "weight_temp": 3.0}
+    impl = build_d3rlpy(d3rlpy.algos.IQLConfig(**ENCODER_FACTORIES, **options))
     policy, values = impl._modules.policy, impl._modules.value_func
     nets = {
         "policy": [[*linear_layers(policy._encoder), policy._mu]],
@@ -57,11 +54,8 @@ def iql(inputs, batch):
 
 
 def td3_bc(inputs, batch):
-    return td3(
-        d3rlpy.algos.TD3PlusBCConfig(**ENCODER_FACTORIES, alpha=2.5, target_smoothing_sigma=0.0),
-        inputs,
-        batch,
-    )
+    config = d3rlpy.algos.TD3PlusBCConfig(**ENCODER_FACTORIES, alpha=2.5, target_smoothing_sigma=0.0)
+    return td3(config, inputs, batch)
 
 
 def rebrac(inputs, batch):
@@ -105,9 +99,8 @@ def cql_lagrangian(inputs, batch):
 
 
 def sac(inputs, batch):
-    return soft_actor_critic(
-        d3rlpy.algos.SACConfig(**ENCODER_FACTORIES, temp_learning_rate=TINY_LEARNING_RATE), inputs, batch
-    )
+    config = d3rlpy.algos.SACConfig(**ENCODER_FACTORIES, temp_learning_rate=TINY_LEARNING_RATE)
+    return soft_actor_critic(config, inputs, batch)
 
 
 def soft_actor_critic(config, inputs, batch):
@@ -128,10 +121,8 @@ def soft_actor_critic(config, inputs, batch):
     with torch.no_grad():
         for name, log in logs.items():
             log.fill_(float(inputs[name]))
-    noises = [
-        inputs[key] for name in ("target", "current", "next", "actor") if (key := f"noise/{name}") in inputs
-    ]
-    noise = iter(map(torch.from_numpy, noises))
+    names = [f"noise/{name}" for name in ("target", "current", "next", "actor")]
+    noise = iter([torch.from_numpy(inputs[name]) for name in names if name in inputs])
 
     def rsample(self, shape=()):
         return self.loc + self.scale * next(noise)
@@ -180,9 +171,8 @@ def decision_transformer(inputs, batch):
     encoder = VectorEncoderFactory([16], activation="none")
     no_dropout = dict.fromkeys(("attn_dropout", "resid_dropout", "embed_dropout"), 0.0)
     sizes = {"context_size": 4, "max_timestep": 10, "num_heads": 2, "num_layers": 2}
-    impl = build_d3rlpy(
-        d3rlpy.algos.DecisionTransformerConfig(encoder_factory=encoder, **sizes, **no_dropout)
-    )
+    config = d3rlpy.algos.DecisionTransformerConfig(encoder_factory=encoder, **sizes, **no_dropout)
+    impl = build_d3rlpy(config)
     model = impl._modules.transformer.train()
     for module in model.modules():
         if isinstance(module, nn.LayerNorm):
@@ -206,9 +196,8 @@ def decision_transformer(inputs, batch):
             "dense.0": [dense._l1],
             "dense.2": [dense._l2],
         }
-        layers_by_name |= {
-            f"transformer.layers.{index}.{name}": layers for name, layers in block_layers.items()
-        }
+        prefix = f"transformer.layers.{index}"
+        layers_by_name |= {f"{prefix}.{name}": layers for name, layers in block_layers.items()}
     tensors = {
         f"{name}.{kind}": [getattr(layer, kind) for layer in layers]
         for name, layers in layers_by_name.items()
@@ -259,9 +248,8 @@ def load_weights(nets, inputs):
 
 
 def get_gradients(nets):
-    return {
-        name: tensor.grad.numpy().copy() for name, tensor in iterate_tensors(nets) if tensor.grad is not None
-    }
+    tensors = iterate_tensors(nets)
+    return {name: tensor.grad.numpy().copy() for name, tensor in tensors if tensor.grad is not None}
 
 
 CASES = {
@@ -295,10 +283,8 @@ def make_sequence_batch(inputs):
 def make_batch(inputs):
     if "returns_to_go" in inputs:
         return make_sequence_batch(inputs)
-    columns = {
-        name: torch.from_numpy(inputs[name])
-        for name in ("obs", "actions", "rewards", "new_obs", "new_actions", "terminals")
-    }
+    names = ("obs", "actions", "rewards", "new_obs", "new_actions", "terminals")
+    columns = {name: torch.from_numpy(inputs[name]) for name in names}
     empty = torch.zeros(len(columns["obs"]), 1)
     return TorchMiniBatch(
         observations=columns["obs"],

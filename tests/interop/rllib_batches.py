@@ -34,11 +34,10 @@ def read_as_episodes(files):
     prelearner.config = BCConfig().offline_data(input_read_sample_batches=True)
     batch = ray.data.read_json(files).take_batch(10_000)
     episodes = prelearner._map_sample_batch_to_episode(batch, to_numpy=True)["episodes"]
-    return {
-        f"{episode.id_}|{name}": leaf
-        for episode in episodes
-        for name, leaf in describe_episode(episode).items()
-    }
+    arrays = {}
+    for episode in episodes:
+        arrays |= {f"{episode.id_}|{name}": leaf for name, leaf in describe_episode(episode).items()}
+    return arrays
 
 
 def main():

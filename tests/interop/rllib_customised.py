@@ -35,20 +35,15 @@ def main():
     config = (
         CustomConnectorConfig()
         .environment(observation_space=SPACES[0], action_space=SPACES[1])
-        .learners(
-            learner_connector=lambda observations, actions: connector_class(observations, actions, scale=3.0)
-        )
+        .learners(learner_connector=lambda *spaces: connector_class(*spaces, scale=3.0))
     )
-    spec = MultiRLModuleSpec(
-        rl_module_specs={
-            "default_policy": RLModuleSpec(
-                module_class=components.make_network_class(TorchRLModule),
-                observation_space=SPACES[0],
-                action_space=SPACES[1],
-                model_config={},
-            )
-        }
+    module_spec = RLModuleSpec(
+        module_class=components.make_network_class(TorchRLModule),
+        observation_space=SPACES[0],
+        action_space=SPACES[1],
+        model_config={},
     )
+    spec = MultiRLModuleSpec(rl_module_specs={"default_policy": module_spec})
     prelearner_class = components.make_prelearner_class(OfflinePreLearner, SingleAgentEpisode)
     learner = prelearner_class(config=config.rl_module(rl_module_spec=spec), spaces=SPACES)
     table = pq.read_table(sys.argv[1])

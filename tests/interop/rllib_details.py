@@ -37,18 +37,15 @@ def make_episode(index):
     )
     result.add_env_reset(np.full(2, index, np.float32), {})
     for t in range(4 + index):
-        info = {"t": t} if index else {}
-        result.add_env_step(
-            np.full(2, t, np.float32), np.int64(t % 3), t / 2, info, terminated=t == 3 + index
-        )
+        step = np.full(2, t, np.float32), np.int64(t % 3), t / 2, {"t": t} if index else {}
+        result.add_env_step(*step, terminated=t == 3 + index)
     result.custom_data.update(CUSTOM_DATA[index])
     return result
 
 
 def main():
-    blobs = [
-        msgpack.packb(make_episode(index).get_state(), default=msgpack_numpy.encode) for index in range(3)
-    ]
+    states = [make_episode(index).get_state() for index in range(3)]
+    blobs = [msgpack.packb(state, default=msgpack_numpy.encode) for state in states]
     pq.write_table(pa.table({"item": pa.array(blobs, pa.binary())}), sys.argv[1])
     print(len(blobs))
 

@@ -18,27 +18,10 @@ CONFIGS = {
     **{f"{name}Config": name.lower() for name in ("BC", "MARWIL", "CQL", "IQL", "DQN", "SAC", "PPO")},
 }
 SETTERS = (
-    "environment",
-    "env_runners",
-    "training",
-    "learners",
-    "offline_data",
-    "evaluation",
-    "rl_module",
-    "debugging",
-    "framework",
-    "api_stack",
-    "resources",
-    "reporting",
-    "checkpointing",
-    "fault_tolerance",
-    "callbacks",
-    "multi_agent",
-    "python_environment",
-    "experimental",
-    "rollouts",
-    "exploration",
-)
+    "environment", "env_runners", "training", "learners", "offline_data", "evaluation", "rl_module", "debugging",
+    "framework", "api_stack", "resources", "reporting", "checkpointing", "fault_tolerance", "callbacks", "multi_agent",
+    "python_environment", "experimental", "rollouts", "exploration",
+)  # fmt: skip
 
 
 def main():
@@ -46,18 +29,11 @@ def main():
     for name, module in CONFIGS.items():
         config_class = getattr(import_module(f"ray.rllib.algorithms.{module}"), name)
         config = AlgorithmConfig() if config_class is AlgorithmConfig else config_class()
+        methods = [key for key in dir(config_class) if callable(getattr(config_class, key))]
         options[name] = {
-            "methods": {
-                method: options_of(config_class, method)
-                for method in SETTERS
-                if hasattr(config_class, method)
-            },
+            "methods": {method: options_of(config_class, method) for method in SETTERS if method in methods},
             "attributes": {key: json_or_none(value) for key, value in vars(config).items() if key[0] != "_"},
-            "other_methods": sorted(
-                key
-                for key in dir(config_class)
-                if key[0] != "_" and callable(getattr(config_class, key)) and key not in SETTERS
-            ),
+            "other_methods": sorted(key for key in methods if key[0] != "_" and key not in SETTERS),
         }
     print(json.dumps(options))
 

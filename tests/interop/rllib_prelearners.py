@@ -63,9 +63,8 @@ def main():
         cells = fragments[name].to_pylist()
         columns[name] = [np.array(cell) if isinstance(cell, list) else cell for cell in cells]
     prelearner = make_prelearner(input_read_sample_batches=True)
-    np.savez(
-        out / "sample_batch.npz", **transitions(prelearner._map_sample_batch_to_episode(columns)["episodes"])
-    )
+    episodes = prelearner._map_sample_batch_to_episode(columns)["episodes"]
+    np.savez(out / "sample_batch.npz", **transitions(episodes))
     prelearner = make_prelearner(Packed, input_read_episodes=True)
     prelearner({"item": pq.read_table(items)["item"].to_pylist()})
     np.savez(out / "rllib.npz", **transitions(prelearner.episodes))

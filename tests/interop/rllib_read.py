@@ -21,19 +21,14 @@ from ray.rllib.offline.offline_prelearner import OfflinePreLearner
 
 
 def leaves_by_name(value, name):
-    if isinstance(value, dict):
-        return {
-            leaf: array
-            for key, child in value.items()
-            for leaf, array in leaves_by_name(child, f"{name}/{key}").items()
-        }
     if isinstance(value, tuple | list):
-        return {
-            leaf: array
-            for i, child in enumerate(value)
-            for leaf, array in leaves_by_name(child, f"{name}/{i}").items()
-        }
-    return {name: np.asarray(value)}
+        value = dict(enumerate(value))
+    if not isinstance(value, dict):
+        return {name: np.asarray(value)}
+    leaves = {}
+    for key, child in value.items():
+        leaves |= leaves_by_name(child, f"{name}/{key}")
+    return leaves
 
 
 def describe_episode(episode):
@@ -57,15 +52,11 @@ def describe_episode(episode):
 
 def read_episodes(files):
     cells = [cell for file in files for cell in pq.read_table(file)["item"].to_pylist()]
-    episodes = [
-        SingleAgentEpisode.from_state(msgpack.unpackb(cell, object_hook=msgpack_numpy.decode))
-        for cell in cells
-    ]
-    return {
-        f"{episode.id_}|{name}": leaf
-        for episode in episodes
-        for name, leaf in describe_episode(episode).items()
-    }
+    arrays = {}
+    for cell in cells:
+        episode = SingleAgentEpisode.from_state(msgpack.unpackb(cell, object_hook=msgpack_numpy.decode))
+        arrays |= {f"{episode.id_}|{name}": leaf for name, leaf in describe_episode(episode).items()}
+    return arrays
 
 
 def read_rows(files):
@@ -75,9 +66,8 @@ def read_rows(files):
     for file in files:
         batch = BlockAccessor.for_block(pq.read_table(file)).to_numpy()
         for episode in prelearner._map_to_episodes(batch)["episodes"]:
-            arrays |= {
-                f"{index}|{episode.id_}|{name}": leaf for name, leaf in describe_episode(episode).items()
-            }
+            leaves = describe_episode(episode)
+            arrays |= {f"{index}|{episode.id_}|{name}": leaf for name, leaf in leaves.items()}
             index += 1
     return arrays
 

@@ -14,10 +14,8 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 def main():
     cells = pq.read_table(sys.argv[1])["item"].to_pylist()
-    episodes = [
-        SingleAgentEpisode.from_state(msgpack.unpackb(cell, object_hook=msgpack_numpy.decode))
-        for cell in cells
-    ]
+    states = [msgpack.unpackb(cell, object_hook=msgpack_numpy.decode) for cell in cells]
+    episodes = [SingleAgentEpisode.from_state(state) for state in states]
     blobs = [msgpack.packb(episode.get_state(), default=msgpack_numpy.encode) for episode in episodes]
     pq.write_table(pa.table({"item": pa.array(blobs, pa.binary())}), sys.argv[2])
     print(sum(len(episode) for episode in episodes))

@@ -70,8 +70,13 @@ def read_case(out):
     return {name: np.concatenate(chunks) for name, chunks in arrays.items()}
 
 
-out = pathlib.Path(sys.argv[1])
-for name, case in CASES.items():
-    write_case(out / name, case)
-    np.savez(out / f"{name}.npz", **read_case(out / name))
-print("done")
+def main():
+    out = pathlib.Path(sys.argv[1])
+    for name, case in CASES.items():
+        write_case(out / name, case)
+        np.savez(out / f"{name}.npz", **read_case(out / name))
+    print("done")
+
+
+if __name__ == "__main__":
+    main()

@@ -25,11 +25,9 @@ def main():
             "input_compress_columns": [],
         },
     }[sys.argv[1]]
-    files = (
-        [sys.argv[2]]
-        if sys.argv[1] != "batches"
-        else [str(path) for path in Path(sys.argv[2]).glob("*.json")]
-    )
+    files = [sys.argv[2]]
+    if sys.argv[1] == "batches":
+        files = [str(path) for path in Path(sys.argv[2]).glob("*.json")]
     config = (
         BCConfig()
         .environment(observation_space=environment.observation_space, action_space=environment.action_space)

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_interop_rllib import RunScript, flatten_episodes, make_row, read_all, timestep_rows
+from test_interop_rllib import RunScript, flatten_episodes, make_row, timestep_rows
 
+from episode_kit import read_block
 from hindcast.datasets.curate.operations import convert_data
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.prepare.reading import Reading
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.timeout(1200)
 
 def test_rllib_reads_data_converted_through_text(run_script: RunScript, tmp_path: Path) -> None:
     record(recording(tmp_path / "arrow", environment=CARTPOLE, duration={"episodes": 10}))
-    block, source = read_all(open_dataset(tmp_path / "arrow")), tmp_path / "arrow"
+    block, source = read_block(open_dataset(tmp_path / "arrow")), tmp_path / "arrow"
     for format_name in ("CSV", "MessagePack", "Columns"):
         convert_data(Reading((str(source),)), Target(resolve(tmp_path / format_name), format_name))
         source = tmp_path / format_name

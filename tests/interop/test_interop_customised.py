@@ -47,10 +47,8 @@ def test_same_components_give_the_same_batch(run_script: RunScript, tmp_path: Pa
     table = pa.table({name: pa.array(values, types.get(name)) for name, values in make_rows().items()})
     pq.write_table(table, tmp_path / "rows.parquet")
     run_script("rllib_customised.py", tmp_path / "rows.parquet", tmp_path / "batch.npz")
-    rllib_batch = {
-        name.removeprefix("default_policy/"): column
-        for name, column in np.load(tmp_path / "batch.npz").items()
-    }
+    columns = np.load(tmp_path / "batch.npz").items()
+    rllib_batch = {name.removeprefix("default_policy/"): column for name, column in columns}
 
     connector_class = components.make_connector_class(ConnectorV2)
     prelearner_class = components.make_prelearner_class(OfflinePreLearner, SingleAgentEpisode)
@@ -60,9 +58,7 @@ def test_same_components_give_the_same_batch(run_script: RunScript, tmp_path: Pa
             observation_space=gym.spaces.Box(-np.inf, np.inf, (4,), np.float32),
             action_space=gym.spaces.Discrete(2),
         )
-        .learners(
-            learner_connector=lambda observations, actions: connector_class(observations, actions, scale=3.0)
-        )
+        .learners(learner_connector=lambda *spaces: connector_class(*spaces, scale=3.0))
         .offline_data(input_=str(tmp_path / "rows.parquet"), prelearner_class=prelearner_class)
         .rl_module(rl_module_spec=RLModuleSpec(module_class=components.make_network_class(RLModule)))
     )

@@ -31,9 +31,8 @@ def build_algorithm(name, config, actions=ACTIONS, **model):
         torch.no_grad()
     ):  # change all weights, so that biases are not 0, and targets differ from their networks
         for index, parameter in enumerate(nets.parameters()):
-            parameter.add_(
-                torch.randn(parameter.shape, generator=torch.Generator().manual_seed(index)), alpha=0.1
-            )
+            generator = torch.Generator().manual_seed(index)
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
     return algorithm, nets
 
 
@@ -80,14 +79,9 @@ def layers_of(net, select=lambda parameter: parameter):
     if not member_layers:
         linear_layers = [layer for layer in net.modules() if isinstance(layer, nn.Linear)]
         return [[(select(layer.weight), select(layer.bias)) for layer in linear_layers]]
-    members = range(len(member_layers[0].weight))
-    return [
-        [
-            (select(member_layer.weight)[member].T, select(member_layer.bias)[member, 0])
-            for member_layer in member_layers
-        ]
-        for member in members
-    ]
+    tensors = [(select(layer.weight), select(layer.bias)) for layer in member_layers]
+    members = range(len(tensors[0][0]))
+    return [[(weight[member].T, bias[member, 0]) for weight, bias in tensors] for member in members]
 
 
 def name_layers(name, layers):
@@ -99,16 +93,15 @@ def name_layers(name, layers):
     }
 
 
-def weights_of(nets, *names):
-    return {key: value for name in names for key, value in name_layers(name, layers_of(nets[name])).items()}
+def weights_of(nets, *names, select=lambda parameter: parameter):
+    arrays = {}
+    for name in names:
+        arrays |= name_layers(name, layers_of(nets[name], select))
+    return arrays
 
 
 def gradients_of(nets, *names):
-    return {
-        key: value
-        for name in names
-        for key, value in name_layers(name, layers_of(nets[name], lambda parameter: parameter.grad)).items()
-    }
+    return weights_of(nets, *names, select=lambda parameter: parameter.grad)
 
 
 def losses_of(algorithm, nets, batch=TENSORS):
@@ -130,9 +123,8 @@ def iql():
     """d3rlpy's log deviations are a sigmoid between bounds, so `d3rlpy_losses.py` gives d3rlpy's policy free log
     deviations, as Hindcast's policy has.
     """
-    algorithm, nets = build_algorithm(
-        "IQL", {"expectile": 0.8}, free_log_std=True, distribution="boundedGaussian"
-    )
+    model = {"free_log_std": True, "distribution": "boundedGaussian"}
+    algorithm, nets = build_algorithm("IQL", {"expectile": 0.8}, **model)
     with torch.no_grad():
         nets["policy"].log_std.log_std.zero_()
     weights = weights_of(nets, "policy", "value", "critics", "target_critics")
@@ -147,8 +139,8 @@ def td3_bc():
 
 
 def rebrac():
-    """Use no target noise, and no layer norm, which d3rlpy's critics apply after the activation."""
-    return td3("ReBRAC", {"criticLayerNorm": False, "actorBeta": 0.3, "criticBeta": 0.4})
+    """Use no target noise, and no layer norm (the kit's default), which d3rlpy's critics apply after the activation."""
+    return td3("ReBRAC", {"actorBeta": 0.3, "criticBeta": 0.4})
 
 
 def td3(name, config):
@@ -227,16 +219,12 @@ def discrete_q_learning(name, config):
 def decision_transformer():
     """Use complete sequences, since d3rlpy pads before a sequence and Hindcast after it."""
     config = {"contextLength": 4, "embedSize": 16, "numHeads": 2, "numLayers": 2, "dropout": 0.0}
-    algorithm, nets = build_algorithm(
-        "DecisionTransformer", {**config, "maxTimestep": 12, "returnScale": 1.0}, fcnet_hiddens=[]
-    )
-    weights = {name: parameter.detach().numpy() for name, parameter in nets["policy"].named_parameters()}
+    config |= {"maxTimestep": 12, "returnScale": 1.0}
+    algorithm, nets = build_algorithm("DecisionTransformer", config, fcnet_hiddens=[])
+    parameters = dict(nets["policy"].named_parameters())
+    weights = {name: parameter.detach().numpy() for name, parameter in parameters.items()}
     losses = losses_of(algorithm, nets, to_tensors(SEQUENCES))
-    return (
-        weights,
-        losses,
-        {name: parameter.grad.numpy() for name, parameter in nets["policy"].named_parameters()},
-    )
+    return weights, losses, {name: parameter.grad.numpy() for name, parameter in parameters.items()}
 
 
 CASES = {

@@ -83,10 +83,9 @@ def test_every_changed_option_has_an_effect_or_a_note(
         for name in options:
             default = defaults["attributes"].get(name)
             values = [FIXED_VALUES[name]] if name in FIXED_VALUES else other_values(default)
-            effects = {
-                str(value): option_effect(make_valid_config(algorithm), method, name, value)
-                for value in values
-            }
+            effects = {}
+            for value in values:
+                effects[str(value)] = option_effect(make_valid_config(algorithm), method, name, value)
             # The default may be refused, but must raise no other error than a UserError.
             option_effect(make_valid_config(algorithm), method, name, default)
             if "does nothing" in effects.values() and name != "framework":
@@ -102,9 +101,8 @@ def test_default_options_change_nothing(rllib_options: Mapping[str, Any], algori
             if name not in defaults["attributes"]:
                 continue
             try:
-                getattr(make_valid_config(algorithm), method)(
-                    **{name: defaults["attributes"][name]}
-                ).validate()
+                set_options = getattr(make_valid_config(algorithm), method)
+                set_options(**{name: defaults["attributes"][name]}).validate()
             except UserError as error:
                 assert REFUSED_DEFAULTS.get(name, "accepted") in str(error), (method, name)
 

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from episode_kit import read_block
 from hindcast.api import EnvironmentSpec
 from hindcast.datasets.curate.operations import convert_data
-from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
@@ -40,21 +40,11 @@ def rllib_recordings(run_script: RunScript, tmp_path_factory: pytest.TempPathFac
     """Return a folder with RLlib's recordings (`<case>/<format>/…`) and what RLlib reads (`<case>/<format>.npz`)."""
     folder = tmp_path_factory.mktemp("recorded")
     run_script("rllib_record.py", folder)
-    for kind, formats in (
-        ("episodes", ("episodes", "episodes-repeated")),
-        ("columns", ("columns", "columns-packed")),
-    ):
-        folders = [folder / case / name for case in CASES for name in formats]
-        run_script(
-            "rllib_read.py",
-            kind,
-            *(path for recording_folder in folders for path in (recording_folder, f"{recording_folder}.npz")),
-        )
+    for kind, other_kind in (("episodes", "episodes-repeated"), ("columns", "columns-packed")):
+        folders = [folder / case / name for case in CASES for name in (kind, other_kind)]
+        paths = [path for source in folders for path in (source, f"{source}.npz")]
+        run_script("rllib_read.py", kind, *paths)
     return folder
-
-
-def read_all(dataset: Dataset) -> Block:
-    return Block.concat([dataset.read(unit) for unit in dataset.units])
 
 
 def flatten_episodes(block: Block) -> dict[str, np.ndarray]:
@@ -91,10 +81,8 @@ def make_row(eps_id: str, values: dict[str, np.ndarray]) -> tuple[object, ...]:
 @pytest.mark.parametrize("format_name", ["episodes", "episodes-repeated"])
 def test_rllib_episodes_are_read_like_rllib_does(rllib_recordings: Path, case: str, format_name: str) -> None:
     dataset = open_dataset(rllib_recordings / case / format_name)
-    expected, actual = (
-        dict(np.load(rllib_recordings / case / f"{format_name}.npz")),
-        flatten_episodes(read_all(dataset)),
-    )
+    expected = dict(np.load(rllib_recordings / case / f"{format_name}.npz"))
+    actual = flatten_episodes(read_block(dataset))
     assert actual.keys() == expected.keys()
     for name, leaf in expected.items():
         assert actual[name].dtype == leaf.dtype, name
@@ -116,7 +104,7 @@ def test_rllib_columns_are_read_like_rllib_does(
         episode_index, eps_id, name = key.split("|")
         rows.setdefault(f"{episode_index}|{eps_id}", {})[name] = leaf
     expected = {make_row(key.split("|")[1], values) for key, values in rows.items()}
-    block = read_all(dataset)
+    block = read_block(dataset)
     assert timestep_rows(block) == expected
     assert dataset.num_steps == len(expected)
     assert dataset.num_episodes == 4
@@ -124,7 +112,7 @@ def test_rllib_columns_are_read_like_rllib_does(
 
 
 def test_rllib_infos_are_read(rllib_recordings: Path) -> None:
-    block = read_all(open_dataset(rllib_recordings / "float64" / "episodes"))
+    block = read_block(open_dataset(rllib_recordings / "float64" / "episodes"))
     texts = [json.loads(text) for text in block.columns["infos"]]
     # `RandomEnv`: episode number n, which the reset returns as "seed", has 4 + n timesteps.
     assert texts[0] == {"seed": block.length[0] - 4}
@@ -138,7 +126,7 @@ def test_bytes_written_by_hindcast_equal_rllibs(
 ) -> None:
     """Hindcast writes RLlib's recording, RLlib reads and packs it again, and Hindcast reads RLlib's file."""
     dataset = open_dataset(rllib_recordings / case / "episodes")
-    block = read_all(dataset)
+    block = read_block(dataset)
     with BlockWriter(resolve(tmp_path), dataset.spec, "hindcast", layout=MESSAGEPACK_EPISODES) as writer:
         writer.write(block)
     hindcast_file = tmp_path / "hindcast-000.parquet"
@@ -146,10 +134,10 @@ def test_bytes_written_by_hindcast_equal_rllibs(
     cells = [pq.read_table(path)["item"].to_pylist() for path in (hindcast_file, tmp_path / "rllib.parquet")]
     assert cells[0] == cells[1]
     assert num_steps == block.num_steps
-    reread = read_all(open_dataset(tmp_path / "rllib.parquet"))
-    assert {name: leaf.tobytes() for name, leaf in flatten_episodes(reread).items()} == {
-        name: leaf.tobytes() for name, leaf in flatten_episodes(block).items()
-    }
+    reread = read_block(open_dataset(tmp_path / "rllib.parquet"))
+    reread_leaves, leaves = flatten_episodes(reread), flatten_episodes(block)
+    assert reread_leaves.keys() == leaves.keys()
+    assert all(reread_leaves[name].tobytes() == leaf.tobytes() for name, leaf in leaves.items())
 
 
 @pytest.mark.parametrize("intermediate_formats", [(), ("Episodes",), ("Columns", "JSON")])
@@ -165,9 +153,7 @@ def test_details_of_rllib_episodes_are_written_back_byte_for_byte(
         convert_data(Reading((str(source),)), Target(resolve(tmp_path / format_name), format_name))
         source = tmp_path / format_name
     actual = read_cells(source)
-    assert actual.keys() == expected.keys()
-    for name, cell in expected.items():
-        assert actual[name] == cell, name
+    assert actual == expected
     run_script("rllib_repack.py", next(source.glob("*.parquet")), tmp_path / "again.parquet")
     assert set(pq.read_table(tmp_path / "again.parquet")["item"].to_pylist()) == set(expected.values())
 
@@ -206,7 +192,7 @@ def test_rllib_reads_hindcast_sample_batches(
     record(recording(tmp_path / "arrow", environment=CARTPOLE))
     files = [tmp_path / "reader.npz", *([tmp_path / "episodes.npz"] if "new_obs" not in packed else [])]
     run_script("rllib_batches.py", tmp_path / "data", *files)
-    block = read_all(open_dataset(tmp_path / "arrow"))
+    block = read_block(open_dataset(tmp_path / "arrow"))
     # Ids begin with eight characters of the spec's hash, in which the two recordings differ.
     episodes = {name[8:]: leaf for name, leaf in flatten_episodes(block).items()}
     for format_name in (file.stem for file in files):

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from episode_kit import read_block
 from hindcast.datasets.prepare.opening import open_data
-from hindcast.episodes.block import Block
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.registry import detect_format
 from hindcast.formats.rows import Rows
@@ -33,36 +33,36 @@ def read_file(path: Path) -> list[Rows]:
     file_format = detect_format(location)
     assert file_format is not None
     assert file_format.name == "SampleBatch"
-    options = ReadOptions()
-    return [
-        rows
-        for piece in file_format.list_pieces(location, options)
-        for rows in file_format.read(piece, options)
-    ]
+    pieces = file_format.list_pieces(location, ReadOptions())
+    return [rows for piece in pieces for rows in file_format.read(piece, ReadOptions())]
+
+
+def load_columns(path: Path) -> dict[str, dict[str, np.ndarray]]:
+    """Load what RLlib read: policy -> column -> values."""
+    columns_by_policy: dict[str, dict[str, np.ndarray]] = {}
+    for key, column in np.load(path).items():
+        policy, name = key.split(":")
+        columns_by_policy.setdefault(policy, {})[name] = column
+    return columns_by_policy
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_rllib_sample_batches_are_read_like_rllib_does(rllib_files: Path, case: str) -> None:
     (path,) = (rllib_files / case).glob("*.json")
     (rows,) = read_file(path)
-    expected = dict(np.load(rllib_files / f"{case}.npz"))
-    policies = dict.fromkeys(name.split(":")[0] for name in expected)
+    columns_by_policy = load_columns(rllib_files / f"{case}.npz")
     assert rows.t is not None
     assert rows.eps_id is not None
-    assert sum(len(expected[f"{policy}:t"]) for policy in policies) == len(rows)
-    for policy in policies:
-        policy_columns = {
-            name.split(":")[1]: column for name, column in expected.items() if name.startswith(f"{policy}:")
-        }
-        ids = [
-            f"{eps_id}/{policy}/0" if policy else str(eps_id) for eps_id in policy_columns["eps_id"].tolist()
-        ]
+    assert sum(len(columns["t"]) for columns in columns_by_policy.values()) == len(rows)
+    for policy, policy_columns in columns_by_policy.items():
+        suffix = f"/{policy}/0" if policy else ""
+        ids = [f"{eps_id}{suffix}" for eps_id in policy_columns["eps_id"].tolist()]
         row_mask = np.isin(rows.eps_id, ids)
         assert rows.eps_id[row_mask].tolist() == ids
         assert rows.t[row_mask].tolist() == policy_columns["t"].tolist()
         assert rows.terminated[row_mask].tolist() == policy_columns["terminateds"].tolist()
         assert rows.truncated[row_mask].tolist() == policy_columns["truncateds"].tolist()
-        names = set(policy_columns) - {
+        names = policy_columns.keys() - {
             "t",
             "eps_id",
             "terminateds",
@@ -81,13 +81,9 @@ def test_rllib_sample_batches_are_read_like_rllib_does(rllib_files: Path, case: 
 def test_rllib_sample_batches_become_its_episodes(rllib_files: Path, case: str) -> None:
     """Fragments of an episode, which RLlib writes to separate lines, become one episode again."""
     dataset = open_data(rllib_files / case)
-    block = Block.concat([dataset.read(unit) for unit in dataset.units])
-    expected = dict(np.load(rllib_files / f"{case}.npz"))
+    block = read_block(dataset)
     num_episodes = 0
-    for policy in dict.fromkeys(name.split(":")[0] for name in expected):
-        policy_columns = {
-            name.split(":")[1]: column for name, column in expected.items() if name.startswith(f"{policy}:")
-        }
+    for policy, policy_columns in load_columns(rllib_files / f"{case}.npz").items():
         for eps_id in np.unique(policy_columns["eps_id"]).tolist():
             (episode,) = np.flatnonzero(block.eps_id == (f"{eps_id}/{policy}/0" if policy else str(eps_id)))
             row_mask = policy_columns["eps_id"] == eps_id

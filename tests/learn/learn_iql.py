@@ -24,7 +24,6 @@ class IQLOptions(AlgorithmOptions):
     expectile: Annotated[float, Field(gt=0, lt=1)] = 0.7
     beta: float = 3.0
     tau: float = 0.05
-    joint: bool = True
 
 
 class IQL(Algorithm):
@@ -54,9 +53,8 @@ class IQL(Algorithm):
         with torch.no_grad():
             target_q = nets["targets"](batch).amin(0)
             not_terminated = 1.0 - batch[Columns.TERMINATEDS].float()
-            td_target = batch[Columns.REWARDS] + options.gamma * not_terminated * nets["value"](
-                next_observations(batch)
-            )
+            next_v = nets["value"](next_observations(batch))
+            td_target = batch[Columns.REWARDS] + options.gamma * not_terminated * next_v
         advantage = target_q - nets["value"](batch)
         weight = torch.where(advantage > 0, options.expectile, 1 - options.expectile)
         policy = nets["policy"]
@@ -67,7 +65,7 @@ class IQL(Algorithm):
             "critics": (nets["critics"](batch) - td_target).square().mean(-1).sum(),
             "policy": -(policy_weight * distribution.logp(batch[Columns.ACTIONS])).mean(),
         }
-        return Losses(losses, {"advantage": advantage.mean()}, joint=options.joint)
+        return Losses(losses, {"advantage": advantage.mean()}, joint=True)
 
     def after_update(self, nets, step):
         polyak_update(nets["targets"], nets["critics"], self.options.tau)

@@ -32,16 +32,17 @@ def run_in_ranks(size, **jobs):
     Each job is name=(function, *args), and runs as `function(group, *args)`.
     """
     context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
         processes = [
-            context.Process(target=_run_rank, args=(Path(folder), rank, size, jobs)) for rank in range(size)
+            context.Process(target=_run_rank, args=(folder, rank, size, jobs)) for rank in range(size)
         ]
         for process in processes:
             process.start()
         for process in processes:
             process.join(200)
             assert process.exitcode == 0
-        results = [pickle.loads((Path(folder) / f"{rank}").read_bytes()) for rank in range(size)]
+        results = [pickle.loads((folder / f"{rank}").read_bytes()) for rank in range(size)]
     return {job: [results[rank][job] for rank in range(size)] for job in jobs}
 
 
@@ -107,8 +108,7 @@ def train_on_shards(group, num_updates, size):
         whole_batch = make_batch(index, size)
         shard = group.shard.slice_of(size) if group else slice(None)
         learner.update({leaf: tensor[shard] for leaf, tensor in whole_batch.items()}, size)
-    weights = {name: tensor.numpy() for name, tensor in learner.nets.state_dict().items()}
-    return weights, learner.metrics(), learner.timesteps
+    return to_arrays(learner.nets), learner.metrics(), learner.timesteps
 
 
 def train_on_sequences(group, num_updates):
@@ -118,8 +118,23 @@ def train_on_sequences(group, num_updates):
     for index in range(num_updates):
         shard = group.shard.slice_of(8) if group else slice(None)
         learner.update({leaf: tensor[shard] for leaf, tensor in make_sequences(index).items()}, 32)
-    weights = {name: tensor.numpy() for name, tensor in learner.nets.state_dict().items()}
-    return weights, learner.metrics()["total_loss"], learner.timesteps
+    return to_arrays(learner.nets), learner.metrics()["total_loss"], learner.timesteps
+
+
+def run_together(group, action, *args):
+    """Run an action in all learners; followers wait until the leader has announced it."""
+    if group and not group.is_leader:
+        group.receive()
+    return action(*args)
+
+
+def make_trainer(group, resource, data, initial_num_learners=1):
+    sources = [Source(str(data), open_dataset(data))]
+    return make_offline_trainer(resource, sources, group=group, initial_num_learners=initial_num_learners)
+
+
+def to_arrays(nets):
+    return {name: tensor.numpy() for name, tensor in nets.state_dict().items()}
 
 
 def train_and_resume(group, toy, folder, data):
@@ -133,66 +148,40 @@ def train_and_resume(group, toy, folder, data):
         pipeline={"windowSteps": 60, "datasetNumItersPerLearner": 9},
     )
     store = CheckpointStore(resolve(folder))
-
-    def run_together(action):
-        """Run an action in all learners; followers wait until the leader has announced it."""
-        if group and not group.is_leader:
-            group.receive()
-        return action()
-
-    def make_trainer():
-        return run_together(
-            lambda: make_offline_trainer(
-                resource, [Source(str(data), open_dataset(data))], group=group, initial_num_learners=1
-            )
-        )
-
-    trainer = make_trainer()
-    run_together(trainer.begin)
-    losses = [run_together(trainer.iterate)["learners"]["default_policy"]["total_loss"]]
+    trainer = run_together(group, make_trainer, group, resource, data)
+    run_together(group, trainer.begin)
+    losses = [run_together(group, trainer.iterate)["learners"]["default_policy"]["total_loss"]]
     if group is None or group.is_leader:
         trainer.save(store)
-    trainer = make_trainer()
+    trainer = run_together(group, make_trainer, group, resource, data)
     if group:
         dist.barrier()
-    run_together(lambda: trainer.load(store.latest()))
-    losses.append(run_together(trainer.iterate)["learners"]["default_policy"]["total_loss"])
+    run_together(group, lambda: trainer.load(store.latest()))
+    losses.append(run_together(group, trainer.iterate)["learners"]["default_policy"]["total_loss"])
     trainer.close()
-    return {name: tensor.numpy() for name, tensor in trainer.learner.nets.state_dict().items()}, losses
+    return to_arrays(trainer.learner.nets), losses
 
 
 def train_with_stops(group, resource, data, stops):
     """Return weights after two iterations. After each number of checks in `stops` the leader stops, and all resume."""
     store = CheckpointStore(resolve(resource.spec.checkpoint.path))
-
-    def run_together(action, *args):
-        """Run an action in all learners; followers wait until the leader has announced it."""
-        if not group.is_leader:
-            group.receive()
-        return action(*args)
-
-    def make_trainer():
-        return make_offline_trainer(
-            resource, [Source(str(data), open_dataset(data))], group=group, initial_num_learners=2
-        )
-
-    trainer = run_together(make_trainer)
-    run_together(trainer.begin)
+    trainer = run_together(group, make_trainer, group, resource, data, 2)
+    run_together(group, trainer.begin)
     for num_checks in (*stops, None):
         # `bool` is a check that never stops the training.
         check = fail_if_called if not group.is_leader else StopAfter(num_checks).check if num_checks else bool
         try:
             while trainer.iteration < 2:
-                run_together(trainer.iterate, check)
+                run_together(group, trainer.iterate, check)
         except Interrupted:
             if group.is_leader:
                 trainer.save(store)
             dist.barrier()
             trainer.close()
-            trainer = run_together(make_trainer)
-            run_together(trainer.load, store.latest())
+            trainer = run_together(group, make_trainer, group, resource, data, 2)
+            run_together(group, trainer.load, store.latest())
     trainer.close()
-    return {name: tensor.numpy() for name, tensor in trainer.learner.nets.state_dict().items()}
+    return to_arrays(trainer.learner.nets)
 
 
 def train_with_interruptions(group, num_updates):
@@ -251,11 +240,7 @@ def exchange_messages(group):
 
 def train_in_float64(group, resource, data, num_updates):
     """Return the loss of each update of a training, computed in float64 and without dropout."""
-    if group and not group.is_leader:
-        group.receive()
-    trainer = make_offline_trainer(
-        resource, [Source(str(data), open_dataset(data))], group=group, initial_num_learners=1
-    )
+    trainer = run_together(group, make_trainer, group, resource, data)
     learner, experience = trainer.learner, trainer.experience
     learner.nets.double()
     for module in learner.nets.modules():

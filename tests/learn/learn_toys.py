@@ -81,13 +81,10 @@ class ActorCritic(Algorithm):
         action = outputs[:, :1].tanh()
         value = nets["critic"](torch.cat([nets["dropout"](batch["obs"]), action], -1)).squeeze(-1)
         with torch.no_grad():
-            value_target = (
-                nets["target"](torch.cat([batch["obs"], action], -1)).squeeze(-1) * 0.9 + batch["y"] + noise
-            )
-        return Losses(
-            {"actor": -value.mean(), "critic": (value - value_target).square().mean()},
-            {"value": value.mean()},
-        )
+            target_value = nets["target"](torch.cat([batch["obs"], action], -1)).squeeze(-1)
+            td_target = 0.9 * target_value + batch["y"] + noise
+        losses = {"actor": -value.mean(), "critic": (value - td_target).square().mean()}
+        return Losses(losses, {"value": value.mean()})
 
     def after_update(self, nets, step):
         polyak_update(nets["target"], nets["critic"], 0.005)
@@ -102,11 +99,7 @@ def make_batch(seed, size=32):
     """Return `size` timesteps with a linear target `y`."""
     generator = torch.Generator().manual_seed(seed)
     obs = torch.randn(size, 3, generator=generator)
-    return {
-        "obs": obs,
-        "y": obs @ torch.tensor([1.0, -2.0, 0.5]) + 0.3,
-        "actions": (obs[:, 0] > 0).long(),
-    }
+    return {"obs": obs, "y": obs @ torch.tensor([1.0, -2.0, 0.5]) + 0.3, "actions": (obs[:, 0] > 0).long()}
 
 
 def make_sequences(seed, count=8):

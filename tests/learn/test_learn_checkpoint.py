@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import torch
 from learn_toys import INPUTS, ActorCritic, ToyOptions, make_batch, make_networks
+from safetensors.torch import load
 
 from hindcast.errors import DataError, StorageError
 from hindcast.learn.checkpoint import CheckpointStore, TrainingState, find_checkpoint
 from hindcast.learn.learner import Learner
 from hindcast.models.policy import Policy
 from hindcast.models.preprocessing import Preprocessing
-from hindcast.storage.location import resolve
+from hindcast.storage.location import Location, resolve
 
 
 class Run:
@@ -23,9 +24,8 @@ class Run:
         algorithm = ActorCritic(ToyOptions())
         self.learner = Learner(algorithm, make_networks(algorithm))
         spaces = (INPUTS.observation_space, INPUTS.action_space)
-        self.policy = Policy(
-            self.learner.nets["policy"], Preprocessing.from_specs(*spaces, INPUTS.model), *spaces
-        )
+        preprocessing = Preprocessing.from_specs(*spaces, INPUTS.model)
+        self.policy = Policy(self.learner.nets["policy"], preprocessing, *spaces)
         self.store = CheckpointStore(resolve(folder) if isinstance(folder, str) else folder, keep)
 
     def train(self, updates=1):
@@ -34,15 +34,25 @@ class Run:
         return self
 
     def save(self, protect=(), **training):
-        state = TrainingState(
-            **{"iteration": 1, "algorithm": "BC", "options": {"lr": 0.1}, "spec_hash": "abc"} | training
-        )
+        defaults = {"iteration": 1, "algorithm": "BC", "options": {"lr": 0.1}, "spec_hash": "abc"}
+        state = TrainingState(**(defaults | training))
         return self.store.save(self.policy, self.learner.state(), state, protect)
 
 
 @pytest.fixture
 def run(tmp_path):
+    """A run after three updates, without a checkpoint."""
     return Run(str(tmp_path / "run")).train(3)
+
+
+@pytest.fixture
+def written_names(monkeypatch):
+    """Names of the files that are written, in order."""
+    write_bytes, names = Location.write_bytes, []
+    monkeypatch.setattr(
+        Location, "write_bytes", lambda file, data: names.append(file.name) or write_bytes(file, data)
+    )
+    return names
 
 
 def list_entry_names(run):
@@ -78,18 +88,12 @@ def test_loaded_policy_acts_like_the_saved_one(run):
 def test_checkpoint_holds_only_safetensors_and_json(run):
     folder = run.save().location
     files = {entry.relative_path for entry in folder.files(recursive=True)}
-    assert files >= {
-        "checkpoint.json",
-        "learner.safetensors",
-        "module/module.json",
-        "module/weights.safetensors",
-    }
+    assert files >= {"checkpoint.json", "learner.safetensors"}
+    assert files >= {"module/module.json", "module/weights.safetensors"}
     assert all(name.endswith((".json", ".safetensors")) for name in files)
 
 
 def test_policy_weights_are_stored_once(run):
-    from safetensors.torch import load
-
     tensors = load(run.save().location.child("learner.safetensors").read_bytes())
     assert not any(name.startswith("nets/policy.") for name in tensors)
     assert any(name.startswith("nets/critic.") for name in tensors)
@@ -104,35 +108,25 @@ def test_folder_without_record_is_not_a_checkpoint(run):
         find_checkpoint(run.store.location.child("checkpoint-000000004"))
 
 
-def test_save_writes_the_record_last(run, monkeypatch):
-    from hindcast.storage import location
-
-    write_bytes, file_names = location.Location.write_bytes, []
-    monkeypatch.setattr(
-        location.Location,
-        "write_bytes",
-        lambda self, data: (file_names.append(self.name), write_bytes(self, data))[1],
-    )
+def test_save_writes_the_record_last(run, written_names):
     run.save()
-    assert file_names[-1] == "checkpoint.json"
+    assert written_names[-1] == "checkpoint.json"
 
 
 @pytest.mark.parametrize("failing_write", range(5))
 def test_failed_save_keeps_the_previous_checkpoint(run, monkeypatch, failing_write):
-    from hindcast.storage import location
-
     run.save()
     run.train()
-    original_write_bytes, calls = location.Location.write_bytes, []
+    original_write_bytes, calls = Location.write_bytes, []
 
-    def write_bytes(self, data):
-        calls.append(self.name)
+    def write_bytes(file, data):
+        calls.append(file.name)
         if len(calls) == failing_write + 1:
-            raise StorageError(f"cannot write {self}: no space is left")
-        original_write_bytes(self, data)
+            raise StorageError(f"cannot write {file}: no space is left")
+        original_write_bytes(file, data)
 
     with monkeypatch.context() as patch, pytest.raises(StorageError, match="no space"):
-        patch.setattr(location.Location, "write_bytes", write_bytes)
+        patch.setattr(Location, "write_bytes", write_bytes)
         run.save()
     assert run.store.latest().updates == 3
     run.store.latest().learner_state()
@@ -161,18 +155,14 @@ def test_save_keeps_the_best_checkpoint_of_any_age(run):
 def test_mark_best_returns_whether_the_score_is_best(run):
     checkpoint = run.save()
     assert run.store.best() is None
-    assert [run.store.mark_best(checkpoint, score) for score in (1.0, 1.0, 2.0, 0.0)] == [
-        True,
-        False,
-        True,
-        False,
-    ]
+    is_best = [run.store.mark_best(checkpoint, score) for score in (1.0, 1.0, 2.0, 0.0)]
+    assert is_best == [True, False, True, False]
 
 
 def test_revert_end_mark_restores_the_best_before_the_end(tmp_path):
     run = Run(str(tmp_path), keep=1)
     run.store.mark_best(run.train().save(), 1.0)
-    for score in (2.0, 3.0):  # the end may be evaluated twice: after a kill, or with another evaluation
+    for score in (2.0, 3.0):  # a training evaluates its end twice if it was killed in between
         run.store.mark_best(run.train().save(), score, at_end=True)
     run.train().save()
     assert [checkpoint.updates for checkpoint in run.store.all()] == [1, 3, 4]
@@ -224,18 +214,11 @@ def test_remove_incomplete_deletes_interrupted_saves(run):
     assert list_entry_names(run) == ["checkpoint-000000003", "notes.txt"]
 
 
-def test_save_again_at_the_same_update_rewrites_only_the_record(run, monkeypatch):
+def test_save_again_at_the_same_update_rewrites_only_the_record(run, written_names):
     run.save(counters={"evaluating": None})
-    from hindcast.storage import location
-
-    write_bytes, file_names = location.Location.write_bytes, []
-    monkeypatch.setattr(
-        location.Location,
-        "write_bytes",
-        lambda self, data: (file_names.append(self.name), write_bytes(self, data))[1],
-    )
+    written_names.clear()
     run.save(counters={"evaluating": 3})
-    assert file_names == ["checkpoint.json"]
+    assert written_names == ["checkpoint.json"]
     assert run.store.latest().training.counters == {"evaluating": 3}
     run.store.latest().learner_state()
 
@@ -294,9 +277,7 @@ def test_file_that_the_record_does_not_list_is_not_read(run):
 def test_newer_format_is_refused_with_a_remedy(run):
     folder = run.save().location
     edit_record(folder, lambda content: content.update(formatVersion=99, training="of another shape"))
-    with pytest.raises(
-        DataError, match=r"formatVersion 99, but this Hindcast reads up to 1: upgrade Hindcast"
-    ):
+    with pytest.raises(DataError, match="formatVersion 99, but this Hindcast reads up to 1: upgrade"):
         find_checkpoint(folder)
 
 
@@ -321,9 +302,7 @@ def test_pickle_as_weights_is_refused_and_never_opened(run):
     folder.child("learner.safetensors").write_bytes(payload)
     record = {"sha256": sha256(payload).hexdigest(), "bytes": len(payload)}
     edit_record(folder, lambda content: content["files"].update({"learner.safetensors": record}))
-    with pytest.raises(
-        DataError, match=r"learner\.safetensors is not a safetensors file .* never from pickles"
-    ):
+    with pytest.raises(DataError, match=r"learner\.safetensors is not a safetensors file .* from pickles"):
         find_checkpoint(folder).learner_state()
 
 

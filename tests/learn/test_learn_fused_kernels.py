@@ -24,12 +24,9 @@ def test_fused_adam_equals_adam(
     torch.manual_seed(0)
     parameters = [nn.Parameter(torch.randn(5, 4)), nn.Parameter(torch.randn(3)), nn.Parameter(torch.randn(2))]
     copies = [nn.Parameter(parameter.detach().clone()) for parameter in parameters]
-    expected, actual = (
-        optimiser_class(
-            [{"params": parameter_list[:2]}, {"params": parameter_list[2:]}], lr=0.01, fused=True, **options
-        )
-        for optimiser_class, parameter_list in ((kind, parameters), (fused_kernels.fused_adam(kind), copies))
-    )
+    options = {"lr": 0.01, "fused": True, **options}
+    groups, copied_groups = ([{"params": p[:2]}, {"params": p[2:]}] for p in (parameters, copies))
+    expected, actual = kind(groups, **options), fused_kernels.fused_adam(kind)(copied_groups, **options)
     for _ in range(5):
         for parameter, copy in zip(parameters[:2], copies, strict=False):  # the last group has no gradients
             parameter.grad = torch.randn_like(parameter)

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hindcast.episodes.block import Block
+from episode_kit import build_block
 from hindcast.learn.gae import block_gae, discounted_sums
 from layers import examples
 
@@ -13,18 +13,11 @@ GAMMA = 0.9
 
 def make_block(lengths, terminated, truncated, seed=0):
     rng = np.random.default_rng(seed)
-    num_episodes, num_steps = len(lengths), sum(lengths)
-    return Block(
-        columns={
-            "rewards": rng.normal(size=num_steps),
-            "obs": rng.normal(size=(num_steps + num_episodes, 1)),
-        },
-        length=np.array(lengths, dtype=np.int64),
-        eps_id=np.array([str(index) for index in range(num_episodes)], dtype=object),
-        t_started=np.zeros(num_episodes, dtype=np.int64),
-        terminated=np.array(terminated),
-        truncated=np.array(truncated),
-    )
+    columns = {
+        "rewards": rng.normal(size=sum(lengths)),
+        "obs": rng.normal(size=(sum(lengths) + len(lengths), 1)),
+    }
+    return build_block(columns, lengths, terminated=np.array(terminated), truncated=np.array(truncated))
 
 
 def make_values(block, seed=1):
@@ -58,15 +51,12 @@ def gae_by_definition(block, values, gamma, lambda_):
     gamma=st.floats(0, 1),
 )
 def test_block_gae_equals_the_definition(episodes, lambda_, gamma):
-    lengths = [length for length, _ in episodes]
-    block = make_block(
-        lengths, [end == "terminated" for _, end in episodes], [end == "truncated" for _, end in episodes]
-    )
+    lengths, ends = zip(*episodes, strict=True)
+    block = make_block(lengths, [end == "terminated" for end in ends], [end == "truncated" for end in ends])
     values = make_values(block)
     advantages, targets = block_gae(block, values, gamma, lambda_)
-    np.testing.assert_allclose(
-        advantages, gae_by_definition(block, values, gamma, lambda_), rtol=1e-4, atol=1e-4
-    )
+    expected = gae_by_definition(block, values, gamma, lambda_)
+    np.testing.assert_allclose(advantages, expected, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(targets, advantages + values[block.obs_row], rtol=1e-5, atol=1e-5)
 
 
@@ -100,11 +90,10 @@ def test_block_gae_bootstraps_except_at_termination(lambda_):
 
 
 def test_terminated_and_truncated_episode_does_not_bootstrap():
-    block, terminated_block = make_block([3], [True], [True]), make_block([3], [True], [False])
+    block, terminated_block = (make_block([3], [True], [truncated]) for truncated in (True, False))
     values = make_values(block)
-    assert torch.equal(
-        block_gae(block, values, GAMMA, 0.9)[0], block_gae(terminated_block, values, GAMMA, 0.9)[0]
-    )
+    expected, _ = block_gae(terminated_block, values, GAMMA, 0.9)
+    assert torch.equal(block_gae(block, values, GAMMA, 0.9)[0], expected)
 
 
 def test_empty_fragment_between_episodes_changes_nothing():
@@ -113,9 +102,8 @@ def test_empty_fragment_between_episodes_changes_nothing():
     block_with_gap.columns["rewards"][:] = block.columns["rewards"]
     values = make_values(block)
     values_with_gap = torch.cat([values[:4], torch.tensor([99.0]), values[4:]])
-    assert torch.equal(
-        block_gae(block_with_gap, values_with_gap, GAMMA, 0.9)[0], block_gae(block, values, GAMMA, 0.9)[0]
-    )
+    expected, _ = block_gae(block, values, GAMMA, 0.9)
+    assert torch.equal(block_gae(block_with_gap, values_with_gap, GAMMA, 0.9)[0], expected)
 
 
 def test_discounted_sums_cover_a_long_episode():

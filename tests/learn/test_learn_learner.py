@@ -2,12 +2,12 @@ import copy
 
 import pytest
 import torch
-from learn_toys import INPUTS, ActorCritic, Regression, ToyOptions, make_batch, make_networks
+from learn_toys import ActorCritic, Regression, ToyOptions, make_batch, make_networks
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hindcast.errors import DataError, UserCodeError
-from hindcast.learn.algorithm import Losses, Step, new_networks
+from hindcast.learn.algorithm import Losses, Step
 from hindcast.learn.group import Group
 from hindcast.learn.learner import Learner, LearnerState
 from hindcast.learn.metrics import Metrics, MetricSums
@@ -72,11 +72,8 @@ def test_metrics_of_some_updates_are_means_over_those_updates():
     class LogsRareMetric(Regression):
         def losses(self, nets, batch, step):
             losses = super().losses(nets, batch, step)
-            return (
-                losses
-                if step.updates % 2
-                else Losses(losses.losses, {"rare": torch.tensor(4.0 + step.updates)})
-            )
+            metrics = {} if step.updates % 2 else {"rare": torch.tensor(4.0 + step.updates)}
+            return Losses(losses.losses, metrics)
 
     learner = make_learner(LogsRareMetric)
     for index in range(4):
@@ -154,14 +151,9 @@ def test_optimiser_without_loss_does_not_step():
     learner = make_learner(DelayedActor)
     state_before = copy.deepcopy(learner.nets["policy"].state_dict())
     learner.update(make_batch(0))
-    assert all(
-        torch.equal(state_before[name], value) for name, value in learner.nets["policy"].state_dict().items()
-    )
+    assert is_same_state(learner.nets["policy"].state_dict(), state_before)
     learner.update(make_batch(1))
-    assert any(
-        not torch.equal(state_before[name], value)
-        for name, value in learner.nets["policy"].state_dict().items()
-    )
+    assert not is_same_state(learner.nets["policy"].state_dict(), state_before)
 
 
 class LeaderOfTwo(Group):
@@ -190,9 +182,8 @@ def test_changed_buffers_are_averaged_over_learners(is_assigned):
                 nets["policy"].changed.lerp_(batch["y"].mean(), 0.1)
             return super().losses(nets, batch, step)
 
-    learner = Learner(
-        ChangesBuffer(ToyOptions()), make_networks(ChangesBuffer(ToyOptions())), group=LeaderOfTwo()
-    )
+    algorithm = ChangesBuffer(ToyOptions())
+    learner = Learner(algorithm, make_networks(algorithm), group=LeaderOfTwo())
     learner.update(make_batch(0), 64)
     policy = learner.nets["policy"]
     assert (policy.changed, policy.unchanged) == (7.0, 0.0)
@@ -255,7 +246,7 @@ def test_learner_state_is_a_copy():
     state = learner.state()
     tensors_before = {name: tensor.clone() for name, tensor in state.tensors.items()}
     learner.update(make_batch(1))
-    assert all(torch.equal(tensors_before[name], tensor) for name, tensor in state.tensors.items())
+    assert is_same_state(state.tensors, tensors_before)
 
 
 def test_loaded_state_is_not_changed_by_later_updates():
@@ -278,9 +269,7 @@ def test_state_with_missing_other_or_unknown_weights_is_refused_by_name():
         def networks(self, inputs):
             return nn.ModuleDict({"policy": nn.Linear(3, 2)})
 
-    with pytest.raises(
-        DataError, match=r"'policy.weight' have shape \[2, 3\], but this model's have shape \[1, 3\]"
-    ):
+    with pytest.raises(DataError, match=r"'policy.weight' have shape \[2, 3\], but this model's .* \[1, 3\]"):
         learner.load(make_learner(WideNetwork).state())
 
     class ExtraNetwork(Regression):
@@ -301,9 +290,7 @@ def test_state_of_other_optimisers_is_refused():
 
 def test_new_networks_follow_from_the_seed():
     algorithm = Regression(ToyOptions())
-    first, repeated, other_seed = (
-        new_networks(algorithm, INPUTS, seed)["policy"].weight for seed in (5, 5, 6)
-    )
+    first, repeated, other_seed = (make_networks(algorithm, seed)["policy"].weight for seed in (5, 5, 6))
     assert torch.equal(first, repeated) and not torch.equal(first, other_seed)
 
 
@@ -353,9 +340,7 @@ def test_joint_losses_that_share_parameters_are_refused():
             losses = super().losses(nets, batch, step).losses
             return Losses({**losses, "other": losses["other"] + losses["policy"]}, joint=True)
 
-    with pytest.raises(
-        UserCodeError, match=r"'other' that reaches parameters of 'policy', so that .* drop joint"
-    ):
+    with pytest.raises(UserCodeError, match=r"'other' that reaches parameters of 'policy', .* drop joint"):
         make_learner(OverlappingLosses).update(make_batch(0))
 
 
@@ -368,9 +353,8 @@ class OperationRecorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         assert "local_scalar" not in str(function), "an update waits for the device"
-        numbers = [
-            argument for argument in (*args, *(kwargs or {}).values()) if isinstance(argument, int | float)
-        ]
+        arguments = (*args, *(kwargs or {}).values())
+        numbers = [argument for argument in arguments if isinstance(argument, int | float)]
         self.operations.append((str(function), numbers))
         return function(*args, **(kwargs or {}))
 

@@ -20,32 +20,21 @@ def gradients_after_clipping(bound, by):
     return [parameter.grad for parameter in parameters], float(norm)
 
 
-def test_clip_without_bound_keeps_gradients():
-    (first_grad, second_grad), norm = gradients_after_clipping(None, "global_norm")
+@pytest.mark.parametrize(
+    ("bound", "by", "first_expected", "second_expected"),
+    [
+        (None, "global_norm", [3.0], [4.0, 0.0]),
+        (1.0, "global_norm", [0.6], [0.8, 0.0]),
+        (3.5, "norm", [3.0], [3.5, 0.0]),
+        (3.5, "value", [3.0], [3.5, 0.0]),
+        *((100.0, by, [3.0], [4.0, 0.0]) for by in ("global_norm", "norm", "value")),
+    ],
+)
+def test_clip_bounds_gradients_together_by_parameter_or_by_value(bound, by, first_expected, second_expected):
+    (first_grad, second_grad), norm = gradients_after_clipping(bound, by)
     assert norm == pytest.approx(5.0)
-    assert first_grad.tolist() == [3.0] and second_grad.tolist() == [4.0, 0.0]
-
-
-def test_clip_by_global_norm_scales_all_gradients_together():
-    (first_grad, second_grad), norm = gradients_after_clipping(1.0, "global_norm")
-    assert norm == pytest.approx(5.0)
-    assert first_grad.tolist() == pytest.approx([0.6]) and second_grad.tolist() == pytest.approx([0.8, 0.0])
-
-
-def test_clip_by_norm_bounds_each_parameter():
-    (first_grad, second_grad), _ = gradients_after_clipping(3.5, "norm")
-    assert first_grad.tolist() == [3.0] and second_grad.tolist() == pytest.approx([3.5, 0.0])
-
-
-def test_clip_by_value_bounds_each_value():
-    (first_grad, second_grad), _ = gradients_after_clipping(3.5, "value")
-    assert first_grad.tolist() == [3.0] and second_grad.tolist() == [3.5, 0.0]
-
-
-def test_clip_below_the_bound_changes_nothing():
-    for by in ("global_norm", "norm", "value"):
-        (first_grad, second_grad), _ = gradients_after_clipping(100.0, by)
-        assert first_grad.tolist() == [3.0] and second_grad.tolist() == [4.0, 0.0]
+    assert first_grad.tolist() == pytest.approx(first_expected)
+    assert second_grad.tolist() == pytest.approx(second_expected)
 
 
 def test_learning_rate_follows_its_schedule():
@@ -69,14 +58,15 @@ def train(spec, parameters, num_updates):
     return optimiser
 
 
+def random_loss(parameters, seed):
+    """Return the squared distance of the parameters from random values."""
+    generator = torch.Generator().manual_seed(seed)
+    return sum((p - torch.randn(p.shape, generator=generator)).square().sum() for p in parameters)
+
+
 def train_one_update(optimiser, parameters, timesteps):
     """Move parameters towards random values seeded by `timesteps`, the number of timesteps trained before."""
-    generator = torch.Generator().manual_seed(timesteps)
-    loss = sum(
-        ((parameter - torch.randn(parameter.shape, generator=generator)) ** 2).sum()
-        for parameter in parameters
-    )
-    backward([loss], [optimiser])
+    backward([random_loss(parameters, timesteps)], [optimiser])
     optimiser.set_learning_rates(timesteps)
     optimiser.step()
     optimiser.zero_grad()
@@ -84,15 +74,10 @@ def train_one_update(optimiser, parameters, timesteps):
 
 def make_parameters():
     generator = torch.Generator().manual_seed(0)
-    return [
-        nn.Parameter(torch.randn(3, 2, generator=generator)),
-        nn.Parameter(torch.randn(2, 2, generator=generator)),
-    ]
+    return [nn.Parameter(torch.randn(rows, 2, generator=generator)) for rows in (3, 2)]
 
 
-@pytest.mark.filterwarnings(
-    "ignore:Converting a tensor with requires_grad:UserWarning"
-)  # torch's own, in ASGD
+@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad:UserWarning")  # torch's ASGD
 @pytest.mark.parametrize("lr", [0.01, [[0, 0.02], [10, 0.01]]], ids=["constant", "scheduled"])
 @pytest.mark.parametrize("kind", sorted(_OPTIMISER_CLASSES))
 def test_every_optimiser_steps_and_resumes_from_its_state(kind, lr):
@@ -104,7 +89,7 @@ def test_every_optimiser_steps_and_resumes_from_its_state(kind, lr):
     for timesteps in range(3, 6):
         train_one_update(resumed_optimiser, resumed, timesteps)
     assert not torch.equal(uninterrupted[0], make_parameters()[0])
-    assert all(torch.equal(expected, actual) for expected, actual in zip(uninterrupted, resumed, strict=True))
+    assert all(map(torch.equal, uninterrupted, resumed))
 
 
 def test_optimisers_do_not_import_the_compiler(monkeypatch):
@@ -122,16 +107,10 @@ def test_optimiser_options_reach_torch():
     train(OptimiserSpec(parameters, 0.01, "AdamW", options), parameters, 5)
     adam = torch.optim.AdamW(torch_parameters, lr=0.01, fused=True, **options)
     for seed in range(5):
-        generator = torch.Generator().manual_seed(seed)
-        sum(
-            ((parameter - torch.randn(parameter.shape, generator=generator)) ** 2).sum()
-            for parameter in torch_parameters
-        ).backward()
+        random_loss(torch_parameters, seed).backward()
         adam.step()
         adam.zero_grad()
-    assert all(
-        torch.equal(actual, expected) for actual, expected in zip(parameters, torch_parameters, strict=True)
-    )
+    assert all(map(torch.equal, parameters, torch_parameters))
 
 
 def test_parameter_groups_have_their_own_rates_and_options():
@@ -151,10 +130,7 @@ def test_parameter_groups_have_their_own_rates_and_options():
     [
         ({"kind": "adamm"}, r"optimiser 'policy' has kind 'adamm', but torch\.optim has only adadelta, "),
         ({"kind": "lbfgs"}, "has kind 'lbfgs'"),
-        (
-            {"options": {"momentum": 0.9}},
-            r"torch\.optim\.Adam has no option 'momentum'; it has amsgrad, betas",
-        ),
+        ({"options": {"momentum": 0.9}}, r"optim\.Adam has no option 'momentum'; it has amsgrad, betas"),
         ({"options": {"lr": 0.9}}, "no option 'lr'"),
         ({"options": {"betas": (2.0, 0.9)}}, r"optimiser 'policy' \(Adam\): Invalid beta parameter"),
         ({"options": {"betas": 3}}, r"optimiser 'policy' \(Adam\)"),
@@ -201,9 +177,8 @@ def test_frozen_copy_is_never_in_training_mode():
     nets["target"] = frozen_copy(nets["net"])
     copied_nets = copy.deepcopy(nets)
     for modules in (nets.train(), copied_nets.train(), copy.deepcopy(nets).train()):
-        assert modules["net"][1].training and not any(
-            module.training for module in modules["target"].modules()
-        )
+        assert modules["net"][1].training
+        assert not any(module.training for module in modules["target"].modules())
     assert isinstance(nets["target"], nn.Sequential)
     assert nets["target"].state_dict().keys() == nets["net"].state_dict().keys()
 

@@ -11,15 +11,7 @@ WORKER = Path(__file__).with_name("learn_resume_worker.py")
 
 
 def train_in_process(folder, first_update, last_update):
-    command = [
-        sys.executable,
-        "-W",
-        "error",
-        str(WORKER),
-        str(folder),
-        str(first_update),
-        str(last_update),
-    ]
+    command = [sys.executable, "-W", "error", *map(str, (WORKER, folder, first_update, last_update))]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 

@@ -8,8 +8,8 @@ from hindcast.learn.schedules import Schedule, ScheduledValue, value_at
 ADAPTER = TypeAdapter(Schedule)
 
 
-def test_number_as_schedule_is_constant():
-    assert value_at(0.5, 0) == value_at(0.5, 10**9) == 0.5
+def test_number_and_schedule_of_one_point_are_constant():
+    assert value_at(0.5, 0) == value_at(0.5, 10**9) == value_at([[0, 0.5]], 1000) == 0.5
 
 
 @pytest.mark.parametrize(
@@ -17,10 +17,6 @@ def test_number_as_schedule_is_constant():
 )
 def test_schedule_interpolates_and_keeps_the_last_value(timesteps, value):
     assert value_at([[0, 1.0], [100, 0.5], [200, 0.0]], timesteps) == pytest.approx(value)
-
-
-def test_schedule_of_one_point_is_constant():
-    assert value_at([[0, 0.3]], 1000) == 0.3
 
 
 @pytest.mark.parametrize(
@@ -74,9 +70,8 @@ def test_scheduled_value_of_lines_and_steps_equals_value_at():
 def test_scheduled_value_of_cosines_is_close_to_value_at():
     value = ScheduledValue(WARM_UP)
     for timesteps in range(0, 3000, 7):
-        assert float(value.float64_value(make_clock(timesteps))) == pytest.approx(
-            value_at(WARM_UP, timesteps), rel=1e-12
-        )
+        expected = pytest.approx(value_at(WARM_UP, timesteps), rel=1e-12)
+        assert float(value.float64_value(make_clock(timesteps))) == expected
 
 
 def test_scheduled_value_is_float32_and_not_in_checkpoints():

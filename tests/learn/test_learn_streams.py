@@ -12,19 +12,15 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 def test_run_parallel_without_streams_runs_in_order():
     calls = []
-    assert run_parallel(*(lambda index=index: calls.append(index) or index for index in range(9))) == [
-        *range(9)
-    ]
-    assert calls == [*range(9)]
+    results = run_parallel(*(lambda index=index: calls.append(index) or index for index in range(9)))
+    assert results == calls == [*range(9)]
 
 
 @pytest.mark.gpu
 def test_run_parallel_with_nested_and_many_parts_equals_sequential_results():
     torch.manual_seed(0)
-    nets = [
-        nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1)).to(DEVICE)
-        for _ in range(MAX_STREAMS + 2)
-    ]
+    make_net = lambda: nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))  # noqa: E731
+    nets = [make_net().to(DEVICE) for _ in range(MAX_STREAMS + 2)]
     rows = torch.randn(256, 64, device=DEVICE)
 
     def make_losses(net):
@@ -35,16 +31,12 @@ def test_run_parallel_with_nested_and_many_parts_equals_sequential_results():
         return torch.autograd.grad(loss, [tensor for net in nets for tensor in net.parameters()])
 
     def compute_in_parallel():
-        return compute_gradients(
-            run_parallel(*(lambda net=net: run_parallel(*make_losses(net)) for net in nets))
-        )
+        parts = (lambda net=net: run_parallel(*make_losses(net)) for net in nets)
+        return compute_gradients(run_parallel(*parts))
 
     expected_gradients = compute_gradients([[loss() for loss in make_losses(net)] for net in nets])
     if DEVICE == "cpu":
-        assert all(
-            torch.equal(actual, expected)
-            for actual, expected in zip(compute_in_parallel(), expected_gradients, strict=True)
-        )
+        assert all(map(torch.equal, compute_in_parallel(), expected_gradients))
         return
     graph = CudaGraph(torch.Generator(DEVICE))
     for _ in range(3):
@@ -54,7 +46,4 @@ def test_run_parallel_with_nested_and_many_parts_equals_sequential_results():
         for tensor in results:
             tensor.zero_()
         graph.launch()
-        assert all(
-            torch.equal(actual, expected)
-            for actual, expected in zip(results, expected_gradients, strict=True)
-        )
+        assert all(map(torch.equal, results, expected_gradients))

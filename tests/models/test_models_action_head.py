@@ -39,9 +39,8 @@ def test_sampled_and_greedy_actions_lie_in_the_space(space: Space) -> None:
         assert torch.isfinite(distribution.logp(actions)).all()
         for row in range(16):
             action_leaves = {leaf: rows[row].numpy() for leaf, rows in leaves.items()}
-            assert space.contains(
-                _cast_to_space(unflatten(action_leaves, "actions", space_struct(space)), space)
-            )
+            action = unflatten(action_leaves, "actions", space_struct(space))
+            assert space.contains(_cast_to_space(action, space))
 
 
 def _cast_to_space(value, space: Space):  # type: ignore[no-untyped-def]
@@ -49,9 +48,7 @@ def _cast_to_space(value, space: Space):  # type: ignore[no-untyped-def]
     if isinstance(space, Dict):
         return {key: _cast_to_space(value[key], subspace) for key, subspace in space.spaces.items()}
     if isinstance(space, Tuple):
-        return tuple(
-            _cast_to_space(item, subspace) for item, subspace in zip(value, space.spaces, strict=True)
-        )
+        return tuple(map(_cast_to_space, value, space.spaces))
     return value.astype(space.dtype)
 
 

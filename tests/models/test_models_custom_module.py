@@ -28,8 +28,9 @@ def build_toy(name: str, value: bool = False, space: gym.Space = OBS, **options:
     return build_module(space, gym.spaces.Discrete(3), model, value)
 
 
-def find_lines(text: str) -> list[int]:
-    return [line_number for line_number, line in enumerate(FILE.read_text().splitlines(), 1) if text in line]
+def find_line(text: str) -> int:
+    """Return the number of the first line of `FILE` that contains the text."""
+    return next(number for number, line in enumerate(FILE.read_text().splitlines(), 1) if text in line)
 
 
 def test_module_class_is_imported_and_gets_its_options() -> None:
@@ -53,14 +54,9 @@ def test_rllib_style_module_reads_its_model_config() -> None:
 
 
 def test_default_module_can_be_subclassed() -> None:
-    default_module, scaled_module = (
-        build_toy("ScaledModule", value=True),
-        build_toy("ScaledModule", value=True, scale=3.0),
-    )
-    outputs = [
-        module.forward_train(BATCH)["action_dist_inputs"] for module in (default_module, scaled_module)
-    ]
-    torch.testing.assert_close(3.0 * outputs[0], outputs[1])
+    module, scaled_module = (build_toy("ScaledModule", value=True, scale=scale) for scale in (1.0, 3.0))
+    outputs = module.forward_train(BATCH)["action_dist_inputs"]
+    torch.testing.assert_close(3.0 * outputs, scaled_module.forward_train(BATCH)["action_dist_inputs"])
     assert dry_run(scaled_module) == []
 
 
@@ -77,9 +73,8 @@ def test_missing_state_is_filled_with_the_initial_state() -> None:
     assert torch.equal(first_outputs["state_out/sum"], BATCH["obs"])
     second_outputs = module.forward_inference({**BATCH, "state_in/sum": first_outputs["state_out/sum"]})
     assert torch.equal(second_outputs["state_out/sum"], 2 * BATCH["obs"])
-    meta_outputs = (
-        build_toy("SumOfObservations").to("meta").forward_inference({"obs": torch.zeros(5, 4, device="meta")})
-    )
+    meta_module = build_toy("SumOfObservations").to("meta")
+    meta_outputs = meta_module.forward_inference({"obs": torch.zeros(5, 4, device="meta")})
     assert meta_outputs["state_out/sum"].device.type == "meta"
     sequences = module.forward_train({"obs": torch.ones(2, 3, 4)})
     assert sequences["action_dist_inputs"].shape == (2, 3, 3)
@@ -184,10 +179,9 @@ def test_invalid_module_is_refused_with_file_and_line(
 ) -> None:
     with pytest.raises(UserError) as error:
         dry_run(build_toy(name, **options))
-    pattern = sentence.replace("{file}", rf"{re.escape(str(FILE))}:\d+")
-    assert re.search(
-        pattern.replace("{line}", f"{re.escape(str(FILE))}:{find_lines('pixels')[0]}"), str(error.value)
-    )
+    file = re.escape(str(FILE))
+    pattern = sentence.format(file=rf"{file}:\d+", line=f"{file}:{find_line('pixels')}")
+    assert re.search(pattern, str(error.value))
     assert "\n" not in str(error.value)
 
 
@@ -202,7 +196,7 @@ def test_values_of_wrong_shape_are_refused() -> None:
 
 def test_unused_layer_is_reported_with_file_and_line() -> None:
     (note,) = dry_run(build_toy("UnusedLayer"))
-    location = f"{FILE}:{find_lines('class UnusedLayer')[0]}"
+    location = f"{FILE}:{find_line('class UnusedLayer')}"
     assert note.field == ("spec", "model", "moduleClass")
     assert note.what.startswith(f"UnusedLayer.unused_layer ({location}) has weights that do ")
 

@@ -39,6 +39,10 @@ def _make_squashed_gaussian(inputs: Tensor, low: float = -1.0, high: float = 1.0
     return SquashedGaussian(inputs, (size,), torch.full((size,), low), torch.full((size,), high))
 
 
+def _independent_normal(mean: Tensor, log_std: Tensor) -> distributions.Independent:
+    return distributions.Independent(distributions.Normal(mean, log_std.exp()), 1)
+
+
 class TestCategorical:
     def test_agrees_with_torch(self) -> None:
         logits, actions = torch.randn(50, 7), torch.randint(7, (50,))
@@ -91,13 +95,9 @@ class TestMultiCategorical:
         distribution = _make_multi_categorical(inputs, sizes)
         categoricals = [distributions.Categorical(logits=logits) for logits in inputs.split(sizes, -1)]
         actions = torch.stack([torch.randint(size, (20,)) for size in sizes], -1)
-        expected = sum(
-            categorical.log_prob(actions[:, index]) for index, categorical in enumerate(categoricals)
-        )
+        expected = sum(map(distributions.Categorical.log_prob, categoricals, actions.unbind(-1)))
         torch.testing.assert_close(distribution.logp(actions), expected)
-        torch.testing.assert_close(
-            distribution.entropy(), sum(categorical.entropy() for categorical in categoricals)
-        )
+        torch.testing.assert_close(distribution.entropy(), sum(c.entropy() for c in categoricals))
         assert distribution.kl(_make_multi_categorical(inputs.flip(0), sizes)).min() >= 0
 
     def test_samples_lie_in_the_space_and_follow_the_noise(self) -> None:
@@ -121,12 +121,10 @@ class TestBernoulli:
         torch.testing.assert_close(distribution.logp(bits.to(torch.int8)), reference.log_prob(bits))
         torch.testing.assert_close(distribution.entropy(), reference.entropy())
         other_logits = torch.randn(30, 4)
-        expected = distributions.kl_divergence(
-            reference, distributions.Independent(distributions.Bernoulli(logits=other_logits), 1)
-        )
-        torch.testing.assert_close(
-            distribution.kl(Bernoulli(other_logits, (4,))), expected, atol=1e-6, rtol=1e-4
-        )
+        other_reference = distributions.Independent(distributions.Bernoulli(logits=other_logits), 1)
+        expected = distributions.kl_divergence(reference, other_reference)
+        kl = distribution.kl(Bernoulli(other_logits, (4,)))
+        torch.testing.assert_close(kl, expected, atol=1e-6, rtol=1e-4)
 
     def test_sample_sets_a_bit_in_proportion_to_its_probability(self) -> None:
         noise = ((torch.arange(1000) + 0.5) / 1000).unsqueeze(-1)
@@ -137,25 +135,13 @@ class TestBernoulli:
 
 class TestDiagGaussian:
     def test_agrees_with_torch(self) -> None:
-        inputs = torch.randn(30, 6)
-        mean, log_std = inputs.chunk(2, -1)
-        distribution = DiagGaussian(inputs, (3,))
-        reference = distributions.Independent(distributions.Normal(mean, log_std.exp()), 1)
-        actions = torch.randn(30, 3)
-        torch.testing.assert_close(
-            distribution.logp(actions), reference.log_prob(actions), rtol=1e-4, atol=1e-5
-        )
+        inputs, other_inputs = torch.randn(30, 6), torch.randn(30, 6)
+        distribution, reference = DiagGaussian(inputs, (3,)), _independent_normal(*inputs.chunk(2, -1))
+        actions, tolerance = torch.randn(30, 3), {"rtol": 1e-4, "atol": 1e-5}
+        torch.testing.assert_close(distribution.logp(actions), reference.log_prob(actions), **tolerance)
         torch.testing.assert_close(distribution.entropy(), reference.entropy())
-        other_inputs = torch.randn(30, 6)
-        expected = distributions.kl_divergence(
-            reference,
-            distributions.Independent(
-                distributions.Normal(other_inputs[:, :3], other_inputs[:, 3:].exp()), 1
-            ),
-        )
-        torch.testing.assert_close(
-            distribution.kl(DiagGaussian(other_inputs, (3,))), expected, rtol=1e-4, atol=1e-5
-        )
+        expected = distributions.kl_divergence(reference, _independent_normal(*other_inputs.chunk(2, -1)))
+        torch.testing.assert_close(distribution.kl(DiagGaussian(other_inputs, (3,))), expected, **tolerance)
 
     def test_sample_is_reparameterised(self) -> None:
         inputs = torch.tensor([[1.0, 2.0, 0.5, -0.5]], requires_grad=True)
@@ -187,15 +173,11 @@ class TestBoundedGaussian:
         low, high = torch.tensor([-2.0, 0.0]), torch.tensor([4.0, 1.0])
         distribution = BoundedGaussian(inputs, (2,), low, high, log_std_range=(-5.0, 2.0))
         mean = torch.tensor([1.0, 0.5]) + torch.tensor([3.0, 0.5]) * torch.tanh(inputs[:, :2])
-        reference = distributions.Independent(
-            distributions.Normal(mean, inputs[:, 2:].clamp(-5.0, 2.0).exp()), 1
-        )
+        reference = _independent_normal(mean, inputs[:, 2:].clamp(-5.0, 2.0))
         torch.testing.assert_close(distribution.mode(), mean)
-        actions = mean + torch.randn(30, 2)
-        torch.testing.assert_close(
-            distribution.logp(actions), reference.log_prob(actions), rtol=1e-4, atol=1e-4
-        )
-        noise = torch.randn(30, 2)
+        actions, noise = mean + torch.randn(30, 2), torch.randn(30, 2)
+        expected = reference.log_prob(actions)
+        torch.testing.assert_close(distribution.logp(actions), expected, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(distribution.sample(noise), mean + reference.base_dist.stddev * noise)
 
 
@@ -211,18 +193,14 @@ class TestSquashedGaussian:
         )
         actions = 1.0 + 3.0 * torch.tanh(torch.randn(40, 2))
         distribution = _make_squashed_gaussian(torch.cat([mean, log_std], -1), low=-2.0, high=4.0)
-        torch.testing.assert_close(
-            distribution.logp(actions), reference.log_prob(actions), rtol=1e-4, atol=1e-4
-        )
+        expected = reference.log_prob(actions)
+        torch.testing.assert_close(distribution.logp(actions), expected, rtol=1e-4, atol=1e-4)
 
     def test_the_density_integrates_to_one(self) -> None:
         grid = torch.linspace(-1.9999, 1.9999, 200_001)
-        distribution = _make_squashed_gaussian(
-            torch.tensor([0.4, -0.5]).expand(len(grid), 2), low=-2.0, high=2.0
-        )
-        assert torch.trapezoid(distribution.logp(grid.unsqueeze(-1)).exp(), grid).item() == pytest.approx(
-            1, abs=1e-3
-        )
+        inputs = torch.tensor([0.4, -0.5]).expand(len(grid), 2)
+        density = _make_squashed_gaussian(inputs, low=-2.0, high=2.0).logp(grid.unsqueeze(-1)).exp()
+        assert torch.trapezoid(density, grid).item() == pytest.approx(1, abs=1e-3)
 
     @pytest.mark.parametrize("action", [-1.0, 1.0, 1.0 - 1e-9, 1.5])
     def test_logp_at_and_beyond_a_bound_has_finite_gradients(self, action: float) -> None:
@@ -234,23 +212,20 @@ class TestSquashedGaussian:
         assert torch.isfinite(inputs.grad).all()
 
     def test_samples_stay_within_the_bounds(self) -> None:
-        sample = _make_squashed_gaussian(
-            torch.tensor([[0.0, 3.0]]).expand(1000, 2), low=-0.4, high=0.4
-        ).sample(torch.randn(1000, 1))
+        inputs = torch.tensor([[0.0, 3.0]]).expand(1000, 2)
+        sample = _make_squashed_gaussian(inputs, low=-0.4, high=0.4).sample(torch.randn(1000, 1))
         assert sample.abs().max() <= 0.4
 
     @pytest.mark.parametrize(("mean", "log_std"), [(0.0, 0.0), (1.5, -2.0), (-0.7, 0.7)])
     def test_entropy_is_the_mean_of_minus_logp(self, mean: float, log_std: float) -> None:
-        distribution = _make_squashed_gaussian(
-            torch.tensor([[mean, log_std]], dtype=torch.float64).expand(400_000, 2), high=3.0
-        )
+        inputs = torch.tensor([[mean, log_std]], dtype=torch.float64).expand(400_000, 2)
+        distribution = _make_squashed_gaussian(inputs, high=3.0)
         logp = distribution.logp(distribution.sample(torch.randn(400_000, 1, dtype=torch.float64)))
         assert distribution.entropy()[0].item() == pytest.approx(-logp.mean().item(), abs=0.01)
 
     def test_mode_is_the_squashed_mean(self) -> None:
-        assert _make_squashed_gaussian(torch.tensor([[0.5, 0.0]])).mode().item() == pytest.approx(
-            math.tanh(0.5)
-        )
+        mode = _make_squashed_gaussian(torch.tensor([[0.5, 0.0]])).mode()
+        assert mode.item() == pytest.approx(math.tanh(0.5))
 
 
 class TestDeterministic:
@@ -288,11 +263,9 @@ class TestProduct:
         torch.testing.assert_close(product.imitation_loss(actions), -expected)
         torch.testing.assert_close(product.entropy(), discrete.entropy() + continuous.entropy())
         other_inputs = torch.randn(6, 7)
-        torch.testing.assert_close(
-            product.kl(self._make_product(other_inputs)),
-            discrete.kl(Categorical(other_inputs[:, :3]))
-            + continuous.kl(DiagGaussian(other_inputs[:, 3:], (2,))),
-        )
+        other_continuous = DiagGaussian(other_inputs[:, 3:], (2,))
+        expected = discrete.kl(Categorical(other_inputs[:, :3])) + continuous.kl(other_continuous)
+        torch.testing.assert_close(product.kl(self._make_product(other_inputs)), expected)
 
     def test_uniform_noise_becomes_normal_for_gaussian_leaves(self) -> None:
         inputs = torch.zeros(20_000, 7)
@@ -324,8 +297,7 @@ def test_sample_of_a_row_depends_only_on_its_own_noise(factory, inputs_size: int
 
 
 @pytest.mark.parametrize(
-    "factory",
-    [Categorical, lambda x: DiagGaussian(x, (3,)), lambda x: _make_multi_categorical(x, (2, 4))],
+    "factory", [Categorical, lambda x: DiagGaussian(x, (3,)), lambda x: _make_multi_categorical(x, (2, 4))]
 )
 def test_any_leading_dimensions_are_accepted(factory) -> None:  # type: ignore[no-untyped-def]
     inputs = torch.randn(4, 5, 6)

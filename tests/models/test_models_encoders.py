@@ -20,7 +20,7 @@ def _make_batch(space: Space, count: int = 3) -> dict[str, torch.Tensor]:
     return {leaf: torch.from_numpy(np.stack([sample[leaf] for sample in samples])) for leaf in samples[0]}
 
 
-def test_encoder_stack_follows_the_concatenated_leaves() -> None:
+def test_leaves_are_flattened_or_one_hot_and_concatenated() -> None:
     space = Dict(a=Box(-1.0, 1.0, (2, 2)), b=Discrete(3, start=5), c=MultiDiscrete([2, 4]), d=MultiBinary(2))
     batch = {
         "obs/a": torch.tensor([[[1.0, 2.0], [3.0, 4.0]]]),
@@ -39,9 +39,8 @@ def test_float64_observations_are_computed_in_float32() -> None:
 
 def test_uint8_observations_are_divided_by_their_bound() -> None:
     encoder = Encoder(Box(0, 255, (3,), dtype=np.uint8), WITHOUT_LAYERS)
-    torch.testing.assert_close(
-        encoder({"obs": torch.tensor([[0, 51, 255]], dtype=torch.uint8)}), torch.tensor([[0.0, 0.2, 1.0]])
-    )
+    features = encoder({"obs": torch.tensor([[0, 51, 255]], dtype=torch.uint8)})
+    torch.testing.assert_close(features, torch.tensor([[0.0, 0.2, 1.0]]))
 
 
 @pytest.mark.parametrize("side", [4, 7, 10, 15, 36, 42, 64, 84, 96])

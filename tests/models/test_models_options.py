@@ -106,28 +106,25 @@ class TestInitialisers:
     @pytest.mark.parametrize("layer_kind", WEIGHT_PREFIXES)
     @pytest.mark.parametrize("parameter_kind", ["kernel", "bias"])
     def test_initialiser_applies_to_its_layers_only(self, layer_kind: str, parameter_kind: str) -> None:
-        options = {
-            f"{layer_kind}_{parameter_kind}_initializer": {"name": "constant_", "kwargs": {"val": 0.25}}
-        }
+        initializer = {"name": "constant_", "kwargs": {"val": 0.25}}
+        options = {f"{layer_kind}_{parameter_kind}_initializer": initializer}
         module = build_policy_module(IMAGE, conv_filters=[[4, 3, 1], [5, 3, 2]], **options)
         filled_names = {name for name, weights in module.named_parameters() if (weights == 0.25).all()}
-        names_of_kind = {
-            name for name, _ in module.named_parameters() if name.startswith(WEIGHT_PREFIXES[layer_kind])
+        expected_names = {
+            name
+            for name, _ in module.named_parameters()
+            if name.startswith(WEIGHT_PREFIXES[layer_kind])
+            and ("weight" in name) == (parameter_kind == "kernel")
         }
-        assert (
-            filled_names
-            == {name for name in names_of_kind if ("weight" in name) == (parameter_kind == "kernel")}
-            != set()
-        )
+        assert filled_names == expected_names != set()
 
     @pytest.mark.parametrize(
         "name", ["xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal", "orthogonal"]
     )
     def test_initialiser_by_name_equals_torchs(self, name: str) -> None:
         torch.manual_seed(3)
-        weights = (
-            Encoder(VECTOR, ModelSpec(fcnet_hiddens=[40], fcnet_kernel_initializer=name))._stack[0].weight
-        )
+        model = ModelSpec(fcnet_hiddens=[40], fcnet_kernel_initializer=name)
+        weights = Encoder(VECTOR, model)._stack[0].weight
         torch.manual_seed(3)
         expected = nn.Linear(6, 40).weight
         getattr(nn.init, f"{name}_")(expected)
@@ -142,10 +139,9 @@ class TestInitialisers:
     @pytest.mark.parametrize("name", ["critics", "action_values"])
     def test_members_are_initialised_independently(self, name: str) -> None:
         options = {"fcnet_kernel_initializer": "xavier_uniform", "head_fcnet_bias_initializer": "ones"}
-        *hidden, last = [
-            module for module in build_networks(**options)[name].modules() if isinstance(module, MemberLinear)
-        ]
-        for layer in hidden:
+        modules = build_networks(**options)[name].modules()
+        *hidden_layers, last = [module for module in modules if isinstance(module, MemberLinear)]
+        for layer in hidden_layers:
             bound = (6 / sum(layer.weight.shape[1:])) ** 0.5
             assert 0.9 * bound < layer.weight.abs().max() <= bound
             assert not torch.equal(layer.weight[0], layer.weight[1])
@@ -153,9 +149,7 @@ class TestInitialisers:
 
     def test_invalid_initialiser_arguments_are_refused(self) -> None:
         initialiser = {"name": "kaiming_uniform", "kwargs": {"nonlinearity": "cubic"}}
-        with pytest.raises(
-            SpecError, match=r"the initialiser kaiming_uniform with .* raised ValueError: Unsupported"
-        ):
+        with pytest.raises(SpecError, match=r"initialiser kaiming_uniform with .* raised ValueError: Unsup"):
             build_policy_module(fcnet_kernel_initializer=initialiser)
 
 
@@ -170,9 +164,8 @@ class TestConvPadding:
         assert encoder({"obs": torch.zeros(2, *IMAGE.shape)}).shape == (2, encoder.output_size)
 
     def test_same_padding_at_stride_one_equals_torch(self) -> None:
-        model = ModelSpec(
-            fcnet_hiddens=[], conv_filters=[[3, 3, 1]], conv_padding="same", conv_activation="linear"
-        )
+        options = {"conv_filters": [[3, 3, 1]], "conv_padding": "same", "conv_activation": "linear"}
+        model = ModelSpec(fcnet_hiddens=[], **options)
         encoder = Encoder(IMAGE, model)
         (layer,) = [module for module in encoder.modules() if isinstance(module, nn.Conv2d)]
         images = torch.rand(2, *IMAGE.shape) * 255
@@ -199,22 +192,17 @@ def test_noise_map_uses_the_head_initialisers() -> None:
 
 
 def test_action_values_have_head_layers() -> None:
-    inputs = ModelInputs(
-        VECTOR,
-        ACTIONS,
-        ModelSpec(fcnet_hiddens=[16], head_fcnet_hiddens=[8, 4], head_fcnet_bias_initializer="ones"),
-    )
-    layers = [module for module in inputs.action_values().modules() if isinstance(module, MemberLinear)]
+    model = ModelSpec(fcnet_hiddens=[16], head_fcnet_hiddens=[8, 4], head_fcnet_bias_initializer="ones")
+    modules = ModelInputs(VECTOR, ACTIONS, model).action_values().modules()
+    layers = [module for module in modules if isinstance(module, MemberLinear)]
     assert [tuple(layer.weight.shape[1:]) for layer in layers] == [(6, 16), (16, 8), (8, 4), (4, 3)]
     assert [layer.bias.mean().item() for layer in layers] == [0, 1, 1, 1]
 
 
 def test_decision_transformer_supports_free_log_std() -> None:
     actions = gym.spaces.Box(-1, 1, (2,))
-    model = ModelSpec(
-        fcnet_hiddens=[4], distribution="gaussian", free_log_std=True, module_options={"size": 4}
-    )
-    policy = ReturnPolicy(VECTOR, actions, model)
+    options = {"free_log_std": True, "module_options": {"size": 4}}
+    policy = ReturnPolicy(VECTOR, actions, ModelSpec(fcnet_hiddens=[4], distribution="gaussian", **options))
     dist_inputs = policy(BATCH)["action_dist_inputs"]
     assert dist_inputs.shape == (10, 4)
     assert (dist_inputs[:, 2:] == 0).all()

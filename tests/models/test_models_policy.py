@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
-from torch import Tensor, nn
 
 from hindcast.api.model import ModelSpec
 from hindcast.errors import DataError, SpecError
 from hindcast.models.policy import Policy
 from hindcast.models.preprocessing import Preprocessing
 from hindcast.models.rl_module import PolicyModule, RLModule, build_module
-from module_toys import Net
+from module_toys import LinearModule, Net
 
 OBS = Box(-np.inf, np.inf, (4,))
 COMPOSITE_OBS = Dict(a=Box(-1.0, 1.0, (2,)), b=Discrete(3))
@@ -49,6 +48,17 @@ def _make_rows(count: int = 8, seed: int = 0) -> np.ndarray:
 
 def _draw_noise(policy: Policy, count: int = 8, seed: int = 0) -> np.ndarray:
     return policy.draw_noise(np.random.default_rng(seed), count)
+
+
+def _assert_same_outputs(actual_policy: Policy, expected_policy: Policy) -> None:
+    actual, expected = (policy.act(_make_rows()).dist_inputs for policy in (actual_policy, expected_policy))
+    np.testing.assert_array_equal(actual, expected)
+
+
+def _edit_description(folder: Path, key: str, value: object) -> None:
+    """Set a field of a saved policy's `module.json`."""
+    file = folder / "module.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), key: value}))
 
 
 class TestAct:
@@ -110,12 +120,9 @@ class TestAct:
         policy = _make_policy()
         read_only_obs = _make_rows()
         read_only_obs.flags.writeable = False
-        np.testing.assert_array_equal(
-            policy.act(read_only_obs).dist_inputs, policy.act(_make_rows()).dist_inputs
-        )
-        np.testing.assert_array_equal(
-            policy.act(read_only_obs.astype(np.float64)).dist_inputs, policy.act(_make_rows()).dist_inputs
-        )
+        expected = policy.act(_make_rows()).dist_inputs
+        for obs in (read_only_obs, read_only_obs.astype(np.float64)):
+            np.testing.assert_array_equal(policy.act(obs).dist_inputs, expected)
 
     def test_act_returns_module_actions_and_scaled_environment_actions(self) -> None:
         policy = _make_policy(action_space=Box(-2.0, 6.0, (1,)))
@@ -185,10 +192,7 @@ class TestFiles:
         assert restored_policy.action_space == policy.action_space
         noise = _draw_noise(policy)
         for step in range(3):
-            expected, actual = (
-                policy.act(_make_rows(seed=step), noise),
-                restored_policy.act(_make_rows(seed=step), noise),
-            )
+            expected, actual = (p.act(_make_rows(seed=step), noise) for p in (policy, restored_policy))
             assert np.array_equal(expected.env_actions, actual.env_actions)
             assert np.array_equal(expected.dist_inputs, actual.dist_inputs)
 
@@ -201,10 +205,7 @@ class TestFiles:
         assert restored_policy.digest == policy.digest
 
     def test_digest_depends_on_weights_and_filters(self) -> None:
-        policy, equal_policy = (
-            _make_policy(observation_filter="meanStd"),
-            _make_policy(observation_filter="meanStd"),
-        )
+        policy, equal_policy = (_make_policy(observation_filter="meanStd") for _ in range(2))
         assert policy.digest == equal_policy.digest
         equal_policy.preprocessing.update({"obs": _make_rows()})
         assert policy.digest != equal_policy.digest
@@ -250,7 +251,7 @@ class TestDamage:
 
     def test_folder_without_policy_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(
-            DataError, match=r"contains no policy: it has neither module\.json nor module/module\.json"
+            DataError, match=r"no policy: it has neither module\.json nor module/module\.json"
         ):
             Policy.load(tmp_path)
 
@@ -282,13 +283,13 @@ class TestDamage:
             (saved_policy / "module" / name).write_bytes(pickle.dumps(Bomb()))
         with pytest.raises(DataError, match="is damaged"):
             Policy.load(saved_policy)
-        self._edit_description(saved_policy, "checksums", None)
+        _edit_description(saved_policy / "module", "checksums", None)
         with pytest.raises(DataError, match="invalid or missing fields: checksums"):
             Policy.load(saved_policy)
         assert not marker_file.exists()
 
     def test_newer_format_is_refused(self, saved_policy: Path) -> None:
-        self._edit_description(saved_policy, "formatVersion", 2)
+        _edit_description(saved_policy / "module", "formatVersion", 2)
         with pytest.raises(DataError, match="formatVersion 2, but this Hindcast reads up to 1"):
             Policy.load(saved_policy)
 
@@ -299,61 +300,32 @@ class TestDamage:
             Policy.load(saved_policy)
 
     @pytest.mark.parametrize(
-        ("key", "value"),
+        ("key", "value", "problem"),
         [
-            ("model", {"fcnetHiddens": "many"}),
-            ("model", {"unknown": 1}),
-            ("moduleClass", 3),
-            ("value", None),
+            ("model", {"fcnetHiddens": "many"}, "is damaged: invalid or missing fields: model"),
+            ("model", {"unknown": 1}, "is damaged: invalid or missing fields: model"),
+            ("moduleClass", 3, "is damaged: invalid or missing fields: moduleClass"),
+            ("value", None, "is damaged: invalid or missing fields: value"),
+            ("model", {"fcnetHiddens": [3]}, "and the tensor files next to it do not match"),
+            ("observationSpace", {"type": "Discrete"}, "and the tensor files next to it do not match"),
+            ("preprocessing", {}, "and the tensor files next to it do not match"),
         ],
     )
     def test_invalid_field_of_the_description_is_named(
-        self, saved_policy: Path, key: str, value: object
+        self, saved_policy: Path, key: str, value: object, problem: str
     ) -> None:
-        self._edit_description(saved_policy, key, value)
-        with pytest.raises(DataError, match=rf"module\.json is damaged: invalid or missing fields: {key}"):
+        _edit_description(saved_policy / "module", key, value)
+        with pytest.raises(DataError, match=rf"module/module\.json {problem}"):
             Policy.load(saved_policy)
-
-    @pytest.mark.parametrize(
-        ("key", "value"),
-        [
-            ("model", {"fcnetHiddens": [3]}),
-            ("observationSpace", {"type": "Discrete"}),
-            ("preprocessing", {}),
-        ],
-    )
-    def test_description_of_another_policy_is_refused(
-        self, saved_policy: Path, key: str, value: object
-    ) -> None:
-        self._edit_description(saved_policy, key, value)
-        with pytest.raises(
-            DataError, match=r"module/module\.json and the tensor files next to it do not match"
-        ):
-            Policy.load(saved_policy)
-
-    @staticmethod
-    def _edit_description(saved_policy: Path, key: str, value: object) -> None:
-        file = saved_policy / "module" / "module.json"
-        file.write_text(json.dumps({**json.loads(file.read_text()), key: value}))
-
-
-class _CustomModule(RLModule):
-    def setup(self) -> None:
-        self.net = nn.Linear(4, self.action_head.inputs_size)
-
-    def _forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {"action_dist_inputs": self.net(batch["obs"])}
 
 
 class TestClasses:
     def test_allowed_class_is_used(self, tmp_path: Path) -> None:
-        policy = _make_policy(module_class=_CustomModule)
+        policy = _make_policy(module_class=LinearModule)
         policy.save(tmp_path)
-        restored_policy = Policy.load(tmp_path, allow_classes=[_CustomModule])
-        assert isinstance(restored_policy.module, _CustomModule)
-        np.testing.assert_array_equal(
-            restored_policy.act(_make_rows()).dist_inputs, policy.act(_make_rows()).dist_inputs
-        )
+        restored_policy = Policy.load(tmp_path, allow_classes=[LinearModule])
+        assert isinstance(restored_policy.module, LinearModule)
+        _assert_same_outputs(restored_policy, policy)
 
     def test_class_named_only_by_a_file_is_not_imported(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -362,16 +334,14 @@ class TestClasses:
         monkeypatch.syspath_prepend(tmp_path)
         policy = _make_policy(module_class=Net)
         policy.save(tmp_path)
-        self._set_module_class(tmp_path, "never_imported:Other")
+        _edit_description(tmp_path, "moduleClass", "never_imported:Other")
         with pytest.raises(
-            DataError, match=r":Other'\. Hindcast never imports a class only because a file names it"
+            DataError, match=r":Other'\. Hindcast never imports a class only because a file n"
         ):
             Policy.load(tmp_path)
         assert "never_imported" not in sys.modules
         restored_policy = Policy.load(tmp_path, allow_classes=["never_imported:Other"])
-        np.testing.assert_array_equal(
-            restored_policy.act(_make_rows()).dist_inputs, policy.act(_make_rows()).dist_inputs
-        )
+        _assert_same_outputs(restored_policy, policy)
 
     def test_imported_class_need_not_be_allowed(self, tmp_path: Path) -> None:
         _make_policy(module_class=Net).save(tmp_path)
@@ -379,18 +349,13 @@ class TestClasses:
 
     def test_missing_allowed_class_is_refused(self, tmp_path: Path) -> None:
         _make_policy().save(tmp_path)
-        self._set_module_class(tmp_path, "no_such_module:Net")
+        _edit_description(tmp_path, "moduleClass", "no_such_module:Net")
         with pytest.raises(SpecError, match="moduleClass is 'no_such_module:Net': there is no module"):
             Policy.load(tmp_path, allow_classes=["no_such_module:Net"])
 
     @pytest.mark.parametrize("path", ["os:system", "hindcast.models.policy:Policy", "hindcast.nothing:X"])
     def test_object_that_is_not_a_module_class_is_refused(self, tmp_path: Path, path: str) -> None:
         _make_policy().save(tmp_path)
-        self._set_module_class(tmp_path, path)
+        _edit_description(tmp_path, "moduleClass", path)
         with pytest.raises(DataError, match=path):
             Policy.load(tmp_path)
-
-    @staticmethod
-    def _set_module_class(saved_policy: Path, path: str) -> None:
-        file = saved_policy / "module.json"
-        file.write_text(json.dumps({**json.loads(file.read_text()), "moduleClass": path}))

@@ -54,9 +54,8 @@ class TestMeanStd:
     def test_large_float64_values_keep_their_differences(self) -> None:
         mean_std = MeanStdFilter((1,))
         mean_std.update(np.array([[1e9], [1e9 + 2]]))
-        np.testing.assert_allclose(
-            mean_std(np.array([[1e9 + 1], [1e9 + 2]])), [[0.0], [1 / np.sqrt(2)]], atol=1e-6
-        )
+        actual = mean_std(np.array([[1e9 + 1], [1e9 + 2]]))
+        np.testing.assert_allclose(actual, [[0.0], [1 / np.sqrt(2)]], atol=1e-6)
 
     def test_state_round_trip_is_exact(self) -> None:
         source, target = MeanStdFilter((3,)), MeanStdFilter((3,))
@@ -108,9 +107,7 @@ class TestFrameStack:
         for row, first_row in enumerate(first_rows):
             expected.append(stack({"obs": column[row : row + 1]}, np.array([row == first_row]))["obs"][0])
         rows = np.random.default_rng(1).permutation(len(column))
-        actual = stack_rows(
-            torch.from_numpy(column), torch.from_numpy(rows), torch.from_numpy(first_rows[rows]), k
-        )
+        actual = stack_rows(*map(torch.from_numpy, (column, rows, first_rows[rows])), k)
         assert np.array_equal(actual.numpy(), np.stack(expected)[rows])
 
 
@@ -151,13 +148,12 @@ class TestActionToEnv:
 
     def test_composite_actions_are_one_per_slot(self) -> None:
         space = Dict(grip=Discrete(2), move=Tuple((Box(0.0, 4.0, (1,)), MultiDiscrete([2, 2]))))
-        actions = ActionToEnv(space)(
-            {
-                "actions/grip": np.array([0, 1]),
-                "actions/move/0": np.array([[0.0], [1.0]], dtype=np.float32),
-                "actions/move/1": np.array([[0, 1], [1, 1]]),
-            }
-        )
+        module_actions = {
+            "actions/grip": np.array([0, 1]),
+            "actions/move/0": np.array([[0.0], [1.0]], dtype=np.float32),
+            "actions/move/1": np.array([[0, 1], [1, 1]]),
+        }
+        actions = ActionToEnv(space)(module_actions)
         assert len(actions) == 2
         assert all(space.contains(action) for action in actions)
         assert actions[1]["move"][0].tolist() == [4.0]
@@ -171,9 +167,8 @@ class TestPreprocessing:
     )
 
     def _make_preprocessing(self) -> Preprocessing:
-        return Preprocessing.from_specs(
-            self.OBS, Box(0.0, 1.0, (2,)), ModelSpec(observation_filter="meanStd", frame_stack=3)
-        )
+        model = ModelSpec(observation_filter="meanStd", frame_stack=3)
+        return Preprocessing.from_specs(self.OBS, Box(0.0, 1.0, (2,)), model)
 
     def _make_obs(self, count: int = 2, seed: int = 0) -> dict[str, np.ndarray]:
         rng = np.random.default_rng(seed)
@@ -219,38 +214,27 @@ class TestPreprocessing:
         flat_batch = self._make_obs()
         nested_batch = {leaf.removeprefix("obs/"): rows for leaf, rows in flat_batch.items()}
         flat_result, nested_result = (
-            self._make_preprocessing().observe(flat_batch),
-            self._make_preprocessing().observe(nested_batch),
+            self._make_preprocessing().observe(batch) for batch in (flat_batch, nested_batch)
         )
         assert all(np.array_equal(flat_result[leaf], nested_result[leaf]) for leaf in flat_result)
 
     def test_loaded_preprocessing_observes_the_same(self) -> None:
         preprocessing = self._make_preprocessing()
         preprocessing.update(self._make_obs(20))
-        restored_preprocessing = Preprocessing.from_json(
-            self.OBS, Box(0.0, 1.0, (2,)), preprocessing.to_json()
-        )
-        restored_preprocessing.load(preprocessing.state())
-        expected, actual = (
-            preprocessing.observe(self._make_obs()),
-            restored_preprocessing.observe(self._make_obs()),
-        )
+        restored = Preprocessing.from_json(self.OBS, Box(0.0, 1.0, (2,)), preprocessing.to_json())
+        restored.load(preprocessing.state())
+        expected, actual = preprocessing.observe(self._make_obs()), restored.observe(self._make_obs())
         assert all(np.array_equal(expected[leaf], actual[leaf]) for leaf in expected)
 
     def test_merge_adds_the_statistics_of_others(self) -> None:
-        reference, first, second = (
-            self._make_preprocessing(),
-            self._make_preprocessing(),
-            self._make_preprocessing(),
-        )
+        reference, first, second = (self._make_preprocessing() for _ in range(3))
         reference.update(self._make_obs(10, 0))
         reference.update(self._make_obs(30, 1))
         first.update(self._make_obs(10, 0))
         second.update(self._make_obs(30, 1))
         first.merge([second])
-        np.testing.assert_allclose(
-            first.filters["obs/speed"].std, reference.filters["obs/speed"].std, rtol=1e-12
-        )
+        actual, expected = (merged.filters["obs/speed"].std for merged in (first, reference))
+        np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
     def test_fork_shares_filters_but_not_frames(self) -> None:
         preprocessing = self._make_preprocessing()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from itertools import pairwise
 from typing import Any
 
 import gymnasium as gym
@@ -32,12 +33,9 @@ def make_observations(rows: int = ROWS, steps: int = STEPS, seed: int = 0) -> np
 
 
 def compute_textbook_outputs(layer: RecurrentLayer, inputs: np.ndarray) -> np.ndarray:
-    """Return outputs `[T, H]` for inputs `[T, F]`: in float64, gate by gate, by the equations in torch's
-    documentation."""
-    (wx, wh, bx, bh), units = (
-        [weight.detach().double().numpy() for weight in layer._layer.all_weights[0]],
-        layer.output_size,
-    )
+    """Return outputs `[T, H]` for inputs `[T, F]`, by the equations in torch's documentation, in float64."""
+    wx, wh, bx, bh = (weight.detach().double().numpy() for weight in layer._layer.all_weights[0])
+    units = layer.output_size
     sigmoid = lambda values: 1 / (1 + np.exp(-values))  # noqa: E731
     h, c, outputs = np.zeros(units), np.zeros(units), []
     for x in inputs.astype(np.float64):
@@ -65,9 +63,8 @@ class TestLayer:
 
     def test_initial_gates_are_orthogonal_and_keep_the_state(self, kind: str) -> None:
         torch.manual_seed(0)
-        wx, wh, bx, bh = (
-            weight.detach() for weight in RecurrentLayer(kind, UNITS, UNITS)._layer.all_weights[0]
-        )
+        weights = RecurrentLayer(kind, UNITS, UNITS)._layer.all_weights[0]
+        wx, wh, bx, bh = (weight.detach() for weight in weights)
         for gate in (*wx.split(UNITS), *wh.split(UNITS)):
             torch.testing.assert_close(gate @ gate.T, torch.eye(UNITS), atol=1e-5, rtol=0)
         assert bx.split(UNITS)[1].eq(1).all()
@@ -76,9 +73,7 @@ class TestLayer:
 
     def test_state_of_another_layer_is_refused(self, kind: str) -> None:
         layer, features = RecurrentLayer(kind, 4, UNITS), torch.zeros(ROWS, 4)
-        with pytest.raises(
-            DataError, match=r"state 'h' has shape \[5, 8\], but the policy needs shape \[5, 6\]"
-        ):
+        with pytest.raises(DataError, match=r"'h' has shape \[5, 8\], but the policy needs shape \[5, 6\]"):
             layer(features, {"h": torch.zeros(ROWS, 8), "c": torch.zeros(ROWS, 8)})
         layer(features, {"h": torch.zeros(ROWS, UNITS).double(), "c": torch.zeros(ROWS, UNITS).double()})
         with pytest.raises(DataError, match="state 'h' is missing"):
@@ -108,9 +103,8 @@ class TestModule:
         assert outputs["vf_preds"].shape == (ROWS, STEPS)
         torch.testing.assert_close(outputs["action_dist_inputs"], expected, atol=1e-5, rtol=1e-5)
         for name, expected_state in state.items():
-            torch.testing.assert_close(
-                outputs[name.replace("state_in", "state_out")], expected_state, atol=1e-5, rtol=1e-5
-            )
+            actual_state = outputs[name.replace("state_in", "state_out")]
+            torch.testing.assert_close(actual_state, expected_state, atol=1e-5, rtol=1e-5)
 
     def test_sequence_continues_from_the_given_state(self, kind: str) -> None:
         module, obs = make_recurrent_policy(kind).module, torch.from_numpy(make_observations())
@@ -136,13 +130,10 @@ class TestPolicy:
         policy, obs = make_recurrent_policy(kind), make_observations()
         is_first = np.zeros((ROWS, STEPS), dtype=np.bool_)
         is_first[:, 0] = is_first[1, 2] = is_first[4, 5] = True
-        dist_inputs = np.stack(
-            [policy.act(obs[:, t], is_first=is_first[:, t]).dist_inputs for t in range(STEPS)], 1
-        )
+        steps = [policy.act(obs[:, t], is_first=is_first[:, t]).dist_inputs for t in range(STEPS)]
+        dist_inputs = np.stack(steps, 1)
         for slot in range(ROWS):
-            for start, end in zip(
-                starts := np.flatnonzero(is_first[slot]), [*starts[1:], STEPS], strict=True
-            ):
+            for start, end in pairwise([*np.flatnonzero(is_first[slot]), STEPS]):
                 episode_obs = torch.from_numpy(obs[slot : slot + 1, start:end])
                 expected, _ = run_stepwise(policy.module, episode_obs)
                 np.testing.assert_allclose(dist_inputs[slot, start:end], expected[0].detach(), atol=1e-5)
@@ -152,10 +143,8 @@ class TestPolicy:
         policy.act(obs)
         with pytest.raises(ValueError, match="have 3 slots, but the recurrent state has 5"):
             policy.act(obs[:3])
-        first_output = policy.act(obs[:3], is_first=np.ones(3, dtype=np.bool_))
-        np.testing.assert_array_equal(
-            first_output.dist_inputs, make_recurrent_policy(kind).act(obs[:3]).dist_inputs
-        )
+        actual = policy.act(obs[:3], is_first=np.ones(3, dtype=np.bool_)).dist_inputs
+        np.testing.assert_array_equal(actual, make_recurrent_policy(kind).act(obs[:3]).dist_inputs)
 
     def test_call_act_and_compute_actions_agree(self, kind: str) -> None:
         """`act` keeps the state of each slot, a call that of one episode; for `compute_actions` the caller keeps it."""
@@ -169,9 +158,8 @@ class TestPolicy:
                 actions, state = policy.compute_actions(obs[:, t], state)
                 assert action == actions[0] == policy(obs[0, t]), f"episode {episode}"
         assert state is not None
-        assert {name: rows.shape for name, rows in state.items()} == dict.fromkeys(
-            policy.module.get_initial_state(), (1, UNITS)
-        )
+        assert state.keys() == policy.module.get_initial_state().keys()
+        assert {rows.shape for rows in state.values()} == {(1, UNITS)}
 
     def test_loaded_recurrent_policy_acts_the_same(self, kind: str) -> None:
         policy, obs = make_recurrent_policy(kind), make_observations()
@@ -186,9 +174,8 @@ class TestPolicy:
         policy, obs = make_recurrent_policy(kind), make_observations()
         policy.act(obs[:, 0])
         copied_policy = copy.deepcopy(policy)
-        np.testing.assert_array_equal(
-            policy.act(obs[:, 1]).dist_inputs, copied_policy.act(obs[:, 1]).dist_inputs
-        )
+        expected, actual = (p.act(obs[:, 1]).dist_inputs for p in (policy, copied_policy))
+        np.testing.assert_array_equal(actual, expected)
 
 
 def test_compute_actions_with_frame_stack_is_refused() -> None:
@@ -239,9 +226,8 @@ class StepCounter(RLModule):
 
 def test_custom_module_may_have_any_state() -> None:
     space = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
-    policy_with_preprocessing = make_policy(WALK)
     module = build_module(space, gym.spaces.Discrete(3), ModelSpec(), module_class=StepCounter)
-    policy = Policy(module, policy_with_preprocessing.preprocessing, space, gym.spaces.Discrete(3))
+    policy = Policy(module, make_policy(WALK).preprocessing, space, gym.spaces.Discrete(3))
     obs = make_observations()[:, 0]
     first_actions = [policy.act(obs).env_actions.tolist() for _ in range(3)]
     assert first_actions == [[0] * ROWS, [1] * ROWS, [2] * ROWS]

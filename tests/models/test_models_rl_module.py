@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from hindcast.api.model import ModelSpec
 from hindcast.models.rl_module import PolicyModule, RLModule, build_module
+from module_toys import LinearModule
 
 OBS = Box(-1.0, 1.0, (4,))
 DISCRETE = Discrete(3)
@@ -21,10 +22,8 @@ def _build_module(action_space: Space = DISCRETE, value: bool = True, **options:
 
 def test_outputs_have_rllibs_names_and_shapes() -> None:
     module = _build_module()
-    assert {name: tuple(out.shape) for name, out in module.forward_train(BATCH).items()} == {
-        "action_dist_inputs": (5, 3),
-        "vf_preds": (5,),
-    }
+    shapes = {name: tuple(output.shape) for name, output in module.forward_train(BATCH).items()}
+    assert shapes == {"action_dist_inputs": (5, 3), "vf_preds": (5,)}
     assert set(module.forward_inference(BATCH)) == {"action_dist_inputs"}
     assert set(module.forward_exploration(BATCH)) == {"action_dist_inputs"}
 
@@ -52,10 +51,7 @@ def test_module_without_value_head_has_no_values() -> None:
 
 def test_weights_follow_from_the_global_seed() -> None:
     module, repeated_module = _build_module(), _build_module()
-    assert all(
-        torch.equal(weights, repeated_weights)
-        for weights, repeated_weights in zip(module.parameters(), repeated_module.parameters(), strict=True)
-    )
+    assert all(map(torch.equal, module.parameters(), repeated_module.parameters()))
     torch.manual_seed(1)
     other_seed_module = build_module(OBS, Discrete(3), ModelSpec(fcnet_hiddens=[16, 16]), True)
     assert not torch.equal(next(module.parameters()), next(other_seed_module.parameters()))
@@ -100,14 +96,9 @@ def test_get_state_is_a_copy() -> None:
 
 
 def test_head_layers_stand_between_encoder_and_output() -> None:
-    assert sum(isinstance(layer, nn.Linear) for layer in _build_module(value=False).modules()) == 3
-    assert (
-        sum(
-            isinstance(layer, nn.Linear)
-            for layer in _build_module(value=False, head_fcnet_hiddens=[8]).modules()
-        )
-        == 4
-    )
+    for head_hiddens, num_layers in (([], 3), ([8], 4)):
+        module = _build_module(value=False, head_fcnet_hiddens=head_hiddens)
+        assert sum(isinstance(layer, nn.Linear) for layer in module.modules()) == num_layers
 
 
 def test_composite_observations_and_images_are_accepted() -> None:
@@ -117,21 +108,13 @@ def test_composite_observations_and_images_are_accepted() -> None:
     assert module.forward_train(batch)["action_dist_inputs"].shape == (2, 2)
 
 
-class _CustomModule(RLModule):
-    def setup(self) -> None:
-        self.net = nn.Linear(4, self.action_head.inputs_size)
-
-    def _forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {"action_dist_inputs": self.net(batch["obs"])}
-
+class ExploresUniformly(LinearModule):
     def _forward_exploration(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {"action_dist_inputs": self.net(batch["obs"]) * 0.0}
+        return {"action_dist_inputs": self.pi(batch["obs"]) * 0.0}
 
 
 def test_custom_module_may_override_single_passes() -> None:
-    module = build_module(OBS, Discrete(3), ModelSpec(), module_class=_CustomModule)
-    assert torch.equal(
-        module.forward_train(BATCH)["action_dist_inputs"],
-        module.forward_inference(BATCH)["action_dist_inputs"],
-    )
+    module = build_module(OBS, Discrete(3), ModelSpec(), module_class=ExploresUniformly)
+    outputs = module.forward_train(BATCH)["action_dist_inputs"]
+    assert torch.equal(outputs, module.forward_inference(BATCH)["action_dist_inputs"])
     assert (module.forward_exploration(BATCH)["action_dist_inputs"] == 0).all()

@@ -53,20 +53,14 @@ def test_position_does_not_depend_on_later_tokens():
 def test_masked_leading_tokens_count_as_absent(num_masked):
     model, embeddings = build_transformer(), make_tokens()
     is_recorded = (torch.arange(6) >= num_masked).expand(3, 6)
-    torch.testing.assert_close(
-        model(embeddings, is_recorded)[:, num_masked:],
-        model(embeddings[:, num_masked:]),
-        atol=1e-5,
-        rtol=1e-5,
-    )
+    actual, expected = model(embeddings, is_recorded)[:, num_masked:], model(embeddings[:, num_masked:])
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_transformer_dropout_applies_in_training_only():
     model, embeddings = build_transformer(dropout=0.5), make_tokens()
     assert not torch.equal(model(embeddings), model(embeddings))
     with torch.no_grad():
-        assert torch.equal(model(embeddings), model(embeddings)), (
-            "without gradients there is no dropout, even in training mode"
-        )
+        assert torch.equal(model(embeddings), model(embeddings)), "no dropout without gradients"
     model.eval()
     assert torch.equal(model(embeddings), model(embeddings))

@@ -42,7 +42,7 @@ class FakeCluster:
         self.cache = Cache()
         self.queue: WorkQueue[Key] = WorkQueue()
         self.reconciler = Reconciler(self, self.cache, self.queue, Defaults(), clock=clock)  # type: ignore[arg-type]
-        self.reconciler.observer.has_kuberay = True
+        self.reconciler.observer.namespaces_with_kuberay = {None}
 
     def catch_up(self) -> None:
         """Let the watches deliver all changes."""
@@ -101,7 +101,7 @@ class FakeCluster:
     def uninstall_kuberay(self) -> None:
         """Remove the kind RayJob, with its objects and their pods."""
         self.objects = {key: raw for key, raw in self.objects.items() if key[0] not in ("RayJob", "Pod")}
-        self.reconciler.observer.has_kuberay = False
+        self.reconciler.observer.namespaces_with_kuberay = set()
         self.catch_up()
 
     async def reconcile(self) -> None:
@@ -114,7 +114,7 @@ class FakeCluster:
     # -- the API server ----------------------------------------------------------------------------------------
     async def get(self, kind: ObjectKind, namespace: str, name: str) -> dict[str, Any] | None:
         self.calls.append(f"get {kind.name}")
-        if kind is kinds.RAY_JOB and not self.reconciler.observer.has_kuberay:
+        if kind is kinds.RAY_JOB and not self.reconciler.observer.has_kuberay(namespace):
             raise ApiError(404, "404", "404 page not found")
         return self.objects.get((kind.name, name))
 

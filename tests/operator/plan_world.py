@@ -104,13 +104,17 @@ class World:
         self.created_children: list[str] = []
         """Names of all attempts with a RayJob, in the order of creation."""
         self.events: list[Event] = []
+        self._validated: tuple[dict[str, Any], OfflineRecording | OfflineTraining] | None = None
         self._uids = count(1)
         self._pulses: defaultdict[str, AttemptPulse] = defaultdict(AttemptPulse)
 
     # -- observation and execution of plans ------------------------------------------------------------------
     @property
     def resource(self) -> OfflineRecording | OfflineTraining | None:
-        return None if self.problems else validate_resource(self.manifest)
+        """The manifest as a resource; it is validated once, because `edit_spec` replaces it."""
+        if self._validated is None or self._validated[0] is not self.manifest:
+            self._validated = self.manifest, validate_resource(self.manifest)
+        return None if self.problems else self._validated[1]
 
     def observe(self) -> Facts:
         for child in self.attempts:
@@ -248,7 +252,7 @@ class World:
     @property
     def child_name(self) -> str:
         """Name of the latest attempt's RayJob and ConfigMap."""
-        return self.status["runs"][0]["rayJobName"]
+        return self.run["rayJobName"]
 
     @property
     def attempt(self) -> AttemptFacts:
@@ -324,6 +328,12 @@ class World:
         self.now += timedelta(seconds=seconds)
         return self
 
+    def settle_at(self, time: datetime | None) -> Decision:
+        """Advance to the time for which a decision has requested a reconciliation, and settle."""
+        assert time is not None
+        self.now = time
+        return self.settle()
+
     def edit_spec(self, **spec: Any) -> World:
         self.manifest = {**self.manifest, "spec": {**self.manifest["spec"], **spec}}
         self.generation += 1
@@ -344,6 +354,11 @@ class World:
     @property
     def state(self) -> str:
         return self.status["state"]
+
+    @property
+    def run(self) -> dict[str, Any]:
+        """The entry of the latest attempt in the status."""
+        return self.status["runs"][0]
 
     @property
     def live_children(self) -> list[str]:

@@ -12,7 +12,9 @@ import pytest
 
 from hindcast_operator.control import kinds
 from hindcast_operator.control.cache import Cache, Key
+from hindcast_operator.control.service import Operator, OperatorOptions
 from hindcast_operator.control.watch import resync
+from hindcast_operator.defaults import Defaults
 from hindcast_operator.facts import ConfigMapFacts, PodFacts, RayClusterFacts, RayJobFacts
 
 CREATION_TIME = "2026-11-21T06:00:00Z"
@@ -55,10 +57,11 @@ def test_put_of_older_version_is_ignored() -> None:
     assert cache.resources[WALKS].status == {"state": "Running"}
 
 
+@pytest.mark.parametrize("uid", ["uid", "former"])
 @pytest.mark.parametrize("metadata_only", [False, True])
-def test_list_after_restore_of_etcd_replaces_newer_versions(metadata_only: bool) -> None:
+def test_list_after_restore_of_etcd_replaces_newer_versions(metadata_only: bool, uid: str) -> None:
     """Regression: resource versions begin again at lower numbers, and the cache ignored all changes until they met."""
-    restored = make_object("walks", 5, status={"state": "Pending"})
+    restored = make_object("walks", 5, uid=uid, status={"state": "Pending"})
 
     class Server:
         async def list_all(self, *_: Any) -> AsyncIterator[dict[str, Any]]:
@@ -68,11 +71,12 @@ def test_list_after_restore_of_etcd_replaces_newer_versions(metadata_only: bool)
             return restored
 
     cache = Cache()
-    cache.put(kinds.RECORDING, make_object("walks", 900, status={"state": "Running"}))
+    cache.put(kinds.RECORDING, make_object("walks", 900, uid="uid", status={"state": "Running"}))
     api: Any = Server()
     affected = asyncio.run(resync(api, cache, kinds.RECORDING, "team", metadata_only=metadata_only))
     assert (affected, cache.resources[WALKS].status) == ({WALKS}, {"state": "Pending"})
-    assert cache.put(kinds.RECORDING, make_object("walks", 6, status={"state": "Waiting"})) == {WALKS}
+    newer = make_object("walks", 6, uid=uid, status={"state": "Waiting"})
+    assert cache.put(kinds.RECORDING, newer) == {WALKS}
 
 
 def test_list_of_one_namespace_keeps_objects_of_others() -> None:
@@ -254,3 +258,29 @@ def test_pod_past_deletion_time_has_unreachable_node() -> None:
     metadata = {"deletionTimestamp": CREATION_TIME}
     cache.put(kinds.POD, make_child("p", 1, metadata=metadata, status={}))
     assert find_facts(cache, "p").unreachable_since == datetime(2026, 11, 21, 6, tzinfo=UTC)
+
+
+def test_kuberay_counts_as_installed_once_its_ray_jobs_are_cached() -> None:
+    """Regression: after KubeRay came back, each live run looked deleted until its RayJob was listed."""
+    operator: Any = None
+    observations: list[bool] = []
+
+    class Server:
+        def server_time(self) -> datetime:
+            return datetime(2026, 11, 21, tzinfo=UTC)
+
+        async def list_all(self, *_: Any) -> AsyncIterator[dict[str, Any]]:
+            observations.append(operator._reconciler.observer.has_kuberay("team"))
+            for item in ():
+                yield item
+
+    async def fill() -> bool:
+        nonlocal operator
+        api: Any = Server()
+        operator = Operator(api, OperatorOptions(Defaults(), namespaces=("team",)))
+        operator._set_served_kinds(frozenset(kinds.WATCHED_KINDS))
+        await operator._fill_cache("team")
+        return operator._reconciler.observer.has_kuberay("team")
+
+    assert asyncio.run(fill())
+    assert not any(observations)

@@ -71,10 +71,15 @@ class StormyCluster(FakeCluster):
 
     def _lose_node(self) -> None:
         if ("Pod", "head") in self.objects:
-            target = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
+            end_time = (START + timedelta(seconds=self.seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+            target = {
+                "type": "DisruptionTarget",
+                "status": "True",
+                "reason": "DeletionByTaintManager",
+                "lastTransitionTime": end_time,
+            }
             self.put(kinds.POD, "head", status={"phase": "Failed", "conditions": [target]})
             self.last_beat_seconds = None
-            end_time = (START + timedelta(seconds=self.seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
             end = {"jobDeploymentStatus": "Failed", "endTime": end_time}
             for (kind_name, name), raw in list(self.objects.items()):
                 if kind_name == "RayJob":

@@ -200,11 +200,18 @@ def test_steady_clock_passes_no_step_on(step: timedelta) -> None:
 def test_many_silent_attempts_open_breaker() -> None:
     seconds = 0.0
     breaker = VerdictBreaker(lambda: seconds)
-    assert [breaker.allows() for _ in range(12)] == [True] * 10 + [False] * 2
+    assert [breaker.allows(attempt) for attempt in range(12)] == [True] * 10 + [False] * 2
     seconds = 599.0
-    assert not breaker.allows()
+    assert not breaker.allows(12)
     seconds = 601.0
-    assert breaker.allows()
+    assert breaker.allows(12)
+
+
+def test_attempt_whose_end_is_tried_again_counts_once() -> None:
+    """Regression: one run whose status could not be written opened the breaker for all."""
+    breaker = VerdictBreaker(lambda: 0.0)
+    assert all(breaker.allows("a") for _ in range(50))
+    assert [breaker.allows(attempt) for attempt in range(10)] == [True] * 9 + [False]
 
 
 @pytest.mark.parametrize("run_policy", [{}, {"backoffLimit": 0}])
@@ -213,7 +220,7 @@ def test_held_verdict_does_not_end_silent_attempt(run_policy: dict[str, Any]) ->
 
     async def test(cluster: FakeCluster) -> None:
         cluster.now += timedelta(minutes=31)
-        cluster.reconciler._breaker.allows = lambda: False  # type: ignore[method-assign]
+        cluster.reconciler._breaker.allows = lambda _: False  # type: ignore[method-assign]
         await cluster.reconcile()
         assert cluster.status["state"] == "Running"
         assert not [call for call in cluster.calls if call.startswith("delete")]
@@ -236,29 +243,44 @@ def test_missed_start_deadline_does_not_count_as_silence() -> None:
 
 
 @pytest.mark.parametrize(("holder", "is_lost"), [("this", False), ("another", True)])
-def test_renewal_with_lost_answer_keeps_lease(holder: str, is_lost: bool) -> None:
+def test_renewal_after_lost_answer_renews_own_lease_only(holder: str, is_lost: bool) -> None:
+    """Regression: an adopted Lease counted as renewed, although nothing had renewed it."""
+
     class Server:
         lease: dict[str, Any] | None = None
+        num_renewals = 0
 
         async def get(self, *_: Any) -> dict[str, Any] | None:
             return self.lease
 
-        async def call_once(self, method: str, path: str, body: dict[str, Any], **_: Any) -> dict[str, Any]:
+        async def call_once(
+            self, method: str, path: str, body: dict[str, Any] | None, **_: Any
+        ) -> dict[str, Any]:
             if method == "PUT":
-                raise ApiError(409, "Conflict", "the object has been modified")
-            self.lease = json.loads(json.dumps(body))
-            return body
+                self.num_renewals += 1
+                if self.num_renewals == 1:
+                    raise ApiError(409, "Conflict", "the object has been modified")
+            if body is not None:
+                self.lease = json.loads(json.dumps(body))
+            assert self.lease is not None
+            return self.lease
 
-    async def renew() -> None:
+    async def renew() -> Server:
         server = Server()
         lease = LeaderLease(server, LeaseOptions("n", "l"))  # type: ignore[arg-type]
         await lease.acquire()
         assert server.lease is not None
-        server.lease["spec"]["holderIdentity"] = lease.identity if holder == "this" else "another"
+        server.lease["spec"] |= {
+            "holderIdentity": lease.identity if holder == "this" else "another",
+            "renewTime": "old",
+        }
         await lease._renew()
+        return server
 
     if is_lost:
         with pytest.raises(ApiError):
             asyncio.run(renew())
-    else:
-        asyncio.run(renew())
+        return
+    server = asyncio.run(renew())
+    assert server.lease is not None
+    assert server.lease["spec"]["renewTime"] != "old"

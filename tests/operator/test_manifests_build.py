@@ -268,11 +268,12 @@ def test_only_pools_with_replica_interval_are_autoscaled(resource: Resource) -> 
         assert options["resources"]["requests"]["memory"] == options["resources"]["limits"]["memory"]
 
 
-def test_scheduling_sets_queue_priority_and_labels() -> None:
+def test_scheduling_sets_queue_priority_labels_and_annotations() -> None:
     scheduling = {
         "queueName": "gpus",
         "priorityClassName": "research",
         "labels": {"volcano.sh/queue-name": "q", "hindcast.dev/name": "hidden"},
+        "avoidDisruption": True,
     }
     job = ray_job(training(cluster={"scheduling": scheduling}))
     labels = job["metadata"]["labels"]
@@ -283,6 +284,10 @@ def test_scheduling_sets_queue_priority_and_labels() -> None:
         assert template["metadata"]["labels"]["team"] == "control", (
             "the resource's labels are copied to its pods"
         )
+        assert template["metadata"]["annotations"] == {
+            "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+            "karpenter.sh/do-not-disrupt": "true",
+        }
 
 
 def test_labels_of_other_tools_are_not_copied_to_pods() -> None:

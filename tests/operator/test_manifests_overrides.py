@@ -172,10 +172,7 @@ RAY_CONTAINER = "spec.cluster.podOverrides.learner.spec.containers.ray"
             "procMount is Unmasked",
         ),
         ({"containers": [{"name": "ray", "ports": [{"containerPort": 1, "hostPort": 2}]}]}, "has hostPort 2"),
-        (
-            {"initContainers": [{"name": "i", "securityContext": {"privileged": True}}]},
-            "initContainers.i.",
-        ),
+        ({"initContainers": [{"name": "i", "securityContext": {"privileged": True}}]}, "initContainers.i."),
     ],
 )
 def test_privilege_is_refused_unless_platform_allows_it(spec: dict[str, Any], phrase: str) -> None:

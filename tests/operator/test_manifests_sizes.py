@@ -9,7 +9,7 @@ import pytest
 
 from hindcast.api import Resource
 from hindcast.api.attempt import ResolvedInput
-from hindcast_operator.manifests import Sizes, compute_sizes, effective_resource
+from hindcast_operator.manifests import PoolSize, Sizes, compute_sizes, effective_resource
 from hindcast_operator.manifests.quantities import GI, MI, format_bytes, format_cpus, round_up
 from manifest_examples import DEFAULTS, SMALL_INPUTS, recording, training
 
@@ -29,16 +29,27 @@ def compute_effective_sizes(resource: Resource, inputs: dict[str, ResolvedInput]
     return compute_sizes(effective_resource(resource, DEFAULTS), inputs)
 
 
+def compute_pool(pool: str, resource: Resource, inputs: dict[str, ResolvedInput] = SMALL_INPUTS) -> PoolSize:
+    size = compute_effective_sizes(resource, inputs).pool(pool)  # type: ignore[arg-type]
+    assert size is not None
+    return size
+
+
+def make_inputs(**fields: Any) -> dict[str, ResolvedInput]:
+    """Return the input `OfflineRecording/cartpole` with these sizes."""
+    return {"OfflineRecording/cartpole": ResolvedInput(path="s3://b/c", **fields)}
+
+
 def pod_counts(sizes: Sizes) -> dict[str, tuple[int, int]]:
     """Return pool -> initial and maximum number of pods."""
     return {pool.pool: (pool.num_pods, pool.max_pods) for pool in sizes.pools}
 
 
 def test_recording_has_head_and_runner_pool() -> None:
-    sizes = compute_effective_sizes(recording(runners={"replicas": 5, "cpus": 2}))
-    assert pod_counts(sizes) == {"head": (1, 1), "runner": (5, 5)}
-    runner = sizes.pool("runner")
-    assert runner is not None and (runner.num_cpus, runner.cpu, runner.num_gpus) == (2, 2.0, 0)
+    resource = recording(runners={"replicas": 5, "cpus": 2})
+    assert pod_counts(compute_effective_sizes(resource)) == {"head": (1, 1), "runner": (5, 5)}
+    runner = compute_pool("runner", resource)
+    assert (runner.num_cpus, runner.cpu, runner.num_gpus) == (2, 2.0, 0)
 
 
 @pytest.mark.parametrize(
@@ -98,115 +109,84 @@ def test_head_grows_with_number_of_pods() -> None:
 
 
 def test_memory_depends_on_known_data_size() -> None:
-    small, unknown, large = (
-        compute_effective_sizes(training()),
-        compute_effective_sizes(training(), {}),
-        compute_effective_sizes(training(), LARGE_INPUTS),
-    )
     for pool in ("data", "learner"):
-        memory = [sizes.pool(pool).memory_bytes for sizes in (small, unknown, large)]  # type: ignore[union-attr, arg-type]
-        assert memory[0] < memory[1] == memory[2], "larger data need only one window"
-        assert "not known" in unknown.pool(pool).reasons["objectStoreMemory"]  # type: ignore[union-attr, arg-type]
+        small, unknown, large = (
+            compute_pool(pool, training(), inputs) for inputs in (SMALL_INPUTS, {}, LARGE_INPUTS)
+        )
+        assert small.memory_bytes < unknown.memory_bytes == large.memory_bytes, (
+            "larger data need only one window"
+        )
+        assert "not known" in unknown.reasons["objectStoreMemory"]
 
 
 def test_sampler_memory_is_four_times_its_capacity() -> None:
-    sampler_pool = compute_effective_sizes(training(**SAMPLER_SPEC)).pool("learner")
-    assert sampler_pool is not None
-    mixed_spec = {
-        **SAMPLER_SPEC,
-        "input": [{**SAMPLER_SPEC["input"][0], "weight": 1}, {"path": "s3://b/c", "weight": 1}],
-    }
-    mixed_pool = compute_effective_sizes(training(**mixed_spec)).pool("learner")
-    assert mixed_pool is not None
+    sampler_pool = compute_pool("learner", training(**SAMPLER_SPEC))
+    mixed_input = [{**SAMPLER_SPEC["input"][0], "weight": 1}, {"path": "s3://b/c", "weight": 1}]
+    mixed_pool = compute_pool("learner", training(**SAMPLER_SPEC | {"input": mixed_input}))
     assert 4 * GI < sampler_pool.memory_bytes < 6 * GI
     assert sampler_pool.memory_bytes < mixed_pool.memory_bytes
     expert = {"train": {"algorithm": "SAC", "stop": {"timesteps": 5}, "sampler": {"capacityBytes": "2Gi"}}}
     with_default = {"train": {"algorithm": "SAC", "stop": {"timesteps": 5}}}
-    large, small = (
-        compute_effective_sizes(recording(policy=policy)).pool("runner") for policy in (expert, with_default)
-    )
-    assert large is not None and small is not None
+    large, small = (compute_pool("runner", recording(policy=policy)) for policy in (expert, with_default))
     assert large.memory_bytes - small.memory_bytes == pytest.approx(4 * (2 * GI - 256 * MI), abs=256 * MI)
 
 
 def test_window_is_limited_by_steps_and_bytes() -> None:
-    inputs = {"OfflineRecording/cartpole": ResolvedInput(path="x", bytes=100 * GI, timesteps=1_000_000)}
-    by_bytes = compute_effective_sizes(training(), inputs).pool("learner")
-    by_steps = compute_effective_sizes(training(pipeline={"windowSteps": 1000}), inputs).pool("learner")
-    assert by_bytes is not None and by_steps is not None
+    inputs = make_inputs(bytes=100 * GI, timesteps=1_000_000)
+    by_bytes = compute_pool("learner", training(), inputs)
+    by_steps = compute_pool("learner", training(pipeline={"windowSteps": 1000}), inputs)
     assert by_steps.memory_bytes < by_bytes.memory_bytes
 
 
 def test_memory_depends_on_uncompressed_data_size() -> None:
-    inputs = {
-        "OfflineRecording/cartpole": ResolvedInput(
-            path="x", bytes=100 * MI, memory_bytes=8 * GI, timesteps=300_000
-        )
-    }
-    sizes = compute_effective_sizes(training(), inputs)
-    learner, data = sizes.pool("learner"), sizes.pool("data")
-    assert learner is not None and data is not None
+    inputs = make_inputs(bytes=100 * MI, memory_bytes=8 * GI, timesteps=300_000)
+    learner, data = (compute_pool(pool, training(), inputs) for pool in ("learner", "data"))
     assert learner.object_store_bytes == GI, "a full window of spec.pipeline.windowBytes"
     assert learner.memory_bytes > 2 * GI
     assert data.object_store_bytes == GI, "two windows over two workers"
-    unknown = compute_effective_sizes(training(), {}).pool("data")
-    assert unknown is not None and data.memory_bytes == unknown.memory_bytes
+    assert data.memory_bytes == compute_pool("data", training(), {}).memory_bytes
 
 
 def test_weighted_sources_share_one_window() -> None:
-    inputs = LARGE_INPUTS | {
-        "OfflineRecording/other": ResolvedInput(path="y", bytes=500 * GI, timesteps=10**8)
-    }
+    inputs = LARGE_INPUTS | {"OfflineRecording/other": LARGE_INPUTS["OfflineRecording/cartpole"]}
     refs = [{"recordingRef": {"name": "cartpole"}}, {"recordingRef": {"name": "other"}}]
-    unweighted_pool = compute_effective_sizes(training(input=refs), inputs).pool("learner")
-    weighted_pool = compute_effective_sizes(
-        training(input=[ref | {"weight": 0.5} for ref in refs]), inputs
-    ).pool("learner")
-    assert unweighted_pool is not None and weighted_pool is not None
+    unweighted_pool = compute_pool("learner", training(input=refs), inputs)
+    weighted_pool = compute_pool("learner", training(input=[ref | {"weight": 0.5} for ref in refs]), inputs)
     assert weighted_pool.object_store_bytes == unweighted_pool.object_store_bytes
 
 
 def test_resident_data_get_enough_memory() -> None:
-    data = {"OfflineRecording/cartpole": ResolvedInput(path="x", bytes=3 * GI, timesteps=10**8)}
+    inputs = make_inputs(bytes=3 * GI, timesteps=10**8)
     streaming, resident = (
-        compute_effective_sizes(training(pipeline={"residency": residency}), data).pool("learner")
+        compute_pool("learner", training(pipeline={"residency": residency}), inputs)
         for residency in ("Streaming", "Resident")
     )
-    assert streaming is not None and resident is not None
     # The runtime keeps data resident that take at most a quarter of the container's memory: 3 GiB on storage count as
     # 6 GiB in memory.
     assert resident.memory_bytes // 4 >= 2 * 3 * GI > streaming.memory_bytes // 4
 
 
 def test_gpus_add_cpus_and_host_memory_to_learner_only() -> None:
-    sizes = compute_effective_sizes(training(learners={"gpus": 2}))
-    learner, cpu_learner = sizes.pool("learner"), compute_effective_sizes(training()).pool("learner")
-    assert learner is not None and cpu_learner is not None
+    resource = training(learners={"gpus": 2})
+    learner, cpu_learner = compute_pool("learner", resource), compute_pool("learner", training())
     assert (learner.num_gpus, learner.num_cpus) == (2, 8)
     assert learner.memory_bytes - cpu_learner.memory_bytes >= 6 * GI
-    assert [pool.num_gpus for pool in sizes.pools] == [0, 0, 2]
+    assert [pool.num_gpus for pool in compute_effective_sizes(resource).pools] == [0, 0, 2]
 
 
 def test_sizes_in_spec_override_computed_ones_and_name_their_field() -> None:
     resources = {"memory": "1Gi", "cpu": 0.25, "ephemeralStorage": "3Gi", "sharedMemory": "256Mi"}
-    pool = compute_effective_sizes(training(cluster={"resources": {"dataWorker": resources}})).pool("data")
-    assert pool is not None
-    assert (pool.memory_bytes, pool.cpu, pool.ephemeral_storage_bytes, pool.shared_memory_bytes) == (
-        GI,
-        0.25,
-        3 * GI,
-        256 * MI,
-    )
+    pool = compute_pool("data", training(cluster={"resources": {"dataWorker": resources}}))
+    assert (pool.memory_bytes, pool.cpu) == (GI, 0.25)
+    assert (pool.ephemeral_storage_bytes, pool.shared_memory_bytes) == (3 * GI, 256 * MI)
     assert pool.object_store_bytes < pool.shared_memory_bytes
     for field in resources:
         assert pool.reasons[field] == f"set by spec.cluster.resources.dataWorker.{field}"
 
 
 def test_object_store_shrinks_to_fit_memory_of_spec() -> None:
-    pool = compute_effective_sizes(
-        training(cluster={"resources": {"learner": {"memory": "1Gi"}}}), LARGE_INPUTS
-    ).pool("learner")
-    assert pool is not None
+    resource = training(cluster={"resources": {"learner": {"memory": "1Gi"}}})
+    pool = compute_pool("learner", resource, LARGE_INPUTS)
     assert pool.object_store_bytes < pool.shared_memory_bytes <= pool.memory_bytes // 2
 
 
@@ -226,8 +206,7 @@ def test_sizes_are_consistent_and_have_reasons(resource: Resource, inputs: dict[
 
 
 def test_memory_equals_sum_in_its_reason() -> None:
-    pool = compute_effective_sizes(recording(policy={"train": {"stop": {"iterations": 3}}})).pool("runner")
-    assert pool is not None
+    pool = compute_pool("runner", recording(policy={"train": {"stop": {"iterations": 3}}}))
     amounts = [amount.split(" ")[0] for amount in pool.reasons["memory"].split(" + ")]
     units = {"Mi": MI, "Gi": GI}
     total = sum(int(amount[:-2]) * units[amount[-2:]] for amount in amounts)

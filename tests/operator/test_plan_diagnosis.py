@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from datetime import timedelta
+from typing import get_args
 
 import pytest
-from plan_world import START, TRAINING, World, make_pod, make_running_world
+from plan_world import RECORDING, START, World, make_pod, make_running_world
 
-from hindcast.api.attempt import UNCOUNTED_REASONS
+from hindcast.api.attempt import UNCOUNTED_REASONS, AttemptReason
 from hindcast_operator.facts import PodFacts, RayClusterFacts
 from hindcast_operator.planning.reasons import Reason
 
@@ -19,118 +20,46 @@ def make_starting_world() -> World:
     return world
 
 
-NO_NODE = "0/3 nodes are available: "
-# Each row: id of the test, pod, reason, phrase in the message.
-POD_PROBLEMS: list[tuple[str, PodFacts, str, str]] = [
-    (
-        "gpu",
-        make_pod("learner", scheduling_failure=f"{NO_NODE}3 Insufficient nvidia.com/gpu."),
-        "Unschedulable",
-        "spec.learners.gpus",
+def make_waiting_pod(pool: str, reason: str, message: str) -> PodFacts:
+    return make_pod(pool, container_wait=(reason, message))
+
+
+# Pool, what each of three nodes lacks, phrase in the message.
+SCHEDULING_FAILURES = [
+    ("learner", "Insufficient nvidia.com/gpu.", "spec.learners.gpus"),
+    ("data", "Insufficient cpu.", "spec.cluster.resources.dataWorker.cpu"),
+    ("head", "Insufficient memory.", "spec.cluster.resources.head.memory"),
+    ("head", "Insufficient ephemeral-storage.", "ephemeralStorage"),
+    ("submitter", "Insufficient cpu.", "Insufficient cpu; add nodes"),
+    ("data", "node(s) had untolerated taint {nvidia.com/gpu: present}.", "spec.cluster.tolerations"),
+    ("runner", "node(s) had untolerated taint {gpu: true}", "spec.cluster.tolerations"),
+    ("head", "node(s) didn't match Pod's node affinity/selector.", "spec.cluster.nodeSelector"),
+]
+MOUNT_FAILURE = 'MountVolume.SetUp failed: configmap "code" not found'
+MISSING_CLAIM = 'persistentvolumeclaim "data" not found'
+MISSING_SECRET = 'secret "s3" not found'
+# Pod, reason, phrase in the message.
+POD_PROBLEMS: list[tuple[PodFacts, str, str]] = [
+    *(
+        (make_pod(pool, scheduling_failure=f"0/3 nodes are available: 3 {lack}"), "Unschedulable", phrase)
+        for pool, lack, phrase in SCHEDULING_FAILURES
     ),
+    (make_pod("head", scheduling_failure=MISSING_CLAIM), "Unschedulable", 'persistentvolumeclaim "data"'),
+    (make_waiting_pod("head", "ErrImagePull", "not found"), "ImagePullFailed", "spec.cluster.image"),
+    (make_waiting_pod("head", "ImagePullBackOff", "Back-off"), "ImagePullFailed", "spec.cluster.image"),
+    (make_waiting_pod("head", "ErrImagePull", "401 Unauthorized"), "ImagePullFailed", "imagePullSecrets"),
+    (make_waiting_pod("head", "InvalidImageName", "couldn't parse"), "ImagePullFailed", "not a valid name"),
     (
-        "cpu",
-        make_pod("data", scheduling_failure=f"{NO_NODE}3 Insufficient cpu."),
-        "Unschedulable",
-        "spec.cluster.resources.dataWorker.cpu",
-    ),
-    (
-        "memory",
-        make_pod("head", scheduling_failure=f"{NO_NODE}3 Insufficient memory."),
-        "Unschedulable",
-        "spec.cluster.resources.head.memory",
-    ),
-    (
-        "submitter",
-        make_pod("submitter", scheduling_failure=f"{NO_NODE}3 Insufficient cpu."),
-        "Unschedulable",
-        "Insufficient cpu; add nodes",
-    ),
-    (
-        "taint of GPUs",
-        make_pod(
-            "data",
-            scheduling_failure=f"{NO_NODE}3 node(s) had untolerated taint {{nvidia.com/gpu: present}}.",
-        ),
-        "Unschedulable",
-        "spec.cluster.tolerations",
-    ),
-    (
-        "disk",
-        make_pod("head", scheduling_failure=f"{NO_NODE}3 Insufficient ephemeral-storage."),
-        "Unschedulable",
-        "ephemeralStorage",
-    ),
-    (
-        "taint",
-        make_pod("runner", scheduling_failure=f"{NO_NODE}3 node(s) had untolerated taint {{gpu: true}}"),
-        "Unschedulable",
-        "spec.cluster.tolerations",
-    ),
-    (
-        "selector",
-        make_pod("head", scheduling_failure=f"{NO_NODE}3 node(s) didn't match Pod's node affinity/selector."),
-        "Unschedulable",
-        "spec.cluster.nodeSelector",
-    ),
-    (
-        "claim",
-        make_pod("head", scheduling_failure='persistentvolumeclaim "data" not found'),
-        "Unschedulable",
-        'persistentvolumeclaim "data"',
-    ),
-    (
-        "no image",
-        make_pod("head", container_wait=("ErrImagePull", "rpc error: not found")),
-        "ImagePullFailed",
-        "spec.cluster.image",
-    ),
-    (
-        "backing off",
-        make_pod("head", container_wait=("ImagePullBackOff", 'Back-off pulling image "x"')),
-        "ImagePullFailed",
-        "spec.cluster.image",
-    ),
-    (
-        "no credentials",
-        make_pod("head", container_wait=("ErrImagePull", "401 Unauthorized")),
-        "ImagePullFailed",
-        "imagePullSecrets",
-    ),
-    (
-        "image name",
-        make_pod("head", container_wait=("InvalidImageName", "couldn't parse")),
-        "ImagePullFailed",
-        "not a valid name",
-    ),
-    (
-        "secret",
-        make_pod("data", container_wait=("CreateContainerConfigError", 'secret "s3" not found')),
+        make_waiting_pod("data", "CreateContainerConfigError", MISSING_SECRET),
         "ContainerConfigInvalid",
-        'secret "s3" not found',
+        MISSING_SECRET,
     ),
+    (make_waiting_pod("learner", "CrashLoopBackOff", "back-off 10s"), "ContainerStartFailed", "kubectl logs"),
+    (make_pod("head", mount_failure=MOUNT_FAILURE), "MountFailed", 'configmap "code"'),
+    (make_pod("data", disrupted_at=START, is_deleting=True), "Disrupted", "spot"),
+    (make_pod("data", phase="Failed", reason="Evicted"), "Evicted", "evicted"),
+    (make_pod("learner", phase="Running", unreachable_since=START), "NodeUnreachable", "is unreachable"),
     (
-        "crash loop",
-        make_pod("learner", container_wait=("CrashLoopBackOff", "back-off 10s")),
-        "ContainerStartFailed",
-        "kubectl logs",
-    ),
-    (
-        "mount",
-        make_pod("head", mount_failure='MountVolume.SetUp failed: configmap "code" not found'),
-        "MountFailed",
-        'configmap "code"',
-    ),
-    ("disrupted", make_pod("data", is_disrupted=True, is_deleting=True), "Disrupted", "spot"),
-    ("evicted", make_pod("data", phase="Failed", reason="Evicted"), "Evicted", "evicted"),
-    (
-        "node",
-        make_pod("learner", phase="Running", unreachable_since=START),
-        "NodeUnreachable",
-        "is unreachable",
-    ),
-    (
-        "killed",
         make_pod("learner", phase="Failed", is_oom_killed=True),
         "OutOfMemory",
         "spec.cluster.resources.learner.memory",
@@ -138,16 +67,14 @@ POD_PROBLEMS: list[tuple[str, PodFacts, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("pod_facts", "reason", "phrase"), [row[1:] for row in POD_PROBLEMS], ids=[row[0] for row in POD_PROBLEMS]
-)
+@pytest.mark.parametrize(("pod_facts", "reason", "phrase"), POD_PROBLEMS)
 def test_problem_of_pod_is_reported(pod_facts: PodFacts, reason: str, phrase: str) -> None:
     world = make_starting_world()
     world.set_pods(pod_facts).settle()
-    assert (world.state, world.find_reason(), world.find_reason("ClusterReady")) == (
-        "Starting",
-        reason,
-        reason,
+    assert (
+        (world.state, world.find_reason())
+        == ("Starting", reason)
+        == ("Starting", world.find_reason("ClusterReady"))
     )
     assert phrase in world.status["message"]
     assert "waiting until 2026-11-21 06:30:00 UTC" in world.status["message"]
@@ -210,13 +137,9 @@ def test_same_rejection_of_another_pod_keeps_status() -> None:
 
 def test_alternating_image_pull_reasons_change_status_once() -> None:
     world = make_starting_world()
-    world.set_pods(
-        make_pod("head", container_wait=("ErrImagePull", "failed to pull and unpack: not found"))
-    ).settle()
+    world.set_pods(make_waiting_pod("head", "ErrImagePull", "failed to pull and unpack: not found")).settle()
     status_before = world.status
-    world.set_pods(
-        make_pod("head", container_wait=("ImagePullBackOff", 'Back-off pulling image "x"'))
-    ).settle()
+    world.set_pods(make_waiting_pod("head", "ImagePullBackOff", 'Back-off pulling image "x"')).settle()
     assert world.status == status_before
     assert len(world.events_with("ImagePullFailed")) == 1
     assert "hindcast-runtime:0.1.0" in world.events_with("ImagePullFailed")[0].message
@@ -224,11 +147,9 @@ def test_alternating_image_pull_reasons_change_status_once() -> None:
 
 def test_silent_kuberay_is_reported_within_a_minute() -> None:
     world = World()
-    decision = world.settle()
-    assert decision.requeue_at is not None
-    assert (decision.requeue_at - world.now).total_seconds() == 45
-    world.now = decision.requeue_at
-    world.settle()
+    requeue_at = world.settle().requeue_at
+    assert requeue_at == START + timedelta(seconds=45)
+    world.settle_at(requeue_at)
     assert (world.state, world.find_reason()) == ("Starting", "KubeRayNotAnswering")
     assert len(world.events_with("KubeRayNotAnswering")) == 1
     world.update_job(deployment_status="Initializing").settle()
@@ -237,9 +158,7 @@ def test_silent_kuberay_is_reported_within_a_minute() -> None:
 
 def test_resolved_problem_is_no_longer_reported() -> None:
     world = make_starting_world()
-    world.set_pods(
-        make_pod("head", container_wait=("CreateContainerConfigError", 'secret "s3" not found'))
-    ).settle()
+    world.set_pods(make_waiting_pod("head", "CreateContainerConfigError", MISSING_SECRET)).settle()
     world.set_pods(make_pod("head", phase="Running", is_ready=True)).settle()
     assert world.find_reason() == "ClusterStarting"
     world.send_report().settle()
@@ -278,7 +197,7 @@ def test_killed_head_explains_loss_after_its_pod_is_gone() -> None:
     world.set_pods(killed_pod).settle()
     world.advance(2).finish_job("FAILED").settle()
     world.advance(10).settle()
-    assert (world.state, world.status["runs"][0]["reason"]) == ("Retrying", "OutOfMemory")
+    assert (world.state, world.run["reason"]) == ("Retrying", "OutOfMemory")
     assert "spec.cluster.resources.head.memory" in world.status["message"]
 
 
@@ -296,7 +215,18 @@ def test_out_of_memory_message_with_size_is_unchanged() -> None:
     world = make_running_world()
     message = "Out of memory; raise spec.cluster.resources.dataWorker.memory (now 2Gi)"
     world.report_end("Lost", "OutOfMemory", message).settle()
-    assert world.status["runs"][0]["message"] == message
+    assert world.run["message"] == message
+
+
+def test_repair_of_attempt_keeps_sizes_in_status() -> None:
+    """Regression: a restored ConfigMap brought the sizes of a changed spec into the status of the old pods."""
+    world = make_running_world()
+    sizes = world.status["resolved"]
+    world.edit_spec(cluster={"resources": {"learner": {"memory": "64Gi"}}})
+    world.change_attempt(world.child_name, config_map=None)
+    world.settle()
+    assert world.attempt.config_map is not None
+    assert world.status["resolved"] == sizes
 
 
 def test_sizes_of_attempt_are_in_status_and_messages() -> None:
@@ -335,8 +265,7 @@ def test_ending_by_kuberay_depends_on_reason_and_deadline_of_spec(
     world = World(runPolicy={"activeDeadlineSeconds": 3600})
     world.settle()
     world.start_pods().advance(seconds).finish_job("FAILED", job_reason).advance(10).settle()
-    run = world.status["runs"][0]
-    assert (run["outcome"], run["reason"]) == (outcome, reason)
+    assert (world.run["outcome"], world.run["reason"]) == (outcome, reason)
 
 
 def test_quoted_messages_are_one_short_line() -> None:
@@ -348,19 +277,11 @@ def test_quoted_messages_are_one_short_line() -> None:
 
 
 def test_every_reason_of_an_attempt_is_a_reason_of_the_operator() -> None:
-    from typing import get_args
-
-    from hindcast.api.attempt import AttemptReason
-
     assert set(get_args(AttemptReason)) <= {reason.value for reason in Reason}
 
 
 def test_out_of_memory_of_recording_names_runner_pool() -> None:
-    from plan_world import RECORDING
-
     world = World(RECORDING)
     world.settle()
-    killed_pod = make_pod("runner", phase="Failed", is_oom_killed=True)
-    world.set_pods(replace(killed_pod, name="r")).settle()
+    world.set_pods(make_pod("runner", phase="Failed", is_oom_killed=True)).settle()
     assert "spec.cluster.resources.runner.memory" in world.status["message"]
-    assert TRAINING["kind"] not in world.status["message"]

@@ -15,7 +15,7 @@ def test_new_resource_gets_first_attempt() -> None:
     world.settle()
     assert world.created_children == ["cartpole-bc-t1-1"]
     assert world.state == "Starting"
-    assert world.status["runs"][0]["rayJobUID"] == world.attempt.ray_job.uid  # type: ignore[union-attr]
+    assert world.run["rayJobUID"] == world.attempt.ray_job.uid  # type: ignore[union-attr]
 
 
 def test_first_report_makes_state_running() -> None:
@@ -56,5 +56,5 @@ def test_lost_attempt_is_retried(reason: str) -> None:
     assert world.live_children == []
     world.advance(30).settle()
     assert world.created_children == ["cartpole-bc-t1-1", "cartpole-bc-t1-2"]
-    assert world.status["runs"][0]["retries"] == 1
+    assert world.run["retries"] == 1
     assert world.status["runs"][1]["reason"] == reason

@@ -96,7 +96,7 @@ def test_run_without_course_hash_ignores_raised_stop() -> None:
     """An entry of an earlier operator has no course hash, so it is unknown whether only `stop` has changed."""
     world = make_running_world()
     world.report_end("Succeeded", "Succeeded").settle()
-    del world.status["runs"][0]["courseHash"]
+    del world.run["courseHash"]
     world.edit_spec(stop={"iterations": 200}).settle()
     assert (world.state, world.find_reason("SpecDrift"), len(world.created_children)) == (
         "Succeeded",
@@ -111,7 +111,7 @@ def test_pool_sizes_may_change_without_new_revision() -> None:
     assert world.find_condition("SpecDrift") is None
     world.report_end("Lost", "WorkerLost").settle()
     world.advance(60).settle()
-    assert world.status["runs"][0]["initialLearners"] == 1, (
+    assert world.run["initialLearners"] == 1, (
         "the global batch keeps the size of the revision's first attempt"
     )
 
@@ -165,7 +165,7 @@ def test_uncreated_attempt_uses_current_spec_and_defaults() -> None:
     world.defaults = world.defaults.model_copy(update={"image": "runtime:2"})
     create = world.reconcile().actions[0]
     assert isinstance(create, CreateAttempt)
-    run = world.status["runs"][0]
+    run = world.run
     assert world.status["resolved"] == compute_sizes(create.resource, create.attempt.inputs).to_status()
     assert world.status["resolved"]["pools"]["learner"]["pods"]["value"] == 3
     assert (run["image"], run["initialLearners"], run["specHash"]) == ("own:2", 3, create.attempt.spec_hash)
@@ -181,14 +181,14 @@ def test_history_is_bounded_and_keeps_latest_attempt_of_each_revision() -> None:
     world = World()
     world.settle()
     world.edit_spec(revision=2).settle()
-    for _ in range(40):  # each suspension ends an attempt
+    for _ in range(33):  # each suspension ends an attempt
         world.start_pods().send_report().settle()
         world.edit_spec(suspend=True).settle()
         world.report_end("Suspended", "Suspended").settle()
         world.edit_spec(suspend=False).settle()
     runs = world.status["runs"]
     assert len(runs) == 32
-    assert runs[0]["attempt"] == 41
+    assert runs[0]["attempt"] == 34
     assert (runs[-1]["revision"], runs[-1]["outcome"]) == (1, "Superseded")
 
 
@@ -206,8 +206,8 @@ def test_storage_root_and_image_stay_until_next_revision() -> None:
     assert create.resource.spec.cluster.image == "hindcast-runtime:0.1.0"
     world.settle()
     world.edit_spec(revision=2).settle()
-    assert world.status["runs"][0]["image"] == "runtime:2"
-    assert world.status["runs"][0]["inputs"]["defaults"]["storageRoot"] == "s3://other"
+    assert world.run["image"] == "runtime:2"
+    assert world.run["inputs"]["defaults"]["storageRoot"] == "s3://other"
 
 
 def test_image_and_ray_version_stay_when_defaults_cluster_changes_within_revision() -> None:
@@ -215,7 +215,7 @@ def test_image_and_ray_version_stay_when_defaults_cluster_changes_within_revisio
     for image, later_image in (("cluster:1", None), (None, "cluster:2"), ("cluster:1", "cluster:2")):
         world = World(defaults=DEFAULTS.model_copy(update={"cluster": ClusterSpec(image=image)}))
         world.settle()
-        image_before = world.status["runs"][0]["image"]
+        image_before = world.run["image"]
         world.start_pods().send_report().settle()
         cluster = ClusterSpec(image=later_image, ray_version="2.61.0", node_selector={"zone": "b"})
         world.defaults = world.defaults.model_copy(update={"cluster": cluster, "image": "runtime:2"})
@@ -255,4 +255,4 @@ def test_restored_resource_finishes_by_success_marker() -> None:
         "Succeeded", "AlreadyFinished", "The run folder has its success marker"
     ).settle()
     assert world.state == "Succeeded"
-    assert world.status["runs"][0]["reason"] == "AlreadyFinished"
+    assert world.run["reason"] == "AlreadyFinished"

@@ -9,7 +9,10 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import pytest
+import torch
 
+from episode_kit import build_block
 from hindcast.datasets.units import EpisodeLocation, Unit
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import root
@@ -19,7 +22,7 @@ from hindcast.pipeline.lane_feed import LaneFeed
 from hindcast.pipeline.loader import Loader
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.order import Order
-from hindcast.pipeline.window import Recipe
+from hindcast.pipeline.window import Batch, Recipe
 
 OBSERVATION_SPACE = gym.spaces.Box(-np.inf, np.inf, (3,), np.float64)
 ACTION_SPACE = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
@@ -27,6 +30,10 @@ FEED_CLASSES = {
     "resident": partial(LaneFeed, is_resident=True),
     "streaming": LaneFeed,
 }
+UNITS = [[5, 1, 7], [20], [3, 3, 3, 3], [11, 9], [2], [30, 1]]
+"""Lengths of the episodes of each unit."""
+STEPS = sum(map(sum, UNITS))
+both_feeds = pytest.mark.parametrize("feed_kind", list(FEED_CLASSES))
 
 
 def make_block(lengths: Sequence[int], first: int = 0, obs_shape: tuple[int, ...] = (3,)) -> Block:
@@ -42,18 +49,13 @@ def make_block(lengths: Sequence[int], first: int = 0, obs_shape: tuple[int, ...
         np.append(np.arange(e - n, e) + 0.25, e - 0.25) for e, n in zip(ends, length, strict=True)
     ]
     obs = np.concatenate(observations).reshape(-1, *[1] * len(obs_shape))
-    return Block(
-        columns={
-            "obs": np.broadcast_to(obs, (len(obs), *obs_shape)).astype(np.float64),
-            "actions": np.stack([steps, -steps], 1).astype(np.float32),
-            "rewards": steps.astype(np.float64),
-        },
-        length=length,
-        eps_id=np.array([f"episode-{end}-{n}" for end, n in zip(ends, length, strict=True)], dtype=object),
-        t_started=np.zeros(len(length), dtype=np.int64),
-        terminated=np.arange(len(length)) % 2 == 0,
-        truncated=np.arange(len(length)) % 2 == 1,
-    )
+    columns = {
+        "obs": np.broadcast_to(obs, (len(obs), *obs_shape)).astype(np.float64),
+        "actions": np.stack([steps, -steps], 1).astype(np.float32),
+        "rewards": steps.astype(np.float64),
+    }
+    ids = [f"episode-{end}-{n}" for end, n in zip(ends, length, strict=True)]
+    return build_block(columns, length, eps_id=np.array(ids, dtype=object))
 
 
 class FakeDataset:
@@ -108,6 +110,12 @@ def random_dataset(seed: int) -> FakeDataset:
             truncated=end_kinds == 2,
         )
     return dataset
+
+
+def are_equal_batches(left_batch: Batch, right_batch: Batch) -> bool:
+    return left_batch.keys() == right_batch.keys() and all(
+        torch.equal(left_batch[leaf], right_batch[leaf]) for leaf in left_batch
+    )
 
 
 def make_order(dataset: FakeDataset, seed: int = 0, window_steps: int = 64, **options: Any) -> Order:

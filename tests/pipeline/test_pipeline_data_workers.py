@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from pipeline_fakes import FakeDataset
+from pipeline_fakes import UNITS, FakeDataset, are_equal_batches
 
 from hindcast import OfflinePreLearner
 from hindcast.api.pipeline import PipelineSpec
@@ -25,22 +24,20 @@ from user_errors import raises_user_error
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_here"), pytest.mark.filterwarnings("ignore")]
 
-UNITS = [[5, 1, 7], [20], [3, 3, 3, 3], [11, 9], [2], [30, 1]]
 NEEDS = Needs(frozenset({"obs", "new_obs", "actions", "rewards", "terminateds"}))
 
 
 class SlowPreLearn:
-    """Reads slowly, and logs to the file `readers` which process read which unit."""
+    """Reads slowly, and appends the id of its process to a file for each unit."""
 
-    def __init__(self, dataset, folder, seconds):
+    def __init__(self, dataset, file):
         self.dataset = dataset
-        self.folder = folder
-        self.seconds = seconds
+        self.file = file
 
     def __call__(self, unit, epoch):
-        with (self.folder / "readers").open("a") as file:
-            file.write(f"{os.getpid()} {unit.id}\n")
-        time.sleep(self.seconds)
+        with self.file.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        time.sleep(0.2)
         return self.dataset.read(unit)
 
 
@@ -64,7 +61,7 @@ class Dies:
 
 
 class SlowDataset:
-    """A dataset that logs to a file when a read begins and ends."""
+    """A dataset that writes "begin" and "end" of each read to a file."""
 
     def __init__(self, dataset, file):
         self.dataset = dataset
@@ -127,11 +124,10 @@ def make_data(dataset, executor, **pipeline):
 
 
 def assert_same_batches(actual_data, expected_data, num_batches):
+    """Compare the next batches of two `OfflineData`, and close both."""
     try:
         for _ in range(num_batches):
-            batch, expected = actual_data.next(), expected_data.next()
-            assert batch.keys() == expected.keys()
-            assert all(torch.equal(batch[leaf], expected[leaf]) for leaf in expected)
+            assert are_equal_batches(actual_data.next(), expected_data.next())
     finally:
         actual_data.close()
         expected_data.close()
@@ -144,8 +140,8 @@ def test_data_workers_deliver_same_batches_as_local_executor(make_dataset):
     remote_args = {"label_selector": POOL}
     ray = make_data(dataset, DataWorkers((3, 3), num_cpus=0.5, remote_args=remote_args), **pipeline)
     local = make_data(dataset, Local(), **pipeline)
-    assert_same_batches(ray, local, 12)  # also closes both; they can resume
-    state = local.state() | {"feed": local.state()["feed"] | {"cursor": 333}}
+    assert_same_batches(ray, local, 12)
+    state = local.state() | {"feed": local.state()["feed"] | {"cursor": 333}}  # closed data can continue
     ray.seek(state)
     local.seek(state)
     assert_same_batches(ray, local, 3)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pipeline_fakes import FEED_CLASSES, FakeDataset, make_loader, random_dataset
+from pipeline_fakes import FEED_CLASSES, FakeDataset, both_feeds, make_loader, random_dataset
 
 from hindcast.pipeline.items import count_sequences
 from hindcast.pipeline.needs import Needs
@@ -19,19 +19,9 @@ from hindcast.pipeline.window import Batch, Recipe
 from layers import examples
 
 STEP_COLUMNS = frozenset(
-    {
-        "obs",
-        "new_obs",
-        "actions",
-        "new_actions",
-        "rewards",
-        "terminateds",
-        "truncateds",
-        "discounts",
-        "n_step",
-    }
+    {"obs", "new_obs", "actions", "new_actions", "rewards"}
+    | {"terminateds", "truncateds", "discounts", "n_step"}
 )
-both_feeds = pytest.mark.parametrize("feed_kind", ["resident", "streaming"])
 
 
 def n_step_reference(dataset: FakeDataset, n: int, gamma: float) -> dict[int, dict[str, Any]]:
@@ -292,6 +282,10 @@ def test_shards_of_a_batch_partition_its_sequences():
         ({"seq_len": 4, "burn_in": 4}, "burn_in is 4"),
         ({"burn_in": 1}, "set seq_len"),
         ({"initial_state": "recorded"}, "set seq_len"),
+        ({"sampling": "all"}, "sampling is 'all'; it must be one of 'epochs', 'uniform', 'prioritized'"),
+        ({"sampling": "uniform", "targets": True}, "targets require sampling 'epochs'"),
+        ({"sampling": "prioritized", "alpha": -1.0}, "alpha is -1.0"),
+        ({"sampling": "prioritized", "columns": frozenset({"weights"})}, "adds its own column 'weights'"),
     ],
 )
 def test_impossible_needs_raise(fields, message):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from pipeline_fakes import ALL_COLUMNS, make_block
+from pipeline_fakes import ALL_COLUMNS, are_equal_batches, make_block
 
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.errors import DataError, SpecError
@@ -38,8 +38,7 @@ class FakePlayer:
 class UpdateCounter:
     """Returns the number of updates, which the test sets."""
 
-    def __init__(self, updates=0):
-        self.updates = updates
+    updates = 0
 
     def __call__(self):
         return self.updates
@@ -71,12 +70,6 @@ def train(feed, num_batches):
     return batches
 
 
-def are_equal_batches(left_batch, right_batch):
-    return left_batch.keys() == right_batch.keys() and all(
-        torch.equal(left_batch[leaf], right_batch[leaf]) for leaf in left_batch
-    )
-
-
 def test_episodes_are_played_as_updates_proceed():
     feed = make_live_feed()
     train(feed, 7)
@@ -93,7 +86,7 @@ def test_episodes_are_played_as_updates_proceed():
     ],
 )
 def test_whole_episodes_are_played_until_none_is_due(options, updates, timesteps):
-    """All updates make timesteps due, also those whose batches came from other sources."""
+    """Updates that learn from batches of other sources make timesteps due, too."""
     feed = make_live_feed(updates=updates, **options)
     feed.next()
     assert feed.timesteps_played == timesteps
@@ -201,7 +194,6 @@ def test_mixed_feed_has_requested_fractions(make_dataset):
         Source("one", make_dataset(UNITS, "one"), 0.4),
         Source("two", make_dataset(UNITS[:2], "two"), 0.3),
     ]
-
     live = make_live_source(weight=0.3, timesteps_per_update=0.1)
 
     def make_data():
@@ -235,16 +227,10 @@ def test_mixed_feed_has_requested_fractions(make_dataset):
     ],
 )
 def test_unsupported_settings_of_live_samples_raise(make_dataset, needs, pipeline, message):
-    sources = [Source("one", make_dataset(UNITS), 0.4)]
-    spec = PipelineSpec.model_validate(pipeline)
+    sources, live_sources = [Source("one", make_dataset(UNITS), 0.4)], [make_live_source()]
+    needs, spec = Needs(ALL_COLUMNS, **needs), PipelineSpec.model_validate(pipeline)
     with pytest.raises(SpecError, match=message):
-        OfflineData(
-            sources,
-            Needs(ALL_COLUMNS, **needs),
-            batch_size=2,
-            pipeline=spec,
-            live_sources=[make_live_source()],
-        )
+        OfflineData(sources, needs, batch_size=2, pipeline=spec, live_sources=live_sources)
 
 
 def test_live_samples_train_without_recorded_data():

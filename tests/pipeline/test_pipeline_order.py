@@ -9,17 +9,10 @@ from hindcast.pipeline.shard import Shard
 from layers import examples
 
 
-def make_order(steps, nbytes=None, *, seed=0, window_steps=64, window_bytes=1 << 30, replacement=False):
-    steps = np.asarray(steps)
+def make_order(steps, nbytes=None, *, seed=0, **options):
     nbytes = np.full(len(steps), 100) if nbytes is None else np.asarray(nbytes)
-    return Order(
-        steps,
-        nbytes,
-        seed=seed,
-        window_steps=window_steps,
-        window_bytes=window_bytes,
-        replacement=replacement,
-    )
+    limits = {"window_steps": 64, "window_bytes": 1 << 30}
+    return Order(np.asarray(steps), nbytes, seed=seed, **(limits | options))
 
 
 def deliver(order, start, count):
@@ -177,13 +170,11 @@ def test_num_distinct_with_replacement_matches_simulation(cursor):
 
 
 def test_num_distinct_does_not_depend_on_earlier_calls():
-    order = make_order([20, 30, 1, 45] * 5, window_steps=60, replacement=True)
-    counts = [order.num_distinct(cursor) for cursor in (0, 30, 700, 699, 480, 2000)]
-    expected = [
-        make_order([20, 30, 1, 45] * 5, window_steps=60, replacement=True).num_distinct(cursor)
-        for cursor in (0, 30, 700, 699, 480, 2000)
+    order, *new_orders = [
+        make_order([20, 30, 1, 45] * 5, window_steps=60, replacement=True) for _ in range(7)
     ]
-    assert counts == expected
+    for cursor, new_order in zip((0, 30, 700, 699, 480, 2000), new_orders, strict=True):
+        assert order.num_distinct(cursor) == new_order.num_distinct(cursor)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from pipeline_fakes import FakeDataset
+from pipeline_fakes import FakeDataset, both_feeds
 
 from hindcast.models.preprocessing import Preprocessing
 from hindcast.pipeline.needs import Needs
@@ -14,7 +14,7 @@ UNITS = [[5, 1, 7], [4, 4], [9]]
 STEPS = 30
 
 
-def act(preprocessing, dataset):
+def observe_episodes(preprocessing, dataset):
     """Return the observations that the module gets when it acts: step -> observation, step -> next observation."""
     observations, next_observations = {}, {}
     for block in dataset.blocks:
@@ -24,15 +24,15 @@ def act(preprocessing, dataset):
             is_first = np.zeros(len(rows), dtype=bool)
             is_first[0] = True
             processed = [
-                preprocessing.observe(rows[t : t + 1], is_first[t : t + 1])["obs"][0]
-                for t in range(len(rows))
+                preprocessing.observe(row[None], first[None])["obs"][0]
+                for row, first in zip(rows, is_first, strict=True)
             ]
             observations |= dict(zip(steps.astype(int), processed, strict=False))
             next_observations |= dict(zip(steps.astype(int), processed[1:], strict=True))
     return observations, next_observations
 
 
-@pytest.mark.parametrize("feed_kind", ["resident", "streaming"])
+@both_feeds
 @pytest.mark.parametrize("shape", [(3,), (4, 4, 2)])
 @pytest.mark.parametrize("frame_stack", [1, 2, 4])
 @pytest.mark.parametrize("observation_filter", ["none", "meanStd"])
@@ -47,13 +47,13 @@ def test_training_and_acting_get_the_same_observations(
     dataset = FakeDataset(UNITS, obs_shape=shape)
     recipe = Recipe(Needs(frozenset({"obs", "new_obs", "rewards"})), preprocessing)
     batch = make_feed(feed_kind, dataset, recipe=recipe, batch_size=STEPS, window_steps=12).next()
-    observations, next_observations = act(preprocessing, dataset)
+    observations, next_observations = observe_episodes(preprocessing, dataset)
     for row, step in enumerate(batch["rewards"].int().tolist()):
         assert np.array_equal(batch["obs"][row].numpy(), observations[step].astype(np.float32))
         assert np.array_equal(batch["new_obs"][row].numpy(), next_observations[step].astype(np.float32))
 
 
-@pytest.mark.parametrize("feed_kind", ["resident", "streaming"])
+@both_feeds
 def test_images_keep_dtype_and_are_stored_once(feed_kind, make_feed):
     dataset = FakeDataset(UNITS, obs_shape=(8, 8, 1))
     for block in dataset.blocks:

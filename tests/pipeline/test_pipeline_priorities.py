@@ -26,10 +26,9 @@ class LinearPriorities:
             self.priority[slot] = max(self.priority[slot], value)
 
     def draw(self, uniform):
-        remaining, minimum = (
-            uniform * self.priority.sum(dtype=np.float64),
-            self.priority[self.priority > 0].min(),
-        )
+        """Return the drawn slot, and its priority relative to the smallest one."""
+        remaining = uniform * self.priority.sum(dtype=np.float64)
+        minimum = self.priority[self.priority > 0].min()
         for slot, priority in enumerate(self.priority.tolist()):
             if remaining < priority:
                 return slot, priority / float(minimum)

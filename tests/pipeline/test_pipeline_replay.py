@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from pipeline_fakes import ALL_COLUMNS, FakeDataset, make_loader
+from pipeline_fakes import ALL_COLUMNS, STEPS, UNITS, FakeDataset, are_equal_batches, make_loader
 
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.errors import DataError, SpecError, UserCodeError
@@ -14,8 +14,6 @@ from hindcast.pipeline.offline_data import OfflineData, Source
 from hindcast.pipeline.shard import WHOLE_BATCH, Shard
 from hindcast.pipeline.window import Recipe, concat_batches
 
-UNITS = [[5, 1, 7], [20], [3, 3, 3, 3], [11, 9], [2], [30, 1]]
-STEPS = sum(map(sum, UNITS))
 both_samplings = pytest.mark.parametrize("sampling", ["uniform", "prioritized"])
 
 
@@ -44,12 +42,6 @@ def train(feed, num_batches):
     return batches
 
 
-def are_equal_batches(left_batch, right_batch):
-    return left_batch.keys() == right_batch.keys() and all(
-        torch.equal(left_batch[leaf], right_batch[leaf]) for leaf in left_batch
-    )
-
-
 @both_samplings
 def test_draws_cover_all_data_and_columns_belong_together(sampling):
     (batch,) = train(make_replay_feed(sampling, batch_size=4000), 1)
@@ -62,10 +54,8 @@ def test_draws_cover_all_data_and_columns_belong_together(sampling):
 
 
 def test_draws_follow_the_last_priorities():
-    feed, priorities = (
-        make_replay_feed("prioritized", batch_size=6, seed=4, alpha=0.7, beta=0.5),
-        np.ones(STEPS),
-    )
+    feed = make_replay_feed("prioritized", batch_size=6, seed=4, alpha=0.7, beta=0.5)
+    priorities = np.ones(STEPS)
     uniform = feed._draws._uniforms.take(0, 6 * 200).reshape(200, 6)
     for uniforms_of_batch in uniform:
         batch = feed.next()
@@ -141,20 +131,6 @@ def test_priorities_require_prioritized_sampling():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"sampling": "all"}, "sampling is 'all'; it must be one of 'epochs', 'uniform', 'prioritized'"),
-        ({"sampling": "uniform", "targets": True}, "targets require sampling 'epochs'"),
-        ({"sampling": "prioritized", "alpha": -1.0}, "alpha is -1.0"),
-        ({"columns": frozenset({"weights"}), "sampling": "prioritized"}, "adds its own column 'weights'"),
-    ],
-)
-def test_impossible_sampling_needs_raise(options, message):
-    with pytest.raises(ValueError, match=message):
-        Needs(**{"columns": ALL_COLUMNS, **options})
-
-
-@pytest.mark.parametrize(
     ("pipeline", "message"),
     [
         (
@@ -181,10 +157,8 @@ def test_weighted_sources_have_their_own_priorities(make_dataset):
         Source("one", make_dataset(UNITS, "one"), 0.7),
         Source("two", make_dataset(UNITS[:3], "two"), 0.3),
     ]
-    original, resumed_feed = (
-        OfflineData(sources, Needs(ALL_COLUMNS, sampling="prioritized"), batch_size=8, seed=1)
-        for _ in range(2)
-    )
+    needs = Needs(ALL_COLUMNS, sampling="prioritized")
+    original, resumed_feed = (OfflineData(sources, needs, batch_size=8, seed=1) for _ in range(2))
     train(original, 12)
     resumed_feed.seek(original.state(), original.tensors())
     for expected, actual in zip(train(original, 12), train(resumed_feed, 12), strict=True):

@@ -36,6 +36,10 @@ def make_episode(episode_index, steps, start=0, end="", infos=False):
     )
 
 
+def column_bytes(block):
+    return sum(column.nbytes for column in block.columns.values())
+
+
 def draw_episodes(buffer, count=400, **options):
     if isinstance(buffer, PrioritizedEpisodeReplayBuffer):
         return buffer.sample(count, **options)
@@ -54,29 +58,24 @@ def state_to_json(state):
     nbytes=st.none() | st.integers(1, 3000),
 )
 def test_oldest_episodes_are_evicted_whole(lengths, capacity, nbytes):
-    store, expected_blocks, first = EpisodeStore(capacity, nbytes), [], 0
+    store, expected, first = EpisodeStore(capacity, nbytes), [], 0  # expected: one block per stored episode
     for episode_lengths in lengths:
         block = make_block(episode_lengths, first)
         store.add(block)
-        expected_blocks += [block.take([episode_index]) for episode_index in range(len(episode_lengths))]
+        expected += [block.take([index]) for index in range(len(episode_lengths))]
         first += sum(episode_lengths)
-        sizes = [
-            sum(column.nbytes for column in block_part.columns.values()) for block_part in expected_blocks
-        ]
-        while len(expected_blocks) > 1 and (
-            sum(block_part.num_steps for block_part in expected_blocks) > capacity
-            or sum(sizes) > (nbytes or 1 << 40)
+        while len(expected) > 1 and (
+            sum(episode.num_steps for episode in expected) > capacity
+            or sum(map(column_bytes, expected)) > (nbytes or 1 << 40)
         ):
-            expected_blocks.pop(0)
-            sizes.pop(0)
-        ids = [eps_id for block_part in store.blocks for eps_id in block_part.eps_id]
-        assert ids == [block_part.eps_id[0] for block_part in expected_blocks]
-        assert store.nbytes == sum(sizes)
+            expected.pop(0)
+        ids = [eps_id for stored_block in store.blocks for eps_id in stored_block.eps_id]
+        assert ids == [episode.eps_id[0] for episode in expected]
+        assert store.nbytes == sum(map(column_bytes, expected))
     assert store.num_evicted == sum(map(len, lengths)) - store.num_episodes
     steps = np.random.default_rng(0).integers(0, store.num_steps, 20)
-    rewards = store.rows("rewards", steps)
-    expected = np.concatenate([block_part.columns["rewards"] for block_part in expected_blocks])
-    assert (rewards == expected[steps]).all()
+    rewards = np.concatenate([episode.columns["rewards"] for episode in expected])
+    assert (store.rows("rewards", steps) == rewards[steps]).all()
 
 
 def test_store_merges_blocks():
@@ -114,19 +113,13 @@ def test_fragments_are_joined_to_one_episode(buffer_class):
 @both_buffers
 def test_transition_covers_n_steps(buffer_class):
     buffer = buffer_class(1000)
-    buffer.add(
-        [
-            make_episode(episode_index, 3 + episode_index, end="truncated", infos=True)
-            for episode_index in range(8)
-        ]
-    )
+    buffer.add([make_episode(index, 3 + index, end="truncated", infos=True) for index in range(8)])
     options = {"n_step": (1, 4), "gamma": 0.5, "include_infos": True, "include_extra_model_outputs": True}
     transitions = set()
     for item in draw_episodes(buffer, 1000, **options):
         (episode_index, t), n = item.get_observations(0), item.get_extra_model_outputs("n_step", 0)
-        assert item.get_rewards(0) == pytest.approx(
-            sum(0.5**k * (100 * episode_index + t + k) for k in range(n))
-        )
+        n_step_return = sum(0.5**k * (100 * episode_index + t + k) for k in range(n))
+        assert item.get_rewards(0) == pytest.approx(n_step_return)
         assert item.get_actions(0) == t
         assert item.get_extra_model_outputs("action_logp", 0) == -t
         assert item.get_infos([0, -1]) == [{"t": t}, {"t": t + n}]
@@ -135,39 +128,26 @@ def test_transition_covers_n_steps(buffer_class):
         assert item.get_extra_model_outputs("weights", 0) == 1
         transitions.add((episode_index, t, int(n)))
     assert {n for _, _, n in transitions} == {1, 2, 3}
-    assert (
-        len({(episode_index, t) for episode_index, t, _ in transitions}) == len(buffer) == sum(range(3, 11))
-    )
+    assert len({transition[:2] for transition in transitions}) == len(buffer) == sum(range(3, 11))
     assert buffer.get_sampled_timesteps() == 1000
     assert list(draw_episodes(buffer, 1)[0].extra_model_outputs) == ["n_step", "weights"]
 
 
 def test_rows_are_adjacent_steps_of_episodes():
     buffer = EpisodeReplayBuffer(1000, batch_size_B=50, batch_length_T=7)
-    ends = {0: "terminated", 1: "truncated", 2: ""}
-    buffer.add(
-        [
-            make_episode(episode_index, 3 + 4 * episode_index, end=ends[episode_index])
-            for episode_index in range(3)
-        ]
-    )
+    ends = ("terminated", "truncated", "")
+    buffer.add([make_episode(index, 3 + 4 * index, end=end) for index, end in enumerate(ends)])
     sample = buffer.sample()
-    assert {name: values.shape for name, values in sample.items()} == {
-        **dict.fromkeys(
-            ("actions", "rewards", "is_first", "is_last", "is_terminated", "is_truncated"), (50, 7)
-        ),
-        "obs": (50, 7, 2),
-    }
+    names = ("actions", "rewards", "is_first", "is_last", "is_terminated", "is_truncated")
+    shapes = {name: values.shape for name, values in sample.items()}
+    assert shapes == {**dict.fromkeys(names, (50, 7)), "obs": (50, 7, 2)}
     for row in range(50):
         for position in range(7):
-            (episode_index, t), final_t = (
-                sample["obs"][row, position],
-                3 + 4 * sample["obs"][row, position, 0],
-            )
+            episode_index, t = sample["obs"][row, position]
+            final_t = 3 + 4 * episode_index
             ends_here = t == final_t
-            assert sample["is_first"][row, position] == (
-                position == 0 or sample["is_last"][row, position - 1]
-            )
+            begins_here = position == 0 or sample["is_last"][row, position - 1]
+            assert sample["is_first"][row, position] == begins_here
             assert sample["is_last"][row, position] == (ends_here or position == 6)
             assert sample["actions"][row, position] == min(t, final_t - 1)
             assert sample["rewards"][row, position] == (100 * episode_index + t - 1 if t else 0)
@@ -200,15 +180,9 @@ def test_composite_values_have_the_structure_of_their_space():
         place=gym.spaces.Box(-1, 1, (2,)), pair=gym.spaces.Tuple([gym.spaces.Discrete(3)] * 2)
     )
     observations = [space.sample() for _ in range(5)]
-    composite_episode = SingleAgentEpisode(
-        observations=observations,
-        actions=[0] * 4,
-        rewards=[0.0] * 4,
-        observation_space=space,
-        len_lookback_buffer=0,
-    )
+    steps = {"observations": observations, "actions": [0] * 4, "rewards": [0.0] * 4}
     buffer = EpisodeReplayBuffer(100)
-    buffer.add(composite_episode)
+    buffer.add(SingleAgentEpisode(**steps, observation_space=space, len_lookback_buffer=0))
     (item,) = draw_episodes(buffer, 1)
     assert isinstance(item.get_observations(0)["pair"], tuple)
     restored = EpisodeReplayBuffer(100)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 
+import gymnasium as gym
+import numpy as np
 import pytest
 import torch
-from pipeline_fakes import ALL_COLUMNS, FEED_CLASSES, FakeDataset, make_loader
+from pipeline_fakes import ALL_COLUMNS, FEED_CLASSES, STEPS, UNITS, FakeDataset, both_feeds, make_loader
 
 from hindcast.models.preprocessing import Preprocessing
 from hindcast.pipeline.mixed_feed import MixedFeed
@@ -14,21 +16,18 @@ from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.targets import Targets
 from hindcast.pipeline.window import Recipe
 
-UNITS = [[5, 1, 7], [20], [3, 3, 3, 3], [11, 9], [2], [30, 1]]
-STEPS = sum(map(sum, UNITS))
 RECIPE = Recipe(Needs(ALL_COLUMNS, targets=True))
-both_feeds = pytest.mark.parametrize("feed_kind", list(FEED_CLASSES))
 
 
 class Training:
     """A feed and a count of updates; the target `made_at` is the count when it was computed."""
 
-    def __init__(self, feed_kind, every=None, **options):
+    def __init__(self, feed_kind, every=None):
         self.updates = 0
         self.computed_at = []
         targets = Targets(self._compute, lambda: self.updates, every)
         self.feed = FEED_CLASSES[feed_kind](
-            make_loader(FakeDataset(UNITS), RECIPE, window_steps=25), 20, targets, **options
+            make_loader(FakeDataset(UNITS), RECIPE, window_steps=25), 20, targets
         )
 
     def _compute(self, window):
@@ -73,12 +72,12 @@ def test_targets_are_kept_until_the_window_ends(feed_kind, start_training):
 @both_feeds
 @pytest.mark.parametrize("every", [1, 3])
 def test_targets_are_recomputed_when_due(feed_kind, every, start_training):
-    training, undue_training = start_training(feed_kind, every), start_training(feed_kind)
+    training, reference = start_training(feed_kind, every), start_training(feed_kind)
     for update in range(40):
         assert training.feed.metrics().get("targets_age", 0) <= every
         assert update - training.update()["made_at"].min() < every
-        undue_training.update()
-    assert len(training.computed_at) > len(undue_training.computed_at)
+        reference.update()
+    assert len(training.computed_at) > len(reference.computed_at)
 
 
 @both_feeds
@@ -146,15 +145,10 @@ def test_mixed_sources_have_their_own_targets(start_training):
 @pytest.mark.parametrize("frame_stack", [1, 3])
 def test_map_observations_equals_batches(frame_stack):
     dataset = FakeDataset(UNITS, obs_shape=(2, 2))
-    preprocessing = Preprocessing(_make_box(), _make_box(), frame_stack=frame_stack)
+    space = gym.spaces.Box(-1, 1, (2, 2), np.float32)
+    preprocessing = Preprocessing(space, space, frame_stack=frame_stack)
     window = make_loader(dataset, Recipe(Needs(frozenset({"obs", "new_obs"})), preprocessing)).load_all(0)
     observations = window.map_observations(lambda batch: batch["obs"], chunk_rows=7)
     batch = window.gather(torch.arange(window.num_steps))
     assert torch.equal(observations[window.obs_row], batch["obs"])
     assert torch.equal(observations[window.obs_row + 1], batch["new_obs"])
-
-
-def _make_box():
-    import gymnasium as gym
-
-    return gym.spaces.Box(-1, 1, (2, 2), "float32")

@@ -1,3 +1,5 @@
+"""Ranges of episodes, into which recordings are divided."""
+
 from __future__ import annotations
 
 import pytest
@@ -22,15 +24,15 @@ def list_ranges(extent: Extent) -> list[range]:
 class TestRangesOfEpisodes:
     @pytest.mark.parametrize("total", [1, 31, 32, 33, 500, 5000, 100_001])
     @pytest.mark.parametrize("width", [1, 3, 8, 64])
-    @pytest.mark.parametrize("rows_per_file", [None, 1, 25, 10**9])
-    def test_ranges_partition_indices(self, total: int, width: int, rows_per_file: int | None) -> None:
-        extent = EpisodeExtent(total, width, rows_per_file)
+    @pytest.mark.parametrize("episodes_per_file", [None, 1, 25, 10**9])
+    def test_ranges_partition_indices(self, total: int, width: int, episodes_per_file: int | None) -> None:
+        extent = EpisodeExtent(total, width, episodes_per_file)
         ranges = list_ranges(extent)
         assert [index for indices in ranges for index in indices] == list(range(total))
         assert extent.num_ranges_left({}) == len(ranges)
 
     @pytest.mark.parametrize(
-        ("total", "width", "rows_per_file", "sizes"),
+        ("total", "width", "episodes_per_file", "sizes"),
         [
             (500, 8, None, {32}),  # four episodes per slot
             (500, 8, 25, {50}),  # whole files
@@ -41,20 +43,20 @@ class TestRangesOfEpisodes:
         ],
     )
     def test_range_size_follows_from_total_and_width(
-        self, total: int, width: int, rows_per_file: int | None, sizes: set[int]
+        self, total: int, width: int, episodes_per_file: int | None, sizes: set[int]
     ) -> None:
-        ranges = list_ranges(EpisodeExtent(total, width, rows_per_file))
+        ranges = list_ranges(EpisodeExtent(total, width, episodes_per_file))
         assert {len(indices) for indices in ranges[:-1] or ranges} == sizes
         assert len(ranges) <= 64
 
 
 class TestRangesOfTimesteps:
     def indices_of_range(
-        self, number: int, rows_per_file: int | None = None, mean_length: float = 200.0
+        self, number: int, episodes_per_file: int | None = None, mean_length: float = 200.0
     ) -> range:
         """Return the indices of a range, given the mean length of range 0."""
         commits = {} if number == 0 else {0: make_commit(0, episodes=10, timesteps=round(10 * mean_length))}
-        work = TimestepExtent(10**6, 8, rows_per_file).next_range(commits, set(range(1, number)))
+        work = TimestepExtent(10**6, 8, episodes_per_file).next_range(commits, set(range(1, number)))
         assert work is not None
         assert work.number == number
         return work.indices
@@ -63,20 +65,17 @@ class TestRangesOfTimesteps:
         ("mean_length", "size"), [(1.0, 15_632), (200.0, 80), (10_000.0, 32), (0.2, 15_632)]
     )
     def test_range_size_follows_from_mean_length(self, mean_length: float, size: int) -> None:
-        first_range, second_range = (
-            self.indices_of_range(1, None, mean_length),
-            self.indices_of_range(2, None, mean_length),
-        )
+        first_range, second_range = (self.indices_of_range(i, None, mean_length) for i in (1, 2))
         assert len(first_range) == size
         assert first_range.start == self.indices_of_range(0).stop
         assert second_range.start == first_range.stop
 
     def test_range_fills_files(self) -> None:
-        assert [len(self.indices_of_range(number, rows_per_file=50)) % 50 for number in (1, 2)] == [0, 0]
+        assert [len(self.indices_of_range(number, episodes_per_file=50)) % 50 for number in (1, 2)] == [0, 0]
 
 
 class TestEpisodeExtent:
-    extent: Extent = EpisodeExtent(70, width=8, rows_per_file=None)
+    extent: Extent = EpisodeExtent(70, width=8, episodes_per_file=None)
 
     def test_next_range_skips_ranges_in_progress(self) -> None:
         in_progress: set[int] = set()
@@ -97,7 +96,7 @@ class TestEpisodeExtent:
 
 
 class TestTimestepExtent:
-    extent: Extent = TimestepExtent(5000, width=8, rows_per_file=None)
+    extent: Extent = TimestepExtent(5000, width=8, episodes_per_file=None)
 
     def test_only_range_0_is_recorded_until_its_lengths_are_known(self) -> None:
         work = self.extent.next_range({}, set())

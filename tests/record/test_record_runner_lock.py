@@ -1,3 +1,5 @@
+"""A new run waits for the runners of an earlier run that still write to its folder."""
+
 from __future__ import annotations
 
 import os

@@ -1,3 +1,5 @@
+"""Seeds of resets and noise of episodes."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -26,10 +28,6 @@ def test_reset_seeds_differ_and_fit_gymnasium() -> None:
 
 def test_noise_of_episode_does_not_depend_on_slot_or_neighbours() -> None:
     lengths = [300, 7, 150, 400, 128, 129, 1]  # above, at and below the size of a chunk
-    expected_noise = {
-        index: draw_uniform(generator(0, "noise", index), length) for index, length in enumerate(lengths)
-    }
-
     noise = EpisodeNoise(3, draw_uniform)
     episode_by_slot: dict[int, int] = {}
     waiting_episodes = list(range(len(lengths)))
@@ -46,7 +44,8 @@ def test_noise_of_episode_does_not_depend_on_slot_or_neighbours() -> None:
                 del episode_by_slot[slot]
 
     for index, noise_rows in rows_by_index.items():
-        np.testing.assert_array_equal(np.stack(noise_rows), expected_noise[index])
+        expected_noise = draw_uniform(generator(0, "noise", index), lengths[index])
+        np.testing.assert_array_equal(np.stack(noise_rows), expected_noise)
 
 
 def test_noise_does_not_repeat() -> None:

@@ -1,3 +1,5 @@
+"""The buffer of the running episodes of all slots."""
+
 from __future__ import annotations
 
 import tracemalloc
@@ -23,16 +25,15 @@ def play_slots(lengths: list[list[int]], num_steps: int) -> dict[tuple[int, int]
         history.append({"x": np.arange(width) * 1_000_000 + step, "last": np.zeros((width, 2))})
         history.set_last("last", np.full((width, 2), step, dtype=np.float64))
         for slot, slot_lengths in enumerate(lengths):
-            if (
-                episode_counts[slot] < len(slot_lengths)
-                and history.length(slot) == slot_lengths[episode_counts[slot]]
-            ):
-                columns = history.extract(slot)
-                np.testing.assert_array_equal(columns["last"][:, 1], columns["x"] - slot * 1_000_000)
-                episodes[slot, episode_counts[slot]] = columns["x"]
-                episode_counts[slot] += 1
-                if episode_counts[slot] < len(slot_lengths):
-                    history.begin(slot)
+            episode = episode_counts[slot]
+            if episode == len(slot_lengths) or history.length(slot) < slot_lengths[episode]:
+                continue
+            columns = history.extract(slot)
+            np.testing.assert_array_equal(columns["last"][:, 1], columns["x"] - slot * 1_000_000)
+            episodes[slot, episode] = columns["x"]
+            episode_counts[slot] += 1
+            if episode + 1 < len(slot_lengths):
+                history.begin(slot)
     return episodes
 
 

@@ -131,6 +131,7 @@ def write_results(path, returns=(100.0, 300.0, 460.0)):
 
 def training_outcome(state="Succeeded", message="return 460.0 after 120 updates"):
     metrics = {"checkpoint": CHECKPOINT, "best": {"path": CHECKPOINT, "score": 460.0}}
+    metrics["networks"] = {"policy": "4-64-64-2, relu"}
     return Outcome("OfflineTraining/clone", state, message, "runs/clone/r1", metrics=metrics)
 
 
@@ -201,6 +202,7 @@ def training_page(tmp_path_factory):
 
 def test_training_report_shows_curves_and_data(training_page):
     assert training_page.path == "runs/clone/r1/report.html"
+    assert "4-64-64-2, relu" in training_page.page.text
     plots = {
         path.stem: path.read_bytes() for path in (training_page.folder / "runs/clone/r1/plots").iterdir()
     }

@@ -11,7 +11,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hindcast.errors import StorageError
-from hindcast.report.results import ResultsLog, TensorBoardWriter, flatten, read_results
+from hindcast.report.results import ResultsLog, TensorBoardWriter, flatten_numbers, read_results
 from hindcast.storage.location import Location, resolve
 
 
@@ -137,4 +137,4 @@ def test_full_disk_in_tensorboard_is_reported_in_one_sentence(small_disk: Callab
 
 def test_flatten_yields_numbers_by_path() -> None:
     metrics = {"a": {"b": 1, "c": True, "d": None}, "e": 0.5, "f": "text", "g": [1]}
-    assert dict(flatten(metrics)) == {"a/b": 1.0, "e": 0.5}
+    assert dict(flatten_numbers(metrics)) == {"a/b": 1.0, "e": 0.5}

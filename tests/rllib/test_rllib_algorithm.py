@@ -19,11 +19,13 @@ from hindcast import (
     BCConfig,
     DefaultModelConfig,
     DQNConfig,
+    IQLConfig,
     Policy,
     PPOConfig,
     RunningAlgorithm,
     register_env,
 )
+from hindcast.api import ModelOptions, ModelSpec
 from hindcast.errors import DataError, SpecError
 from toy_environments import Walk
 
@@ -51,6 +53,27 @@ def expert_config() -> PPOConfig:
     )
 
 
+def recorder_config(folder: Path) -> BCConfig:
+    config = BCConfig().environment("CartPole-v1", max_episode_steps=30).rl_module(model_config=MODEL)
+    return config.offline_data(output=str(folder / "out"))
+
+
+def test_python_has_the_networks_of_yaml_and_a_note_where_rllib_differs(walks: Path) -> None:
+    def build_iql(**config: Any) -> tuple[ModelSpec, list[str]]:
+        algorithm = IQLConfig().environment(Walk).offline_data(input_=walks).rl_module(**config)
+        with algorithm.build_algo() as algo:
+            return algo.get_module().model_config, algo.notes
+
+    model, notes = build_iql()
+    assert (model.fcnet_activation, model.free_log_std) == ("relu", True)
+    assert any("preset RLlib restores RLlib's" in note for note in notes)
+    assert IQLConfig().environment(Walk).offline_data(input_=walks).to_resource().spec.model == ModelOptions()
+    for rllib_config in (DefaultModelConfig(), {"preset": "rllib"}):
+        model, notes = build_iql(model_config=rllib_config)
+        assert model.model_copy(update={"vf_share_layers": False}) == ModelSpec()
+        assert notes == []
+
+
 def get_weights(algo: RunningAlgorithm) -> dict[str, torch.Tensor]:
     return algo.get_module().get_state()
 
@@ -60,10 +83,8 @@ def are_equal(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> 
 
 
 def drop_times(result: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in result.items() if name not in TIME_KEYS}
-
-
-TIME_KEYS = ("timers", "time_total_s", "timesteps_per_s")
+    time_keys = ("timers", "time_total_s", "timesteps_per_s")
+    return {name: value for name, value in result.items() if name not in time_keys}
 
 
 class TestTraining:
@@ -83,13 +104,9 @@ class TestTraining:
     def test_held_out_episodes_are_evaluated_at_their_interval_and_after_restore(
         self, walks: Path, tmp_path: Path
     ) -> None:
-        config = (
-            bc_config(walks)
-            .evaluation(
-                evaluation_interval=None, offline_evaluation_interval=2, offline_evaluation_held_out=0.4
-            )
-            .evaluation(off_policy_estimation_methods=["wis"], offline_evaluation_explore=True)
-        )
+        config = bc_config(walks).evaluation(evaluation_interval=None, offline_evaluation_interval=2)
+        config.evaluation(offline_evaluation_held_out=0.4, offline_evaluation_explore=True)
+        config.evaluation(off_policy_estimation_methods=["wis"])
         with config.build_algo() as algo:
             results = [algo.train() for _ in range(3)]
             assert "offline" not in results[0].get("evaluation", {})
@@ -218,9 +235,8 @@ class TestTraining:
             notes_before = list(algo.notes)
             algo.train()
             algo.train()
-        assert algo.notes[len(notes_before) :] == [
-            "output: only evaluate() adds episodes to the dataset; train() records none"
-        ]
+        note = "output: only evaluate() adds episodes to the dataset; train() records none"
+        assert algo.notes[len(notes_before) :] == [note]
 
     def test_several_learners_on_one_machine_are_noted(self, walks: Path) -> None:
         with bc_config(walks).learners(num_learners=2, num_gpus_per_learner=0).build_algo() as algo:
@@ -243,9 +259,7 @@ class TestCheckpoints:
             resumed_results = [second_algo.train() for _ in range(5)]
             assert are_equal(get_weights(second_algo), final_weights)
         assert resumed_results[-1]["num_updates_lifetime"] == 100
-        assert [drop_times(result) for result in resumed_results] == [
-            drop_times(result) for result in results[5:]
-        ]
+        assert [*map(drop_times, resumed_results)] == [*map(drop_times, results[5:])]
 
     @pytest.mark.slow
     def test_resume_repeats_a_running_evaluation(self, walks: Path, tmp_path: Path) -> None:
@@ -339,8 +353,7 @@ class TestComponents:
     def test_bc_acts_with_restored_policy_of_ppo_and_cannot_train_without_data(
         self, checkpoint: Path, tmp_path: Path
     ) -> None:
-        config = BCConfig().environment("CartPole-v1", max_episode_steps=30).rl_module(model_config=MODEL)
-        with config.offline_data(output=str(tmp_path / "out")).build_algo() as algo:
+        with recorder_config(tmp_path).build_algo() as algo:
             algo.restore_from_path(checkpoint, component=COMPONENT_RL_MODULE)
             observation = np.array([0.1, 0.2, 0.3, 0.4], dtype=np.float32)
             assert algo.get_policy()(observation) == Policy.load(checkpoint)(observation)
@@ -350,36 +363,26 @@ class TestComponents:
     def test_ppo_with_restored_policy_of_bc_keeps_its_value_head(
         self, checkpoint: Path, tmp_path: Path
     ) -> None:
-        config = BCConfig().environment("CartPole-v1", max_episode_steps=30).rl_module(model_config=MODEL)
-        with config.offline_data(output=str(tmp_path / "out")).build_algo() as algo:
+        with recorder_config(tmp_path).build_algo() as algo:
             algo.save_to_path(tmp_path / "clone")
         with expert_config().build_algo() as algo:
             algo.restore_from_path(tmp_path / "clone", component=COMPONENT_RL_MODULE)
             assert "has no value head" in algo.notes[0]
 
     @pytest.mark.parametrize(
-        ("change", "message"),
+        ("method", "options", "message"),
         [
-            (
-                lambda config: config.rl_module(model_config={**MODEL, "fcnet_activation": "relu"}),
-                "fcnet_activation='tanh'",
-            ),
-            (lambda config: config.rl_module(model_config={"fcnet_hiddens": [9]}), "fcnet_hiddens=[8]"),
-            (
-                lambda config: config.rl_module(model_config={**MODEL, "vf_share_layers": True}),
-                "vf_share_layers=False",
-            ),
-            (lambda config: config.environment("Acrobot-v1"), "it belongs to another environment"),
-            (
-                lambda config: config.environment("CartPole-v1", clip_actions=True),
-                "clipActions False between",
-            ),
+            ("rl_module", {"model_config": MODEL | {"fcnet_activation": "relu"}}, "fcnet_activation='tanh'"),
+            ("rl_module", {"model_config": {"fcnet_hiddens": [9]}}, "fcnet_hiddens=[8]"),
+            ("rl_module", {"model_config": MODEL | {"vf_share_layers": True}}, "vf_share_layers=False"),
+            ("environment", {"env": "Acrobot-v1"}, "it belongs to another environment"),
+            ("environment", {"env": "CartPole-v1", "clip_actions": True}, "clipActions False between"),
         ],
     )
     def test_restore_of_policy_that_does_not_match_raises_and_changes_nothing(
-        self, checkpoint: Path, change: Any, message: str
+        self, checkpoint: Path, method: str, options: dict[str, Any], message: str
     ) -> None:
-        with change(expert_config()).build_algo() as algo:
+        with getattr(expert_config(), method)(**options).build_algo() as algo:
             weights_before = get_weights(algo)
             for component in (COMPONENT_RL_MODULE, None):
                 with pytest.raises(DataError) as error:
@@ -443,7 +446,7 @@ class TestReferenceNames:
             algo.config = config
             algo.save_to_path(folder)
         with pytest.raises(
-            DataError, match=r"has no env_config: pass the config, from_checkpoint\(path, config\)"
+            DataError, match=r"has no env_config: pass the config, from_checkpoint\(path, con"
         ):
             RunningAlgorithm.from_checkpoint(folder)
         with RunningAlgorithm.from_checkpoint(folder, expert_config()) as algo:
@@ -471,9 +474,8 @@ class TestGroups:
         with bc_config(walks).build_algo() as algo:
             weights_before = algo.learner_group.get_weights()
             algo.train()
-            assert algo.learner_group.foreach_learner(lambda learner: learner.updates) == [
-                algo._trainer.learner.updates
-            ]
+            (updates,) = algo.learner_group.foreach_learner(lambda learner: learner.updates)
+            assert updates == algo._trainer.learner.updates
             (module,) = algo.learner_group.foreach_learner(lambda learner: learner.module["default_policy"])
             assert module is algo.get_module()
             assert not are_equal(get_weights(algo), weights_before["default_policy"])
@@ -493,9 +495,8 @@ class TestGroups:
             first_episodes, last_episodes = runner.sample(num_episodes=2), runner.sample(num_episodes=1)
             assert len({episode.id_ for episode in first_episodes + last_episodes}) == 3
             assert all(episode.is_done for episode in first_episodes + last_episodes)
-            (other_episodes,) = other_algo.env_runner_group.foreach_env_runner(
-                lambda env_runner: env_runner.sample(num_episodes=3)
-            )
+            runners = other_algo.env_runner_group
+            (other_episodes,) = runners.foreach_env_runner(lambda runner: runner.sample(num_episodes=3))
             for episode, other_episode in zip(first_episodes + last_episodes, other_episodes, strict=True):
                 np.testing.assert_array_equal(episode.get_observations(), other_episode.get_observations())
             assert sum(map(len, runner.sample(num_timesteps=50))) >= 50
@@ -504,10 +505,6 @@ class TestGroups:
 
 
 class TestInitialCheckpoint:
-    def recorder_config(self, folder: Path) -> BCConfig:
-        config = BCConfig().environment("CartPole-v1", max_episode_steps=30).rl_module(model_config=MODEL)
-        return config.offline_data(output=str(folder / "out"))
-
     def test_initial_checkpoint_sets_weights_of_expert(self, tmp_path: Path) -> None:
         with expert_config().debugging(seed=5).build_algo() as algo:
             algo.save_to_path(tmp_path / "saved")
@@ -516,15 +513,15 @@ class TestInitialCheckpoint:
             assert are_equal(get_weights(algo), expected)
 
     def test_initial_checkpoint_sets_weights_of_recorded_policy(self, tmp_path: Path) -> None:
-        with self.recorder_config(tmp_path).debugging(seed=5).build_algo() as algo:
+        with recorder_config(tmp_path).debugging(seed=5).build_algo() as algo:
             algo.save_to_path(tmp_path / "saved")
             expected = get_weights(algo)
-        config = self.recorder_config(tmp_path).training(initial_checkpoint=str(tmp_path / "saved"))
+        config = recorder_config(tmp_path).training(initial_checkpoint=str(tmp_path / "saved"))
         with config.build_algo() as algo:
             assert are_equal(get_weights(algo), expected)
 
     def test_missing_initial_checkpoint_raises(self, walks: Path, tmp_path: Path) -> None:
-        for config in (expert_config(), self.recorder_config(tmp_path), bc_config(walks)):
+        for config in (expert_config(), recorder_config(tmp_path), bc_config(walks)):
             config.training(initial_checkpoint="DOES_NOT_EXIST")
             with pytest.raises(DataError, match=r"(initialCheckpoint|initial_checkpoint): .*DOES_NOT_EXIST"):
                 config.build_algo()

@@ -102,10 +102,8 @@ def test_sample_batches_are_built_split_and_concatenated_or_refused() -> None:
     assert [row["t"] for row in batch.rows()] == [0, 1, 2]
     assert batch.columns(["eps_id", SampleBatch.T])[1].tolist() == [0, 1, 2]
     joined_batch = SampleBatch.concat_samples([build_batch(4), build_batch(5, num_steps=1)])
-    assert [episode_batch["t"].tolist() for episode_batch in joined_batch.split_by_episode()] == [
-        [0, 1, 2],
-        [0],
-    ]
+    steps = [episode_batch["t"].tolist() for episode_batch in joined_batch.split_by_episode()]
+    assert steps == [[0, 1, 2], [0]]
     assert_equal_batches(joined_batch, build_batch(4).concat(build_batch(5, num_steps=1)))
     assert joined_batch["infos"] == [{}, {"t": 1}, {"t": 2}, {}]
     nested_batch = SampleBatch(obs=[{"a": np.ones(2), "b": 1}] * 2)
@@ -132,15 +130,12 @@ def test_written_batches_are_read_and_trained_on(tmp_path: Path, packed: tuple[s
             assert_equal_batches(reader.next(), batch)
     data = open_data([str(tmp_path / "out")])
     assert (data.num_episodes, data.num_steps) == (4, 12)
-    with (
-        bc_config()
-        .offline_data(input_=str(tmp_path / "out"), dataset_num_iters_per_learner=2)
-        .build_algo() as algo
-    ):
+    config = bc_config().offline_data(input_=str(tmp_path / "out"), dataset_num_iters_per_learner=2)
+    with config.build_algo() as algo:
         assert algo.train()["num_env_steps_trained_lifetime"] == 8
 
 
-def test_writers_limit_file_size_and_share_no_file(tmp_path: Path, memory: str) -> None:
+def test_writers_limit_file_size_and_share_no_file(tmp_path: Path, memory_path: str) -> None:
     for _ in range(2):
         writer = JsonWriter(tmp_path, max_file_size=2000)
         for episode in range(4):
@@ -149,10 +144,10 @@ def test_writers_limit_file_size_and_share_no_file(tmp_path: Path, memory: str) 
     assert len(sizes) > 2
     assert max(sizes) <= 2000
     assert len(list(JsonReader([str(tmp_path)]))) == 8
-    writer = JsonWriter(memory)
+    writer = JsonWriter(memory_path)
     for episode in range(3):
         writer.write(build_batch(episode))
-    assert [batch["eps_id"][0] for batch in JsonReader(memory)] == [0, 1, 2]
+    assert [batch["eps_id"][0] for batch in JsonReader(memory_path)] == [0, 1, 2]
 
 
 def test_dataset_reader_reads_any_dataset(tmp_path: Path) -> None:
@@ -190,11 +185,7 @@ def test_custom_reader_with_a_weight_is_trained_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reader", "error", "message"),
     [
-        (
-            EndlessReader,
-            SpecError,
-            "the reader did not stop after 100 timesteps: let next() raise StopIteration",
-        ),
+        (EndlessReader, SpecError, "did not stop after 100 timesteps: let next() raise StopIteration"),
         (NumberReader, UserCodeError, "NumberReader.next() returned a int, expected a SampleBatch"),
         (RaisingReader, UserCodeError, "the reader of input_ in next()"),
         (lambda ioctx: 3, SpecError, "input_: the function returned a int, expected an InputReader"),
@@ -256,10 +247,7 @@ def test_custom_writer_without_episodes_receives_nothing() -> None:
 
 
 def test_invalid_writer_raises() -> None:
-    with pytest.raises(
-        UserCodeError,
-        match="output: the function returned a int, expected an OutputWriter: an object with write",
-    ):
+    with pytest.raises(UserCodeError, match="output: the function returned a int, expected an OutputWriter"):
         output_config(lambda ioctx: 3).build_algo()
     with pytest.raises(UserCodeError, match=r"the writer of output raised AssertionError at .*batch_io"):
         output_config(Writer).evaluation(evaluation_duration=4).build_algo()
@@ -296,8 +284,7 @@ def test_json_reader_without_files_or_with_another_type_raises(tmp_path: Path) -
         JsonReader(str(tmp_path / "a.json")).next()
 
 
-def test_example_of_the_docs_page_runs(tmp_path: Path) -> None:
-    """RLlib's `saving_experiences`, with CartPole."""
+def test_rllibs_example_saving_experiences_writes_episodes_of_cartpole(tmp_path: Path) -> None:
     builder, writer = SampleBatchBuilder(), JsonWriter(str(tmp_path / "demo-out"))
     environment = gym.make("CartPole-v1")
     for episode in range(2):

@@ -47,10 +47,10 @@ def values_outside_type(type_schema: Schema) -> Iterator[Any]:
         limit = type_schema[bound]
         if type_schema["type"] == "integer":
             yield limit + INTEGER_STEPS[bound]
+        elif bound in FLOAT_DIRECTIONS:
+            yield math.nextafter(limit, FLOAT_DIRECTIONS[bound])
         else:
-            yield (
-                math.nextafter(limit, FLOAT_DIRECTIONS[bound]) if bound in FLOAT_DIRECTIONS else float(limit)
-            )
+            yield float(limit)
 
 
 CASES = [

@@ -82,15 +82,14 @@ class ShiftTensors(ConnectorV2):
 
 class PipelineConfig(BCConfig):
     def build_learner_connector(self, input_observation_space, input_action_space, device=None):
-        pipeline = super().build_learner_connector(
-            input_observation_space=input_observation_space,
-            input_action_space=input_action_space,
-            device=device,
-        )
+        spaces = {
+            "input_observation_space": input_observation_space,
+            "input_action_space": input_action_space,
+        }
+        pipeline = super().build_learner_connector(**spaces, device=device)
         pipeline.prepend(AddOneTsToEpisodesAndTruncate())
-        pipeline.insert_after(
-            AddObservationsFromEpisodesToBatch, AddNextObservationsFromEpisodesToTrainBatch()
-        )
+        next_observations = AddNextObservationsFromEpisodesToTrainBatch()
+        pipeline.insert_after(AddObservationsFromEpisodesToBatch, next_observations)
         pipeline.append(GeneralAdvantageEstimation(gamma=0.99, lambda_=1.0))
         return pipeline
 
@@ -105,11 +104,8 @@ class AppendedConnectorConfig(PipelineConfig):
 def training_config(
     walks: Path, config_class: type[AlgorithmConfig] = BCConfig, **options: Any
 ) -> AlgorithmConfig:
-    config = (
-        config_class()
-        .environment("toy_environments:Walk")
-        .training(train_batch_size_per_learner=16, **options)
-    )
+    config = config_class().environment("toy_environments:Walk")
+    config.training(train_batch_size_per_learner=16, **options)
     return config.offline_data(input_=str(walks), dataset_num_iters_per_learner=1)
 
 
@@ -134,10 +130,8 @@ def make_connector(observation_space: gym.Space, action_space: gym.Space) -> Con
     ],
 )
 def test_connector_in_any_form_gives_the_same_batches(walks: Path, connector: Any) -> None:
-    default_batch, batch = (
-        first_batch(training_config(walks)),
-        first_batch(training_config(walks, learner_connector=connector)),
-    )
+    default_batch = first_batch(training_config(walks))
+    batch = first_batch(training_config(walks, learner_connector=connector))
     assert torch.equal(batch["obs"], 3 * default_batch["obs"])
     assert batch["before"].shape == (16, 3)
     assert {*batch} - {*default_batch} == {"before"}
@@ -188,30 +182,24 @@ def test_connector_that_changes_obs_without_new_obs_raises(walks: Path) -> None:
 
 class PenalisedBC(BCTorchLearner):
     def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
-        bc_loss = super().compute_loss_for_module(
-            module_id=module_id, config=config, batch=batch, fwd_out=fwd_out
-        )
+        arguments = {"module_id": module_id, "config": config, "batch": batch, "fwd_out": fwd_out}
+        bc_loss = super().compute_loss_for_module(**arguments)
         penalty = fwd_out["action_dist_inputs"].square().mean()
         self.metrics.log_value((module_id, "penalty"), penalty, window=1)
         return bc_loss + config.lr * penalty
 
 
 class LogsSumMetric(BCTorchLearner):
-    def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
+    def compute_loss_for_module(self, *, module_id, **arguments):
         self.metrics.log_dict({"one": 1.0}, key=module_id, window=1)
         self.metrics.log_value("updates", 1, reduce="sum")
-        return super().compute_loss_for_module(
-            module_id=module_id, config=config, batch=batch, fwd_out=fwd_out
-        )
+        return super().compute_loss_for_module(module_id=module_id, **arguments)
 
 
-def test_metrics_of_a_loss_are_averaged(walks: Path) -> None:
-    with (
-        training_config(walks, learner_class=LogsSumMetric).build_algo() as algo,
-        pytest.raises(
-            UserCodeError, match="metric 'updates': reduce is 'sum', but metrics of updates are averaged"
-        ),
-    ):
+def test_metric_of_a_loss_that_is_not_averaged_raises(walks: Path) -> None:
+    message = "metric 'updates': reduce is 'sum', but metrics of updates are averaged"
+    config = training_config(walks, learner_class=LogsSumMetric)
+    with config.build_algo() as algo, pytest.raises(UserCodeError, match=message):
         algo.train()
 
 
@@ -223,9 +211,8 @@ def test_learner_class_has_its_own_loss(walks: Path, tmp_path: Path) -> None:
         custom_metrics = algo.train()["learners"]["default_policy"]
         checkpoint = algo.save_to_path(tmp_path / "saved")
         expected = algo.train()["learners"]["default_policy"]
-    assert custom_metrics["total_loss"] == pytest.approx(
-        bc_metrics["total_loss"] + 1e-4 * custom_metrics["penalty"], rel=1e-5
-    )
+    expected_loss = bc_metrics["total_loss"] + 1e-4 * custom_metrics["penalty"]
+    assert custom_metrics["total_loss"] == pytest.approx(expected_loss, rel=1e-5)
     with config.build_algo() as algo:
         algo.restore_from_path(checkpoint)
         assert algo.train()["learners"]["default_policy"] == expected
@@ -355,9 +342,8 @@ def sample_batch_config(folder: Path) -> AlgorithmConfig:
             file.write(json.dumps({"type": "SampleBatch", **batch}) + "\n")
     spaces = gym.spaces.Box(-99.0, 99.0, (4,), np.float32), gym.spaces.Discrete(12)
     config = DQNConfig().environment(observation_space=spaces[0], action_space=spaces[1])
-    return config.offline_data(input_=str(folder), prelearner_class=ReversingPreLearner).training(
-        train_batch_size_per_learner=12
-    )
+    config.offline_data(input_=str(folder), prelearner_class=ReversingPreLearner)
+    return config.training(train_batch_size_per_learner=12)
 
 
 @pytest.mark.ray
@@ -365,9 +351,7 @@ def sample_batch_config(folder: Path) -> AlgorithmConfig:
 def test_prelearner_of_sample_batches_is_trained_on(tmp_path: Path) -> None:
     config = sample_batch_config(tmp_path / "batches").offline_data(input_read_sample_batches=True)
     batch = first_batch(config)
-    next_obs = {
-        int(action): int(obs[0]) for action, obs in zip(batch["actions"], batch["new_obs"], strict=True)
-    }
+    next_obs = dict(zip(batch["actions"].tolist(), batch["new_obs"][:, 0].tolist(), strict=True))
     assert torch.equal(batch["obs"][:, 0], batch["actions"].float())
     # In reverse order, the next observation of a step is the preceding one.
     assert next_obs == {step: step - 1 if step % 4 else step for step in range(12)}
@@ -460,12 +444,9 @@ def test_read_method_may_be_a_function(tmp_path: Path) -> None:
 def test_ray_data_methods_read_by_name_or_in_a_class(tmp_path: Path) -> None:
     config, arrays = save_arrays(tmp_path / "numbers")
     config.training(train_batch_size_per_learner=18)
-    by_name = config.copy().offline_data(
-        input_read_method="read_numpy", prelearner_class=SingleStepPreLearner
-    )
-    by_class = config.copy().offline_data(
-        offline_data_class=CustomOfflineData, prelearner_class=SingleStepPreLearner
-    )
+    config.offline_data(prelearner_class=SingleStepPreLearner)
+    by_name = config.copy().offline_data(input_read_method="read_numpy")
+    by_class = config.copy().offline_data(offline_data_class=CustomOfflineData)
     expected_obs = np.sort(np.concatenate(arrays)[:, 0])
     for reader_config, factor in ((by_name, 1), (by_class, 2)):
         obs = first_batch(reader_config)["obs"][:, 0].numpy()

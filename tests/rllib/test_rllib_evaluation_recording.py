@@ -74,12 +74,8 @@ def test_file_system_object_is_written_and_read(
     filesystem, folder = make_filesystem(tmp_path), folder.format(root=tmp_path)
     record_evaluations(recorder_config(folder, output_filesystem=filesystem), num_calls=1)
     assert open_dataset(folder, filesystem).num_episodes == 10
-    training_config = (
-        BCConfig()
-        .environment(Walk)
-        .rl_module(model_config={"fcnet_hiddens": [8]})
-        .offline_data(input_=f"{folder}/*.parquet", input_filesystem=filesystem)
-    )
+    training_config = BCConfig().environment(Walk).rl_module(model_config={"fcnet_hiddens": [8]})
+    training_config.offline_data(input_=f"{folder}/*.parquet", input_filesystem=filesystem)
     with training_config.build_algo() as algo:
         assert algo.train()["num_env_steps_trained_lifetime"] > 0
 
@@ -119,9 +115,8 @@ def test_no_evaluation_writes_nothing(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_processes_record_the_same_episodes(tmp_path: Path) -> None:
     local_reports = record_evaluations(recorder_config(tmp_path / "local"), num_calls=2)
-    process_reports = record_evaluations(
-        recorder_config(tmp_path / "processes").evaluation(evaluation_num_env_runners=2), num_calls=2
-    )
+    config = recorder_config(tmp_path / "processes").evaluation(evaluation_num_env_runners=2)
+    process_reports = record_evaluations(config, num_calls=2)
     assert local_reports == process_reports
     assert episode_hashes(read_all(tmp_path / "local")) == episode_hashes(read_all(tmp_path / "processes"))
 
@@ -145,9 +140,8 @@ def test_second_run_plays_no_episode_twice(tmp_path: Path) -> None:
 
 
 def test_recording_between_training_has_all_digests(tmp_path: Path) -> None:
-    config = recorder_config(tmp_path).training(
-        train_batch_size_per_learner=64, minibatch_size=32, num_epochs=1
-    )
+    config = recorder_config(tmp_path)
+    config.training(train_batch_size_per_learner=64, minibatch_size=32, num_epochs=1)
     with config.build_algo() as algo:
         algo.evaluate()
         algo.train()
@@ -171,11 +165,8 @@ class TestExistingRecording:
 
     def test_recording_of_another_spec_raises(self, tmp_path: Path) -> None:
         record_evaluations(recorder_config(tmp_path), num_calls=1)
-        with (
-            recorder_config(tmp_path, duration=5).build_algo() as algo,
-            pytest.raises(OutputConflict, match="the spec changed"),
-        ):
-            algo.evaluate()
+        with pytest.raises(OutputConflict, match="the spec changed"):
+            record_evaluations(recorder_config(tmp_path, duration=5), num_calls=1)
 
     @pytest.mark.parametrize("change", ["policy", "spec"])
     def test_recording_is_replaced_on_request(self, tmp_path: Path, change: str) -> None:
@@ -189,20 +180,15 @@ class TestExistingRecording:
         assert leftovers(tmp_path) == []
 
     def test_finished_recording_raises_if_on_existing_is_fail(self, tmp_path: Path) -> None:
-        record_evaluations(recorder_config(tmp_path, output_on_existing="Fail"), num_calls=1)
-        with (
-            recorder_config(tmp_path, output_on_existing="Fail").build_algo() as algo,
-            pytest.raises(OutputConflict, match="onExisting is Fail"),
-        ):
-            algo.evaluate()
+        config = recorder_config(tmp_path, output_on_existing="Fail")
+        record_evaluations(config, num_calls=1)
+        with pytest.raises(OutputConflict, match="onExisting is Fail"):
+            record_evaluations(config, num_calls=1)
 
     def test_foreign_files_raise(self, tmp_path: Path) -> None:
         (tmp_path / "mine.txt").write_text("mine")
-        with (
-            recorder_config(tmp_path).build_algo() as algo,
-            pytest.raises(OutputConflict, match="files that Hindcast did not record"),
-        ):
-            algo.evaluate()
+        with pytest.raises(OutputConflict, match="files that Hindcast did not record"):
+            record_evaluations(recorder_config(tmp_path), num_calls=1)
 
 
 def test_columns_format_contains_the_same_episodes(tmp_path: Path) -> None:
@@ -210,10 +196,8 @@ def test_columns_format_contains_the_same_episodes(tmp_path: Path) -> None:
         config = recorder_config(tmp_path / name, output_write_episodes=episodes)
         with config.build_algo() as algo:
             algo.evaluate()
-    column_hashes, episode_format_hashes = (
-        set(episode_hashes(read_all(tmp_path / name)).values()) for name in ("columns", "episodes")
-    )
-    assert column_hashes == episode_format_hashes
+    columns, episodes = (episode_hashes(read_all(tmp_path / name)) for name in ("columns", "episodes"))
+    assert set(columns.values()) == set(episodes.values())
 
 
 @pytest.mark.parametrize("output_format", ["JSON", "CSV", "SampleBatch"])
@@ -255,11 +239,9 @@ def test_killed_script_resumes(tmp_path: Path, runners: int) -> None:
     assert open_dataset(str(tmp_path / "killed")).num_episodes == 20
     assert run(tmp_path / "killed", killed_after=-1) == 0
     record_evaluations(recorder_config(tmp_path / "uninterrupted"), num_calls=4)
-    expected_hashes, resumed_hashes = (
-        episode_hashes(read_all(tmp_path / name)) for name in ("uninterrupted", "killed")
-    )
-    assert expected_hashes == resumed_hashes
-    assert len(expected_hashes) == 40
+    resumed_hashes = episode_hashes(read_all(tmp_path / "killed"))
+    assert resumed_hashes == episode_hashes(read_all(tmp_path / "uninterrupted"))
+    assert len(resumed_hashes) == 40
     assert leftovers(tmp_path / "killed") == []
 
 
@@ -274,9 +256,8 @@ def test_restored_policy_is_stored_with_the_data(tmp_path: Path) -> None:
     manifest = read_manifest(resolve(tmp_path / "out"))
     assert manifest is not None
     assert manifest.policy["digest"] == digest
-    resource = recorder_config(tmp_path / "again").to_resource(
-        policy={"checkpoint": {"path": str(tmp_path / "out" / "_hindcast" / "policy" / "module")}}
-    )
+    policy = {"checkpoint": {"path": str(tmp_path / "out" / "_hindcast" / "policy" / "module")}}
+    resource = recorder_config(tmp_path / "again").to_resource(policy=policy)
     assert resource.spec.policy.checkpoint is not None
 
 

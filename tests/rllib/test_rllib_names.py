@@ -99,10 +99,3 @@ def test_option_is_set_by_key() -> None:
     config = BCConfig()
     config["lr"] = 3.0
     assert config.to_dict() == {"lr": 3.0}
-
-
-def test_learning_rate_suggests_lr() -> None:
-    with pytest.raises(SpecError, match="did you mean 'lr'"):
-        BCConfig().training(learning_rate=3.0)
-    with pytest.raises(SpecError, match="did you mean 'lr'"):
-        BCConfig().learning_rate = 3.0

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -57,6 +59,8 @@ OFFLINE_EVALUATION_DATA = ("offline_evaluation_held_out", "offline_evaluation_in
 VALUE_CLASSES = ("DefaultModelConfig", "RLModuleSpec")
 """Keys of `OPTIONS` that are classes of option values, not methods."""
 
+DEFAULT_SAMPLER = Sampler().model_dump(by_alias=True)
+
 # Option -> (value, expected value of a training's field, expected value of a recording's field); None: no such field.
 SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "env": ("Acrobot-v1", "Acrobot-v1", "Acrobot-v1"),
@@ -73,11 +77,11 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     ),
     "normalize_actions": (False, False, False),
     "clip_actions": (True, True, True),
-    "wrappers": (
-        ["FlattenObservation"],
-        [{"name": "FlattenObservation", "kwargs": {}}],
-        [{"name": "FlattenObservation", "kwargs": {}}],
-    ),
+    "wrappers": (["FlattenObservation"], *[[{"name": "FlattenObservation", "kwargs": {}}]] * 2),
+    "reward_scale": (10.0, 10.0, None),
+    "reward_shift": (-1.0, -1.0, None),
+    "reward_clip": (2.0, 2.0, None),
+    "reward_normalize": ("returnRange", "ReturnRange", None),
     "max_episode_steps": (20, 20, 20),
     "num_env_runners": (3, None, 3),
     "num_envs_per_env_runner": (4, None, 4),
@@ -86,51 +90,17 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "observation_filter": ("MeanStdFilter", "MeanStd", "MeanStd"),
     "burnin_len": (5, 5, None),
     "initial_checkpoint": ("somewhere", "somewhere", "somewhere"),
-    "sampler": (
-        {"timesteps_per_update": 0.5},
-        {
-            "timestepsPerUpdate": 0.5,
-            "warmupTimesteps": 1000,
-            "capacity": 100_000,
-            "capacityBytes": "256Mi",
-            "envsPerRunner": 1,
-        },
-        None,
-    ),
+    "sampler": ({"timesteps_per_update": 0.5}, {**DEFAULT_SAMPLER, "timestepsPerUpdate": 0.5}, None),
     "num_steps_sampled_before_learning_starts": (500, 500, None),
-    "replay_buffer_config": (
-        {"capacity": 50},
-        {
-            "timestepsPerUpdate": 1.0,
-            "warmupTimesteps": 1000,
-            "capacity": 50,
-            "capacityBytes": "256Mi",
-            "envsPerRunner": 1,
-        },
-        None,
-    ),
+    "replay_buffer_config": ({"capacity": 50}, {**DEFAULT_SAMPLER, "capacity": 50}, None),
     "input_top": (0.1, 0.1, None),
     "input_prepare": (
         {"gaps": "Split", "cut_off_steps": "Drop"},
-        {
-            "order": "Auto",
-            "episodes": "Auto",
-            "gaps": "Split",
-            "duplicates": "Drop",
-            "unfinished": "Keep",
-            "cutOffSteps": "Drop",
-        },
+        {**PrepareSpec().model_dump(by_alias=True), "gaps": "Split", "cutOffSteps": "Drop"},
         None,
     ),
     "callbacks_class": ("own:Watching", ["own:Watching"], ["own:Watching"]),
-    **{
-        name: (
-            "own:heard",
-            [f"{CALLBACKS_MODULE}:{name}.own.heard"],
-            [f"{CALLBACKS_MODULE}:{name}.own.heard"],
-        )
-        for name in HOOKS
-    },
+    **{name: ("own:heard", *[[f"{CALLBACKS_MODULE}:{name}.own.heard"]] * 2) for name in HOOKS},
     "learner_class": (BCTorchLearner, LEARNER_PATH, None),
     "learner_connector": (
         "AddNextObservationsFromEpisodesToTrainBatch",
@@ -196,11 +166,7 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "evaluation_parallel_to_training": (True, True, None),
     "evaluation_sample_timeout_s": (9, 9.0, None),
     "evaluation_config": ({"explore": False}, False, False),
-    "evaluation_reference_returns": (
-        {"random": 20, "expert": 500},
-        {"random": 20.0, "expert": 500.0},
-        None,
-    ),
+    "evaluation_reference_returns": ({"random": 20, "expert": 500}, {"random": 20.0, "expert": 500.0}, None),
     "offline_evaluation_interval": (2, 2, None),
     "offline_evaluation_held_out": (0.2, 0.2, None),
     "offline_evaluation_held_out_seed": (4, 4, None),
@@ -252,6 +218,14 @@ MODEL_SAMPLES: dict[str, tuple[Any, Any]] = {
     "conv_padding": ("same", "same"),
     "dropout": (0.5, 0.5),
     "fcnet_use_layernorm": (True, True),
+    "preset": ("rllib", "RLlib"),
+    **{
+        role: (
+            {"fcnet_activation": "swish", "fcnet_use_layernorm": True},
+            {"fcnetActivation": "silu", "layerNorm": True},
+        )
+        for role in ("policy", "critics")
+    },
     **{
         f"{part}_{kind}_initializer": ("uniform_", {"name": "uniform", "kwargs": {}})
         for part in ("fcnet", "conv", "head_fcnet", "lstm")
@@ -286,32 +260,11 @@ def recorder_config() -> PPOConfig:
     return PPOConfig().environment("CartPole-v1").offline_data(output="out")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"offline_evaluation_type": "dr"},
-            "offline_evaluation_type is 'dr', expected one of 'eval_loss', 'is', 'pdis'",
-        ),
-        (
-            {"off_policy_estimation_methods": {"a": {"type": "dr", "q_model_config": {}}}},
-            r"off_policy_estimation_methods\['a'\] contains 'q_model_config', but only accepts type",
-        ),
-        ({"offline_evaluation_interval": 1}, "exactly one of heldOut, input is needed"),
-    ],
-)
-def test_contradicting_offline_evaluation_raises(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(SpecError, match=message):
-        bc_config().evaluation(**options).validate()
-
-
 def test_samples_cover_the_table() -> None:
     assert set(SAMPLES) == set(MAPPED_OPTIONS)
     option_names = {name for name, option in OPTIONS["DefaultModelConfig"].items() if option.kind == "mapped"}
-    assert {
-        *MODEL_SAMPLES,
-        *(f"{name}_kwargs" for name in MODEL_SAMPLES if name.endswith("initializer")),
-    } == option_names
+    argument_names = {f"{name}_kwargs" for name in MODEL_SAMPLES if name.endswith("initializer")}
+    assert MODEL_SAMPLES.keys() | argument_names == option_names
 
 
 YAML_NAMES = {
@@ -334,14 +287,15 @@ INDIFFERENT_OPTIONS = {
 """Options of which only the truth counts."""
 
 
-def messages_on(configs: Iterable[Callable[[Any], AlgorithmConfig]]) -> Iterator[str]:
-    """Yield the messages of the errors that invalid values cause."""
-    for make_config in configs:
-        for value in INVALID_VALUES:
-            try:
-                make_config(value).to_resource()
-            except SpecError as error:
-                yield from str(error).splitlines()
+def messages_on(make_config: Callable[[], AlgorithmConfig], method: str, name: str) -> list[str]:
+    """Return the messages of the errors that invalid values of an option cause."""
+    messages = []
+    for value in INVALID_VALUES:
+        try:
+            getattr(make_config(), method)(**{name: value}).to_resource()
+        except SpecError as error:
+            messages += str(error).splitlines()
+    return messages
 
 
 def assert_names_option(name: str, messages: Iterable[str]) -> None:
@@ -364,16 +318,17 @@ def test_error_on_option_names_it(name: str) -> None:
         bases = [lambda: recorder_config().offline_data(output_format="SampleBatch")]
     elif option.training.startswith("evaluation.offline."):
         bases = [lambda: bc_config().evaluation(offline_evaluation_input="held")]
-    messages = list(
-        messages_on(partial(lambda base, value: set_option(base(), option, value), base) for base in bases)
-    )
+    messages = [message for base in bases for message in messages_on(base, option.method, name)]
     assert bool(messages) == (name not in INDIFFERENT_OPTIONS)
     assert_names_option(name, messages)
 
 
 @pytest.mark.parametrize("name", MODEL_SAMPLES)
 def test_error_on_model_option_names_it(name: str) -> None:
-    messages = list(messages_on([lambda value: bc_config().rl_module(model_config={name: value})]))
+    def make_config(**options: Any) -> AlgorithmConfig:
+        return bc_config().rl_module(model_config=options)
+
+    messages = messages_on(lambda: SimpleNamespace(set_field=make_config), "set_field", name)
     assert bool(messages) == (name not in INDIFFERENT_OPTIONS)
     assert_names_option(f"model_config.{name}", messages)
 
@@ -383,17 +338,10 @@ def test_error_on_option_of_algorithm_names_it(algorithm: str) -> None:
     paths = {"output": "out"} if algorithm == "PPO" else {"input_": "data"}
     for field in options_of(algorithm):
         name = to_option_name(field)
-        messages = list(
-            messages_on(
-                [
-                    lambda value: (
-                        AlgorithmConfig(algorithm)
-                        .environment("CartPole-v1")
-                        .offline_data(**paths)
-                        .training(**{name: value})  # noqa: B023
-                    )
-                ]
-            )
+        messages = messages_on(
+            lambda: AlgorithmConfig(algorithm).environment("CartPole-v1").offline_data(**paths),
+            "training",
+            name,
         )
         assert messages, name
         assert_names_option(name, messages)
@@ -459,12 +407,8 @@ REFUSED_OPTIONS = [
 
 
 def test_most_specific_output_option_takes_precedence() -> None:
-    compressed_columns = (
-        recorder_config()
-        .offline_data(output_write_episodes=False, output_compress_columns=["obs"])
-        .to_resource()
-    )
-    assert compressed_columns.spec.output.compress_columns == []  # Parquet compresses all of them
+    config = recorder_config().offline_data(output_write_episodes=False, output_compress_columns=["obs"])
+    assert config.to_resource().spec.output.compress_columns == []  # Parquet compresses all of them
     config = recorder_config().offline_data(output_write_episodes=True, output_write_method="write_parquet")
     assert config.to_resource().spec.output.format == "Episodes"
     config.offline_data(output_write_method="write_json")
@@ -575,14 +519,8 @@ def test_lstm_options_of_rllib_set_the_model() -> None:
     config = bc_config().training(burnin_len=3).offline_data(prelearner_use_recorded_module_states=True)
     config.rl_module(model_config=DefaultModelConfig(use_lstm=True, lstm_cell_size=64))
     model = config.to_resource().spec.model
-    recurrent_fields = (
-        model.recurrent,
-        model.cell_size,
-        model.max_seq_len,
-        model.burn_in,
-        model.initial_state,
-    )
-    assert recurrent_fields == ("lstm", 64, 20, 3, "recorded")
+    assert (model.recurrent, model.cell_size, model.max_seq_len) == ("lstm", 64, 20)
+    assert (model.burn_in, model.initial_state) == (3, "recorded")
     assert config.plan().model == model
     assert config.replaced_options == []
     config.rl_module(model_config=DefaultModelConfig(use_lstm=True, recurrent="gru"))
@@ -596,6 +534,195 @@ def test_lstm_options_of_rllib_set_the_model() -> None:
 
 
 class TestMistakes:
+    @pytest.mark.parametrize(
+        ("method", "options", "message"),
+        [
+            ("training", {"lr": "fast"}, "lr is 'fast' (text), expected a number"),
+            (
+                "training",
+                {"train_batch_size_per_learner": 0},
+                "batch_size_per_learner is 0, expected at least 1",
+            ),
+            ("env_runners", {"num_env_runners": "two"}, "num_env_runners is 'two' (text), expected"),
+            ("learners", {"num_learners": "two"}, "num_learners is 'two' (text), expected"),
+            ("environment", {"env": 3}, "env is 3: expected an id"),
+            ("offline_data", {"map_batches_kwargs": 2}, "expected a dictionary"),
+            (
+                "offline_data",
+                {"map_batches_kwargs": {"batch_size": 1}},
+                "map_batches_kwargs: 'batch_size' is not an option here",
+            ),
+            (
+                "offline_data",
+                {"map_batches_kwargs": {"concurrency": (1, 2, 3)}},
+                "map_batches_kwargs: concurrency is (1, 2, 3), expected a number, or the minimum and maximum",
+            ),
+            (
+                "offline_data",
+                {"iter_batches_kwargs": {"collate_fn": print}},
+                "iter_batches_kwargs: 'collate_fn' is not an option here",
+            ),
+            ("offline_data", {"input_filesystem": "nfs"}, "input_filesystem is 'nfs'"),
+            ("offline_data", {"input_filesystem": {}}, "input_filesystem is {}: put it in the path"),
+            (
+                "offline_data",
+                {"input_filesystem": pafs.LocalFileSystem()},
+                "input_filesystem is a LocalFileSystem, which a resource cannot contain: write paths as URIs",
+            ),
+            ("offline_data", {"input_": [3]}, "input_ contains 3, expected a path"),
+            ("offline_data", {"input_": len}, "input_ contains <built-in function len>, expected a path"),
+            (
+                "offline_data",
+                {"input_": {"sampler": 0.5, "a": 0.5}},
+                "input_ has a sampler, which BC cannot learn from; a sampler is for CQL, DQN",
+            ),
+            (
+                "offline_data",
+                {"input_read_episodes": True, "input_read_sample_batches": True},
+                "input_read_sample_batches and input_read_episodes are both True",
+            ),
+            (
+                "offline_data",
+                {"prelearner_class": f"{__name__}:Net", "prelearner_kwargs": {"f": len}},
+                "prelearner_kwargs contains a builtin_function_or_method at 'f', expected text, numbers",
+            ),
+            (
+                "offline_data",
+                {"prelearner_class": type("Mine", (), {})},
+                "Mine cannot be imported by name, and a resource can only contain names",
+            ),
+            (
+                "offline_data",
+                {"input_evaluation": "counterfactual"},
+                "input_evaluation contains 'counterfactual', expected some of 'simulation', 'is'",
+            ),
+            ("offline_data", {"input_evaluation": 3}, "input_evaluation contains '3', expected some of"),
+            (
+                "offline_data",
+                {"input_evaluation": {"a": {"type": "is", "k": 1}}},
+                "input_evaluation['a'] contains 'k', but only accepts type",
+            ),
+            ("evaluation", {"evaluation_duration": "auto"}, "is Auto, which requires "),
+            ("evaluation", {"evaluation_num_env_runners": "two"}, "evaluation_num_env_runners is 'two'"),
+            ("evaluation", {"evaluation_config": 3}, "evaluation_config is 3, expected a dictionary"),
+            (
+                "evaluation",
+                {"evaluation_config": {"env_config": 3}},
+                "env_config is 3, expected a dictionary",
+            ),
+            (
+                "evaluation",
+                {"evaluation_config": {"gamma": 1}},
+                "contains 'gamma', but only accepts explore, env and env_config",
+            ),
+            (
+                "evaluation",
+                {"evaluation_interval": 1, "evaluation_config": {"env_config": {"reward": len}}},
+                "env_config contains a builtin_function_or_method at 'reward'",
+            ),
+            (
+                "evaluation",
+                {"offline_evaluation_type": "dr"},
+                "offline_evaluation_type is 'dr', expected one of 'eval_loss', 'is', 'pdis'",
+            ),
+            (
+                "evaluation",
+                {"off_policy_estimation_methods": {"a": {"type": "dr", "q_model_config": {}}}},
+                "off_policy_estimation_methods['a'] contains 'q_model_config', but only accepts type",
+            ),
+            ("evaluation", {"offline_evaluation_interval": 1}, "exactly one of heldOut, input is needed"),
+            ("rl_module", {"model_config": 3}, "model_config is a int"),
+            (
+                "rl_module",
+                {"model_config": {"fcnet_hidden": [8]}},
+                "model_config.fcnet_hidden is not a field; did you mean 'fcnet_hiddens'?",
+            ),
+            (
+                "rl_module",
+                {"model_config": {"conv_filters": [[4, 3, 1, "same"], [4, 3, 1, "valid"]]}},
+                "mixes 'same' and 'valid': all layers",
+            ),
+            (
+                "rl_module",
+                {"model_config": {"conv_filters": [[4, 3, 1, 2]]}},
+                "model_config.conv_padding is 2",
+            ),
+            (
+                "rl_module",
+                {"model_config": {"fcnet_kernel_initializer": "glorot"}},
+                "is 'glorot', which is not an initialiser; expected one of: constant, ",
+            ),
+            (
+                "rl_module",
+                {"model_config": {"fcnet_kernel_initializer": 3}},
+                "model_config.fcnet_kernel_initializer is 3",
+            ),
+            (
+                "rl_module",
+                {"model_config": {"fusionnet_kernel_initializer_kwargs": {"a": 1}}},
+                "one encoder processes all observations",
+            ),
+            ("rl_module", {"rl_module_spec": 3}, "rl_module_spec is a int, expected an RLModuleSpec"),
+            (
+                "rl_module",
+                {"rl_module_spec": RLModuleSpec(type("Mine", (RLModule,), {}))},
+                "Mine cannot be imported by name, and a resource can only contain names",
+            ),
+            (
+                "rl_module",
+                {"rl_module_spec": RLModuleSpec(Net, {"units": object()})},
+                "model_config of module_toys:Net is not JSON",
+            ),
+            (
+                "rl_module",
+                {"rl_module_spec": RLModuleSpec(Net, catalog_class=object)},
+                "there are no catalogs; build the layers in setup()",
+            ),
+            (
+                "rl_module",
+                {"rl_module_spec": RLModuleSpec(Net, load_state_path="there")},
+                "load_state_path is 'there': use initial_checkpoint",
+            ),
+            (
+                "rl_module",
+                {"rl_module_spec": MultiRLModuleSpec(rl_module_specs={"p1": RLModuleSpec(Net)})},
+                "rl_module_specs has 'p1': several agents are not available yet",
+            ),
+            (
+                "rl_module",
+                {"rl_module_spec": RLModuleSpec("Net")},
+                "rl_module_spec.module_class is 'Net', expected \"package.module:Name\"",
+            ),
+            (
+                "rl_module",
+                {"rl_module_spec": {"modul_class": Net}},
+                "modul_class is not a field; did you mean 'module_class'?",
+            ),
+        ],
+    )
+    def test_invalid_value_raises_one_sentence(
+        self, method: str, options: dict[str, Any], message: str
+    ) -> None:
+        with pytest.raises(SpecError) as error:
+            getattr(bc_config(), method)(**options).to_resource()
+        assert message in str(error.value)
+
+    @pytest.mark.parametrize(
+        ("env_config", "problem"),
+        [
+            ({"reward": lambda _: 0.0}, "a function at 'reward'"),
+            ({"limits": [1, {"of": object()}]}, "an object at 'limits.1.of'"),
+            ({"names": {"a"}}, "a set at 'names'"),
+        ],
+    )
+    def test_env_config_that_is_not_json_raises_with_remedy(
+        self, env_config: dict[str, Any], problem: str
+    ) -> None:
+        with pytest.raises(SpecError) as error:
+            bc_config().environment("CartPole-v1", env_config=env_config).plan()
+        remedy = "use it in the function that you pass to register_env"
+        assert f"env_config contains {problem}, which a resource cannot contain: {remedy}" in str(error.value)
+
     @pytest.mark.parametrize(
         ("mistake", "message"),
         [
@@ -625,14 +752,16 @@ class TestMistakes:
             (lambda: BCConfig().framework("tf2"), "framework is 'tf2'"),
             (lambda: AlgorithmConfig("CB"), "algorithm is 'CB', which is not an algorithm"),
             (lambda: AlgorithmConfig(algo_class=object), "AlgorithmConfig has no argument algo_class"),
-            (
-                lambda: AlgorithmConfig().plan(),
-                "AlgorithmConfig() has no algorithm: start with BCConfig()",
-            ),
+            (lambda: AlgorithmConfig().plan(), "AlgorithmConfig() has no algorithm: start with BCConfig()"),
             (lambda: AlgorithmConfig().to_resource(), "AlgorithmConfig() has no algorithm"),
             (lambda: AlgorithmConfig().training(lrr=1), "lrr is not an option; did you mean 'lr'?"),
+            (lambda: BCConfig().training(learning_rate=3.0), "did you mean 'lr'"),
+            (lambda: setattr(BCConfig(), "learning_rate", 3.0), "did you mean 'lr'"),
             (lambda: bc_config().update_from_dict({"framework": "tf2"}), "framework is 'tf2'"),
+            (lambda: bc_config().update_from_dict({"imput_": "a"}), "did you mean 'input_'"),
             (lambda: BCConfig().rollouts(num_workers=2), "rollouts(): RLlib renamed it; use env_runners()"),
+            (lambda: BCConfig().serialize(), "serialize(): to_dict() returns the options"),
+            (lambda: BCConfig().no_such(), "no_such is not an option of a config"),
             (lambda: BCConfig().python_environment(), "python_environment(): processes inherit"),
             (lambda: BCConfig().experimental(), "experimental(): does not apply"),
             (lambda: BCConfig().build_lerner(), "build_lerner is not an option of a config"),
@@ -647,14 +776,6 @@ class TestMistakes:
             ),
             (lambda: BCConfig.overrides(lrr=1), "lrr is not an option of a config; did you mean 'lr'?"),
             (lambda: BCConfig().validate(), "input_ is missing"),
-            (
-                lambda: bc_config().training(lr="fast").to_resource(),
-                "lr is 'fast' (text), expected a number",
-            ),
-            (
-                lambda: bc_config().training(train_batch_size_per_learner=0).to_resource(),
-                "train_batch_size_per_learner is 0, expected at least 1",
-            ),
             (lambda: BCConfig().to_resource(), "input_ is missing"),
             (lambda: PPOConfig().offline_data(output="o").to_resource(), "env is missing"),
             (lambda: PPOConfig().environment("CartPole-v1").to_resource(), "add .offline_data(output=...)"),
@@ -663,52 +784,34 @@ class TestMistakes:
                 "input_ does not apply",
             ),
             (
-                lambda: bc_config().offline_data(map_batches_kwargs={"batch_size": 1}).to_resource(),
-                "map_batches_kwargs: 'batch_size' is not an option here",
-            ),
-            (
-                lambda: bc_config().offline_data(iter_batches_kwargs={"collate_fn": print}).to_resource(),
-                "iter_batches_kwargs: 'collate_fn' is not an option here",
-            ),
-            (
-                lambda: bc_config().offline_data(map_batches_kwargs={"concurrency": (1, 2, 3)}).to_resource(),
-                "map_batches_kwargs: concurrency is (1, 2, 3), expected a number, or the minimum and maximum",
-            ),
-            (lambda: bc_config().offline_data(map_batches_kwargs=2).to_resource(), "expected a dictionary"),
-            (
-                lambda: bc_config().offline_data(input_filesystem="nfs").to_resource(),
-                "input_filesystem is 'nfs'",
-            ),
-            (
-                lambda: bc_config().offline_data(input_filesystem={}).plan(),
-                "input_filesystem is {}: put it in the path",
-            ),
-            (
-                lambda: bc_config().offline_data(input_filesystem=pafs.LocalFileSystem()).to_resource(),
-                "input_filesystem is a LocalFileSystem, which a resource cannot contain: write paths as URIs",
-            ),
-            (
                 lambda: recorder_config().offline_data(output_write_method="write_avro").to_resource(),
                 "output_write_method is 'write_avro', expected one of 'write_parquet', 'write_json', 'write_csv'",
             ),
             (
-                lambda: bc_config().offline_data(input_=[3]).to_resource(),
-                "input_ contains 3, expected a path",
+                lambda: recorder_config().offline_data(output=["a", "b"]).to_resource(),
+                "output is ['a', 'b'], expected one path: a recording writes to one folder",
             ),
             (
-                lambda: bc_config().offline_data(input_={"sampler": 0.5, "a": 0.5}).to_resource(),
-                "input_ has a sampler, which BC cannot learn from; a sampler is for CQL, DQN",
+                lambda: bc_config().env_runners(num_envs_per_env_runner="two").validate(),
+                "num_envs_per_env_runner is 'two' (text)",
             ),
             (
-                lambda: (
-                    sampler_config().offline_data(input_="a").training(sampler={"capacity": 5}).to_resource()
-                ),
+                lambda: recorder_config().env_runners(num_env_runners="two").validate(),
+                "num_env_runners is 'two' (text), expected",
+            ),
+            (
+                lambda: recorder_config().evaluation(evaluation_config={"env_config": {"a": 1}}).validate(),
+                "to evaluate in another environment, use custom_evaluation_function",
+            ),
+            (
+                lambda: sampler_config().evaluation(evaluation_config={"env_config": {"a": 1}}).validate(),
+                "the policy also plays in this environment to learn",
+            ),
+            (
+                lambda: sampler_config().offline_data(input_="a").training(sampler={"capacity": 5}).plan(),
                 'configure the sampler: add "sampler" to input_',
             ),
-            (
-                lambda: sampler_config().training(sampler=3).to_resource(),
-                "sampler is 3, expected a dictionary",
-            ),
+            (lambda: sampler_config().training(sampler=3).plan(), "sampler is 3, expected a dictionary"),
             (
                 lambda: sampler_config().training(sampler={"episodes": 3}).to_resource(),
                 "sampler: 'episodes' is not an option here",
@@ -717,67 +820,6 @@ class TestMistakes:
             (
                 lambda: AlgorithmConfig("DQN").offline_data(input_="sampler").to_resource(),
                 "env is missing: name the environment to play in",
-            ),
-            (
-                lambda: bc_config().offline_data(input_=len).to_resource(),
-                "input_ contains <built-in function len>, expected a path",
-            ),
-            (
-                lambda: recorder_config().offline_data(output=["a", "b"]).to_resource(),
-                "output is ['a', 'b'], expected one path: a recording writes to one folder",
-            ),
-            (
-                lambda: (
-                    bc_config()
-                    .offline_data(input_read_episodes=True, input_read_sample_batches=True)
-                    .to_resource()
-                ),
-                "input_read_sample_batches and input_read_episodes are both True",
-            ),
-            (lambda: bc_config().environment(3).to_resource(), "env is 3: expected an id"),
-            *(
-                (
-                    lambda env_config=env_config: (
-                        bc_config().environment("CartPole-v1", env_config=env_config).plan()
-                    ),
-                    f"env_config contains {problem}, which a resource cannot contain: use it in the function that you "
-                    "pass to register_env",
-                )
-                for env_config, problem in (
-                    ({"reward": lambda _: 0.0}, "a function at 'reward'"),
-                    ({"limits": [1, {"of": object()}]}, "an object at 'limits.1.of'"),
-                    ({"names": {"a"}}, "a set at 'names'"),
-                )
-            ),
-            (
-                lambda: (
-                    bc_config()
-                    .environment("CartPole-v1")
-                    .evaluation(evaluation_interval=1, evaluation_config={"env_config": {"reward": len}})
-                    .plan()
-                ),
-                "env_config contains a builtin_function_or_method at 'reward'",
-            ),
-            (
-                lambda: (
-                    bc_config()
-                    .offline_data(prelearner_class=f"{__name__}:Net", prelearner_kwargs={"f": len})
-                    .to_resource()
-                ),
-                "prelearner_kwargs contains a builtin_function_or_method at 'f', expected text, numbers",
-            ),
-            (lambda: bc_config().rl_module(model_config=3).to_resource(), "model_config is a int"),
-            (
-                lambda: bc_config().rl_module(model_config={"fcnet_hidden": [8]}).to_resource(),
-                "model_config.fcnet_hidden is not a field; did you mean 'fcnet_hiddens'?",
-            ),
-            (
-                lambda: bc_config().offline_data(prelearner_class=type("Mine", (), {})).to_resource(),
-                "Mine cannot be imported by name, and a resource can only contain names",
-            ),
-            (
-                lambda: bc_config().evaluation(evaluation_duration="auto").to_resource(),
-                "is Auto, which requires ",
             ),
             (
                 lambda: BCConfig().offline_data(input_="a").evaluation(evaluation_interval=1).to_resource(),
@@ -988,27 +1030,6 @@ class TestModelConfig:
         )
         assert config.replaced_options == []
 
-    @pytest.mark.parametrize(
-        ("model_config", "message"),
-        [
-            (
-                {"conv_filters": [[4, 3, 1, "same"], [4, 3, 1, "valid"]]},
-                "mixes 'same' and 'valid': all layers",
-            ),
-            ({"conv_filters": [[4, 3, 1, 2]]}, "model_config.conv_padding is 2"),
-            (
-                {"fcnet_kernel_initializer": "glorot"},
-                "is 'glorot', which is not an initialiser; expected one of: constant, ",
-            ),
-            ({"fcnet_kernel_initializer": 3}, "model_config.fcnet_kernel_initializer is 3"),
-            ({"fusionnet_kernel_initializer_kwargs": {"a": 1}}, "one encoder processes all observations"),
-        ],
-    )
-    def test_mistake_raises_one_sentence(self, model_config: dict[str, Any], message: str) -> None:
-        with pytest.raises(SpecError) as error:
-            bc_config().rl_module(model_config=model_config).to_resource()
-        assert message in str(error.value)
-
 
 class TestModuleSpec:
     def test_module_spec_and_model_config_are_combined(self) -> None:
@@ -1029,9 +1050,8 @@ class TestModuleSpec:
         assert model.module_class == "module_toys:RLlibModule"
         assert (model.module_options, model.max_seq_len) == ({"h": 9, "max_seq_len": 7}, 7)
         default_spec = RLModuleSpec(PolicyModule, {"fcnet_hiddens": [8]})
-        assert bc_config().rl_module(rl_module_spec=default_spec).to_resource().spec.model.fcnet_hiddens == [
-            8
-        ]
+        resource = bc_config().rl_module(rl_module_spec=default_spec).to_resource()
+        assert resource.spec.model.fcnet_hiddens == [8]
 
     @pytest.mark.parametrize("module_class", [None, Net])
     def test_default_model_config_in_spec_is_that_of_rl_module(self, module_class: Any) -> None:
@@ -1042,45 +1062,14 @@ class TestModuleSpec:
 
     def test_fields_that_follow_from_the_config_are_noted(self) -> None:
         spec = RLModuleSpec(Net, observation_space=OBSERVATIONS, inference_only=True)
-        assert [
-            line.split(":")[1].strip() for line in bc_config().rl_module(rl_module_spec=spec).replaced_options
-        ] == [
-            "observation_space",
-            "inference_only",
-        ]
+        notes = bc_config().rl_module(rl_module_spec=spec).replaced_options
+        assert [note.split(":")[1].strip() for note in notes] == ["observation_space", "inference_only"]
 
     def test_to_dict_contains_the_module_spec(self) -> None:
         options = bc_config().rl_module(rl_module_spec=RLModuleSpec(Net, {"units": 9})).to_dict()
         assert options["rl_module_spec"] == {"module_class": "module_toys:Net", "model_config": {"units": 9}}
         copied_config = BCConfig.from_dict(options)
         assert copied_config.to_resource().spec.model.module_options == {"units": 9}
-
-    @pytest.mark.parametrize(
-        ("spec", "message"),
-        [
-            (3, "rl_module_spec is a int, expected an RLModuleSpec"),
-            (
-                RLModuleSpec(type("Mine", (RLModule,), {})),
-                "Mine cannot be imported by name, and a resource can only contain names",
-            ),
-            (RLModuleSpec(Net, {"units": object()}), "model_config of module_toys:Net is not JSON"),
-            (RLModuleSpec(Net, catalog_class=object), "there are no catalogs; build the layers in setup()"),
-            (
-                RLModuleSpec(Net, load_state_path="there"),
-                "load_state_path is 'there': use initial_checkpoint",
-            ),
-            (
-                MultiRLModuleSpec(rl_module_specs={"p1": RLModuleSpec(Net)}),
-                "rl_module_specs has 'p1': several agents are not available yet",
-            ),
-            (RLModuleSpec("Net"), "rl_module_spec.module_class is 'Net', expected \"package.module:Name\""),
-            ({"modul_class": Net}, "modul_class is not a field; did you mean 'module_class'?"),
-        ],
-    )
-    def test_mistake_raises_one_sentence(self, spec: Any, message: str) -> None:
-        with pytest.raises(SpecError) as error:
-            bc_config().rl_module(rl_module_spec=spec).to_resource()
-        assert message in str(error.value)
 
 
 def test_copies_are_independent() -> None:
@@ -1138,8 +1127,7 @@ def test_config_subclass_may_override_init() -> None:
 
 def test_resource_contains_all_callback_classes() -> None:
     first_path, second_path = (
-        f"{CALLBACKS_MODULE}:Callbacks",
-        f"{CALLBACKS_MODULE}:on_train_result.builtins.print",
+        f"{CALLBACKS_MODULE}:{name}" for name in ("Callbacks", "on_train_result.builtins.print")
     )
     resource = bc_config().callbacks(first_path, second_path).to_resource()
     assert resource.spec.callbacks == [first_path, second_path]
@@ -1150,13 +1138,14 @@ def test_resource_contains_all_callback_classes() -> None:
 
 def test_options_are_attributes() -> None:
     config = bc_config()
+    assert BCConfig.overrides(explore=False) == {"explore": False}
     config.lr, config.input_, config.env = 0.5, "other", "Acrobot-v1"
     assert (config.lr, config.input_, config["env"]) == (0.5, "other", "Acrobot-v1")
     assert config.to_resource() == BCConfig.from_dict(config.to_dict()).to_resource()
     assert config.to_resource().spec.config == {"lr": 0.5}
     assert (BCConfig().lr, PPOConfig()["lambda_"], BCConfig().input_) == (1e-4, 0.95, None)
-    assert not hasattr(config, "rollouts")
-    assert not hasattr(config, "lrr")
+    for name in ("rollouts", "serialize", "no_such", "lrr"):
+        assert not hasattr(config, name)
     assert pickle.loads(pickle.dumps(config)).lr == 0.5
 
 
@@ -1169,10 +1158,6 @@ def test_frozen_config_raises_on_changes() -> None:
     assert config.copy(copy_frozen=False).training(lr=0.5).lr == 0.5
 
 
-def test_overrides_are_a_dictionary() -> None:
-    assert BCConfig.overrides(explore=False) == {"explore": False}
-
-
 def test_options_without_algorithm_are_copied_to_one() -> None:
     config = AlgorithmConfig().environment("CartPole-v1").training(lr=0.1).offline_data(input_="data")
     assert config.lr == 0.1
@@ -1183,8 +1168,6 @@ def test_from_dict_inverts_to_dict() -> None:
     config = bc_config().training(lr=1e-2).rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[8]))
     options = pickle.loads(pickle.dumps(config.to_dict()))
     assert BCConfig().update_from_dict(options).to_resource() == config.to_resource()
-    with pytest.raises(SpecError, match="did you mean 'input_'"):
-        BCConfig().update_from_dict({"imput_": "a"})
 
 
 def test_custom_algorithm_accepts_any_option() -> None:
@@ -1236,8 +1219,8 @@ def test_refused_option_at_rllib_default_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "options"),
     [
-        ("SAC", {"lr": None, "n_step": 1, "num_epochs": 1, "target_entropy": "auto"}),
-        ("CQL", {"n_step": 1, "twin_q": True, "minibatch_size": None, "target_network_update_freq": 0}),
+        ("SAC", {"lr": None, "num_epochs": 1, "target_entropy": "auto"}),
+        ("CQL", {"twin_q": True, "minibatch_size": None, "target_network_update_freq": 0}),
         ("BC", {"beta": 0.0, "vf_coeff": 1.0, "gamma": 0.99, "train_batch_size_per_learner": None}),
         ("MARWIL", {"optimizer": {}, "learner_config_dict": {}, "hiddens": [256], "vf_share_layers": -1}),
     ],
@@ -1253,8 +1236,8 @@ def test_missing_option_at_rllib_default_is_accepted(algorithm: str, options: di
     ("algorithm", "options", "message"),
     [
         ("SAC", {"lr": 1e-3}, "lr does not apply to SAC; it is an option of BC"),
-        ("CQL", {"n_step": 3}, "n_step does not apply to CQL; it is an option of DQN"),
-        ("CQL", {"n_step": np.ones(2)}, "n_step does not apply to CQL"),
+        ("BC", {"n_step": 3}, "n_step does not apply to BC; it is an option of CQL"),
+        ("BC", {"n_step": np.ones(2)}, "n_step does not apply to BC"),
         ("DQN", {"v_min": -1}, "num_quantiles needs no bounds"),
         ("SAC", {"target_entropy": "other"}, "target_entropy is 'other'"),
         ("SAC", {"lrr": None}, "lrr is not an option"),
@@ -1291,31 +1274,13 @@ class TestInputEvaluation:
         config.evaluation(offline_evaluation_input="held", offline_evaluation_interval=5)
         config.evaluation(off_policy_estimation_methods=["dr"], evaluation_interval=2)
         evaluation = config.to_resource().spec.evaluation
-        assert (evaluation.interval, evaluation.offline.interval, evaluation.offline.estimates) == (
-            2,
-            5,
-            ["dr"],
-        )
-        assert (evaluation.offline.held_out, evaluation.offline.input) == (None, ["held"])
+        offline = evaluation.offline
+        assert (evaluation.interval, offline.interval, offline.estimates) == (2, 5, ["dr"])
+        assert (offline.held_out, offline.input) == (None, ["held"])
 
     @pytest.mark.parametrize("value", [None, [], {}])
     def test_empty_value_evaluates_nothing(self, value: Any) -> None:
         assert bc_config().offline_data(input_evaluation=value).to_resource() == bc_config().to_resource()
-
-    @pytest.mark.parametrize(
-        ("value", "message"),
-        [
-            (
-                "counterfactual",
-                "input_evaluation contains 'counterfactual', expected some of 'simulation', 'is'",
-            ),
-            (3, "input_evaluation contains '3', expected some of"),
-            ({"a": {"type": "is", "k": 1}}, "input_evaluation['a'] contains 'k', but only accepts type"),
-        ],
-    )
-    def test_unsupported_value_raises(self, value: Any, message: str) -> None:
-        with pytest.raises(SpecError, match=re.escape(message)):
-            bc_config().offline_data(input_evaluation=value).validate()
 
 
 class TestReplayBufferConfig:
@@ -1362,69 +1327,12 @@ class TestReplayBufferConfig:
         assert isinstance(config.replaced_options, list)
 
 
-class TestEvaluationConfig:
-    def test_environment_of_evaluation_config_is_used(self) -> None:
-        overrides = {"env": "Acrobot-v1", "env_config": {"size": 2}, "explore": True}
-        config = bc_config().environment(env_config={"size": 1, "wind": 3})
-        spec = config.evaluation(evaluation_config=overrides, evaluation_interval=1).to_resource().spec
-        assert (spec.environment.id, spec.environment.kwargs) == ("Acrobot-v1", {"size": 2, "wind": 3})
-        assert spec.evaluation.explore is True
-
-    @pytest.mark.parametrize(
-        ("config", "value", "message"),
-        [
-            (
-                sampler_config(),
-                {"env_config": {"a": 1}},
-                "the policy also plays in this environment to learn",
-            ),
-            (
-                recorder_config(),
-                {"env_config": {"a": 1}},
-                "to evaluate in another environment, use custom_evaluation_function",
-            ),
-            (bc_config(), {"gamma": 1}, "contains 'gamma', but only accepts explore, env and env_config"),
-            (bc_config(), {"env_config": 3}, "env_config is 3, expected a dictionary"),
-            (bc_config(), 3, "evaluation_config is 3, expected a dictionary"),
-        ],
-    )
-    def test_unsupported_evaluation_config_raises(
-        self, config: AlgorithmConfig, value: Any, message: str
-    ) -> None:
-        with pytest.raises(SpecError, match=re.escape(message)):
-            config.copy().evaluation(evaluation_config=value).validate()
-
-
-@pytest.mark.parametrize(
-    ("config", "method", "options", "message"),
-    [
-        (
-            recorder_config(),
-            "env_runners",
-            {"num_env_runners": "two"},
-            "num_env_runners is 'two' (text), expected",
-        ),
-        (bc_config(), "env_runners", {"num_env_runners": "two"}, "num_env_runners is 'two' (text), expected"),
-        (bc_config(), "learners", {"num_learners": "two"}, "num_learners is 'two' (text), expected"),
-        (
-            bc_config(),
-            "evaluation",
-            {"evaluation_num_env_runners": "two"},
-            "evaluation_num_env_runners is 'two'",
-        ),
-        (
-            bc_config(),
-            "env_runners",
-            {"num_envs_per_env_runner": "two"},
-            "num_envs_per_env_runner is 'two' (text)",
-        ),
-    ],
-)
-def test_number_as_text_raises(
-    config: AlgorithmConfig, method: str, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(SpecError, match=re.escape(message)):
-        getattr(config.copy(), method)(**options).validate()
+def test_environment_of_evaluation_config_is_used() -> None:
+    overrides = {"env": "Acrobot-v1", "env_config": {"size": 2}, "explore": True}
+    config = bc_config().environment(env_config={"size": 1, "wind": 3})
+    spec = config.evaluation(evaluation_config=overrides, evaluation_interval=1).to_resource().spec
+    assert (spec.environment.id, spec.environment.kwargs) == ("Acrobot-v1", {"size": 2, "wind": 3})
+    assert spec.evaluation.explore is True
 
 
 @pytest.mark.parametrize(
@@ -1439,20 +1347,6 @@ def test_import_of_unknown_config_raises(name: str, message: str) -> None:
         exec(f"from hindcast import {name}")
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("rollouts", r"rollouts\(\): RLlib renamed it; use env_runners"),
-        ("serialize", r"serialize\(\): to_dict\(\) returns the options"),
-        ("no_such", "no_such is not an option of a config"),
-    ],
-)
-def test_removed_method_names_its_replacement(name: str, message: str) -> None:
-    assert not hasattr(BCConfig(), name)
-    with pytest.raises(SpecError, match=message):
-        getattr(BCConfig(), name)()
-
-
 def test_config_reports_global_batch_size_and_whether_it_is_offline() -> None:
     config = BCConfig().training(train_batch_size_per_learner=64).learners(num_learners=3)
     assert (config.total_train_batch_size, config.is_offline) == (192, False)
@@ -1465,15 +1359,10 @@ def test_docs_page_contains_the_option_table() -> None:
     assert option_table() in page, "run `make crds`"
 
 
-def test_import_does_not_import_torch() -> None:
-    import subprocess
-    import sys
-
-    code = (
-        "import sys, hindcast; print([m for m in ('torch', 'ray', 'numpy', 'pydantic') if m in sys.modules])"
-    )
+def test_import_does_not_import_slow_packages() -> None:
+    code = "import sys, hindcast; print({'torch', 'ray', 'numpy', 'pydantic'} & {*sys.modules})"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert process.stdout.strip() == "[]"
+    assert process.stdout.strip() == "set()"
 
 
 def test_algorithm_that_does_not_match_actions_names_no_option(tmp_path: Path) -> None:

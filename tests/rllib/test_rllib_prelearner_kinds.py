@@ -20,6 +20,7 @@ from PIL import Image
 
 from hindcast import SCHEMA, DQNConfig, EpisodeReplayBuffer, OfflinePreLearner, SingleAgentEpisode
 from hindcast.datasets.curate.operations import convert_data
+from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.target import Target
 from hindcast.errors import UserCodeError
@@ -77,9 +78,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     convert_data(table, Target(resolve(folder / "messagepack"), "MessagePack"))
     cells = pq.read_table(next((folder / "messagepack").glob("*.parquet")), columns=["item"])
     pq.write_table(cells, folder / "rllib" / "episodes.parquet")
-    starts = np.cumsum([0, *LENGTHS])
-    fragments = [(0, 3), (3, 4), (4, 6), (6, 11)]  # the last episode has two fragments
-    assert starts[-1] == fragments[-1][1]
+    fragments = [(0, 3), (3, 4), (4, 6), (6, NUM_STEPS)]  # the last episode has two fragments
     with (folder / "sample_batch" / "batches.json").open("w") as file:
         for start, stop in fragments:
             batch = {name: values[start:stop] for name, values in columns.items()}
@@ -170,9 +169,8 @@ class Calls(OfflinePreLearner):
 
 class MapsSampleBatches(OfflinePreLearner):
     def _map_sample_batch_to_episode(self, is_multi_agent, batch, scale=1.0, **kwargs):
-        return scale_rewards(
-            super()._map_sample_batch_to_episode(is_multi_agent, batch, **kwargs)["episodes"], scale
-        )
+        episodes = super()._map_sample_batch_to_episode(is_multi_agent, batch, **kwargs)["episodes"]
+        return scale_rewards(episodes, scale)
 
 
 class UnpacksItems(OfflinePreLearner):
@@ -207,12 +205,16 @@ def make_config(data: Path, kind: str, **options: Any) -> AlgorithmConfig:
     return config.training(train_batch_size_per_learner=NUM_STEPS)
 
 
-def read_transitions(config: AlgorithmConfig) -> dict[str, Any]:
-    """Return the transitions that the training reads, in the order of their actions."""
+def open_training_data(config: AlgorithmConfig) -> Dataset:
     training = config.plan().training
     assert training is not None
     (opened_input,) = open_inputs(training, resolve_inputs(training, FileReferences({})))
-    dataset = opened_input.dataset
+    return opened_input.dataset
+
+
+def read_transitions(config: AlgorithmConfig) -> dict[str, Any]:
+    """Return the transitions that the training reads, in the order of their actions."""
+    dataset = open_training_data(config)
     (block,) = (dataset.read(unit) for unit in dataset.units)
     order = np.argsort(block.columns["actions"], kind="stable")
     return {
@@ -252,13 +254,8 @@ def test_class_of_a_script_maps_like_one_of_a_module(
     script_class = type(cls.__name__, (cls,), {"__module__": "__main__"})
     # A notebook's cell that runs twice defines another class of the same name.
     for scale in (2.0, 0.5):
-        config = make_config(
-            data,
-            kind,
-            prelearner_class=script_class,
-            prelearner_kwargs={"scale": scale},
-            input_read_batch_size=2,
-        )
+        options = {"prelearner_kwargs": {"scale": scale}, "input_read_batch_size": 2}
+        config = make_config(data, kind, prelearner_class=script_class, **options)
         check_transitions(read_transitions(config), cls, scale)
         script_class = type(cls.__name__, (cls,), {"__module__": "__main__"})
 
@@ -276,13 +273,14 @@ class CountingBuffer(EpisodeReplayBuffer):
 
 
 class Postprocesses(OfflinePreLearner):
+    """Keeps items with an action below 5."""
+
     def _map_to_episodes(self, batch, **kwargs):
         return super()._map_to_episodes(to_rows(batch), **kwargs)
 
     def _postprocess_and_sample(self, episodes):
-        return [
-            episode for episode in super()._postprocess_and_sample(episodes) if episode.get_actions(0) < 5
-        ]
+        items = super()._postprocess_and_sample(episodes)
+        return [item for item in items if item.get_actions(0) < 5]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -361,10 +359,8 @@ def test_rows_without_ids_get_the_same_ids_when_prepared_again(
     results = []
     for index in range(2):
         monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / str(index)))  # nothing is prepared yet
-        training = make_config(tmp_path, kind, prelearner_class=MapsAs260).plan().training
-        assert training is not None
-        (opened_input,) = open_inputs(training, resolve_inputs(training, FileReferences({})))
-        results.append(opened_input.dataset.episode_table().eps_id.tolist())
+        dataset = open_training_data(make_config(tmp_path, kind, prelearner_class=MapsAs260))
+        results.append(dataset.episode_table().eps_id.tolist())
     assert results[0] == results[1]
     assert len(set(results[0])) == {"table": NUM_STEPS, "sample_batch": 2}[kind]
 
@@ -373,25 +369,12 @@ def raise_key_error(self: Any, batch: Any, **kwargs: Any) -> Any:
     return batch["no_such_column"]
 
 
-def return_none(self: Any, batch: Any, **kwargs: Any) -> Any:
-    return None
-
-
-def return_wide_observations(self: Any, batch: Any, **kwargs: Any) -> Any:
-    episode = SingleAgentEpisode(
-        observations=np.zeros((2, 5), np.float32), actions=[0], rewards=[0.0], len_lookback_buffer=0
-    )
-    return {"episodes": [episode]}
-
-
 def pass_several_agents(self: Any, batch: Any, **kwargs: Any) -> Any:
     return OfflinePreLearner._map_to_episodes(self, batch=batch, is_multi_agent=True)
 
 
 MISTAKES: list[tuple[str, Callable[..., Any], str]] = [
     ("_map_to_episodes", raise_key_error, "'no_such_column'"),
-    ("_map_to_episodes", return_none, "returned a NoneType; it must return"),
-    ("_map_to_episodes", return_wide_observations, "returned 'obs' of shape [5]"),
     ("_map_to_episodes", pass_several_agents, "is_multi_agent is True, but there is only one agent"),
     ("__call__", lambda self, batch: None, "returned a NoneType; it must return"),
     ("__call__", lambda self, batch: {"rewards": []}, "it must contain 'default_policy'"),

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, cast
+from typing import Annotated, cast
 
 import pytest
 import torch
@@ -20,10 +20,10 @@ from hindcast.algorithms import REGISTRY
 from hindcast.algorithms.bc import BC, BCOptions
 from hindcast.algorithms.ppo import PPO
 from hindcast.api import checks, options
-from hindcast.api.loading import validate_resource
 from hindcast.errors import SpecError
 from hindcast.learn.algorithm import Losses, Step, Tensors
 from hindcast.rllib.builder import algorithm_configs, trainables
+from support import training
 from toy_environments import Walk
 
 sys.path.append(str(Path(__file__).parents[2] / "tools"))
@@ -45,10 +45,8 @@ class WeightedBC(BC):
     options: WeightedOptions
 
     def losses(self, nets: torch.nn.ModuleDict, batch: Tensors, step: Step) -> Losses:
-        losses = super().losses(nets, batch, step)
-        return Losses(
-            {"policy": self.options.weight * losses.losses["policy"]}, {"weighed": torch.tensor(1.0)}
-        )
+        loss = self.options.weight * super().losses(nets, batch, step).losses["policy"]
+        return Losses({"policy": loss}, {"weighed": torch.tensor(1.0)})
 
 
 class RenamedPPO(PPO):
@@ -67,9 +65,8 @@ def generated_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         _clear_caches()
         for module, suffix in ((algorithm_configs, "Config"), (trainables, "")):
             for name in ("Weighted", "Sampling"):
-                patch.setattr(
-                    module, name + suffix, _generated_class(root, module, name + suffix), raising=False
-                )
+                generated_class = _generated_class(root, module, name + suffix)
+                patch.setattr(module, name + suffix, generated_class, raising=False)
         yield root
     _clear_caches()
 
@@ -106,39 +103,21 @@ def test_resources_and_pages_contain_registered_algorithm(generated_root: Path) 
         name: YAML(typ="safe").load(generated_root / f"crds/hindcast.dev_{name}.yaml")["spec"]["versions"][0]
         for name in ("offlinetrainings", "offlinerecordings")
     }
-    training = crds["offlinetrainings"]["schema"]["openAPIV3Schema"]["properties"]["spec"]
-    assert training["properties"]["config"]["properties"]["weight"]["type"] == "number"
-    assert "'Weighted'" in json.dumps(training["x-kubernetes-validations"])
+    spec_schema = crds["offlinetrainings"]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    rules = spec_schema["x-kubernetes-validations"]
+    assert spec_schema["properties"]["config"]["properties"]["weight"]["type"] == "number"
+    assert "'Weighted'" in json.dumps(rules)
     assert "'Sampling'" in json.dumps(crds["offlinerecordings"])
-    algorithm_rules = [
-        rule for rule in training["x-kubernetes-validations"] if rule.get("fieldPath") == ".algorithm"
-    ]
+    algorithm_rules = [rule for rule in rules if rule.get("fieldPath") == ".algorithm"]
     assert algorithm_rules and "Sampling" not in json.dumps(algorithm_rules)
     assert "\n### Weighted\n" in (generated_root / "docs/reference.md").read_text()
 
 
-@pytest.mark.parametrize(
-    ("config", "message"), [({"weight": 3}, None), ({"weight": "much"}, "spec.config.weight is 'much'")]
-)
-def test_resource_may_name_registered_algorithm(
-    generated_root: Path, config: dict[str, Any], message: str | None
-) -> None:
-    resource = {
-        "apiVersion": "hindcast.dev/v1alpha1",
-        "kind": "OfflineTraining",
-        "metadata": {"name": "weighted"},
-        "spec": {
-            "algorithm": "Weighted",
-            "config": config,
-            "input": [{"path": "data"}],
-            "stop": {"iterations": 1},
-        },
-    }
-    if message is None:
-        assert validate_resource(resource).spec.algorithm == "Weighted"
-        return
-    with pytest.raises(SpecError, match=message):
-        validate_resource(resource)
+def test_resource_may_name_registered_algorithm(generated_root: Path) -> None:
+    resource = training("folder", "data", algorithm="Weighted", config={"weight": 3})
+    assert resource.spec.algorithm == "Weighted"
+    with pytest.raises(SpecError, match="weight is 'much'"):
+        training("folder", "data", algorithm="Weighted", config={"weight": "much"})
 
 
 def test_tune_has_trainable_of_registered_algorithm(generated_root: Path) -> None:

@@ -21,11 +21,13 @@ FRAME = pd.DataFrame({name: list(values) for name, values in ARRAYS.items()}, in
 
 
 def make_config(table) -> BCConfig:
+    spaces = {
+        "observation_space": gym.spaces.Box(-np.inf, np.inf, (2,)),
+        "action_space": gym.spaces.Discrete(3),
+    }
     return (
         BCConfig()
-        .environment(
-            observation_space=gym.spaces.Box(-np.inf, np.inf, (2,)), action_space=gym.spaces.Discrete(3)
-        )
+        .environment(**spaces)
         .training(train_batch_size_per_learner=NUM_STEPS)
         .rl_module(model_config={"fcnet_hiddens": [4]})
         .offline_data(input_=table, input_prepare={"cut_off_steps": "Drop"})

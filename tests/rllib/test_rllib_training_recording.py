@@ -46,6 +46,10 @@ def train(config: AlgorithmConfig, iterations: int) -> int:
         return [algo.train()["num_env_steps_sampled_lifetime"] for _ in range(iterations)][-1]
 
 
+def modification_times(folder: Path) -> dict[str, int]:
+    return {file.name: file.stat().st_mtime_ns for file in folder.glob("*.parquet")}
+
+
 @pytest.mark.parametrize("algorithm", OPTIONS)
 def test_every_episode_of_training_is_recorded_once(tmp_path: Path, algorithm: str) -> None:
     num_played = train(learner_config(algorithm, tmp_path), iterations=3)
@@ -60,9 +64,8 @@ def test_every_episode_of_training_is_recorded_once(tmp_path: Path, algorithm: s
 
 def test_episode_cut_by_rollout_is_truncated(tmp_path: Path) -> None:
     """64 timesteps in 4 environments are 16 in each: an episode of 10 timesteps, and 6 of the next one."""
-    train(
-        learner_config("PPO", tmp_path).environment(env_config={"shortest": 10, "longest": 10}), iterations=1
-    )
+    config = learner_config("PPO", tmp_path).environment(env_config={"shortest": 10, "longest": 10})
+    train(config, iterations=1)
     block = read_all(tmp_path)
     assert sorted(block.length) == [6] * 4 + [10] * 4
     assert block.truncated[block.length == 6].all()
@@ -71,18 +74,13 @@ def test_episode_cut_by_rollout_is_truncated(tmp_path: Path) -> None:
 @pytest.mark.parametrize("algorithm", ["PPO", "DQN"])
 def test_second_run_records_only_new_episodes(tmp_path: Path, algorithm: str) -> None:
     train(learner_config(algorithm, tmp_path / "again"), iterations=2)
-    modification_times = {
-        file.name: file.stat().st_mtime_ns for file in (tmp_path / "again").glob("*.parquet")
-    }
+    times_before = modification_times(tmp_path / "again")
     num_played = train(learner_config(algorithm, tmp_path / "again"), iterations=4)
     train(learner_config(algorithm, tmp_path / "uninterrupted"), iterations=4)
     second_block, expected_block = (read_all(tmp_path / name) for name in ("again", "uninterrupted"))
     assert second_block.num_steps == num_played
     assert episode_hashes(second_block) == episode_hashes(expected_block)
-    assert (
-        modification_times.items()
-        <= {file.name: file.stat().st_mtime_ns for file in (tmp_path / "again").glob("*.parquet")}.items()
-    )
+    assert times_before.items() <= modification_times(tmp_path / "again").items()
 
 
 SCRIPT = """

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-import orjson
 import pytest
 import torch
 import yaml
+from run_results import read_results, without_times
 
 from fake_cuda_graph import FakeCudaGraph
 from hindcast import AlgorithmConfig
@@ -29,6 +29,7 @@ from hindcast.run.interruption import Interruption
 from hindcast.run.training import offline_trainer
 from layers import repeats, slow_except
 from no_device_reads import NoDeviceReads
+from resource_examples import make_document
 from support import MemoryReporter, StopAfter, record, recording, train, trainable_space, training
 
 ALGORITHM_FILES = Path(__file__).parents[1] / "learn"
@@ -77,7 +78,7 @@ SMALL_TRANSFORMER = {
     "numHeads": 2,
     "numLayers": 1,
     "returnScale": 10.0,
-    "lr": 1e-2,
+    "lr": 0.01,
 }
 PRIORITY_OPTIONS = {"prioritizedReplay": True, "nStep": 3, "numQuantiles": 4}
 SPECIAL_CASES = {
@@ -99,7 +100,12 @@ SPECIAL_CASES = {
     ),
     "DecisionTransformer": Case("DecisionTransformer", {"dropout": 0.0, **SMALL_TRANSFORMER}),
     "DecisionTransformer with dropout": Case(
-        "DecisionTransformer", SMALL_TRANSFORMER, data="steered", has_noise=True
+        "DecisionTransformer",
+        SMALL_TRANSFORMER,
+        {"fcnetHiddens": [256, 256], "observationFilter": "None"},
+        {"fcnet_hiddens": [256, 256], "observation_filter": "none"},
+        data="steered",
+        has_noise=True,
     ),
     "FQL": Case("FQL", {"flowSteps": 3}, data="steered", has_noise=True),
     "FQL with chunks": Case("FQL", {"flowSteps": 3, "actionChunk": 3}, data="steered", has_noise=True),
@@ -143,13 +149,11 @@ class Fit(NamedTuple):
 
 def make_spec(name: str, **pipeline: Any) -> dict[str, Any]:
     case = CASES[name]
+    options_field = "customConfig" if ":" in case.path else "config"
     return {
         "algorithm": case.path,
-        "config": {},
-        "customConfig" if ":" in case.path else "config": {
-            "trainBatchSizePerLearner": BATCH_SIZE,
-            **case.options,
-        },
+        "config": {},  # replaces the options of BC in `support.training`
+        options_field: {"trainBatchSizePerLearner": BATCH_SIZE, **case.options},
         "model": {"fcnetHiddens": [16], **case.model},
         "stop": {"iterations": NUM_ITERATIONS},
         "pipeline": {"windowSteps": 60, "datasetNumItersPerLearner": UPDATES_PER_ITERATION, **pipeline},
@@ -172,17 +176,7 @@ def fit(
 
 
 def read_fit(folder: Path) -> Fit:
-    run_folder = folder / "test" / "r1"
-    lines = [orjson.loads(line) for line in (run_folder / "results.jsonl").read_text().splitlines()]
-    return Fit([without_times(line) for line in lines], (run_folder / "module" / WEIGHTS).read_bytes())
-
-
-def without_times(result: dict[str, Any]) -> dict[str, Any]:
-    return {
-        key: value
-        for key, value in result.items()
-        if key not in ("time_total_s", "timesteps_per_s", "timers")
-    }
+    return Fit(without_times(read_results(folder)), (folder / "test/r1/module" / WEIGHTS).read_bytes())
 
 
 @pytest.fixture(scope="module")
@@ -272,7 +266,7 @@ def test_captured_updates_equal_eager_updates(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A graph repeats an update with the Python numbers of its recording, so none may change between updates."""
+    """A graph repeats an update with the Python numbers that it had when it was recorded, so none may change later."""
     num_launches: Counter[FakeCudaGraph] = Counter()
 
     class TapeGraph(CudaGraph):
@@ -324,19 +318,11 @@ def test_resume_with_compiled_losses_is_bit_exact(
 def test_training_from_yaml_equals_resident(
     name: str, resident_fits: dict[str, Fit], data: dict[str, Path], tmp_path: Path
 ) -> None:
-    document = {
-        "apiVersion": "hindcast.dev/v1alpha1",
-        "kind": "OfflineTraining",
-        "metadata": {"name": "test"},
-        "spec": {
-            **make_spec(name),
-            "input": make_inputs(name, data),
-            "checkpoint": {"path": str(tmp_path / "runs")},
-        },
-    }
+    checkpoint = {"path": str(tmp_path / "runs")}
+    spec = {**make_spec(name), "input": make_inputs(name, data), "checkpoint": checkpoint}
     if ":" in CASES[name].path:
-        del document["spec"]["config"]
-    (tmp_path / "training.yaml").write_text(yaml.safe_dump(document))
+        del spec["config"]
+    (tmp_path / "training.yaml").write_text(yaml.safe_dump(make_document("OfflineTraining", spec)))
     execute(load_resources(tmp_path / "training.yaml"), MemoryReporter())
     assert read_fit(tmp_path / "runs") == resident_fits[name]
 
@@ -365,7 +351,7 @@ def test_training_in_python_equals_resident(
         algo.restore_from_path(checkpoint)
         results.append(algo.train())
         weights = algo.get_policy().to_files()[WEIGHTS]
-    assert Fit([without_times(result) for result in results], weights) == resident_fits[name]
+    assert Fit(without_times(results), weights) == resident_fits[name]
 
 
 def to_snake_case(name: str) -> str:
@@ -379,16 +365,16 @@ def test_two_learners_compute_losses_of_one(data: dict[str, Path], tmp_path: Pat
     from learn_ranks import run_in_ranks, train_in_float64
 
     paths = {name: data[case.data] for name, case in CASES.items() if not case.has_noise}
-    jobs = {
+    resources = {
         name: training(tmp_path / name, "", input=make_inputs(name, data), **make_spec(name))
         for name in paths
     }
     arguments = {
         name: (train_in_float64, resource, paths[name], NUM_COMPARED_UPDATES)
-        for name, resource in jobs.items()
+        for name, resource in resources.items()
     }
     losses_of_two = run_in_ranks(2, **arguments)
-    for name, resource in jobs.items():
+    for name, resource in resources.items():
         losses_of_one = train_in_float64(None, resource, paths[name], NUM_COMPARED_UPDATES)
         for losses in losses_of_two[name]:
             np.testing.assert_allclose(losses, losses_of_one, rtol=1e-6, err_msg=name)
@@ -401,19 +387,19 @@ def test_two_learners_with_noise_and_dropout_resume_bit_exactly(
     """Both learners end with equal weights, with and without interruptions."""
     from learn_ranks import run_in_ranks, train_with_stops
 
-    stops = {"never": (), "twice": (2, 1)}
+    stops_by_name = {"never": (), "twice": (2, 1)}  # numbers of checks after which the leader stops
     noisy_names = [name for name, case in CASES.items() if case.has_noise and case.live_environment is None]
     jobs = {
-        f"{name} {stop}": (
+        f"{name} {stop_name}": (
             train_with_stops,
             training(
-                tmp_path / name / stop, "", input=make_inputs(name, data), **make_spec_with_dropout(name)
+                tmp_path / name / stop_name, "", input=make_inputs(name, data), **make_spec_with_dropout(name)
             ),
             data[CASES[name].data],
-            num_checks,
+            stops,
         )
         for name in noisy_names
-        for stop, num_checks in stops.items()
+        for stop_name, stops in stops_by_name.items()
     }
     weights = run_in_ranks(2, **jobs)
     for name in noisy_names:
@@ -424,6 +410,6 @@ def test_two_learners_with_noise_and_dropout_resume_bit_exactly(
 
 
 def make_spec_with_dropout(name: str) -> dict[str, Any]:
-    """Return the spec, with dropout if the networks support it."""
+    """Return the spec, with dropout for TD3BC: one algorithm with dense networks suffices."""
     spec = make_spec(name)
     return spec | {"model": {**spec["model"], "dropout": 0.2}} if name == "TD3BC" else spec

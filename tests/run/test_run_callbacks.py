@@ -7,11 +7,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from run_results import read_results
 
 from hindcast import BCConfig, Callbacks, PPOConfig
 from hindcast.errors import Interrupted, SpecError, UserCodeError
-from hindcast.report.results import read_results
-from hindcast.storage.location import resolve
 from layers import slow_except
 from support import WALK, StopAfter, read_all, record, recording, train, training
 
@@ -125,8 +124,7 @@ def test_training_calls_callbacks(walks: Path, tmp_path: Path, events: list[str]
     )
     assert first_events == ["init 0", "result 1", "start 2", "end of 2 2", "result 2"]
     assert resumed_events == ["init 2", "loaded 2", "result 3"]
-    results = read_results(resolve(tmp_path / "test" / "r1"))
-    assert [result["doubled"] for result in results] == [2, 4, 6]
+    assert [result["doubled"] for result in read_results(tmp_path)] == [2, 4, 6]
 
 
 @pytest.mark.slow
@@ -198,7 +196,7 @@ def test_evaluation_calls_episode_callbacks(walks: Path, tmp_path: Path, is_para
         tmp_path, walks, **make_spec("EpisodeCallLog", environment=WALK, evaluation=evaluation)
     )
     train(resource)
-    result = read_results(resolve(tmp_path / "test" / "r1"))[1]["evaluation"]["env_runners"]
+    result = read_results(tmp_path)[1]["evaluation"]["env_runners"]
     assert result["num_episodes"] == 5
     assert result["sampled"] == result["num_env_steps"]
     assert 0 < result["longest"] <= result["num_env_steps"]

@@ -1,11 +1,9 @@
-"""An interrupted expert equals an uninterrupted one; a corrected spec runs after a failure."""
+"""An interrupted expert equals an uninterrupted one."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from hindcast.evaluate.environment import EnvEvaluator
 from hindcast.learn.checkpoint import CheckpointStore
@@ -13,7 +11,7 @@ from hindcast.run.training.expert import iterate_and_evaluate
 from hindcast.run.training.online_trainer import make_online_trainer
 from hindcast.run.training.trainer import Trainer
 from hindcast.storage.location import resolve
-from support import add_position_dependence, recording, train, training
+from support import add_position_dependence, recording
 
 
 def test_resumed_expert_equals_uninterrupted_expert(tmp_path: Path) -> None:
@@ -44,9 +42,3 @@ def test_resumed_expert_equals_uninterrupted_expert(tmp_path: Path) -> None:
     assert resumed_trainer.policy.digest == reference_trainer.policy.digest
     assert resumed_trainer.experience and reference_trainer.experience
     assert resumed_trainer.experience.counters == reference_trainer.experience.counters == {"sampled": 4 * 64}
-
-
-def test_corrected_spec_runs_in_same_folder(walks: Path, tmp_path: Path) -> None:
-    with pytest.raises(Exception, match="no Gymnasium environment"):
-        train(training(tmp_path, walks, environment={"id": "Nowhere-v0"}))
-    assert train(training(tmp_path, walks)).state == "Succeeded"

@@ -21,9 +21,18 @@ SET_FIELDS = {
 }
 
 
+def training_notes(*, is_one_machine: bool = True, **spec: Any) -> list[str]:
+    """Return the notes on a training with these fields."""
+    return notes_on_ineffective_fields(training("runs", "data", **spec), is_one_machine=is_one_machine)
+
+
+def recording_notes(**spec: Any) -> list[str]:
+    """Return the notes on a recording on one machine with these fields."""
+    return notes_on_ineffective_fields(recording("data", **spec), is_one_machine=True)
+
+
 def test_each_set_field_is_noted_once() -> None:
-    resource = training("runs", "data", **SET_FIELDS)
-    assert [note.split()[0] for note in notes_on_ineffective_fields(resource, is_one_machine=True)] == [
+    assert [note.split()[0] for note in training_notes(**SET_FIELDS)] == [
         "spec.pipeline.prefetchBatches",
         "spec.pipeline.dataWorkers",
         "spec.learners.replicas",
@@ -34,80 +43,55 @@ def test_each_set_field_is_noted_once() -> None:
 
 
 def test_most_fields_have_effect_on_cluster() -> None:
-    (note,) = notes_on_ineffective_fields(training("runs", "data", **SET_FIELDS), is_one_machine=False)
+    (note,) = training_notes(**SET_FIELDS, is_one_machine=False)
     assert note.startswith("spec.pipeline.prefetchBatches has no effect: the next window is filled while")
 
 
 def test_defaults_are_not_noted() -> None:
-    resource = training(
-        "runs", "data", learners={"replicas": 1}, pipeline={"prefetchBatches": 2}, suspend=False
-    )
-    assert notes_on_ineffective_fields(resource, is_one_machine=True) == []
+    assert training_notes(learners={"replicas": 1}, pipeline={"prefetchBatches": 2}, suspend=False) == []
 
 
 def test_data_options_require_recorded_data() -> None:
     playing = {"algorithm": "DQN", "config": {}, "environment": {"id": "a"}, "stop": {"updates": 1}}
     data_options = {"windowSteps": 5, "residency": "Resident", "validateData": False}
     fields = {**playing, "pipeline": {**data_options, "datasetNumItersPerLearner": 5}}
-    sampler_only = training("runs", "", input=[{"sampler": {}}], **fields)
-    expected_notes = [f"spec.pipeline.{field} has no effect without recorded data" for field in data_options]
-    assert notes_on_ineffective_fields(sampler_only, is_one_machine=True) == expected_notes
-    mixed_inputs = [{"path": "data", "weight": 1}, {"sampler": {}, "weight": 1}]
-    assert (
-        notes_on_ineffective_fields(training("runs", "", input=mixed_inputs, **fields), is_one_machine=True)
-        == []
-    )
+    assert training_notes(input=[{"sampler": {}}], **fields) == [
+        f"spec.pipeline.{field} has no effect without recorded data" for field in data_options
+    ]
+    assert training_notes(input=[{"path": "data", "weight": 1}, {"sampler": {}, "weight": 1}], **fields) == []
 
 
 def test_evaluation_options_require_environment_or_estimates() -> None:
     offline = {"heldOut": 0.1, "clip": 2, "modelUpdates": 5, "gamma": 0.5}
-    resource = training("runs", "data", evaluation={"interval": 3, "duration": 5, "offline": offline})
-    assert notes_on_ineffective_fields(resource, is_one_machine=True) == [
+    assert training_notes(evaluation={"interval": 3, "duration": 5, "offline": offline}) == [
         "spec.evaluation.interval has no effect without spec.environment",
         "spec.evaluation.duration has no effect without spec.environment",
         "spec.evaluation.offline.gamma has no effect without spec.evaluation.offline.estimates",
         "spec.evaluation.offline.clip has no effect without estimates by importance sampling",
         "spec.evaluation.offline.modelUpdates has no effect without the estimates dm, dr or wdr",
     ]
-    evaluation = {"offline": offline | {"estimates": ["dr"]}}
-    assert (
-        notes_on_ineffective_fields(training("runs", "data", evaluation=evaluation), is_one_machine=True)
-        == []
-    )
+    assert training_notes(evaluation={"offline": offline | {"estimates": ["dr"]}}) == []
 
 
 def test_recurrent_options_require_recurrent_layer() -> None:
     recurrent_options = {"cellSize": 8, "maxSeqLen": 9, "burnIn": 1, "initialState": "Recorded"}
-    notes = notes_on_ineffective_fields(
-        training("runs", "data", model=recurrent_options), is_one_machine=True
-    )
-    assert notes == [
+    assert training_notes(model=recurrent_options) == [
         f"spec.model.{option} has no effect without spec.model.recurrent" for option in recurrent_options
     ]
-    assert (
-        notes_on_ineffective_fields(
-            training("runs", "data", model={**recurrent_options, "recurrent": "GRU"}), is_one_machine=True
-        )
-        == []
-    )
-    expert = {"train": {"model": {"burnIn": 3}, "stop": {"iterations": 1}}}
-    (note,) = notes_on_ineffective_fields(recording("data", policy=expert), is_one_machine=True)
+    assert training_notes(model={**recurrent_options, "recurrent": "GRU"}) == []
+    (note,) = recording_notes(policy={"train": {"model": {"burnIn": 3}, "stop": {"iterations": 1}}})
     assert note == "spec.policy.train.model.burnIn has no effect without spec.policy.train.model.recurrent"
 
 
 def test_module_options_require_module_class() -> None:
-    (note,) = notes_on_ineffective_fields(
-        training("runs", "data", model={"moduleOptions": {"units": 3}}), is_one_machine=True
-    )
+    (note,) = training_notes(model={"moduleOptions": {"units": 3}})
     assert note == "spec.model.moduleOptions has no effect without spec.model.moduleClass"
     model = {"moduleClass": "module_toys:SumOfObservations", "maxSeqLen": 9, "moduleOptions": {"units": 3}}
-    assert notes_on_ineffective_fields(training("runs", "data", model=model), is_one_machine=True) == []
+    assert training_notes(model=model) == []
     expert = {"train": {"stop": {"iterations": 1}}, "moduleClass": "module_toys:Net"}
-    (note,) = notes_on_ineffective_fields(recording("data", policy=expert), is_one_machine=True)
+    (note,) = recording_notes(policy=expert)
     assert note.startswith("spec.policy.moduleClass has no effect with policy.train")
-    (note,) = notes_on_ineffective_fields(
-        recording("data", policy={"random": {}, "moduleClass": "a:B"}), is_one_machine=True
-    )
+    (note,) = recording_notes(policy={"random": {}, "moduleClass": "a:B"})
     assert note == "spec.policy.moduleClass has no effect with policy.random"
 
 
@@ -122,49 +106,38 @@ def test_module_options_require_module_class() -> None:
 )
 def test_option_that_lacks_required_option_is_noted(algorithm: str, name: str) -> None:
     option = options_of(algorithm)[name]
-    required_option = options_of(algorithm)[option["x-only-with"]]
+    required_name = option["x-only-with"]
+    required_option = options_of(algorithm)[required_name]
     is_switch = required_option.get("type") == "boolean"
     off_value, on_value = (False, True) if is_switch else (None if "anyOf" in required_option else 0.0, 1.0)
-    for options_path, notes in collect_notes(
-        algorithm, {name: other_value(option), option["x-only-with"]: off_value}
-    ):
-        assert notes == [
-            f"spec.{options_path}.{name} has no effect without spec.{options_path}.{option['x-only-with']}"
-        ]
-    for _, notes in collect_notes(algorithm, {name: other_value(option), option["x-only-with"]: on_value}):
-        assert notes == []
-    for _, notes in collect_notes(algorithm, {name: option["default"], option["x-only-with"]: off_value}):
-        assert notes == []
+    value, default = other_value(option), option["default"]
+    for path, notes in collect_notes(algorithm, {name: value, required_name: off_value}):
+        assert notes == [f"spec.{path}.{name} has no effect without spec.{path}.{required_name}"]
+    for config in ({name: value, required_name: on_value}, {name: default, required_name: off_value}):
+        assert [notes for _, notes in collect_notes(algorithm, config) if notes] == []
 
 
 def collect_notes(algorithm: str, config: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
     """Yield (path of the options, notes) for a training and for an expert with these options."""
     fields = {"algorithm": algorithm, "config": config}
     if algorithm in algorithms("OfflineTraining"):
-        yield "config", notes_on_ineffective_fields(training("runs", "data", **fields), is_one_machine=True)
+        yield "config", training_notes(**fields)
     if algorithm in algorithms("OfflineRecording"):
-        expert = {"train": {**fields, "stop": {"iterations": 1}}}
-        yield (
-            "policy.train.config",
-            notes_on_ineffective_fields(recording("data", policy=expert), is_one_machine=True),
-        )
+        policy = {"train": {**fields, "stop": {"iterations": 1}}}
+        yield "policy.train.config", recording_notes(policy=policy)
 
 
 def test_required_option_may_be_set_by_default() -> None:
-    fields = {"algorithm": "DecisionTransformer", "config": {"gradClipBy": "Norm"}}
-    assert notes_on_ineffective_fields(training("runs", "data", **fields), is_one_machine=True) == []
+    assert training_notes(algorithm="DecisionTransformer", config={"gradClipBy": "Norm"}) == []
 
 
 def test_custom_algorithm_has_common_options() -> None:
-    fields = {
-        "algorithm": "algorithm_toys:LambdaReturns",
-        "customConfig": {"gradClipBy": "Norm", "targetsEvery": 5},
-    }
-    (note,) = notes_on_ineffective_fields(training("runs", "data", config={}, **fields), is_one_machine=True)
+    options = {"gradClipBy": "Norm", "targetsEvery": 5}
+    (note,) = training_notes(algorithm="algorithm_toys:LambdaReturns", config={}, customConfig=options)
     assert note == "spec.customConfig.gradClipBy has no effect without spec.customConfig.gradClip"
 
 
-def test_training_notes_options_that_its_networks_lack(
+def test_training_notes_ineffective_fields_and_options_that_its_networks_lack(
     tmp_path: Path, walks: Path, reporter: MemoryReporter
 ) -> None:
     model = {
@@ -174,9 +147,10 @@ def test_training_notes_options_that_its_networks_lack(
         "logStdMin": -5,
         "dropout": 0.1,
     }
-    config = {"gradClipBy": "Norm"}
-    train(training(tmp_path, walks, stop={"updates": 1}, model=model, config=config), reporter=reporter)
+    spec = {"model": model, "config": {"gradClipBy": "Norm"}, "learners": {"cpus": 2}}
+    train(training(tmp_path, walks, stop={"updates": 1}, **spec), reporter=reporter)
     assert [note for note in reporter.notes if " has no effect" in note] == [
+        "spec.learners.cpus has no effect on one machine, where processes use what they need",
         "spec.config.gradClipBy has no effect without spec.config.gradClip",
         "spec.model.convPadding has no effect: no observation is an image",
         "spec.model.dropout has no effect: there are no fcnetHiddens or headFcnetHiddens",
@@ -185,29 +159,20 @@ def test_training_notes_options_that_its_networks_lack(
     ]
 
 
-def test_recording_notes_options_of_expert(tmp_path: Path, reporter: MemoryReporter) -> None:
+def test_recording_notes_ineffective_fields_and_options_of_expert(
+    tmp_path: Path, reporter: MemoryReporter
+) -> None:
     config = {"klTarget": 0.1, "trainBatchSizePerLearner": 32, "minibatchSize": 32, "numEpochs": 1}
     model = {"fcnetHiddens": [4], "freeLogStd": True, "vfShareLayers": True}
     expert = {"config": config, "model": model, "stop": {"iterations": 1}, "evaluation": {"duration": 1}}
-    fields = {"duration": {"episodes": 1}, "policy": {"train": expert}}
+    fields = {"duration": {"episodes": 1}, "policy": {"train": expert}, "runners": {"cpus": 2}}
     record(recording(tmp_path / "data", **fields), reporter=reporter)
     assert [note for note in reporter.notes if " has no effect" in note] == [
+        "spec.runners.cpus has no effect on one machine, where processes use what they need",
         "spec.policy.train.config.klTarget has no effect without spec.policy.train.config.useKlLoss",
         "spec.policy.train.model.freeLogStd has no effect: the policy has no standard deviations",
     ]
 
 
-def test_training_notes_ineffective_fields(tmp_path: Path, walks: Path, reporter: MemoryReporter) -> None:
-    train(training(tmp_path, walks, stop={"updates": 1}, learners={"cpus": 2}), reporter=reporter)
-    assert [note for note in reporter.notes if "spec.learners.cpus has no effect on one machine" in note]
-
-
-def test_recording_notes_ineffective_fields(tmp_path: Path, reporter: MemoryReporter) -> None:
-    runners = {"envsPerRunner": 1, "cpus": 2}
-    record(recording(tmp_path / "data", duration={"episodes": 1}, runners=runners), reporter=reporter)
-    assert [note for note in reporter.notes if "spec.runners.cpus has no effect on one machine" in note]
-
-
 def test_gate_has_effect_without_environment() -> None:
-    resource = training("runs", "data", evaluation={"gate": {"returns": {"low": 0, "high": 1}}})
-    assert notes_on_ineffective_fields(resource, is_one_machine=True) == []
+    assert training_notes(evaluation={"gate": {"returns": {"low": 0, "high": 1}}}) == []

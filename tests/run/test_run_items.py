@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
+from run_results import read_results
 
 from hindcast.algorithms import build
 from hindcast.errors import Interrupted, UserError
@@ -21,12 +24,18 @@ TOYS: dict[str, dict[str, Any]] = {
     "LambdaReturns, refreshed": {"targetsEvery": 4},
     "NStepQ": {},
     "CausalMean": {},
+    "CausalMean, long sequences": {"maxSeqLen": 17},
+    "CausalMean, long burn-in": {"burnIn": 5},
     "PrioritisedQ": {},
     "WithoutPriorities": {},
 }
-toys = pytest.mark.parametrize(
-    "toy", [toy for toy in TOYS if toy not in ("PrioritisedQ", "WithoutPriorities")]
-)
+"""Algorithm of algorithm_toys.py, and what distinguishes a case of it -> its options."""
+MISTAKES = {
+    "CausalMean, long sequences": "16 timesteps, which make 0 sequences of 17: each learner needs at least one",
+    "CausalMean, long burn-in": r"CausalMean\.needs raised ValueError at .*toys\.py:\d+: burn_in is 5",
+    "WithoutPriorities": "the losses of the previous batch returned no priorities",
+}
+STREAMED_TOYS = [toy for toy in TOYS if toy not in (*MISTAKES, "PrioritisedQ")]
 
 
 class KillAfter(StopAfter):
@@ -37,9 +46,6 @@ class KillAfter(StopAfter):
             super().check()
         except Interrupted:
             raise RuntimeError("killed") from None
-
-
-stops = pytest.mark.parametrize("stop", [StopAfter, KillAfter])
 
 
 def fit(
@@ -57,93 +63,70 @@ def fit(
         pipeline={"windowSteps": 60, "datasetNumItersPerLearner": 9, **pipeline},
     )
     train(resource, interruption)
-    (run_folder,) = (folder / "test").iterdir()
-    results = [orjson.loads(line) for line in (run_folder / "results.jsonl").read_text().splitlines()]
-    store = CheckpointStore(resolve(run_folder / "checkpoints"))
+    store = CheckpointStore(resolve(folder / "test/r1/checkpoints"))
     weights = store.latest().record.files["module/weights.safetensors"]
-    return [[result["learners"]["default_policy"] for result in results], weights.sha256]
+    return [[result["learners"]["default_policy"] for result in read_results(folder)], weights.sha256]
 
 
-@toys
-def test_streaming_equals_resident(toy: str, walks: Path, tmp_path: Path) -> None:
-    resident = fit(toy, tmp_path / "resident", walks, residency="Resident")
-    assert resident == fit(toy, tmp_path / "streaming", walks, residency="Streaming")
+@pytest.fixture(scope="module")
+def fit_uninterrupted(
+    walks: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, str], list[Any]]:
+    """`fit_uninterrupted(toy, residency)` returns the `fit` of a training without interruptions."""
+
+    @cache
+    def train_once(toy: str, residency: str) -> list[Any]:
+        return fit(toy, tmp_path_factory.mktemp("uninterrupted"), walks, residency=residency)
+
+    return train_once
+
+
+@pytest.mark.parametrize("toy", STREAMED_TOYS)
+def test_streaming_equals_resident(toy: str, fit_uninterrupted: Callable[[str, str], list[Any]]) -> None:
+    resident = fit_uninterrupted(toy, "Resident")
+    assert resident == fit_uninterrupted(toy, "Streaming")
     first_loss, last_loss = (iteration["total_loss"] for iteration in (resident[0][0], resident[0][-1]))
     assert last_loss < first_loss
 
 
-@toys
-@pytest.mark.parametrize("residency", slow_except(["Streaming"], ["Resident", "Streaming"]))
-@stops
+@pytest.mark.parametrize(
+    ("toy", "residency"),
+    slow_except(
+        [*((toy, "Streaming") for toy in STREAMED_TOYS), ("PrioritisedQ", "Resident")],
+        [*product(STREAMED_TOYS, ("Streaming", "Resident")), ("PrioritisedQ", "Resident")],
+    ),
+)
+@pytest.mark.parametrize("stop", [StopAfter, KillAfter])
 def test_stopped_training_equals_uninterrupted_training(
-    toy: str, residency: str, stop: type[StopAfter], walks: Path, tmp_path: Path
+    toy: str,
+    residency: str,
+    *,
+    stop: type[StopAfter],
+    walks: Path,
+    tmp_path: Path,
+    fit_uninterrupted: Callable[[str, str], list[Any]],
 ) -> None:
-    reference = fit(toy, tmp_path / "uninterrupted", walks, residency=residency)
     for updates in (13, 12):  # within an iteration, and once more after resuming
         with pytest.raises((Interrupted, RuntimeError)):
-            fit(toy, tmp_path / "interrupted", walks, stop(updates), residency=residency)
-    assert fit(toy, tmp_path / "interrupted", walks, residency=residency) == reference
-
-
-@stops
-def test_training_on_prioritised_draws_resumes_exactly(
-    stop: type[StopAfter], walks: Path, tmp_path: Path
-) -> None:
-    reference = fit("PrioritisedQ", tmp_path / "uninterrupted", walks)
-    for updates in (13, 12):
-        with pytest.raises((Interrupted, RuntimeError)):
-            fit("PrioritisedQ", tmp_path / "interrupted", walks, stop(updates))
-    assert fit("PrioritisedQ", tmp_path / "interrupted", walks) == reference
-
-
-def test_missing_priorities_are_reported(walks: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="the losses of the previous batch returned no priorities"):
-        fit("WithoutPriorities", tmp_path, walks)
+            fit(toy, tmp_path, walks, stop(updates), residency=residency)
+    assert fit(toy, tmp_path, walks, residency=residency) == fit_uninterrupted(toy, residency)
 
 
 def test_age_of_targets_is_reported(walks: Path, tmp_path: Path) -> None:
     fit("LambdaReturns, refreshed", tmp_path, walks)
-    lines = (tmp_path / "test" / "r1" / "results.jsonl").read_text().splitlines()
-    ages = [orjson.loads(line)["targets_age"] for line in lines]
-    assert all(1 <= age <= 4 for age in ages)
+    assert all(1 <= result["targets_age"] <= 4 for result in read_results(tmp_path))
 
 
 def test_timesteps_of_sequences_include_padding(walks: Path, tmp_path: Path) -> None:
     """A batch of 16 timesteps has three sequences of 5."""
     fit("CausalMean", tmp_path, walks)
-    last_result = orjson.loads((tmp_path / "test" / "r1" / "results.jsonl").read_text().splitlines()[-1])
-    assert (
-        last_result["num_env_steps_trained_lifetime"] == last_result["num_updates_lifetime"] * (16 // 5) * 5
-    )
-
-
-MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
-    "CausalMean": (
-        {"maxSeqLen": 17},
-        "16 timesteps, which make 0 sequences of 17: each learner needs at least one",
-    ),
-    "CausalMean, burn-in": (
-        {"burnIn": 5},
-        r"CausalMean\.needs raised ValueError at .*algorithm_toys.py:\d+: burn_in is 5",
-    ),
-    "ShortTargets": (
-        {},
-        r"ShortTargets\.targets at .*algorithm_toys.py:\d+ returned 'value_targets' of shape \[\d+\] for a window of",
-    ),
-    "RaisingTargets": (
-        {},
-        r"RaisingTargets\.targets raised KeyError at .*algorithm_toys.py:\d+: 'no_such_column'",
-    ),
-}
+    result = read_results(tmp_path)[-1]
+    assert result["num_env_steps_trained_lifetime"] == result["num_updates_lifetime"] * (16 // 5) * 5
 
 
 @pytest.mark.parametrize("toy", MISTAKES)
-def test_invalid_algorithm_is_reported(
-    toy: str, walks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options, message = MISTAKES[toy]
-    monkeypatch.setitem(TOYS, toy, options)
-    with pytest.raises(UserError, match=message):
+def test_invalid_algorithm_is_reported(toy: str, walks: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=MISTAKES[toy]):
         fit(toy, tmp_path, walks)
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 import torch
+from run_results import read_results
 
 from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.errors import Interrupted, SpecError
 from hindcast.models.policy import Policy
+from hindcast.report import results
 from hindcast.run.planning import plan
 from hindcast.run.training.offline_trainer import make_offline_trainer
 from hindcast.run.training.trainer import Trainer
+from hindcast.storage.location import resolve
 from support import WALK, StopAfter, episode_hashes, read_all, record, recording, train, training
 
 SAMPLER = {"timestepsPerUpdate": 3, "warmupTimesteps": 30}
@@ -42,8 +44,7 @@ def start_trainer(resource: OfflineTraining) -> Trainer:
 def test_sampler_alone_trains_in_environment(tmp_path: Path) -> None:
     outcome = train(make_playing_training(tmp_path, evaluation={"duration": 2}))
     assert outcome.metrics["updates"] == 16
-    lines = (tmp_path / "test" / "r1" / "results.jsonl").read_text().splitlines()
-    first_result, second_result = (orjson.loads(line) for line in lines[:2])
+    first_result, second_result, *_ = read_results(tmp_path)
     # After the warm-up of 30 timesteps, 3 are played between one update and the next.
     assert (
         30 + 7 * 3
@@ -60,16 +61,14 @@ def test_iteration_cut_short_counts_episodes_once(tmp_path: Path) -> None:
     for folder, ends in (("uninterrupted", [16]), ("interrupted", [3, 11, 16])):
         for end in ends:
             train(make_playing_training(tmp_path / folder, stop={"updates": end}))
-    reference_lines, resumed_lines = (
+    reference_results, resumed_results = (
         [
-            (line["env_runners"], line["learners"], line["num_env_steps_sampled_lifetime"])
-            for line in map(
-                orjson.loads, (tmp_path / folder / "test/r1/results.jsonl").read_text().splitlines()
-            )
+            (result["env_runners"], result["learners"], result["num_env_steps_sampled_lifetime"])
+            for result in read_results(tmp_path / folder)
         ]
         for folder in ("uninterrupted", "interrupted")
     )
-    assert resumed_lines == reference_lines
+    assert resumed_results == reference_results
 
 
 def test_stop_timesteps_count_trained_timesteps(tmp_path: Path) -> None:
@@ -132,8 +131,7 @@ def test_interrupted_expert_records_same_episodes(tmp_path: Path, algorithm: str
     assert episode_hashes(read_all(tmp_path / "uninterrupted")) == episode_hashes(
         read_all(tmp_path / "interrupted")
     )
-    log = (tmp_path / "uninterrupted/_hindcast/policy/results.jsonl").read_text().splitlines()
-    lines = [orjson.loads(line) for line in log]
+    lines = results.read_results(resolve(tmp_path / "uninterrupted/_hindcast/policy"))
     assert [line["num_updates_lifetime"] for line in lines] == [1000, 2000]
     assert 220 <= lines[-1]["num_env_steps_sampled_lifetime"] < 240
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -12,14 +12,13 @@ import torch
 from torch import Tensor
 
 from hindcast.algorithms import REGISTRY, build
-from hindcast.api.model import ModelSpec
+from hindcast.api.model import ModelOptions
 from hindcast.errors import SpecError
-from hindcast.learn.algorithm import ModelInputs, needs_for, new_networks
+from hindcast.learn.algorithm import needs_for
 from hindcast.models.policy import Policy
-from hindcast.models.preprocessing import Preprocessing
-from hindcast.models.rl_module import RLModule
+from hindcast.record.environments import Spaces
 from hindcast.run.ineffective_fields import notes_on_ineffective_fields
-from hindcast.run.training.trainer import notes_on_policy
+from hindcast.run.training.trainer import Networks, build_networks
 from layers import slow_except
 from support import training
 
@@ -29,9 +28,12 @@ ACTION_SPACES = (gym.spaces.Discrete(2), gym.spaces.Box(-1, 1, (2,)))
 INITIALIZER = {"name": "constant", "kwargs": {"val": 0.3}}
 OPTION_VALUES: dict[str, Any] = {
     "fcnetHiddens": [5],
-    "fcnetActivation": "relu",
+    "fcnetActivation": "silu",
     "layerNorm": True,
     "dropout": 0.5,
+    "preset": "RLlib",
+    "policy": {"dropout": 0.4},
+    "critics": {"dropout": 0.4},
     "vfShareLayers": True,
     "headFcnetHiddens": [5],
     "distribution": "BoundedGaussian",
@@ -56,7 +58,13 @@ OPTION_VALUES: dict[str, Any] = {
         for kind in ("Kernel", "Bias")
     },
 }
-"""Option -> value that is neither its default nor in a case."""
+"""Option -> value that is neither RLlib's default nor in a case."""
+OTHER_VALUES: dict[str, Any] = {
+    "distribution": "SquashedGaussian",
+    "freeLogStd": False,
+    "observationFilter": "None",
+}
+"""Option -> value to try where that of `OPTION_VALUES` is the algorithm's default."""
 SMALL_CONFIGS = {
     "DecisionTransformer": {"embedSize": 4, "numLayers": 1, "contextLength": 2, "targetReturn": 1.0}
 }
@@ -90,6 +98,7 @@ CASES = {
 class BuiltPolicy(NamedTuple):
     """A policy that an algorithm built, with a description of its networks and data, and its weights."""
 
+    networks: Networks
     policy: Policy
     description: list[object]
     weights: Mapping[str, Tensor]
@@ -107,32 +116,32 @@ def build_case(
     """Build a policy, or return None if the algorithm refuses these options."""
     algorithm, model = (
         build(name, SMALL_CONFIGS.get(name, {})),
-        ModelSpec.model_validate({**case.model, **options}),
+        ModelOptions.model_validate({**case.model, **options}),
     )
     try:
-        preprocessing = Preprocessing.from_specs(case.space, actions, model)
-        inputs = ModelInputs(preprocessing.observation_space, preprocessing.action_space, model)
-        nets = new_networks(algorithm, inputs, seed=0)
-        module = cast(RLModule, nets["policy"])
-        needs = needs_for(algorithm, module)
+        networks = build_networks(algorithm, Spaces(case.space, actions), model, None, seed=0)
+        policy, _ = networks.make_policy_and_learner()
+        needs = needs_for(algorithm, policy.module)
     except SpecError:
         return None
-    preprocessing_options = (sorted(preprocessing.filters), preprocessing.stacked_leaves)
-    description = [repr(nets), repr(module.action_head), preprocessing_options, needs]
-    return BuiltPolicy(Policy(module, preprocessing, case.space, actions), description, nets.state_dict())
+    preprocessing_options = (sorted(policy.preprocessing.filters), policy.preprocessing.stacked_leaves)
+    description = [repr(networks.nets), repr(policy.module.action_head), preprocessing_options, needs]
+    return BuiltPolicy(networks, policy, description, networks.nets.state_dict())
 
 
 def find_wrong_options(name: str, case: Case, actions: gym.Space[Any]) -> Iterator[str]:
     """Yield options that have neither an effect nor a note, or both."""
     default_policy = build_case(name, case, actions, {})
-    for option, value in OPTION_VALUES.items() if default_policy else ():
+    defaults = build(name, {}).model_defaults(actions).model_dump(by_alias=True)
+    for option, usual_value in OPTION_VALUES.items() if default_policy else ():
+        value = OTHER_VALUES[option] if defaults[option] == usual_value else usual_value
         changed_policy = (
             build_case(name, case, actions, {option: value}) if option.startswith(case.prefixes) else None
         )
         if default_policy and changed_policy:
             resource = training("runs", "data", model={**case.model, option: value})
             notes = notes_on_ineffective_fields(resource, is_one_machine=True)
-            notes += map(str, notes_on_policy(changed_policy.policy, resource.spec.model))
+            notes += map(str, changed_policy.networks.notes(changed_policy.policy))
             if (f"spec.model.{option}" in [note.split()[0] for note in notes]) != changed_policy.equals(
                 default_policy
             ):
@@ -141,7 +150,7 @@ def find_wrong_options(name: str, case: Case, actions: gym.Space[Any]) -> Iterat
 
 def test_values_cover_every_option() -> None:
     """`moduleClass` is left out, because it replaces the network."""
-    assert OPTION_VALUES.keys() == {field.alias for field in ModelSpec.model_fields.values()} - {
+    assert OPTION_VALUES.keys() == {field.alias for field in ModelOptions.model_fields.values()} - {
         "moduleClass"
     }
 

@@ -19,7 +19,6 @@ from hindcast.run.inputs import open_inputs, resolve_inputs
 from hindcast.run.interruption import Interruption
 from hindcast.run.planning import plan
 from support import WALK, MemoryReporter, record, recording, training
-from user_errors import raises_user_error
 
 
 @pytest.fixture(autouse=True)
@@ -40,11 +39,9 @@ def scrambled_folder(tmp_path: Path) -> Path:
     return tmp_path / "scrambled_folder"
 
 
-def train(resource: Any, reporter: MemoryReporter) -> Any:
-    outcome, _ = train_locally(
-        resource, resolve_inputs(resource, FileReferences({})), reporter, Interruption()
-    )
-    return outcome
+def train(resource: Any, reporter: MemoryReporter | None = None) -> Any:
+    inputs = resolve_inputs(resource, FileReferences({}))
+    return train_locally(resource, inputs, reporter or MemoryReporter(), Interruption())[0]
 
 
 @pytest.mark.parametrize("is_discrete", [True, False])
@@ -54,18 +51,13 @@ def test_action_units_are_noted_only_for_float_actions(tmp_path: Path, is_discre
         for t in range(9)
     ]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    spaces = {
-        "observationSpace": {"type": "Box", "low": 0, "high": 1, "shape": [1]},
-        "actionSpace": {"type": "Discrete", "n": 2}
-        if is_discrete
-        else {"type": "Box", "low": -2, "high": 2, "shape": [1]},
-    }
+    box = {"type": "Box", "low": -2, "high": 2, "shape": [1]}
+    spaces = {"observationSpace": box, "actionSpace": {"type": "Discrete", "n": 2} if is_discrete else box}
     resource = training(tmp_path / "run", tmp_path / "a.jsonl", **spaces)
     reporter = MemoryReporter()
     open_inputs(resource, resolve_inputs(resource, FileReferences({})), reporter)
-    assert (
-        any("actions are read in the environment's units" in note for note in reporter.notes) != is_discrete
-    )
+    notes = [note for note in reporter.notes if "actions are read in the environment's units" in note]
+    assert bool(notes) != is_discrete
 
 
 def test_scrambled_rows_are_sorted_and_trained_on(tmp_path: Path, scrambled_folder: Path) -> None:
@@ -92,12 +84,9 @@ def test_table_without_rewards_trains_with_selected_columns(tmp_path: Path, scra
     for file in scrambled_folder.iterdir():
         pq.write_table(pq.read_table(file).drop_columns("rewards"), file)
     with pytest.raises(DataError, match=r"no column 'rewards'.*or read `columns: \[obs, actions\]` alone"):
-        train(training(tmp_path / "run", scrambled_folder), MemoryReporter())
+        train(training(tmp_path / "run", scrambled_folder))
     source = {"path": str(scrambled_folder), "columns": ["obs", "actions"]}
-    assert (
-        train(training(tmp_path / "run", scrambled_folder, input=[source]), MemoryReporter()).state
-        == "Succeeded"
-    )
+    assert train(training(tmp_path / "run", scrambled_folder, input=[source])).state == "Succeeded"
 
 
 def test_filter_of_input_selects_timesteps(tmp_path: Path) -> None:
@@ -108,18 +97,16 @@ def test_filter_of_input_selects_timesteps(tmp_path: Path) -> None:
     assert "80" in json.dumps(document["data"])  # two timesteps of each of 40 episodes
 
 
-def test_finished_training_does_not_prepare_data(tmp_path: Path, scrambled_folder: Path, cache: Path) -> None:
+def test_finished_training_prepares_data_only_for_higher_stop(tmp_path: Path, scrambled_folder: Path) -> None:
     resource = training(tmp_path / "run", scrambled_folder)
-    train(resource, MemoryReporter())
+    plan_before = plan(resource, [])
+    train(resource)
+    assert plan(resource, []) == plan_before
+    longer_training = training(tmp_path / "run", scrambled_folder, stop={"iterations": 4})
+    assert train(longer_training).state == "Succeeded"
     for file in scrambled_folder.iterdir():
         file.unlink()
-    assert train(resource, MemoryReporter()).state == "AlreadyFinished"
-
-
-def test_finished_training_continues_with_higher_stop(tmp_path: Path, scrambled_folder: Path) -> None:
-    train(training(tmp_path / "run", scrambled_folder), MemoryReporter())
-    longer_training = training(tmp_path / "run", scrambled_folder, stop={"iterations": 4})
-    assert train(longer_training, MemoryReporter()).state == "Succeeded"
+    assert train(longer_training).state == "AlreadyFinished"
 
 
 @pytest.mark.parametrize("is_mixed", [False, True])
@@ -131,32 +118,24 @@ def test_replaced_data_are_named(tmp_path: Path, scrambled_folder: Path, is_mixe
         {"path": str(tmp_path / "other"), "weight": 1.0},
     ]
     fields: dict[str, Any] = {"input": weighted_inputs} if is_mixed else {}
-    train(training(tmp_path / "run", scrambled_folder, stop={"updates": 2}, **fields), MemoryReporter())
+    train(training(tmp_path / "run", scrambled_folder, stop={"updates": 2}, **fields))
     for file in scrambled_folder.iterdir():
         table = pq.read_table(file)
         pq.write_table(table.filter(pc.less(table["t"], 3)), file)
-    with pytest.raises(
-        DataError, match=rf"cannot be resumed: the data in {scrambled_folder}, .* have changed since"
-    ) as error:
-        train(training(tmp_path / "run", scrambled_folder, stop={"updates": 4}, **fields), MemoryReporter())
+    message = rf"cannot be resumed: the data in {scrambled_folder}, .* have changed since"
+    with pytest.raises(DataError, match=message) as error:
+        train(training(tmp_path / "run", scrambled_folder, stop={"updates": 4}, **fields))
     assert "cache" not in str(error.value)
 
 
 def test_other_spec_is_refused_before_data_are_prepared(
     tmp_path: Path, scrambled_folder: Path, cache: Path
 ) -> None:
-    train(training(tmp_path / "run", scrambled_folder), MemoryReporter())
+    train(training(tmp_path / "run", scrambled_folder))
     shutil.rmtree(cache)
     with pytest.raises(OutputConflict, match=r"raise spec\.revision"):
-        train(training(tmp_path / "run", scrambled_folder, seed=3), MemoryReporter())
+        train(training(tmp_path / "run", scrambled_folder, seed=3))
     assert not cache.exists()
-
-
-def test_finished_training_can_be_planned(tmp_path: Path, scrambled_folder: Path) -> None:
-    resource = training(tmp_path / "run", scrambled_folder)
-    plan_before = plan(resource, [])
-    train(resource, MemoryReporter())
-    assert plan(resource, []) == plan_before
 
 
 def test_builder_ignores_run_folder_of_same_name(
@@ -167,14 +146,6 @@ def test_builder_ignores_run_folder_of_same_name(
     (tmp_path / "runs/bc/r1/success.json").write_text("{}")
     with BCConfig().environment(WALK["id"]).offline_data(input_=str(scrambled_folder)).build_algo() as algo:
         assert any("rows were put in order" in note for note in algo.notes)
-
-
-def test_mapped_format_without_class_is_refused(tmp_path: Path) -> None:
-    resource = training(tmp_path / "run", tmp_path, input=[{"path": str(tmp_path), "format": "Images"}])
-    with raises_user_error(
-        SpecError, "is Images: set spec.pipeline.preLearner to the class", field="spec.input[0].format"
-    ):
-        resolve_inputs(resource, FileReferences({}))
 
 
 def test_unknown_spaces_are_reported_before_data_are_prepared(

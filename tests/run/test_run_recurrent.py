@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import pytest
+from run_results import read_results
 
 from hindcast import PPOConfig
 from hindcast.api import EnvironmentSpec
@@ -43,7 +43,7 @@ def fit(
 
 
 def last_result(folder: Path) -> Any:
-    return orjson.loads((folder / "test" / "r1" / "results.jsonl").read_text().splitlines()[-1])
+    return read_results(folder)[-1]
 
 
 def mean_return(policy: Policy, num_envs: int = 8) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
+from run_results import read_results, without_times
 
 from hindcast.api import OfflineTraining, spec_hash
 from hindcast.datasets.opening import open_dataset
@@ -25,6 +26,7 @@ from hindcast.formats.spec import DataSpec
 from hindcast.learn.checkpoint import CheckpointStore, find_checkpoint
 from hindcast.models.policy import Policy
 from hindcast.pipeline.offline_data import Source
+from hindcast.report.events import Outcome
 from hindcast.report.results import ResultsLog
 from hindcast.run.claim import claim, claimed_hashes, initial_num_learners
 from hindcast.run.stop_criteria import measurement_hash
@@ -38,6 +40,23 @@ from toy_pipeline import ObservationLog
 from user_errors import raises_user_error
 
 NUM_STEPS = 1000
+EVALUATED_SPEC: dict[str, Any] = {
+    "environment": WALK,
+    "config": {"lr": 0.05, "trainBatchSizePerLearner": 32},
+    "pipeline": {"datasetNumItersPerLearner": 2},
+    "stop": {"iterations": 8},
+}
+EVALUATION = {"interval": 3, "duration": 20}
+ESTIMATES = {"heldOut": 0.4, "estimates": ["wis"], "explore": True}
+EVALUATIONS: dict[str, dict[str, Any]] = {
+    "at end": {"duration": 5},
+    "each iteration": {"interval": 1, "duration": 5},
+    "every second iteration": {"interval": 2, "duration": 5},
+    "estimates at end": {"offline": ESTIMATES},
+    "estimates each iteration": {"offline": {**ESTIMATES, "interval": 1}},
+}
+DIRECT_METHOD = {"heldOut": 0.4, "interval": 1, "estimates": ["dm"], "modelUpdates": 300}
+IN_PARALLEL = {**EVALUATION, "parallelToTraining": True}
 
 
 @pytest.fixture(scope="module")
@@ -66,16 +85,6 @@ def numbered_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_commit(folder, Commit(range=0, files=files, episodes=60, timesteps=NUM_STEPS, first=0))
     write_manifest(folder, Manifest(spec=spec.to_json(), files=files))
     return Path(folder.path)
-
-
-def read_results(folder: Path) -> list[dict[str, Any]]:
-    lines = (folder / "test/r1/results.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
-
-
-def without_times(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    timings = {"time_total_s", "timesteps_per_s", "timers"}
-    return [{key: value for key, value in line.items() if key not in timings} for line in lines]
 
 
 def list_checkpoints(folder: Path) -> list[int]:
@@ -138,55 +147,35 @@ class TestCoverage:
         assert [line["coverage"] for line in read_results(tmp_path)] == [0.32, 0.64, 0.96, 1.0]
         assert [line["epoch"] for line in read_results(tmp_path)] == [0.32, 0.64, 0.96, 1.28]
 
-    def test_batches_do_not_depend_on_residency(
+    def test_batches_depend_on_seed_and_not_on_residency(
         self, tmp_path: Path, numbered_data: Path, delivered_batches: list[torch.Tensor]
     ) -> None:
         streams = []
-        for residency in ("Resident", "Streaming"):
+        for run, (residency, seed) in enumerate((("Resident", 0), ("Streaming", 0), ("Resident", 1))):
             pipeline = make_recording_pipeline(residency=residency, windowSteps=300)
-            train(training(tmp_path / residency, numbered_data, pipeline=pipeline))
-            streams.append([batch.tolist() for batch in delivered_batches])
-            delivered_batches.clear()
-        assert streams[0] == streams[1]
-        assert_same_weights(tmp_path / "Resident", tmp_path / "Streaming")
-
-    def test_batches_depend_on_the_seed(
-        self, tmp_path: Path, numbered_data: Path, delivered_batches: list[torch.Tensor]
-    ) -> None:
-        streams = []
-        for run, seed in enumerate((0, 0, 1)):
-            train(training(tmp_path / str(run), numbered_data, pipeline=make_recording_pipeline(), seed=seed))
+            train(training(tmp_path / str(run), numbered_data, pipeline=pipeline, seed=seed))
             streams.append([batch.tolist() for batch in delivered_batches])
             delivered_batches.clear()
         assert streams[0] == streams[1]
         assert streams[0][0] != streams[2][0]
+        assert_same_weights(tmp_path / "0", tmp_path / "1")
 
 
 class TestBatchesLargerThanTheData:
-    def test_batch_larger_than_data_is_noted(
-        self, tmp_path: Path, numbered_data: Path, reporter: MemoryReporter
+    def test_batch_larger_than_data_repeats_timesteps_with_note(
+        self,
+        tmp_path: Path,
+        numbered_data: Path,
+        delivered_batches: list[torch.Tensor],
+        reporter: MemoryReporter,
     ) -> None:
-        config = {"trainBatchSizePerLearner": 2500}
-        train(training(tmp_path, numbered_data, config=config, stop={"updates": 1}), reporter=reporter)
+        spec = {"config": {"trainBatchSizePerLearner": 2500}, "pipeline": make_recording_pipeline()}
+        train(training(tmp_path, numbered_data, **spec, stop={"updates": 1}), reporter=reporter)
         note = (
             "spec.config.trainBatchSizePerLearner: a batch has 2,500 timesteps, but the data have only 1,000: each is "
             "in every batch 2.5 times on average"
         )
         assert note in reporter.notes
-
-    def test_batch_larger_than_data_repeats_timesteps(
-        self, tmp_path: Path, numbered_data: Path, delivered_batches: list[torch.Tensor]
-    ) -> None:
-        config = {"trainBatchSizePerLearner": 2500}
-        train(
-            training(
-                tmp_path,
-                numbered_data,
-                config=config,
-                stop={"updates": 1},
-                pipeline=make_recording_pipeline(),
-            )
-        )
         counts = np.bincount(delivered_batches[0].long().numpy(), minlength=NUM_STEPS)
         assert set(counts) == {2, 3}
 
@@ -200,40 +189,27 @@ class TestBatchesLargerThanTheData:
 
 
 class TestStop:
-    def train_and_read_last(
-        self, folder: Path, data: Path, stop: dict[str, Any], **spec: Any
-    ) -> dict[str, Any]:
-        train(training(folder, data, stop=stop, **spec))
-        return read_results(folder)[-1]
+    @pytest.mark.parametrize(
+        ("stop", "expected"),
+        [
+            # An iteration has 32 updates: batches of 32 in 1,000 timesteps, rounded up.
+            ({"iterations": 2}, {"training_iteration": 2, "num_updates_lifetime": 64}),
+            ({"updates": 50}, {"training_iteration": 2, "num_updates_lifetime": 50}),
+            ({"timesteps": 1500}, {"num_env_steps_trained_lifetime": 1504}),
+            ({"epochs": 1.5}, {"epoch": 1.504}),
+            ({"updates": 500, "epochs": 30, "iterations": 1}, {"training_iteration": 1}),
+        ],
+        ids=str,
+    )
+    def test_stops_at_first_criterion(
+        self, tmp_path: Path, numbered_data: Path, stop: dict[str, Any], expected: dict[str, float]
+    ) -> None:
+        train(training(tmp_path, numbered_data, stop=stop))
+        assert expected.items() <= read_results(tmp_path)[-1].items()
 
-    def test_stops_after_iterations(self, tmp_path: Path, numbered_data: Path) -> None:
-        last_result = self.train_and_read_last(tmp_path, numbered_data, {"iterations": 2})
-        assert last_result["training_iteration"] == 2
-        assert last_result["num_updates_lifetime"] == 2 * 32  # batches of 32 in 1000 steps, rounded up
-
-    def test_stops_after_updates(self, tmp_path: Path, numbered_data: Path) -> None:
-        last_result = self.train_and_read_last(tmp_path, numbered_data, {"updates": 50})
-        assert last_result["num_updates_lifetime"] == 50
-        assert last_result["training_iteration"] == 2
-
-    def test_stops_after_timesteps(self, tmp_path: Path, numbered_data: Path) -> None:
-        last_result = self.train_and_read_last(tmp_path, numbered_data, {"timesteps": 1500})
-        assert last_result["num_env_steps_trained_lifetime"] == 1504  # 47 batches of 32
-
-    def test_stops_after_epochs(self, tmp_path: Path, numbered_data: Path) -> None:
-        last_result = self.train_and_read_last(tmp_path, numbered_data, {"epochs": 1.5})
-        assert last_result["epoch"] == 1.504
-
-    def test_stops_at_return(self, tmp_path: Path, numbered_data: Path, walks: Path) -> None:
-        train(
-            training(
-                tmp_path,
-                walks,
-                environment=WALK,
-                evaluation={"interval": 2, "duration": 4},
-                stop={"episodeReturnMean": -1.0, "iterations": 9},
-            )
-        )
+    def test_stops_at_return(self, tmp_path: Path, walks: Path) -> None:
+        evaluation, stop = {"interval": 2, "duration": 4}, {"episodeReturnMean": -1.0, "iterations": 9}
+        train(training(tmp_path, walks, environment=WALK, evaluation=evaluation, stop=stop))
         assert [line["training_iteration"] for line in read_results(tmp_path)] == [1, 2]
 
     def test_iterate_after_stop_is_refused(self, tmp_path: Path, numbered_data: Path) -> None:
@@ -250,62 +226,34 @@ class TestStop:
             trainer.iterate()
         assert trainer.iteration == 1
 
-    def test_stops_at_first_criterion(self, tmp_path: Path, numbered_data: Path) -> None:
-        last_result = self.train_and_read_last(
-            tmp_path, numbered_data, {"updates": 500, "epochs": 30, "iterations": 1}
-        )
-        assert last_result["training_iteration"] == 1
-
 
 class TestCheckpoints:
-    pipeline = {"datasetNumItersPerLearner": 2}
-
     def test_every_and_keep_select_checkpoints(self, tmp_path: Path, numbered_data: Path) -> None:
-        checkpoint = {"every": 3, "keep": 2}
-        train(
-            training(
-                tmp_path,
-                numbered_data,
-                pipeline=self.pipeline,
-                checkpoint=checkpoint,
-                stop={"iterations": 10},
-            )
-        )
+        pipeline, checkpoint = {"datasetNumItersPerLearner": 2}, {"every": 3, "keep": 2}
+        stop = {"iterations": 10}
+        train(training(tmp_path, numbered_data, pipeline=pipeline, checkpoint=checkpoint, stop=stop))
         assert list_checkpoints(tmp_path) == [18, 20]
 
-    def test_best_checkpoint_is_kept(self, tmp_path: Path, numbered_data: Path, walks: Path) -> None:
-        outcome = train(
-            training(
-                tmp_path,
-                walks,
-                environment=WALK,
-                config={"lr": 0.05, "trainBatchSizePerLearner": 32},
-                pipeline=self.pipeline,
-                evaluation={"interval": 1, "duration": 20},
-                checkpoint={"every": 100, "keep": 1},
-                stop={"iterations": 12},
-            )
-        )
+    def test_best_checkpoint_is_kept_and_named(self, tmp_path: Path, walks: Path) -> None:
+        spec = {"checkpoint": {"every": 100, "keep": 1}, "stop": {"iterations": 12}}
+        evaluation = {"interval": 1, "duration": 20}
+        outcome = train(training(tmp_path, walks, **EVALUATED_SPEC | spec, evaluation=evaluation))
         scores = [line["evaluation"]["env_runners"]["episode_return_mean"] for line in read_results(tmp_path)]
         best_iteration = int(np.argmax(scores)) + 1
         assert best_iteration < 12, "the seed was chosen so that the last policy is not the best"
         assert list_checkpoints(tmp_path) == [2 * best_iteration, 24]
-        assert outcome.metrics["best"]["score"] == max(scores)
-        assert outcome.metrics["best"]["path"].endswith(f"checkpoint-{2 * best_iteration:09d}")
-        assert_same_weights(outcome.metrics["best"]["path"], tmp_path / "test/r1")
+        best = outcome.metrics["best"]
+        assert best["score"] == max(scores)
+        assert best["path"].endswith(f"checkpoint-{2 * best_iteration:09d}")
+        assert_same_weights(best["path"], tmp_path / "test/r1")
+        assert f"return {best['score']:.1f}" in outcome.message
+        assert best["path"] in outcome.message
 
     def test_best_checkpoint_is_marked_after_kill(
         self, tmp_path: Path, walks: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        resource = training(
-            tmp_path,
-            walks,
-            environment=WALK,
-            config={"lr": 0.05, "trainBatchSizePerLearner": 32},
-            pipeline=self.pipeline,
-            evaluation={"interval": 1, "duration": 2},
-            stop={"iterations": 2},
-        )
+        evaluation = {"interval": 1, "duration": 2}
+        resource = training(tmp_path, walks, **EVALUATED_SPEC, evaluation=evaluation)
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(CheckpointStore, "mark_best", Mock(side_effect=KeyboardInterrupt))
             train(resource)
@@ -315,21 +263,6 @@ class TestCheckpoints:
             train(resource)
         store = CheckpointStore(resolve(tmp_path / "test/r1/checkpoints"))
         assert (store.best().updates, store.best_score()) == (2, score)
-
-    def test_message_gives_return_of_named_checkpoint(self, tmp_path: Path, walks: Path) -> None:
-        outcome = train(
-            training(
-                tmp_path,
-                walks,
-                environment=WALK,
-                config={"lr": 0.05, "trainBatchSizePerLearner": 32},
-                pipeline=self.pipeline,
-                evaluation={"interval": 1, "duration": 20},
-                stop={"iterations": 12},
-            )
-        )
-        assert f"return {outcome.metrics['best']['score']:.1f}" in outcome.message
-        assert outcome.metrics["best"]["path"] in outcome.message
 
     def test_trained_policy_acts_and_equals_module_of_run(self, tmp_path: Path, walks: Path) -> None:
         outcome = train(training(tmp_path, walks, environment=WALK))
@@ -364,12 +297,21 @@ class TestInterruption:
 
     pipeline = {"datasetNumItersPerLearner": 30}
 
-    def train_with_interruptions(self, folder: Path, data: Path, num_checks: list[int], **spec: Any) -> None:
-        resource = training(folder, data, pipeline=self.pipeline, stop={"updates": 100}, **spec)
+    def check_interruptions(self, folder: Path, data: Path, num_checks: list[int], **spec: Any) -> None:
+        """Check that a training that is stopped after these numbers of checks equals an uninterrupted one."""
+        reference, resource = (
+            training(folder / name, data, pipeline=self.pipeline, stop={"updates": 100}, **spec)
+            for name in ("uninterrupted", "interrupted")
+        )
+        train(reference)
         for count in num_checks:
             with pytest.raises(Interrupted, match=r"interrupted at update \d+; run the same command again"):
                 train(resource, StopAfter(count))
         assert train(resource).state == "Succeeded"
+        assert_same_weights(folder / "uninterrupted", folder / "interrupted")
+        assert without_times(read_results(folder / "uninterrupted")) == without_times(
+            read_results(folder / "interrupted")
+        )
 
     @pytest.mark.parametrize(
         "num_checks", slow_except([[30], [60, 30]], [[50], [0], [30], [60, 30], [1, 1, 1]]), ids=str
@@ -378,38 +320,13 @@ class TestInterruption:
         self, tmp_path: Path, numbered_data: Path, num_checks: list[int]
     ) -> None:
         config = {"lr": [[0, 1e-3], [3200, 1e-5]], "trainBatchSizePerLearner": 32, "gradClip": 0.5}
-        train(
-            training(
-                tmp_path / "uninterrupted",
-                numbered_data,
-                pipeline=self.pipeline,
-                config=config,
-                stop={"updates": 100},
-            )
-        )
-        self.train_with_interruptions(tmp_path / "interrupted", numbered_data, num_checks, config=config)
-        assert_same_weights(tmp_path / "uninterrupted", tmp_path / "interrupted")
-        assert without_times(read_results(tmp_path / "uninterrupted")) == without_times(
-            read_results(tmp_path / "interrupted")
-        )
+        self.check_interruptions(tmp_path, numbered_data, num_checks, config=config)
 
     def test_interruption_with_filters_and_stacks_does_not_change_results(
         self, tmp_path: Path, walks: Path
     ) -> None:
         model = {"fcnetHiddens": [16], "observationFilter": "MeanStd", "frameStack": 3}
-        train(
-            training(
-                tmp_path / "uninterrupted", walks, pipeline=self.pipeline, model=model, stop={"updates": 100}
-            )
-        )
-        self.train_with_interruptions(tmp_path / "interrupted", walks, [45], model=model)
-        assert_same_weights(tmp_path / "uninterrupted", tmp_path / "interrupted")
-
-    def test_interruption_of_finished_training_has_no_effect(
-        self, tmp_path: Path, numbered_data: Path
-    ) -> None:
-        train(training(tmp_path, numbered_data))
-        assert train(training(tmp_path, numbered_data), StopAfter(0)).state == "AlreadyFinished"
+        self.check_interruptions(tmp_path, walks, [45], model=model)
 
 
 class TestContinuation:
@@ -421,48 +338,25 @@ class TestContinuation:
         config = {"lr": [[0, 1e-3], [3200, 1e-5]], "trainBatchSizePerLearner": 32}
 
         def train_to(folder: str, updates: int) -> str:
-            stop = {"updates": updates}
-            return train(
-                training(tmp_path / folder, numbered_data, pipeline=self.pipeline, config=config, stop=stop)
-            ).state
+            spec = {"pipeline": self.pipeline, "config": config, "stop": {"updates": updates}}
+            return train(training(tmp_path / folder, numbered_data, **spec)).state
 
         assert train_to("uninterrupted", 100) == "Succeeded"
         # 40 and 75 end within an iteration, 60 ends with an iteration.
         assert [train_to("interrupted", updates) for updates in (40, 60, 75, 100)] == ["Succeeded"] * 4
         assert train_to("interrupted", 100) == "AlreadyFinished"
         assert_same_weights(tmp_path / "uninterrupted", tmp_path / "interrupted")
-        reference_results, resumed_results = (
-            read_results(tmp_path / "uninterrupted"),
-            read_results(tmp_path / "interrupted"),
-        )
+        resumed_results = read_results(tmp_path / "interrupted")
         assert [line["num_updates_lifetime"] for line in resumed_results] == [30, 60, 90, 100]
-        assert without_times(resumed_results) == without_times(reference_results)
+        assert without_times(resumed_results) == without_times(read_results(tmp_path / "uninterrupted"))
 
-    @pytest.mark.parametrize("keep", [1, 3])
-    @pytest.mark.parametrize(
-        "evaluation",
-        [
-            {"duration": 5},
-            pytest.param({"interval": 1, "duration": 5}, marks=pytest.mark.slow),
-            pytest.param({"interval": 2, "duration": 5}, marks=pytest.mark.slow),
-            pytest.param(
-                {"offline": {"heldOut": 0.4, "estimates": ["wis"], "explore": True}}, marks=pytest.mark.slow
-            ),
-            {"offline": {"heldOut": 0.4, "estimates": ["wis"], "explore": True, "interval": 1}},
-        ],
-        ids=[
-            "at end",
-            "each iteration",
-            "every second iteration",
-            "estimates at end",
-            "estimates each iteration",
-        ],
-    )
+    @pytest.mark.parametrize("keep", slow_except([1], [1, 3]))
+    @pytest.mark.parametrize("name", slow_except(["at end", "estimates each iteration"], EVALUATIONS))
     def test_raised_stop_discards_evaluation_at_earlier_end(
-        self, tmp_path: Path, walks: Path, evaluation: dict[str, Any], keep: int
+        self, tmp_path: Path, walks: Path, name: str, keep: int
     ) -> None:
         # 8 and 16 end with an iteration, the others within one; the policy after 10 updates is the best.
-        self.assert_equals_longer_trainings(tmp_path, walks, (6, 8, 10, 16), evaluation, keep)
+        self.assert_equals_longer_trainings(tmp_path, walks, (6, 8, 10, 16), EVALUATIONS[name], keep)
 
     @pytest.mark.slow
     @pytest.mark.parametrize("keep", [1, 3])
@@ -474,23 +368,15 @@ class TestContinuation:
         self.assert_equals_longer_trainings(tmp_path, walks, (6, 8, 11), evaluation, keep)
 
     @pytest.mark.parametrize("raised_end", [6, 14])
-    @pytest.mark.parametrize(
-        "evaluation",
-        [{"duration": 5}, {"interval": 1, "duration": 5}],
-        ids=["at end", "each iteration"],
-    )
+    @pytest.mark.parametrize("name", ["at end", "each iteration"])
     def test_raised_stop_after_kill_at_end_equals_longer_training(
-        self,
-        tmp_path: Path,
-        walks: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        evaluation: dict[str, Any],
-        raised_end: int,
+        self, tmp_path: Path, walks: Path, monkeypatch: pytest.MonkeyPatch, name: str, raised_end: int
     ) -> None:
         """The first run is killed before it marks its last weights as best, the resumed run after it has marked them.
 
         Before its last weights, a run with an interval also marks the weights of iteration 1.
         """
+        evaluation = EVALUATIONS[name]
         mark_best, calls, last_call = (
             CheckpointStore.mark_best,
             iter(range(99)),
@@ -514,16 +400,9 @@ class TestContinuation:
         self, folder: Path, data: Path, updates: int, evaluation: dict[str, Any], keep: int = 3
     ) -> OfflineTraining:
         """Make a training in iterations of 4 updates, each of which changes the policy noticeably."""
-        return training(
-            folder,
-            data,
-            environment=WALK,
-            config={"lr": 0.05, "trainBatchSizePerLearner": 32},
-            pipeline={"datasetNumItersPerLearner": 4},
-            evaluation=evaluation,
-            checkpoint={"keep": keep},
-            stop={"updates": updates},
-        )
+        spec = {"pipeline": {"datasetNumItersPerLearner": 4}, "stop": {"updates": updates}}
+        spec |= {"evaluation": evaluation, "checkpoint": {"keep": keep}}
+        return training(folder, data, **EVALUATED_SPEC | spec)
 
     def assert_equals_longer_trainings(
         self, folder: Path, data: Path, ends: Sequence[int], evaluation: dict[str, Any], keep: int = 3
@@ -535,12 +414,12 @@ class TestContinuation:
                 train(self.make_evaluated_training(run_folder, data, end, evaluation, keep)).metrics
                 for run_folder in (folder / "interrupted", reference)
             ]
-            best = [
+            best, expected_best = (
                 run_metrics["best"]
                 and {**run_metrics["best"], "path": Path(run_metrics["best"]["path"]).name}
                 for run_metrics in metrics
-            ]
-            assert best[0] == best[1]
+            )
+            assert best == expected_best
             assert without_times(read_results(folder / "interrupted")) == without_times(
                 read_results(reference)
             )
@@ -558,10 +437,10 @@ class TestContinuation:
         assert_same_weights(tmp_path / "uninterrupted", tmp_path / "interrupted")
 
     def test_changed_evaluation_takes_effect(self, tmp_path: Path, walks: Path) -> None:
-        common_spec: dict[str, Any] = {"environment": WALK, "pipeline": self.pipeline}
-        train(training(tmp_path, walks, stop={"iterations": 1}, **common_spec))
+        spec: dict[str, Any] = {"environment": WALK, "pipeline": self.pipeline}
+        train(training(tmp_path, walks, stop={"iterations": 1}, **spec))
         evaluation = {"interval": 1, "duration": 2}
-        train(training(tmp_path, walks, stop={"iterations": 2}, evaluation=evaluation, **common_spec))
+        train(training(tmp_path, walks, stop={"iterations": 2}, evaluation=evaluation, **spec))
         assert ["evaluation" in line for line in read_results(tmp_path)] == [False, True]
 
     @pytest.mark.parametrize(
@@ -572,17 +451,7 @@ class TestContinuation:
                 {"interval": 1, "duration": 20, "explore": True},
             ),
             pytest.param(
-                {"offline": {"heldOut": 0.4, "interval": 1, "estimates": ["dm"], "modelUpdates": 300}},
-                {
-                    "offline": {
-                        "heldOut": 0.4,
-                        "interval": 1,
-                        "estimates": ["dm"],
-                        "modelUpdates": 300,
-                        "gamma": 0,
-                    }
-                },
-                marks=pytest.mark.slow,
+                {"offline": DIRECT_METHOD}, {"offline": DIRECT_METHOD | {"gamma": 0}}, marks=pytest.mark.slow
             ),
         ],
         ids=["returns", "estimates"],
@@ -613,14 +482,6 @@ class TestContinuation:
         outcome = train(training(tmp_path, numbered_data, stop={"updates": 50}))
         assert (outcome.state, outcome.metrics["updates"]) == ("Succeeded", 60)
 
-    def test_change_of_seed_is_refused_without_new_revision(
-        self, tmp_path: Path, numbered_data: Path
-    ) -> None:
-        train(training(tmp_path, numbered_data, stop={"updates": 10}))
-        with pytest.raises(OutputConflict, match=r"raise spec\.revision"):
-            train(training(tmp_path, numbered_data, stop={"updates": 20}, seed=1))
-        assert train(training(tmp_path, numbered_data, stop={"updates": 10})).state == "AlreadyFinished"
-
     def test_resume_keeps_initial_global_batch(self, tmp_path: Path, numbered_data: Path) -> None:
         first_resource = training(tmp_path, numbered_data, learners={"replicas": 2}, stop={"updates": 10})
         longer_resource = training(tmp_path, numbered_data, stop={"updates": 20})
@@ -645,31 +506,32 @@ class TestFolder:
             train(training(tmp_path, numbered_data))
         assert not (tmp_path / "test/r1/success.json").exists()
 
-    def test_raised_stop_deletes_report(self, tmp_path: Path, numbered_data: Path) -> None:
+    def test_finished_training_is_not_repeated_and_raised_stop_deletes_report(
+        self, tmp_path: Path, numbered_data: Path, reporter: MemoryReporter
+    ) -> None:
         """The new report is written after the marker; until then the old one would pass as current."""
-        train(training(tmp_path, numbered_data, stop={"updates": 10}))
+        resource = training(tmp_path, numbered_data, stop={"updates": 10})
+        first_outcome = train(resource)
         report = tmp_path / "test/r1/report.html"
         report.write_text("report of 10 updates")
-        assert train(training(tmp_path, numbered_data, stop={"updates": 10})).state == "AlreadyFinished"
+        second_outcome = train(resource, StopAfter(0), reporter)
+        assert second_outcome.state == "AlreadyFinished"
+        assert second_outcome.metrics["checkpoint"] == first_outcome.metrics["checkpoint"]
+        assert reporter.stages == []
         assert report.exists()
         train(training(tmp_path, numbered_data, stop={"updates": 20}))
         assert not report.exists()
 
-    def test_finished_training_is_not_repeated(
-        self, tmp_path: Path, numbered_data: Path, reporter: MemoryReporter
-    ) -> None:
-        first_outcome = train(training(tmp_path, numbered_data))
-        second_outcome = train(training(tmp_path, numbered_data), reporter=reporter)
-        assert second_outcome.state == "AlreadyFinished"
-        assert second_outcome.metrics["checkpoint"] == first_outcome.metrics["checkpoint"]
-        assert reporter.stages == []
-
-    def test_other_spec_is_refused(self, tmp_path: Path, numbered_data: Path) -> None:
-        train(training(tmp_path, numbered_data))
-        with pytest.raises(
-            OutputConflict, match=r"\(spec\.seed: 0 → 1\): revert the change, raise spec\.revision"
-        ):
-            train(training(tmp_path, numbered_data, seed=1))
+    def test_other_spec_requires_new_revision(self, tmp_path: Path, numbered_data: Path) -> None:
+        resource = training(tmp_path, numbered_data, stop={"updates": 10})
+        train(resource)
+        message = r"\(spec\.seed: 0 → 1\): revert the change, raise spec\.revision"
+        with pytest.raises(OutputConflict, match=message):
+            train(training(tmp_path, numbered_data, stop={"updates": 20}, seed=1))
+        assert train(resource).state == "AlreadyFinished"
+        assert train(training(tmp_path, numbered_data, seed=1, revision=2)).folder == str(
+            tmp_path / "test/r2"
+        )
 
     def test_other_spec_is_refused_by_checkpoint_if_owner_record_is_lost(
         self, tmp_path: Path, numbered_data: Path
@@ -681,12 +543,6 @@ class TestFolder:
             OutputConflict, match=r"checkpoint-000000005 was written with spec hash .*: raise spec"
         ):
             train(training(tmp_path, numbered_data, config={"lr": 0.5}))
-
-    def test_new_revision_has_own_folder(self, tmp_path: Path, numbered_data: Path) -> None:
-        train(training(tmp_path, numbered_data))
-        assert train(training(tmp_path, numbered_data, seed=1, revision=2)).folder == str(
-            tmp_path / "test/r2"
-        )
 
     def test_folder_with_other_writer_is_refused(self, tmp_path: Path, numbered_data: Path) -> None:
         with (
@@ -769,39 +625,27 @@ class TestInitialCheckpoint:
             np.testing.assert_array_equal(trained_policy.preprocessing.state()[name], numbers)
 
     @pytest.mark.parametrize(
-        "model",
+        ("model", "difference"),
         [
-            {"fcnetHiddens": [32]},
-            {"fcnetHiddens": [16, 16]},
-            {"fcnetHiddens": [16], "headFcnetHiddens": [8]},
-            {"fcnetHiddens": [16], "observationFilter": "MeanStd"},
-            {"fcnetHiddens": [16], "frameStack": 2},
-            {"fcnetHiddens": [16], "fcnetActivation": "relu"},
+            ({"fcnetHiddens": [32]}, r"model\.fcnetHiddens \[16\], this training has \[32\]"),
+            ({"fcnetHiddens": [16, 16]}, r"model\.fcnetHiddens \[16\], this training has \[16, 16\]"),
+            ({"headFcnetHiddens": [8]}, r"model\.headFcnetHiddens \[\], this training has \[8\]"),
+            ({"recurrent": "GRU"}, r"model\.recurrent None, this training has GRU"),
+            ({"observationFilter": "MeanStd"}, r"model\.observationFilter None, this training has MeanStd"),
+            ({"frameStack": 2}, r"model\.frameStack 1, this training has 2"),
+            ({"fcnetActivation": "relu"}, r"model\.fcnetActivation tanh, this training has relu"),
         ],
         ids=str,
     )
-    def test_other_model_is_refused(self, tmp_path: Path, walks: Path, model: dict[str, Any]) -> None:
-        make_policy(WALK).save(tmp_path / "policy")
-        with raises_user_error(SpecError, "model", field="spec.initialCheckpoint"):
-            self.train_from(tmp_path / "runs", walks, tmp_path / "policy", model=model)
-
-    @pytest.mark.parametrize(
-        ("model", "difference"),
-        [
-            ({"fcnetHiddens": [32]}, r"has model\.fcnetHiddens \[16\], this training has \[32\]"),
-            (
-                {"fcnetHiddens": [16], "headFcnetHiddens": [8]},
-                r"has model\.headFcnetHiddens \[\], this training has \[8\]",
-            ),
-            ({"fcnetHiddens": [16], "recurrent": "GRU"}, r"has model\.recurrent None, this training has GRU"),
-        ],
-    )
-    def test_initial_checkpoint_of_other_sizes_names_option(
+    def test_other_model_is_refused(
         self, tmp_path: Path, walks: Path, model: dict[str, Any], difference: str
     ) -> None:
         make_policy(WALK).save(tmp_path / "policy")
-        with pytest.raises(SpecError, match=f"{difference}; the model sections must be the same"):
-            self.train_from(tmp_path / "runs", walks, tmp_path / "policy", model=model)
+        message = f"has {difference}; the model sections must be the same"
+        with raises_user_error(SpecError, message, field="spec.initialCheckpoint"):
+            self.train_from(
+                tmp_path / "runs", walks, tmp_path / "policy", model={"fcnetHiddens": [16], **model}
+            )
 
     @pytest.mark.parametrize(
         ("saved_algorithm", "new_algorithm", "message"),
@@ -828,33 +672,29 @@ class TestInitialCheckpoint:
     def test_other_kind_of_policy_is_refused(
         self, tmp_path: Path, walks: Path, saved_algorithm: Any, new_algorithm: Any, message: str
     ) -> None:
-        algorithm, config = saved_algorithm
-        train(training(tmp_path / "saved", walks, algorithm=algorithm, config=config, stop={"updates": 1}))
-        algorithm, config = new_algorithm
-        spec = {
-            "algorithm": algorithm,
-            "config": config,
-            "initialCheckpoint": str(tmp_path / "saved/test/r1"),
-        }
+        saved_spec, new_spec = (
+            {"algorithm": algorithm, "config": config}
+            for algorithm, config in (saved_algorithm, new_algorithm)
+        )
+        train(training(tmp_path / "saved", walks, **saved_spec, stop={"updates": 1}))
+        checkpoint = str(tmp_path / "saved/test/r1")
         with pytest.raises(SpecError, match=rf"^spec\.initialCheckpoint: .*{message}"):
-            train(training(tmp_path / "new", walks, **spec))
+            train(training(tmp_path / "new", walks, **new_spec, initialCheckpoint=checkpoint))
 
     def test_other_kind_of_saved_policy_is_refused(self, tmp_path: Path, walks: Path) -> None:
         make_policy(WALK).save(tmp_path / "policy")
         with pytest.raises(
             SpecError, match="policy holds an action distribution, and DQN trains action values: "
         ):
-            train(
-                training(
-                    tmp_path, walks, algorithm="DQN", config={}, initialCheckpoint=str(tmp_path / "policy")
-                )
-            )
+            spec = {"algorithm": "DQN", "config": {}, "initialCheckpoint": str(tmp_path / "policy")}
+            train(training(tmp_path, walks, **spec))
 
     def test_other_distribution_is_refused(self, tmp_path: Path, walks: Path) -> None:
         """The weights have equal shapes, so they could be loaded."""
         environment = {"id": "toy_environments:SteeredWalk"}
         make_policy(environment).save(tmp_path / "policy")
         spec = {"algorithm": "SAC", "config": {}, "environment": environment, "input": [{"sampler": {}}]}
+        spec["model"] = {"preset": "RLlib"}
         with pytest.raises(
             SpecError, match=r"has model\.distribution Auto, this training has SquashedGaussian"
         ):
@@ -888,16 +728,16 @@ class TestInitialCheckpoint:
         offline, config, online, shared_networks = algorithms
         environment = WALK if online == "DQN" else {"id": "toy_environments:SteeredWalk"}
         record(recording(tmp_path / "data", environment=environment))
-        model = {"fcnetHiddens": [8]} | ({"distribution": "SquashedGaussian"} if offline == "IQL" else {})
+        model: dict[str, Any] = {"fcnetHiddens": [8]}
+        if offline == "IQL":
+            model |= {"distribution": "SquashedGaussian", "freeLogStd": False}
         offline_spec = {"algorithm": offline, "config": config, "model": model, "stop": {"updates": 3}}
         train(training(tmp_path / "offline", tmp_path / "data", **offline_spec))
-        online_spec = {
-            "algorithm": online,
-            "config": {},
-            "environment": environment,
+        online_spec = {"algorithm": online, "config": {}, "environment": environment}
+        online_spec |= {
             "input": [{"sampler": {}}],
+            "initialCheckpoint": str(tmp_path / "offline/test" / subfolder),
         }
-        online_spec["initialCheckpoint"] = str(tmp_path / "offline/test" / subfolder)
         trainer = make_offline_trainer(training(tmp_path, "", model=model, **online_spec), [])
         trainer.begin()
         nets = trainer.learner.nets
@@ -919,10 +759,6 @@ class TestInitialCheckpoint:
         policy, target = (trainer.learner.nets[name] for name in ("policy", "target"))
         for name, tensor in target.state_dict().items():
             assert torch.equal(tensor, policy.values.state_dict()[name]), name
-
-    def test_missing_initial_checkpoint_is_named(self, tmp_path: Path, walks: Path) -> None:
-        with raises_user_error(DataError, "nowhere", field="spec.initialCheckpoint"):
-            self.train_from(tmp_path / "runs", walks, tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(
@@ -965,82 +801,69 @@ def test_measurement_hash_depends_on_what_is_measured_but_not_on_time_or_place(
     assert len(set(hashes)) == 1 + len(other_evaluations)
 
 
-def read_evaluations(folder: Path) -> dict[int, tuple[int, dict[str, Any]]]:
-    """Return evaluated iteration -> (iteration that used the result, result)."""
-    evaluated_lines = [line for line in read_results(folder) if "evaluation" in line]
-    return {
-        line["evaluation"]["training_iteration"]: (
-            line["training_iteration"],
-            line["evaluation"]["env_runners"],
-        )
-        for line in evaluated_lines
-    }
+def read_reports(folder: Path) -> dict[int, dict[str, Any]]:
+    """Return evaluated iteration -> results of the evaluation."""
+    evaluations = [line["evaluation"] for line in read_results(folder) if "evaluation" in line]
+    return {evaluation["training_iteration"]: evaluation["env_runners"] for evaluation in evaluations}
 
 
-EVALUATED_SPEC = {
-    "environment": WALK,
-    "config": {"lr": 0.05, "trainBatchSizePerLearner": 32},
-    "pipeline": {"datasetNumItersPerLearner": 2},
-    "stop": {"iterations": 8},
-}
+def read_uses(folder: Path) -> dict[int, int]:
+    """Return evaluated iteration -> iteration whose result has the evaluation."""
+    lines = [line for line in read_results(folder) if "evaluation" in line]
+    return {line["evaluation"]["training_iteration"]: line["training_iteration"] for line in lines}
 
 
 @pytest.fixture(scope="module")
 def sequential(tmp_path_factory: pytest.TempPathFactory, walks: Path) -> Path:
     """Folder of a training that evaluates in its process every 3 iterations."""
     folder = tmp_path_factory.mktemp("sequential")
-    train(training(folder, walks, **EVALUATED_SPEC, evaluation={"interval": 3, "duration": 20}))
+    train(training(folder, walks, **EVALUATED_SPEC, evaluation=EVALUATION))
     return folder
+
+
+@pytest.fixture
+def train_evaluated(tmp_path: Path, walks: Path) -> Callable[..., Outcome]:
+    """`train_evaluated(evaluation, **spec)` trains with an evaluation; the run folder is `tmp_path/test/r1`."""
+
+    def train_with(evaluation: dict[str, Any], **spec: Any) -> Outcome:
+        return train(training(tmp_path, walks, **EVALUATED_SPEC | spec, evaluation=evaluation))
+
+    return train_with
 
 
 @pytest.mark.slow
 class TestEvaluation:
     def test_evaluation_runs_at_interval(self, sequential: Path) -> None:
-        evaluations = read_evaluations(sequential)
-        assert {iteration: use_iteration for iteration, (use_iteration, _) in evaluations.items()} == {
-            3: 3,
-            6: 6,
-        }
-        assert all(report["num_episodes"] == 20 for _, report in evaluations.values())
-        assert evaluations[3][1]["episode_return_mean"] != evaluations[6][1]["episode_return_mean"]
+        assert read_uses(sequential) == {3: 3, 6: 6}
+        reports = read_reports(sequential)
+        assert all(report["num_episodes"] == 20 for report in reports.values())
+        assert reports[3]["episode_return_mean"] != reports[6]["episode_return_mean"]
 
     def test_parallel_evaluation_gives_same_result_one_iteration_later(
-        self, tmp_path: Path, walks: Path, sequential: Path
+        self, tmp_path: Path, train_evaluated: Callable[..., Outcome], sequential: Path
     ) -> None:
-        evaluation = {"interval": 3, "duration": 20, "parallelToTraining": True, "runners": 2}
-        outcome = train(training(tmp_path, walks, **EVALUATED_SPEC, evaluation=evaluation))
-        evaluations, expected = read_evaluations(tmp_path), read_evaluations(sequential)
-        assert {iteration: use_iteration for iteration, (use_iteration, _) in evaluations.items()} == {
-            3: 4,
-            6: 7,
-        }
-        assert [report for _, report in evaluations.values()] == [report for _, report in expected.values()]
+        best = train_evaluated({**IN_PARALLEL, "runners": 2}).metrics["best"]
+        reports = read_reports(tmp_path)
+        assert read_uses(tmp_path) == {3: 4, 6: 7}
+        assert reports == read_reports(sequential)
         assert_same_weights(tmp_path, sequential)
-        best_iteration = max(
-            evaluations, key=lambda iteration: evaluations[iteration][1]["episode_return_mean"]
-        )
-        assert outcome.metrics["best"]["path"].endswith(f"checkpoint-{2 * best_iteration:09d}")
-        assert outcome.metrics["best"]["score"] == evaluations[best_iteration][1]["episode_return_mean"]
+        returns = {iteration: report["episode_return_mean"] for iteration, report in reports.items()}
+        best_iteration = max(returns, key=returns.__getitem__)
+        assert best["path"].endswith(f"checkpoint-{2 * best_iteration:09d}")
+        assert best["score"] == returns[best_iteration]
 
-    def test_checkpoint_contains_return_of_own_weights(self, tmp_path: Path, walks: Path) -> None:
-        evaluation = {"interval": 1, "duration": 20, "parallelToTraining": True}
-        train(training(tmp_path, walks, **EVALUATED_SPEC, evaluation=evaluation, checkpoint={"keep": 20}))
+    def test_checkpoint_contains_return_of_own_weights(
+        self, tmp_path: Path, train_evaluated: Callable[..., Outcome]
+    ) -> None:
+        train_evaluated({**IN_PARALLEL, "interval": 1}, checkpoint={"keep": 20})
         for updates in list_checkpoints(tmp_path):
             file = tmp_path / f"test/r1/checkpoints/checkpoint-{updates:09d}/checkpoint.json"
             saved_return = json.loads(file.read_text())["training"]["metrics"].get("episode_return_mean")
-            expected_return = read_evaluations(tmp_path)[updates // 2][1]["episode_return_mean"]
-            assert saved_return in (None, expected_return)
+            assert saved_return in (None, read_reports(tmp_path)[updates // 2]["episode_return_mean"])
 
-    def test_last_parallel_evaluation_is_awaited(self, tmp_path: Path, walks: Path) -> None:
-        evaluation = {"interval": 4, "duration": 20, "parallelToTraining": True}
-        train(training(tmp_path, walks, **EVALUATED_SPEC, evaluation=evaluation))
-        assert sorted(read_evaluations(tmp_path)) == [4, 8]
-
-    def test_last_parallel_evaluation_survives_kill(
-        self, tmp_path: Path, walks: Path, monkeypatch: pytest.MonkeyPatch
+    def test_last_parallel_evaluation_is_awaited_and_survives_kill(
+        self, tmp_path: Path, train_evaluated: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        evaluation = {"interval": 4, "duration": 20, "parallelToTraining": True}
-        resource = training(tmp_path, walks, **EVALUATED_SPEC, evaluation=evaluation)
         append = ResultsLog.append
 
         def kill_before_last_result(log: ResultsLog, result: dict[str, Any]) -> None:
@@ -1050,146 +873,117 @@ class TestEvaluation:
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(ResultsLog, "append", kill_before_last_result)
-            train(resource)
-        assert sorted(read_evaluations(tmp_path)) == [4]
-        train(resource)
-        assert sorted(read_evaluations(tmp_path)) == [4, 8]
+            train_evaluated({**IN_PARALLEL, "interval": 4})
+        assert sorted(read_reports(tmp_path)) == [4]
+        train_evaluated({**IN_PARALLEL, "interval": 4})
+        assert sorted(read_reports(tmp_path)) == [4, 8]
 
     @pytest.mark.parametrize("num_checks", [7, 8, 13])
     def test_interrupted_parallel_evaluation_is_repeated(
         self, tmp_path: Path, walks: Path, sequential: Path, num_checks: int
     ) -> None:
-        evaluation = {"interval": 3, "duration": 20, "parallelToTraining": True}
-        resource = training(tmp_path, walks, **EVALUATED_SPEC, evaluation=evaluation)
+        resource = training(tmp_path, walks, **EVALUATED_SPEC, evaluation=IN_PARALLEL)
         with pytest.raises(Interrupted):
             train(resource, StopAfter(num_checks))
         train(resource)
-        evaluations, expected = read_evaluations(tmp_path), read_evaluations(sequential)
-        assert {iteration: use_iteration for iteration, (use_iteration, _) in evaluations.items()} == {
-            3: 4,
-            6: 7,
-        }
-        assert [report for _, report in evaluations.values()] == [report for _, report in expected.values()]
+        assert read_uses(tmp_path) == {3: 4, 6: 7}
+        assert read_reports(tmp_path) == read_reports(sequential)
 
-    def test_without_interval_evaluation_runs_at_end(self, tmp_path: Path, walks: Path) -> None:
-        outcome = train(training(tmp_path, walks, **EVALUATED_SPEC, evaluation={"duration": 20}))
-        assert {
-            iteration: use_iteration for iteration, (use_iteration, _) in read_evaluations(tmp_path).items()
-        } == {8: 8}
+    @pytest.mark.parametrize("is_parallel", [False, True])
+    def test_without_interval_evaluation_runs_at_end(
+        self, tmp_path: Path, train_evaluated: Callable[..., Outcome], is_parallel: bool
+    ) -> None:
+        outcome = train_evaluated({"duration": 20, "parallelToTraining": is_parallel})
+        assert read_uses(tmp_path) == {8: 8}
         assert outcome.metrics["best"]["path"] == outcome.metrics["checkpoint"]
 
-    def test_parallel_evaluation_without_interval_runs_at_end(self, tmp_path: Path, walks: Path) -> None:
-        evaluation = {"duration": 20, "parallelToTraining": True}
-        train(training(tmp_path, walks, **EVALUATED_SPEC, evaluation=evaluation))
-        assert {
-            iteration: use_iteration for iteration, (use_iteration, _) in read_evaluations(tmp_path).items()
-        } == {8: 8}
-
     def test_evaluation_runners_give_same_results(
-        self, tmp_path: Path, walks: Path, sequential: Path
+        self, tmp_path: Path, train_evaluated: Callable[..., Outcome], sequential: Path
     ) -> None:
-        evaluation = {"interval": 3, "duration": 20, "runners": 2}
-        train(training(tmp_path, walks, **EVALUATED_SPEC, evaluation=evaluation))
-        assert read_evaluations(tmp_path) == read_evaluations(sequential)
+        train_evaluated({**EVALUATION, "runners": 2})
+        assert read_uses(tmp_path) == read_uses(sequential)
+        assert read_reports(tmp_path) == read_reports(sequential)
 
-    def test_auto_duration_plays_full_sets_of_episodes(self, tmp_path: Path, walks: Path) -> None:
-        evaluation = {"interval": 2, "duration": "Auto", "parallelToTraining": True, "envsPerRunner": 4}
-        train(training(tmp_path, walks, **EVALUATED_SPEC, evaluation=evaluation))
-        for _, report in read_evaluations(tmp_path).values():
+    def test_auto_duration_plays_full_sets_of_episodes(
+        self, tmp_path: Path, train_evaluated: Callable[..., Outcome]
+    ) -> None:
+        train_evaluated({**IN_PARALLEL, "interval": 2, "duration": "Auto", "envsPerRunner": 4})
+        for report in read_reports(tmp_path).values():
             assert report["num_episodes"] >= 4
             assert report["num_episodes"] % 4 == 0
 
     def test_evaluation_of_killed_runner_is_repeated(
-        self, tmp_path: Path, walks: Path, sequential: Path, monkeypatch: pytest.MonkeyPatch
+        self,
+        tmp_path: Path,
+        train_evaluated: Callable[..., Outcome],
+        sequential: Path,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """The environment kills its process once."""
         monkeypatch.setenv("TOY_KILL_ONCE", str(tmp_path / "killed"))
         (tmp_path / "killed").touch()
-        spec = {**EVALUATED_SPEC, "environment": {"id": "toy_environments:KillsProcess"}}
-        evaluation = {"interval": 3, "duration": 20, "parallelToTraining": True}
-        train(training(tmp_path, walks, **spec, evaluation=evaluation))
+        train_evaluated(IN_PARALLEL, environment={"id": "toy_environments:KillsProcess"})
         assert not (tmp_path / "killed").exists()
-        evaluations, expected = read_evaluations(tmp_path), read_evaluations(sequential)
-        assert [report for _, report in evaluations.values()] == [report for _, report in expected.values()]
+        assert read_reports(tmp_path) == read_reports(sequential)
 
-    def test_duration_in_timesteps_is_reached(self, tmp_path: Path, walks: Path) -> None:
-        evaluation = {"interval": 8, "duration": 50, "durationUnit": "Timesteps"}
-        train(training(tmp_path, walks, **EVALUATED_SPEC, evaluation=evaluation))
-        assert read_evaluations(tmp_path)[8][1]["num_env_steps"] >= 50
+    def test_duration_in_timesteps_is_reached(
+        self, tmp_path: Path, train_evaluated: Callable[..., Outcome]
+    ) -> None:
+        train_evaluated({"interval": 8, "duration": 50, "durationUnit": "Timesteps"})
+        assert read_reports(tmp_path)[8]["num_env_steps"] >= 50
 
     def test_evaluation_that_times_out_is_skipped(
         self, tmp_path: Path, walks: Path, reporter: MemoryReporter
     ) -> None:
-        evaluation = {
-            "interval": 4,
-            "duration": 5000,  # seconds of work
-            "parallelToTraining": True,
-            "sampleTimeoutSeconds": 1e-6,
-        }
+        evaluation = {**IN_PARALLEL, "interval": 4, "sampleTimeoutSeconds": 1e-6}
+        evaluation["duration"] = 5000  # seconds of work
         train(training(tmp_path, walks, **EVALUATED_SPEC, evaluation=evaluation), reporter=reporter)
-        assert read_evaluations(tmp_path) == {}
+        assert read_reports(tmp_path) == {}
         assert any("sampleTimeoutSeconds" in note for note in reporter.notes)
 
     @pytest.mark.parametrize("is_parallel", [False, True])
     def test_environment_error_in_evaluation_is_reported(
-        self, tmp_path: Path, walks: Path, is_parallel: bool
+        self, train_evaluated: Callable[..., Outcome], is_parallel: bool
     ) -> None:
-        spec = {
-            **EVALUATED_SPEC,
-            "environment": {"id": "toy_environments:FaultyEnv", "kwargs": {"what": "step"}},
-        }
+        environment = {"id": "toy_environments:FaultyEnv", "kwargs": {"what": "step"}}
         evaluation = {"interval": 1, "duration": 4, "parallelToTraining": is_parallel}
         with pytest.raises(UserCodeError, match=r"toy_environments\.py:\d+: the simulator fell over"):
-            train(training(tmp_path, walks, **spec, evaluation=evaluation))
+            train_evaluated(evaluation, environment=environment)
 
 
 class TestEvaluationFunction:
-    def test_custom_function_gives_returns(self, tmp_path: Path, walks: Path) -> None:
-        evaluation = {
-            "interval": 4,
-            "customFunction": "toy_pipeline:evaluate_weight_norm",
-        }
-        outcome = train(training(tmp_path, walks, **EVALUATED_SPEC, evaluation=evaluation))
+    def test_custom_function_gives_returns(
+        self, tmp_path: Path, train_evaluated: Callable[..., Outcome]
+    ) -> None:
+        outcome = train_evaluated({"interval": 4, "customFunction": "toy_pipeline:evaluate_weight_norm"})
         norms = {
-            iteration: report["episode_return_mean"]
-            for iteration, (_, report) in read_evaluations(tmp_path).items()
+            iteration: report["episode_return_mean"] for iteration, report in read_reports(tmp_path).items()
         }
         assert sorted(norms) == [4, 8]
-        expected_norm = sum(
-            float((value.astype(np.float64) ** 2).sum()) for value in read_weights(tmp_path).values()
-        )
-        assert norms[8] == pytest.approx(expected_norm)
+        squares = [float((value.astype(np.float64) ** 2).sum()) for value in read_weights(tmp_path).values()]
+        assert norms[8] == pytest.approx(sum(squares))
         assert outcome.metrics["best"]["score"] == max(norms.values())
 
-    def test_custom_function_may_give_no_return(self, tmp_path: Path, walks: Path) -> None:
-        evaluation = {
-            "interval": 4,
-            "customFunction": "toy_pipeline:evaluate_without_return",
-        }
-        outcome = train(training(tmp_path, walks, **EVALUATED_SPEC, evaluation=evaluation))
+    def test_custom_function_may_give_no_return(
+        self, tmp_path: Path, train_evaluated: Callable[..., Outcome]
+    ) -> None:
+        outcome = train_evaluated({"interval": 4, "customFunction": "toy_pipeline:evaluate_without_return"})
         assert outcome.metrics["best"] is None
-        assert read_evaluations(tmp_path)[8][1] == {"episode_len_mean": 1.0}
+        assert read_reports(tmp_path)[8] == {"episode_len_mean": 1.0}
 
-    def test_custom_function_that_raises_is_reported(self, tmp_path: Path, walks: Path) -> None:
-        evaluation = {
-            "interval": 4,
-            "customFunction": "toy_pipeline:raising_evaluation",
-        }
-        with pytest.raises(
-            UserCodeError, match=r"raising_evaluation.*toy_pipeline\.py:\d+: no episodes at all"
-        ):
-            train(training(tmp_path, walks, **EVALUATED_SPEC, evaluation=evaluation))
-
-    def test_missing_custom_function_is_named(self, tmp_path: Path, walks: Path) -> None:
-        evaluation = {"interval": 4, "customFunction": "toy_pipeline:nothing"}
-        with pytest.raises(SpecError, match=r"customFunction.*has no 'nothing'"):
-            train(training(tmp_path, walks, **EVALUATED_SPEC, evaluation=evaluation))
-
-    def test_custom_function_in_parallel_is_refused(self, tmp_path: Path, walks: Path) -> None:
-        evaluation = {
-            "interval": 4,
-            "customFunction": "toy_pipeline:evaluate_weight_norm",
-            "parallelToTraining": True,
-        }
-        with pytest.raises(SpecError, match="customFunction excludes parallelToTraining"):
-            training(tmp_path, walks, **EVALUATED_SPEC, evaluation=evaluation)
+    @pytest.mark.parametrize(
+        ("function", "error", "message"),
+        [
+            ("raising_evaluation", UserCodeError, r"raising_eval.*toy_pipeline\.py:\d+: no episodes at all"),
+            ("nothing", SpecError, r"customFunction.*has no 'nothing'"),
+        ],
+    )
+    def test_custom_function_that_cannot_be_called_is_reported(
+        self,
+        train_evaluated: Callable[..., Outcome],
+        function: str,
+        error: type[UserCodeError | SpecError],
+        message: str,
+    ) -> None:
+        with pytest.raises(error, match=message):
+            train_evaluated({"interval": 4, "customFunction": f"toy_pipeline:{function}"})

@@ -1,122 +1,143 @@
-"""User errors are one sentence with cause and location, and the right type, without a traceback."""
+"""A mistake in data or components is one sentence with its place; test_api_loading.py has mistakes in resources."""
 
 from __future__ import annotations
 
-import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from hindcast.algorithms import build
-from hindcast.api import load_resources
 from hindcast.api.options import algorithms
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError, SpecError, UserCodeError, UserError
 from hindcast.formats.spec import DataSpec
-from hindcast.run.execute import execute
 from hindcast.run.training.algorithm import make_algorithm
 from hindcast.storage.location import resolve
-from support import WALK, MemoryReporter, read_all, record, recording, train, training
+from support import WALK, read_all, record, recording, train, training
 from user_errors import raises_user_error
 
 ALGORITHMS_WITH_REWARDS = [
     name for name in algorithms("OfflineTraining") if "rewards" in build(name, {}).needs().columns
 ]
 DISCRETE_ALGORITHMS = ("DQN", "DiscreteCQL")
-TRAINING = """
-apiVersion: hindcast.dev/v1alpha1
-kind: OfflineTraining
-metadata: {name: clone}
-spec:
-  algorithm: BC
-  config: {lr: 1.0e-3}
-  environment: {id: CartPole-v1}
-  input: [{path: data}]
-  stop: {iterations: 1}
-"""
+STEERED_WALK = {"id": "toy_environments:SteeredWalk"}
+FAULTY_ENVIRONMENT = {"id": "toy_environments:FaultyEnv", "kwargs": {"what": "step"}}
 
 
-def message_of(error: pytest.ExceptionInfo[UserError]) -> str:
-    text = str(error.value)
-    assert "\n" not in text
-    return text
-
-
-def refusal_of_text(tmp_path: Path, old: str, new: str) -> str:
-    """Return the message of loading and executing the training with one part replaced."""
-    assert old in TRAINING
-    file = tmp_path / "training.yaml"
-    file.write_text(TRAINING.replace(old, new))
-    with pytest.raises(SpecError) as error:
-        execute(load_resources(file), MemoryReporter())
-    return message_of(error).replace(str(tmp_path), "")
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "expected_parts"),
-    [
-        ("algorithm: BC", "algoritm: BC", ["training.yaml:6", "spec.algoritm", "did you mean 'algorithm'?"]),
-        ("lr: 1.0e-3", "lr: fast", ["training.yaml:7", "spec.config.lr", "'fast'", "expected a number"]),
-        ("lr: 1.0e-3", "clipParam: 0.2", ["training.yaml:7", "spec.config.clipParam", "PPO"]),
-        (
-            "id: CartPole-v1",
-            "id: CartPol-v1",
-            ["spec.environment.id", "'CartPol-v1'", "did you mean 'CartPole-v1'?"],
-        ),
-        (
-            "path: data",
-            "recordingRef: {name: expert}",
-            ["spec.input[0].recordingRef", "'expert'", "the files define none"],
-        ),
-        (
-            "path: data",
-            "sampler: {}",
-            ["training.yaml:9", "spec.input has a sampler", "BC cannot learn from"],
-        ),
-        ("stop: {iterations: 1}", "stop: {}", ["spec.stop", "at least one of", "episodeReturnMean"]),
-        ("metadata: {name: clone}", "metadata: {name: [", ["training.yaml:", "not valid YAML"]),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_invalid_resource_names_line_and_field(
-    tmp_path: Path, old: str, new: str, expected_parts: list[str]
+def train_and_fail(
+    folder: Path, data: object, error: type[UserError], match: str, place: dict[str, Any], **spec: Any
 ) -> None:
-    text = refusal_of_text(tmp_path, old, new)
-    assert all(part in text for part in expected_parts), text
+    """Check that a training fails with an error of one line, at this place."""
+    with raises_user_error(error, match, **place) as error_info:
+        train(training(folder / "runs", data, **{"environment": WALK, **spec}))
+    assert "\n" not in str(error_info.value)
 
 
-def write_block(folder: Path, block: Block) -> Path:
-    with BlockWriter(resolve(folder), DataSpec.from_block(block), "000000-test") as writer:
+def write_changed_copy(source: Path, folder: Path, change: Callable[[Block], object]) -> Path:
+    """Write the episodes of a dataset after a change in place, eight to a file."""
+    block = read_all(source)
+    block = block.with_columns({name: column.copy() for name, column in block.columns.items()})
+    change(block)
+    with BlockWriter(resolve(folder), DataSpec.from_block(block), "data", max_rows_per_file=8) as writer:
         writer.write(block)
     return folder
 
 
-def refusal_of_data(
-    tmp_path: Path, data: Path, environment: dict[str, object] | None = None, **spec: object
-) -> str:
-    resource = training(tmp_path / "runs", data, environment=environment or WALK, **spec)
-    with pytest.raises(DataError) as error:
-        train(resource)
-    return message_of(error)
+def narrow_observations(block: Block) -> None:
+    block.columns["obs"] = block.columns["obs"][:, :3]
 
 
-def test_dataset_without_episodes_is_named(tmp_path: Path) -> None:
-    empty_folder = tmp_path / "empty"
-    empty_folder.mkdir()
-    assert "empty holds no files" in refusal_of_data(tmp_path, empty_folder)
+def set_observation(value: float) -> Callable[[Block], None]:
+    """Return a change of an observation at t = 2 of episode 10."""
+
+    def change(block: Block) -> None:
+        block.columns["obs"][block.obs_start[10] + 2, 1] = value
+
+    return change
 
 
-def test_missing_initial_checkpoint_is_refused_before_data_are_opened(tmp_path: Path) -> None:
-    file = tmp_path / "training.yaml"
-    file.write_text(TRAINING + "  initialCheckpoint: DOES_NOT_EXIST\n")
-    with pytest.raises(DataError) as error:
-        execute(load_resources(file), MemoryReporter())
-    assert re.search(
-        r"training\.yaml:\d+: OfflineTraining/clone: spec\.initialCheckpoint: ", message_of(error)
-    )
+def set_first_action(block: Block) -> None:
+    block.columns["actions"][0] = 7
+
+
+def add_half_to_actions(block: Block) -> None:
+    block.columns["actions"] = block.columns["actions"].astype(np.float32) + 0.5
+
+
+FIRST_ROW = {"path": "data-000.parquet", "row": 0}
+IN_EPISODE_10 = {"path": "data-001.parquet", "row": 2, "step": 2}
+DATA_MISTAKES: dict[str, tuple[Callable[[Block], object], str, dict[str, Any]]] = {
+    "shape": (
+        narrow_observations,
+        r"data-000.parquet, row 0: 'obs' is float32 \[3\], but the space has .*\[4\]",
+        {},
+    ),
+    "NaN": (set_observation(np.nan), "'obs' has nan.*expected a finite number", IN_EPISODE_10),
+    "infinity": (set_observation(np.inf), "'obs' has inf.*expected a finite number", IN_EPISODE_10),
+    "action": (set_first_action, r"'actions' has 7, expected .*\[0, 2\]", {**FIRST_ROW, "step": 0}),
+    "fraction": (add_half_to_actions, r"'actions' has \d\.5, expected an integer", FIRST_ROW),
+    "no actions": (lambda block: block.columns.pop("actions"), "'actions'", {}),
+}
+"""Name -> change of valid episodes, pattern of the message, place of the error."""
+
+
+@pytest.mark.parametrize("mistake", DATA_MISTAKES)
+def test_invalid_data_are_reported_with_their_place(tmp_path: Path, walks: Path, mistake: str) -> None:
+    change, message, place = DATA_MISTAKES[mistake]
+    train_and_fail(tmp_path, write_changed_copy(walks, tmp_path / "data", change), DataError, message, place)
+
+
+def test_missing_or_damaged_data_are_named(tmp_path: Path, walks: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "begun/_hindcast").mkdir(parents=True)
+    damaged_folder = Path(shutil.copytree(walks, tmp_path / "damaged"))
+    damaged_file, removed_file, *_ = sorted(damaged_folder.glob("*.parquet"))
+    damaged_file.write_bytes(damaged_file.read_bytes()[:-50])
+    for name, message in {
+        "nowhere": f"{tmp_path}/nowhere does not exist",
+        "empty": "empty holds no files",
+        "begun": "committed no episodes yet",
+        "damaged": str(damaged_file),
+    }.items():
+        train_and_fail(tmp_path, tmp_path / name, DataError, message, {})
+    shutil.copy(walks / damaged_file.name, damaged_file)
+    removed_file.unlink()
+    train_and_fail(tmp_path, damaged_folder, DataError, str(removed_file), {})
+
+
+def test_recordings_of_different_spaces_are_refused(tmp_path: Path, walks: Path) -> None:
+    record(recording(tmp_path / "other", environment={"id": "toy_environments:Continuous"}))
+    inputs = [{"path": str(walks)}, {"path": str(tmp_path / "other")}]
+    train_and_fail(tmp_path, "", DataError, "cannot be one dataset", {}, input=inputs)
+
+
+@pytest.fixture(scope="module")
+def data_without_rewards(tmp_path_factory: pytest.TempPathFactory, walks: Path) -> dict[str, Path]:
+    """Environment -> episodes without rewards."""
+    folder = tmp_path_factory.mktemp("without_rewards")
+    record(recording(folder / "steered", environment=STEERED_WALK, duration={"episodes": 3}))
+    sources = {WALK["id"]: walks, STEERED_WALK["id"]: folder / "steered"}
+    return {
+        environment: write_changed_copy(
+            source, folder / str(index), lambda block: block.columns.pop("rewards")
+        )
+        for index, (environment, source) in enumerate(sources.items())
+    }
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS_WITH_REWARDS)
+def test_missing_rewards_are_named(
+    tmp_path: Path, algorithm: str, data_without_rewards: dict[str, Path]
+) -> None:
+    environment = WALK if algorithm in DISCRETE_ALGORITHMS else STEERED_WALK
+    message = "has no column rewards, which the algorithm needs"
+    spec = {"environment": environment, "algorithm": algorithm, "config": {}}
+    train_and_fail(tmp_path, data_without_rewards[environment["id"]], DataError, message, {}, **spec)
 
 
 def test_missing_option_of_custom_algorithm_is_named(walks: Path, tmp_path: Path) -> None:
@@ -125,74 +146,14 @@ def test_missing_option_of_custom_algorithm_is_named(walks: Path, tmp_path: Path
         make_algorithm(resource)
 
 
-def test_missing_folder_is_named(tmp_path: Path) -> None:
-    assert "nowhere does not exist" in refusal_of_data(tmp_path, tmp_path / "nowhere")
-
-
-def test_observations_that_do_not_fit_environment_are_named(walks: Path, tmp_path: Path) -> None:
-    text = refusal_of_data(tmp_path, walks, {"id": "Pendulum-v1"})
-    assert str(walks) in text
-    assert "'obs' is float32 [4]" in text
-    assert "(3,)" in text
-
-
-def test_nan_in_observation_names_file_row_and_step(walks: Path, tmp_path: Path) -> None:
-    block = read_all(walks)
-    block.columns["obs"] = block.columns["obs"].copy()
-    block.columns["obs"][block.obs_start[7] + 2, 1] = np.nan
-    text = refusal_of_data(tmp_path, write_block(tmp_path / "bad", block))
-    assert "000000-test-000.parquet" in text
-    assert "row 7" in text
-    assert "t 2)" in text
-    assert "'obs' has nan" in text
-
-
-def test_action_outside_space_names_file_and_row(walks: Path, tmp_path: Path) -> None:
-    block = read_all(walks)
-    block.columns["actions"] = block.columns["actions"].copy()
-    block.columns["actions"][block.start[4]] = 9
-    text = refusal_of_data(tmp_path, write_block(tmp_path / "bad", block))
-    assert "000000-test-000.parquet" in text
-    assert "row 4" in text
-    assert "9" in text
-
-
-def test_truncated_file_is_named(walks: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "cut"
-    shutil.copytree(walks, folder)
-    file = sorted(folder.glob("*.parquet"))[1]
-    file.write_bytes(file.read_bytes()[:-50])
-    assert file.name in refusal_of_data(tmp_path, folder)
-
-
-def test_missing_actions_are_named(walks: Path, tmp_path: Path) -> None:
-    block = read_all(walks)
-    block_without_actions = block.with_columns(
-        {name: column for name, column in block.columns.items() if name != "actions"}
-    )
-    assert "actions" in refusal_of_data(tmp_path, write_block(tmp_path / "bad", block_without_actions))
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS_WITH_REWARDS)
-def test_missing_rewards_are_named(tmp_path: Path, algorithm: str) -> None:
-    environment = WALK["id"] if algorithm in DISCRETE_ALGORITHMS else "toy_environments:SteeredWalk"
-    record(recording(tmp_path / "data", environment={"id": environment}, duration={"episodes": 3}))
-    block = read_all(tmp_path / "data")
-    block_without_rewards = block.with_columns(
-        {name: column for name, column in block.columns.items() if name != "rewards"}
-    )
-    data = write_block(tmp_path / "bad", block_without_rewards)
-    text = refusal_of_data(tmp_path, data, {"id": environment}, algorithm=algorithm, config={})
-    assert "has no column rewards, which the algorithm needs" in text
+def test_unknown_environment_suggests_id_and_corrected_training_succeeds(walks: Path, tmp_path: Path) -> None:
+    message = "there is no Gymnasium environment 'CartPoel-v1'.*'CartPole-v1'"
+    place = {"field": "spec.environment.id"}
+    train_and_fail(tmp_path, walks, SpecError, message, place, environment={"id": "CartPoel-v1"})
+    assert train(training(tmp_path / "runs", walks)).state == "Succeeded"
 
 
 def test_environment_error_names_line(walks: Path, tmp_path: Path) -> None:
-    resource = training(
-        tmp_path,
-        walks,
-        environment={"id": "toy_environments:FaultyEnv", "kwargs": {"what": "step"}},
-        evaluation={"interval": 1, "duration": 2},
-    )
-    with pytest.raises(UserCodeError, match=r"toy_environments\.py:\d+") as error:
-        train(resource)
-    assert message_of(error)
+    evaluation = {"interval": 1, "duration": 2}
+    spec = {"environment": FAULTY_ENVIRONMENT, "evaluation": evaluation}
+    train_and_fail(tmp_path, walks, UserCodeError, r"toy_environments\.py:\d+", {}, **spec)

@@ -139,7 +139,7 @@ def test_next_writer_recovers_log_of_killed_writer(tmp_path: Path) -> None:
     )  # the unknown last observation is a copy
 
 
-@pytest.mark.parametrize("moment", ["Journal", "_write_range", "delete", "done"])
+@pytest.mark.parametrize("moment", ["Journal", "_commit_range", "delete", "done"])
 def test_interrupted_commit_counts_each_episode_once(
     moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,7 +154,7 @@ def test_interrupted_commit_counts_each_episode_once(
     log_episode(writer, "running", 2, should_end=False)
     patches = {
         "Journal": ("hindcast.serve.episode_writer.Journal", kill),
-        "_write_range": ("hindcast.serve.episode_writer.EpisodeWriter._write_range", kill),
+        "_commit_range": ("hindcast.serve.episode_writer.EpisodeWriter._commit_range", kill),
         "delete": ("hindcast.serve.journal.Journal.delete", kill),
         "done": ("hindcast.serve.episode_writer._logger.warning", kill),  # never called: the commit succeeds
     }
@@ -254,8 +254,8 @@ def test_full_disk_loses_only_the_refused_step(tmp_path: Path, monkeypatch: pyte
     ]
 
 
-def test_object_store_keeps_flushed_records(memory: str) -> None:
-    folder = resolve(memory).child("log")
+def test_object_store_keeps_flushed_records(memory_path: str) -> None:
+    folder = resolve(memory_path).child("log")
     writer = EpisodeWriter(folder, **SPACES)
     log_episode(writer, "a", 2)
     log_episode(writer, "running", 2, should_end=False)
@@ -392,8 +392,8 @@ def test_second_writer_or_fork_is_refused(tmp_path: Path) -> None:
     assert read_log(tmp_path / "log").num_episodes == 1
 
 
-def test_journal_on_object_store_is_written_when_created(memory: str) -> None:
+def test_journal_on_object_store_is_written_when_created(memory_path: str) -> None:
     """The first object has the initial records, and exists even without any."""
-    folder = resolve(memory).child("journal")
+    folder = resolve(memory_path).child("journal")
     Journal(folder, 3)
     assert [entry.relative_path for entry in folder.files()] == ["000003-000000.log"]

@@ -21,12 +21,11 @@ import torch
 
 from hindcast import PolicyClient, PolicyServer, UnknownEpisode
 from hindcast.datasets.opening import open_dataset
-from hindcast.episodes.block import Block
 from hindcast.errors import DataError, SpecError, StorageError
 from hindcast.models.policy import Policy
 from hindcast.serve.client import Unreachable
 from hindcast.serve.http_server import HttpServer
-from support import WALK, make_policy
+from support import WALK, make_policy, read_all
 from toy_environments import Composite, Walk
 
 TOKEN = "a token"
@@ -74,11 +73,6 @@ def address_of(http_server: HttpServer) -> str:
     return f"http://{http_server.host}:{http_server.port}"
 
 
-def read_log(path: Path) -> Block:
-    data = open_dataset(str(path))
-    return Block.concat([data.read(unit) for unit in data.units])
-
-
 def play(policy_server: Any, environment: gym.Env, seed: int) -> list[Any]:
     """Play one episode as an application of a server or client does; return the served actions."""
     observation, _ = environment.reset(seed=seed)
@@ -96,7 +90,7 @@ def test_log_equals_a_recording(policy: Policy, tmp_path: Path) -> None:
     environment = Walk()
     with PolicyServer(policy, tmp_path / "log", seed=0) as server:
         actions = [action for seed in range(3) for action in play(server, environment, seed)]
-    spec, block = open_dataset(str(tmp_path / "log")).spec, read_log(tmp_path / "log")
+    spec, block = open_dataset(str(tmp_path / "log")).spec, read_all(tmp_path / "log")
     assert spec.normalized_actions
     assert (spec.observation_space, spec.action_space) == (policy.observation_space, policy.action_space)
     assert block.columns["actions"].tolist() == actions
@@ -115,7 +109,7 @@ def test_scaled_actions_are_logged_in_module_units(tmp_path: Path) -> None:
         server.end_episode(episode, np.zeros(4))
         with pytest.raises(DataError, match=r"log_action: actions is \[5, 0\], which is outside its space"):
             server.log_action(server.start_episode(), np.zeros(4), [5, 0], action_logp=0.0)
-    columns = read_log(tmp_path / "log").columns
+    columns = read_all(tmp_path / "log").columns
     actions, half_ranges = columns["actions"], (policy.action_space.high - policy.action_space.low) / 2
     np.testing.assert_allclose(policy.preprocessing.to_env({"actions": actions[:1]})[0], env_action)
     assert actions[1].tolist() == [0.0, 0.0]
@@ -135,7 +129,7 @@ def test_episodes_have_separate_frames_and_recurrent_states(tmp_path: Path) -> N
                 server.get_action(second_id, -observation)
         for episode in (first_id, second_id):
             server.end_episode(episode, observations[0])
-    block = read_log(tmp_path / "log")
+    block = read_all(tmp_path / "log")
     states = [policy.begin() for _ in range(2)]
     expected = [
         [policy.decide(acting_state, sign * row).dist_inputs[0] for row in observations]
@@ -165,7 +159,7 @@ def test_actions_and_log_over_http_are_the_same(policy: Policy, tmp_path: Path) 
     ):
         http_actions = [play(client, environment, seed) for seed in range(3)]
     assert http_actions == local_actions
-    local_log, http_log = read_log(tmp_path / "here"), read_log(tmp_path / "there")
+    local_log, http_log = read_all(tmp_path / "here"), read_all(tmp_path / "there")
     for name, column in local_log.columns.items():
         assert np.array_equal(column, http_log.columns[name]), name
 
@@ -179,7 +173,7 @@ def test_composite_spaces_are_served_over_http(tmp_path: Path) -> None:
         PolicyClient(address_of(http_server), TOKEN) as client,
     ):
         play(client, environment, seed=0)
-    assert read_log(tmp_path / "log").num_episodes == 1
+    assert read_all(tmp_path / "log").num_episodes == 1
 
 
 def send_request(http_server: HttpServer, method: str, body: str, **headers: str) -> tuple[int, Any]:
@@ -206,7 +200,7 @@ def test_repeated_request_counts_once(server: PolicyServer, http_server: HttpSer
     assert first_answer == send_request(http_server, "get_action", document, Idempotency_Key="one")
     server.end_episode(episode, np.zeros(4))
     server.close()
-    block = read_log(Path(server.log._folder.path))
+    block = read_all(Path(server.log._folder.path))
     assert (block.length.tolist(), block.columns["rewards"].tolist()) == ([1], [1.0])
 
 
@@ -234,6 +228,30 @@ def test_same_requests_at_the_same_time_are_executed_once_before_close(
         closing.result()
         assert [answer.result() for answer in answers] == [(200, {})] * 3
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "argument"),
+    [("log_returns", {"reward": 1}), ("end_episode", {"observation": [0, 0, 0, 0]})],
+    ids=["in the event loop", "in a thread"],
+)
+def test_repeated_request_after_failed_storage_is_executed(
+    method: str,
+    argument: dict[str, Any],
+    server: PolicyServer,
+    http_server: HttpServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    errors = iter([StorageError("the disk is full")])
+
+    def fail_once(**_: Any) -> None:
+        for error in errors:
+            raise error
+
+    monkeypatch.setattr(server, method, fail_once)
+    body = json.dumps({"episode_id": "a", **argument})
+    statuses = [send_request(http_server, method, body, Idempotency_Key="one")[0] for _ in range(2)]
+    assert statuses == [503, 200]
 
 
 @pytest.mark.parametrize(
@@ -347,6 +365,33 @@ def test_connection_without_complete_request_is_closed(
     ):
         connection.sendall(request_)
         assert connection.makefile("rb").read().partition(b"HTTP/1.1 ")[2][:3] == status
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET /health HTTP/1.1\r\nX: ",
+        b"GET /health HTTP/1.1\r\n\r\nGET /health HTTP/1.1\r\nX: ",
+        b"POST /unknown HTTP/1.1\r\nContent-Length: 500\r\nAuthorization: Bearer a token\r\n\r\n",
+    ],
+    ids=["headers", "headers of the second request", "body of an answered request"],
+)
+def test_connection_of_slow_client_is_closed(
+    request_: bytes, server: PolicyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hindcast.serve.http_server._IDLE_TIMEOUT_SECONDS", 0.2)
+    with (
+        HttpServer(server, TOKEN) as http_server,
+        socket.create_connection((http_server.host, http_server.port), timeout=0.02) as connection,
+    ):
+        connection.sendall(request_)
+        for _ in range(250):  # 5 seconds; the body has no more bytes
+            with suppress(TimeoutError):
+                if not connection.recv(1000):
+                    break
+            connection.sendall(b"x")
+        else:
+            pytest.fail("the connection is still open")
 
 
 def test_request_without_length_is_limited_too(shared_http_server: HttpServer) -> None:

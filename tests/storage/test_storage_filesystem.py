@@ -22,11 +22,10 @@ from hindcast.storage.user_files import UserFiles
 
 
 @pytest.fixture(params=["path", "file", "memory"])
-def folder(request, tmp_path, memory):
+def folder(request, tmp_path, memory_path):
     """Path or URI of a folder, on each kind of storage."""
-    return {"path": str(tmp_path / "data"), "file": f"file://{tmp_path}/data", "memory": memory}[
-        request.param
-    ]
+    folders = {"path": str(tmp_path / "data"), "file": f"file://{tmp_path}/data", "memory": memory_path}
+    return folders[request.param]
 
 
 def test_written_file_is_read_listed_and_deleted(folder):
@@ -36,11 +35,8 @@ def test_written_file_is_read_listed_and_deleted(folder):
     location.child("a", "one.bin").write_bytes(b"1")
     location.child("a/two.bin").write_bytes(b"22")
     assert resolve(f"{folder}/a/two.bin").read_bytes() == b"22"
-    assert [(entry.relative_path, entry.size, entry.is_file) for entry in location.list(recursive=True)] == [
-        ("a", 0, False),
-        ("a/one.bin", 1, True),
-        ("a/two.bin", 2, True),
-    ]
+    entries = [(entry.relative_path, entry.size, entry.is_file) for entry in location.list(recursive=True)]
+    assert entries == [("a", 0, False), ("a/one.bin", 1, True), ("a/two.bin", 2, True)]
     assert [entry.relative_path for entry in location.list()] == ["a"]
     assert [entry.relative_path for entry in location.files()] == []
     assert location.child("a").is_folder()
@@ -123,11 +119,11 @@ def test_path_in_file_system_object_is_resolved(tmp_path, filesystem, path):
     assert location.is_local
 
 
-def test_path_in_fsspec_object_may_have_its_scheme(memory):
+def test_path_in_fsspec_object_may_have_its_scheme(memory_path):
     filesystem = fsspec.filesystem("memory")
-    resolve("store-tests/x", filesystem).write_bytes(b"x")
-    assert resolve("memory://store-tests/x", filesystem).read_bytes() == b"x"
-    assert resolve("memory://store-tests/x").read_bytes() == b"x"
+    resolve("run-tests/x", filesystem).write_bytes(b"x")
+    assert resolve("memory://run-tests/x", filesystem).read_bytes() == b"x"
+    assert resolve("memory://run-tests/x").read_bytes() == b"x"
 
 
 def test_location_can_be_pickled(tmp_path):
@@ -143,16 +139,6 @@ def test_credentials_in_a_uri_are_refused_and_not_repeated():
     assert "AKIA" not in str(caught.value)
 
 
-def test_unknown_scheme_raises_with_known_schemes():
-    with pytest.raises(StorageError, match=r"foo://.*s3://"):
-        resolve("foo://bucket/data")
-
-
-def test_invalid_uri_is_reported_in_one_sentence():
-    with pytest.raises(StorageError, match="cannot use the URI file://relative/x"):
-        resolve("file://relative/x")
-
-
 @pytest.mark.parametrize(
     ("uri", "suggestion"),
     [
@@ -165,20 +151,23 @@ def test_invalid_uri_is_reported_in_one_sentence():
 def test_single_slash_after_the_scheme_is_refused(uri, suggestion):
     with pytest.raises(StorageError) as caught:
         resolve(uri)
-    assert str(caught.value) == (
-        f"{uri} is neither a URI nor a plain path: write {suggestion}, or ./{uri} for a local folder with that name"
-    )
+    advice = f"write {suggestion}, or ./{uri} for a local folder with that name"
+    assert str(caught.value) == f"{uri} is neither a URI nor a plain path: {advice}"
     assert resolve(f"./{uri}").is_local
 
 
-def test_hdfs_error_names_its_requirements():
-    with pytest.raises(StorageError, match=r"hdfs://127.0.0.1:1/a: .*JAVA_HOME.*webhdfs://"):
-        resolve("hdfs://127.0.0.1:1/a")
-
-
-@pytest.mark.parametrize("uri", ["ftp://127.0.0.1:1/a", "reference://a"])
-def test_failing_driver_is_reported_in_one_sentence(uri):
-    with pytest.raises(StorageError, match=f"cannot use the URI {uri}: .*(nothing answers|argument)"):
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("foo://bucket/data", "foo://.*s3://"),
+        ("file://relative/x", "cannot use the URI file://relative/x"),
+        ("hdfs://127.0.0.1:1/a", "hdfs://127.0.0.1:1/a: .*JAVA_HOME.*webhdfs://"),
+        ("ftp://127.0.0.1:1/a", "cannot use the URI ftp://127.0.0.1:1/a: .*nothing answers"),
+        ("reference://a", "cannot use the URI reference://a: .*argument"),
+    ],
+)
+def test_uri_that_cannot_be_used_is_reported_in_one_sentence(uri, message):
+    with pytest.raises(StorageError, match=message):
         resolve(uri)
 
 
@@ -262,7 +251,7 @@ def test_one_of_many_creators_wins(kit, tmp_path):
     ],
 )
 def test_exception_of_a_foreign_driver_becomes_one_sentence(
-    memory, monkeypatch, error_text, error_class, message
+    memory_path, monkeypatch, error_text, error_class, message
 ):
     class CloudError(Exception):
         pass
@@ -272,15 +261,13 @@ def test_exception_of_a_foreign_driver_becomes_one_sentence(
 
     monkeypatch.setattr(fsspec.implementations.memory.MemoryFileSystem, "_open", refuse)
     with pytest.raises(StorageError) as caught:
-        resolve(memory).write_bytes(b"x")
-    assert (type(caught.value), str(caught.value)) == (
-        error_class,
-        f"cannot write memory://store-tests/data: {message}",
-    )
+        resolve(memory_path).write_bytes(b"x")
+    assert type(caught.value) is error_class
+    assert str(caught.value) == f"cannot write {memory_path}: {message}"
 
 
-def test_workers_check_the_lease_before_writing(memory):
-    folder = resolve(memory)
+def test_workers_check_the_lease_before_writing(memory_path):
+    folder = resolve(memory_path)
     with sole_writer(folder) as guard:
         unpickled_folder = pickle.loads(pickle.dumps(folder.with_guard(guard)))
         unpickled_folder.child("file").write_bytes(b"1")
@@ -304,9 +291,8 @@ def test_folders_of_pyarrows_google_store_follow_from_file_names():
 
         def get_file_info(self, selector):
             assert selector.recursive
-            return [
-                pafs.FileInfo(path, pafs.FileType.File, size=size) for path, size in sizes_by_path.items()
-            ]
+            file = pafs.FileType.File
+            return [pafs.FileInfo(path, file, size=size) for path, size in sizes_by_path.items()]
 
     folder = Location(UserFiles(FakeGoogleFileSystem(), "gs://"), "bucket/data", "gs://bucket/data")
     assert [(entry.relative_path, entry.is_file) for entry in folder.list()] == [("2", True), ("a", False)]

@@ -51,8 +51,8 @@ class StoreFolder(NamedTuple):
         return resolve("/".join((self.uri, *names)))
 
     def fail(self, **fault: object) -> None:
-        """Make the proxy inject failures, described by the fields of `Fault`."""
-        self.faults.begin(Fault(**fault))
+        """Make the proxy inject failures, described by the fields of `Fault`, and forget earlier requests."""
+        self.faults.set(Fault(**fault))
 
 
 @contextmanager
@@ -139,9 +139,9 @@ def _folder_in_store(
     root: str, proxied_server: ProxiedServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[StoreFolder]:
     _set_environment(monkeypatch, proxied_server)
-    proxied_server.faults.begin()
+    proxied_server.faults.set()
     yield StoreFolder(f"{root}/{tmp_path.name}", proxied_server.faults, proxied_server.server)
-    proxied_server.faults.begin()
+    proxied_server.faults.set()
 
 
 def _set_environment(monkeypatch: pytest.MonkeyPatch, proxied_server: ProxiedServer) -> None:

@@ -67,7 +67,7 @@ WRITING_COMMANDS = [
 def test_denied_access_is_reported_in_one_sentence(s3, data, arguments, denied_requests):
     s3.fail(matching=denied_requests, status=403, code="AccessDenied")
     result = hindcast(*(argument.format(data=data, uri=s3.uri) for argument in arguments), "-q")
-    s3.faults.begin()
+    s3.faults.set()
     assert result.returncode == 5, result.stderr
     assert result.stderr.startswith("error: cannot ")
     assert result.stderr.count("\n") == 1

@@ -100,28 +100,26 @@ def test_failing_store_is_reported_and_recovering_store_is_retried(store_folder,
     assert store_folder.at("x").read_bytes() == b"x"
     monkeypatch.setenv("HINDCAST_STORAGE_TIMEOUT", "2")
     store_folder.fail(status=503)
-    with pytest.raises(
-        StorageUnavailable, match=r"cannot read \S+/x: the store is (busy|too slow).*: try again"
-    ):
+    message = r"cannot read \S+/x: the store is (busy|too slow).*: try again"
+    with pytest.raises(StorageUnavailable, match=message):
         store_folder.at("x").read_bytes()
 
 
 def test_file_is_read_by_few_requests(store_folder):
     store_folder.at("big").write_bytes(BIG_CONTENT)
-    store_folder.faults.begin()
+    store_folder.faults.set()
     assert store_folder.at("big").read_bytes() == BIG_CONTENT
     assert len(store_folder.faults.requests()) <= 5
 
 
 def test_aborted_file_is_never_sent(store_folder):
     store_folder.at("x").write_bytes(b"old")
-    store_folder.faults.begin()
+    store_folder.faults.set()
     with pytest.raises(ZeroDivisionError), AtomicFile(store_folder.at("x")) as file:
         file.write(BIG_CONTENT)
         raise ZeroDivisionError
-    assert not [
-        request for request in store_folder.faults.requests() if request.startswith(("PUT", "POST", "DELETE"))
-    ]
+    requests = store_folder.faults.requests()
+    assert not any(request.startswith(("PUT", "POST", "DELETE")) for request in requests)
     assert store_folder.at("x").read_bytes() == b"old"
 
 
@@ -131,7 +129,7 @@ def test_failed_upload_leaves_the_old_file(store_folder, monkeypatch):
     store_folder.fail(matching="^(PUT|POST)", status=403, code="AccessDenied")
     with pytest.raises(StorageError, match=r"cannot write \S+/x: access is denied"):
         store_folder.at("x").write_bytes(BIG_CONTENT)
-    store_folder.faults.begin()
+    store_folder.faults.set()
     assert store_folder.at("x").read_bytes() == b"old"
     assert [entry.relative_path for entry in resolve(store_folder.uri).files()] == ["x"]
 
@@ -145,7 +143,7 @@ def test_failed_part_of_an_upload_leaves_no_object(request, monkeypatch, store_n
     store_folder.fail(matching=part, status=503)
     with pytest.raises(StorageUnavailable, match=r"cannot write \S+/x: the store is busy or failing"):
         store_folder.at("x").write_bytes(BIG_CONTENT)
-    store_folder.faults.begin()
+    store_folder.faults.set()
     assert not store_folder.at("x").exists()
 
 
@@ -155,7 +153,7 @@ def test_failed_upload_leaves_no_parts(s3, monkeypatch):
     s3.fail(matching="partNumber=2", status=503)
     with pytest.raises(StorageUnavailable, match="the store is busy or failing"):
         folder.child("x").write_bytes(BIG_CONTENT)
-    s3.faults.begin()
+    s3.faults.set()
     assert list(folder.files()) == []
     with urllib.request.urlopen(f"{s3.faults.url}/public?uploads") as response:
         assert f"{folder.name}/x".encode() not in response.read()
@@ -188,10 +186,7 @@ def test_missing_file_is_reported_immediately(store_folder):
 
 @pytest.mark.parametrize(
     ("store_name", "uri"),
-    [
-        ("s3", "s3://no-such-bucket/x"),
-        ("azure", "abfss://no-such-bucket@devstoreaccount1/x"),
-    ],
+    [("s3", "s3://no-such-bucket/x"), ("azure", "abfss://no-such-bucket@devstoreaccount1/x")],
 )
 def test_writing_to_a_missing_bucket_is_reported(request, store_name, uri):
     request.getfixturevalue(store_name)
@@ -244,15 +239,18 @@ def make_pyarrow_client(s3):
     return s3_client("writer", s3.faults.url[7:]), s3.uri.removeprefix("s3://")
 
 
-def make_fsspec_client(s3):
+def make_options(s3):
+    """Return the options of an obstore client."""
     keys = {"access_key_id": "writer", "secret_access_key": "writer-secret", "endpoint": s3.faults.url}
-    return FsspecStore("s3", config=keys, client_options={"allow_http": True}), s3.uri.removeprefix("s3://")
+    return {"config": keys, "client_options": {"allow_http": True}}
+
+
+def make_fsspec_client(s3):
+    return FsspecStore("s3", **make_options(s3)), s3.uri.removeprefix("s3://")
 
 
 def make_obstore_client(s3):
-    keys = {"access_key_id": "writer", "secret_access_key": "writer-secret", "endpoint": s3.faults.url}
-    store = S3Store("tests", config=keys, client_options={"allow_http": True})
-    return store, s3.uri.removeprefix("s3://tests/")
+    return S3Store("tests", **make_options(s3)), s3.uri.removeprefix("s3://tests/")
 
 
 @pytest.mark.parametrize("make_client", [make_pyarrow_client, make_fsspec_client, make_obstore_client])
@@ -283,6 +281,6 @@ def test_upload_survives_a_killed_and_restarted_server(request, monkeypatch, sto
     store_folder.server.kill()
     time.sleep(1)
     store_folder.server.start()
-    store_folder.faults.begin()
+    store_folder.faults.set()
     writer.join()
     assert store_folder.at("x").read_bytes() == BIG_CONTENT

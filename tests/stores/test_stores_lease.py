@@ -73,10 +73,8 @@ def test_conversion_that_lost_the_lease_stops_writing(s3, walks):
 def test_evaluation_that_lost_the_lease_stops_writing(s3):
     config = PPOConfig().environment(Walk).rl_module(model_config={"fcnet_hiddens": [8]})
     config = config.evaluation(evaluation_duration=4).offline_data(output=s3.uri)
-    with (
-        pytest.raises(OutputConflict, match="another process has begun to write to"),
-        config.build_algo() as algo,
-    ):
+    lost = pytest.raises(OutputConflict, match="another process has begun to write to")
+    with lost, config.build_algo() as algo:
         algo.evaluate()
         committed_numbers = read_commits(resolve(s3.uri)).keys()
         write_foreign_lease(s3.at(FOLDER), renewed=lease.time.time())
@@ -96,10 +94,8 @@ def test_lease_of_a_killed_local_process_is_acquired_immediately(s3):
 def test_lease_of_another_machine_lapses(s3):
     state = resolve(s3.uri)
     write_foreign_lease(state, renewed=lease.time.time() - 60)
-    with (
-        pytest.raises(OutputConflict, match=r"\(12 on node-7\) is writing .* lapses in 1[12]\d seconds"),
-        sole_writer(state),
-    ):
+    message = r"\(12 on node-7\) is writing .* lapses in 1[12]\d seconds"
+    with pytest.raises(OutputConflict, match=message), sole_writer(state):
         pass
     write_foreign_lease(state, renewed=lease.time.time() - 200)
     with sole_writer(state) as guard:

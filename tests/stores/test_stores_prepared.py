@@ -44,7 +44,7 @@ def test_failed_preparation_is_never_used(store_folder, json_lines, monkeypatch)
     store_folder.fail(matching=r"^(PUT|POST) .*manifest\.json", status=403, code="AccessDenied")
     with pytest.raises(StorageError, match=r"cannot write \S+manifest\.json\S*: access is denied"):
         open_data(json_lines, cache=store_folder.uri)
-    store_folder.faults.begin()
+    store_folder.faults.set()
     (folder,) = (entry.location for entry in resolve(f"{store_folder.uri}/prepared").list())
     assert read_manifest(folder) is None
     assert open_data(json_lines, cache=store_folder.uri).num_episodes == 40

@@ -47,7 +47,7 @@ def test_recording_with_denied_access_resumes_later(store_folder, walks):
     with pytest.raises(StorageError, match=r"cannot write \S+\.parquet\S*: access is denied") as error:
         record(resource)
     assert error.value.exit_code == 5
-    store_folder.faults.begin()
+    store_folder.faults.set()
     assert read_commits(resolve(store_folder.uri)) == {}
     record(resource)
     assert episode_hashes(read_all(store_folder.uri)) == episode_hashes(read_all(walks))
@@ -55,14 +55,11 @@ def test_recording_with_denied_access_resumes_later(store_folder, walks):
 
 def test_recording_resumes_after_store_is_killed_in_an_upload(store_folder, walks, monkeypatch):
     resource = recording(store_folder.uri, output={"maxRowsPerFile": 8})
-    uploads = r"^(PUT|POST) .*\.parquet"
-    store_folder.fail(matching=uploads, delay=0.3)
+    store_folder.fail(matching=r"^(PUT|POST) .*\.parquet", delay=0.3)
 
     def kill_server_in_second_range() -> None:
-        while not any(
-            re.search(r"^(PUT|POST) .*000001-.*\.parquet", request)
-            for request in store_folder.faults.requests()
-        ):
+        upload = re.compile(r"^(PUT|POST) .*000001-.*\.parquet")
+        while not any(upload.search(request) for request in store_folder.faults.requests()):
             time.sleep(0.02)
         store_folder.server.kill()
 
@@ -73,7 +70,7 @@ def test_recording_resumes_after_store_is_killed_in_an_upload(store_folder, walk
         record(resource)
     killer.join()
     store_folder.server.start()
-    store_folder.faults.begin()
+    store_folder.faults.set()
     monkeypatch.delenv("HINDCAST_STORAGE_TIMEOUT")
     num_episodes = sum(commit.episodes for commit in read_commits(resolve(store_folder.uri)).values())
     assert num_episodes < 40
@@ -85,9 +82,9 @@ def test_recording_resumes_after_store_is_killed_in_an_upload(store_folder, walk
     assert leftovers(store_folder.uri) == []
 
 
-def test_globs_and_folders_are_opened(s3, walks):
-    for name in ("a", "b"):
-        record(recording(f"{s3.uri}/{name}", seed=1 if name == "a" else 2, output={"maxRowsPerFile": 8}))
+def test_globs_and_folders_are_opened(s3):
+    for seed, name in ((1, "a"), (2, "b")):
+        record(recording(f"{s3.uri}/{name}", seed=seed, output={"maxRowsPerFile": 8}))
     assert open_dataset(s3.uri).num_episodes == 80
     assert open_dataset(f"{s3.uri}/[ab]").num_episodes == 80
     assert open_dataset(f"{s3.uri}/a/*.parquet").num_episodes == 40
@@ -95,13 +92,12 @@ def test_globs_and_folders_are_opened(s3, walks):
 
 
 @pytest.mark.parametrize("fault", [{"status": 503}, {"cut": 100, "matching": "^GET"}], ids=["503", "cut"])
-def test_training_writes_its_run_to_the_store(store_folder, walks, fault):
+def test_training_writes_its_run_to_the_store(store_folder, fault):
     record(recording(f"{store_folder.uri}/data"))
     store_folder.fail(every=3, **fault)
     train(training(f"{store_folder.uri}/runs", f"{store_folder.uri}/data"))
-    files = {
-        entry.relative_path for entry in resolve(f"{store_folder.uri}/runs/test/r1").files(recursive=True)
-    }
+    run_folder = store_folder.at("runs/test/r1")
+    files = {entry.relative_path for entry in run_folder.files(recursive=True)}
     assert {"results.jsonl", "success.json"} <= files
 
 

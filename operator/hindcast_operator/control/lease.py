@@ -133,15 +133,20 @@ class LeaderLease:
             if error.code != 409:
                 raise
             # The answer to the last renewal may have been lost: then the Lease is newer, and still this replica's.
-            lease = await self._api.get(LEASE, self._options.namespace, self._options.name)
-            if lease is None or (lease.get("spec") or {}).get("holderIdentity") != self.identity:
+            lease = await self._call("GET")
+            if (lease.get("spec") or {}).get("holderIdentity") != self.identity:
                 raise
-            self._lease = lease
+            lease["spec"]["renewTime"] = _timestamp()
+            self._lease = await self._replace(lease)
 
     async def _replace(self, lease: dict[str, Any]) -> dict[str, Any]:
+        return await self._call("PUT", lease)
+
+    async def _call(self, method: str, lease: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Call the API server once, and wait for a third of the lease's duration at most."""
         timeout = aiohttp.ClientTimeout(total=max(self._options.seconds / 3, 1.0))
         path = LEASE.path(self._options.namespace, self._options.name)
-        return await self._api.call_once("PUT", path, lease, timeout=timeout)
+        return await self._api.call_once(method, path, lease, timeout=timeout)
 
     def _make_spec(self, transitions: int) -> dict[str, Any]:
         return {

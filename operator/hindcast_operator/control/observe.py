@@ -52,8 +52,12 @@ class Observer:
         self._cache = cluster_cache
         self._startups = startups
         self._validations: dict[Key, tuple[Any, CheckedResource]] = {}
-        self.has_kuberay = False
-        """True if the API server serves RayJobs."""
+        self.namespaces_with_kuberay: set[str | None] = set()
+        """The namespaces (None: the whole cluster) in which RayJobs are served, and the existing ones cached."""
+
+    def has_kuberay(self, namespace: str) -> bool:
+        """Return True if the API server serves RayJobs, and those of the namespace are in the cache."""
+        return not self.namespaces_with_kuberay.isdisjoint({None, namespace})
 
     async def observe(self, key: Key) -> Facts | None:
         """Return the facts about a resource, or None if it is gone. Raises ApiError."""
@@ -81,7 +85,7 @@ class Observer:
             problems=problems,
             status=snapshot.status,
             is_deleting=snapshot.is_deleting,
-            has_kuberay=self.has_kuberay,
+            has_kuberay=self.has_kuberay(key.namespace),
             attempts=attempts,
             references=tuple(
                 self._reference_facts(key, target)
@@ -128,7 +132,7 @@ class Observer:
         """
         key = Key(facts.kind, facts.namespace, facts.name)
         # Without KubeRay, the API server answers 404 for the whole kind.
-        read_kinds = (kinds.RAY_JOB, kinds.CONFIG_MAP) if self.has_kuberay else (kinds.CONFIG_MAP,)
+        read_kinds = (kinds.RAY_JOB, kinds.CONFIG_MAP) if facts.has_kuberay else (kinds.CONFIG_MAP,)
         for name in facts.attempts:
             for kind in read_kinds:
                 child = self._cache.child(kind, key.namespace, name)

@@ -97,7 +97,8 @@ class Reconciler:
             if facts is None or resource is None:
                 return
             decision = plan(facts, self._defaults)
-            if decision.ends_silent_attempt and not self._breaker.allows():
+            attempt = (facts.uid, decision.status.runs[0].ray_job_name) if decision.status.runs else None
+            if decision.ends_silent_attempt and not self._breaker.allows(attempt):
                 facts = replace(facts, is_verdict_held=True)
                 decision = plan(facts, self._defaults)
                 self._queue.add_after(key, HOLD_RECHECK_SECONDS)

@@ -163,10 +163,12 @@ class Operator:
 
     def _set_served_kinds(self, served_kinds: frozenset[ObjectKind]) -> None:
         self._served_kinds = served_kinds
-        # Before any object is removed: without the kind, a RayJob that is missing was not deleted.
-        observer = self._reconciler.observer
-        had_kuberay, observer.has_kuberay = observer.has_kuberay, RAY_JOB in served_kinds
-        affected_keys = set(self.cache.resources) if observer.has_kuberay != had_kuberay else set()
+        affected_keys: set[Key] = set()
+        namespaces_with_kuberay = self._reconciler.observer.namespaces_with_kuberay
+        if RAY_JOB not in served_kinds and namespaces_with_kuberay:
+            # Before any object is removed: without the kind, a RayJob that is missing was not deleted.
+            namespaces_with_kuberay.clear()
+            affected_keys |= set(self.cache.resources)
         for kind in set(WATCHED_KINDS) - served_kinds:
             affected_keys |= self.cache.remove_all(kind)
         self._queue_all(affected_keys)
@@ -194,7 +196,12 @@ class Operator:
                 # Until all kinds are in the cache, resources seem to have no attempts.
                 if namespace not in self.unserved_namespaces:
                     self._queue_all(keys)
-        if namespace in self.unserved_namespaces:
+        # Not before the RayJobs are in the cache: the attempts of live runs would seem to be deleted.
+        namespaces_with_kuberay = self._reconciler.observer.namespaces_with_kuberay
+        is_kuberay_new = RAY_JOB in self._served_kinds and namespace not in namespaces_with_kuberay
+        if is_kuberay_new:
+            namespaces_with_kuberay.add(namespace)
+        if is_kuberay_new or namespace in self.unserved_namespaces:
             self.unserved_namespaces.discard(namespace)
             self._queue_all(e.key for kind in RESOURCE_KINDS for e in self.cache.entries(kind, namespace))
         log.info("cache filled", namespace=namespace, resources=len(self.cache.resources))

@@ -1,8 +1,7 @@
 """Verdicts that end live attempts: they are made on live reads, and held if there are many of them at once."""
 
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Final
 
 import structlog
@@ -30,24 +29,30 @@ class VerdictBreaker:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._times: deque[float] = deque(maxlen=_MAX_VERDICTS)
+        self._times: dict[Hashable, float] = {}
+        self._held: set[Hashable] = set()
         self._hold_end = 0.0
 
-    def allows(self) -> bool:
-        """Return True if another attempt may be ended for its silence now, and count it."""
+    def allows(self, attempt: Hashable) -> bool:
+        """Return True if an attempt may be ended for its silence now.
+
+        An attempt counts once, because ending it is tried again until all writes have succeeded.
+        """
         now = self._clock()
-        if (
-            now >= self._hold_end
-            and len(self._times) == _MAX_VERDICTS
-            and now - self._times[0] < _WINDOW_SECONDS
-        ):
+        self._times = {name: time for name, time in self._times.items() if now - time < _WINDOW_SECONDS}
+        if attempt in self._times:
+            return True
+        if now >= self._hold_end:
+            self._held.clear()
+            if len(self._times) < _MAX_VERDICTS:
+                self._times[attempt] = now
+                return True
             self._hold_end = now + _HOLD_SECONDS
             log.error("many runs fell silent at once; none is ended", seconds=_HOLD_SECONDS)
-        if now < self._hold_end:
+        if attempt not in self._held:
+            self._held.add(attempt)
             metrics.VERDICTS_HELD.inc()
-            return False
-        self._times.append(now)
-        return True
+        return False
 
 
 def ends_live_attempt(facts: Facts, decision: Decision) -> bool:

@@ -154,20 +154,22 @@ async def resync(
         The affected resources.
     """
     # Before the list is read: the list may lack an object that a watch adds to the cache meanwhile.
-    old_versions = {entry.uid: entry.version for entry in cache.entries(kind, namespace)}
+    old_entries = {entry.key: entry for entry in cache.entries(kind, namespace)}
     listed_uids: set[str] = set()
     affected_keys: set[Key] = set()
     async for item in api.list_all(kind, namespace, metadata_only):
         metadata = item["metadata"]
         listed_uids.add(metadata["uid"])
-        # After etcd was restored from a backup, versions begin again at a lower number.
-        is_restored = int(metadata["resourceVersion"]) < old_versions.get(metadata["uid"], 0)
+        old_entry = old_entries.get(Key(kind.name, metadata["namespace"], metadata["name"]))
+        # After etcd was restored from a backup, versions begin again at a lower number; an object that was re-created
+        # after the backup has its former uid again.
+        is_restored = old_entry is not None and int(metadata["resourceVersion"]) < old_entry.version
         raw: dict[str, Any] | None = None if metadata_only else item
         if is_restored and metadata_only:
             raw = await api.get(kind, metadata["namespace"], metadata["name"])
         if raw is not None:
             affected_keys |= cache.put(kind, raw, replaces_newer=is_restored)
-    for entry in cache.entries(kind, namespace):
-        if entry.uid in old_versions and entry.uid not in listed_uids:
-            affected_keys |= cache.remove(kind, entry.key.namespace, entry.key.name, entry.uid)
+    for key, entry in old_entries.items():
+        if entry.uid not in listed_uids:
+            affected_keys |= cache.remove(kind, key.namespace, key.name, entry.uid)
     return affected_keys

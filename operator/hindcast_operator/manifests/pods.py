@@ -37,6 +37,11 @@ If the kernel kills the raylet's agent because memory ran out, the raylet shuts 
 `ray start --block` continues without it. KubeRay's own probe takes ten minutes to notice.
 """
 
+_KEEP_ON_NODE: Final = {
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "karpenter.sh/do-not-disrupt": "true",
+}
+
 # Labels of a resource that are not copied to its pods: Kueue would queue each pod, and GitOps tools would adopt it.
 _EXCLUDED_LABEL_PREFIXES: Final = ("kueue.x-k8s.io/", "argocd.argoproj.io/", "app.kubernetes.io/instance")
 
@@ -133,7 +138,8 @@ def _make_template(
                 **make_labels(resource, attempt.revision, attempt.number),
                 POOL_LABEL: pool,
             }
-        },
+        }
+        | ({"annotations": _KEEP_ON_NODE} if cluster.scheduling.avoid_disruption else {}),
         "spec": spec,
     }
 

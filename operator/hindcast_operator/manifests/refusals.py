@@ -6,7 +6,7 @@ from typing import Final
 
 from hindcast.api import OfflineTraining, Resource, parse_bytes
 from hindcast.api.cluster import CREDENTIAL_VARIABLES, ClusterSpec, PoolResources, Volume
-from hindcast.errors import Problem, Steps, parse_path
+from hindcast.errors import FieldPath, Problem, parse_path
 from hindcast_operator.defaults import Defaults
 from hindcast_operator.manifests.environment import RESERVED_VARIABLES
 from hindcast_operator.manifests.quantities import format_bytes
@@ -175,7 +175,7 @@ def _variable_problems(cluster: ClusterSpec) -> Iterator[Problem]:
 
 def _runtime_env_problems(cluster: ClusterSpec) -> Iterator[Problem]:
     runtime_env = (cluster.code.runtime_env if cluster.code is not None else None) or {}
-    field: Steps = (*_CLUSTER, "code", "runtimeEnv")
+    field: FieldPath = (*_CLUSTER, "code", "runtimeEnv")
     folders = [("working_dir", runtime_env.get("working_dir"))]
     modules = runtime_env.get("py_modules")
     folders += [("py_modules", module) for module in (modules if isinstance(modules, list) else [])]

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from hindcast.api.cluster import PodOverrides
-from hindcast.errors import Problem, Steps
+from hindcast.errors import FieldPath, Problem
 
 USER_ID: Final = 1000
 """uid and gid of all containers: the image's user."""
@@ -57,18 +57,18 @@ def template_problems(overrides: PodOverrides) -> Iterator[Problem]:
 
 
 def granted_privileges(overrides: PodOverrides) -> Iterator[Problem]:
-    """Yield each part that grants a privilege as `<field> is <value>`. Steps into lists are the names of entries."""
+    """Yield each part that grants a privilege as `<field> is <value>`; paths contain the names of lists' entries."""
     for path, override in _named_overrides(overrides):
         yield from _template_privileges(override, path)
 
 
-def _named_overrides(overrides: PodOverrides) -> Iterator[tuple[Steps, Mapping[str, Any]]]:
+def _named_overrides(overrides: PodOverrides) -> Iterator[tuple[FieldPath, Mapping[str, Any]]]:
     """Yield the path and the content of each override."""
     for name, field_info in PodOverrides.model_fields.items():
         yield ("spec", "cluster", "podOverrides", field_info.alias or name), getattr(overrides, name) or {}
 
 
-def _template_privileges(override: Mapping[str, Any], path: Steps) -> Iterator[Problem]:
+def _template_privileges(override: Mapping[str, Any], path: FieldPath) -> Iterator[Problem]:
     annotations = as_mapping(as_mapping(override.get("metadata")).get("annotations"))
     for key, value in annotations.items():
         if key.startswith("container.apparmor.security.beta.kubernetes.io/") and value == "unconfined":
@@ -84,14 +84,14 @@ def _template_privileges(override: Mapping[str, Any], path: Steps) -> Iterator[P
             yield from _container_privileges(container, (*path, field, str(container.get("name"))))
 
 
-def _container_privileges(container: Mapping[str, Any], path: Steps) -> Iterator[Problem]:
+def _container_privileges(container: Mapping[str, Any], path: FieldPath) -> Iterator[Problem]:
     yield from _context_privileges(container, path)
     for port in mapping_entries(container.get("ports")):
         if port.get("hostPort"):
             yield Problem((*path, "ports"), f"has hostPort {port['hostPort']}")
 
 
-def _context_privileges(pod_or_container: Mapping[str, Any], path: Steps) -> Iterator[Problem]:
+def _context_privileges(pod_or_container: Mapping[str, Any], path: FieldPath) -> Iterator[Problem]:
     context, path = as_mapping(pod_or_container.get("securityContext")), (*path, "securityContext")
     yield from _field_privileges(context, _SECURITY_FIELDS, path)
     if context.get("runAsUser") == 0:
@@ -107,7 +107,7 @@ def _context_privileges(pod_or_container: Mapping[str, Any], path: Steps) -> Ite
             yield Problem((*path, profile, "type"), "is Unconfined")
 
 
-def _field_privileges(values: Mapping[str, Any], names: Iterable[str], path: Steps) -> Iterator[Problem]:
+def _field_privileges(values: Mapping[str, Any], names: Iterable[str], path: FieldPath) -> Iterator[Problem]:
     """Yield each of the fields that is neither empty nor false."""
     for field in names:
         if value := values.get(field):

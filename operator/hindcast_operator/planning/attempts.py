@@ -155,8 +155,9 @@ def _update_run(attempt: LiveAttempt, kind: str, was_queued: bool) -> RunStatus:
         amount = achieved_amount(kind, report.checkpoint, report.progress)
         if amount > (run.initial_amount or 0):
             changes["retries"] = 0
-    if any(pod.is_disrupted for pod in attempt.facts.pods):
-        changes["disruption_time"] = format_timestamp(attempt.now)
+    disruption_times = [pod.disrupted_at for pod in attempt.facts.pods if pod.disrupted_at is not None]
+    if disruption_times:
+        changes["disruption_time"] = format_timestamp(max(disruption_times))
     if is_queued(job):
         if run.first_report_time is None:
             changes["admission_time"] = None

@@ -3,7 +3,7 @@
 KubeRay does not report these causes on the RayJob. They are found on pods, RayClusters, Jobs and events.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -103,13 +103,19 @@ def quote(text: str) -> str:
     return line if len(line) <= MAX_QUOTE_LENGTH else line[: MAX_QUOTE_LENGTH - 1] + "…"
 
 
-def _pods_to_diagnose(pods: Iterable[PodFacts]) -> list[PodFacts]:
-    """Return the pods, the head's first, without those that are being deleted.
+def _pods_to_diagnose(pods: Sequence[PodFacts]) -> list[PodFacts]:
+    """Return the pods, the head's first, without those that are being deleted and submitters that have a successor.
 
     A disrupted pod stays among them: it is being deleted too, but is itself the cause.
     """
+    last_submitter_time = max((pod.created_at for pod in pods if pod.pool == "submitter"), default=None)
     return sorted(
-        (pod for pod in pods if pod.is_disrupted or not pod.is_deleting),
+        (
+            pod
+            for pod in pods
+            if (pod.disrupted_at is not None or not pod.is_deleting)
+            and (pod.pool != "submitter" or pod.created_at == last_submitter_time)
+        ),
         key=lambda pod: (_POOL_ORDER.index(pod.pool), pod.name),
     )
 
@@ -121,7 +127,7 @@ def _diagnose_pod(pod: PodFacts, image: str, resolved: Mapping[str, Any]) -> Dia
         if pod.pool == "submitter":
             remedy = "its size is fixed, so report this with the pod's log"
         return Diagnosis(Reason.OUT_OF_MEMORY, f"{name} ran out of memory and was killed; {remedy}")
-    if pod.is_disrupted:
+    if pod.disrupted_at is not None:
         text = f"{name} has to leave its node (a drain, a preemption or a lost spot node)"
         return Diagnosis(Reason.DISRUPTED, text)
     if pod.reason == "Evicted":

@@ -52,7 +52,7 @@ def plan(facts: Facts, defaults: Defaults) -> Decision:
         situation,
         old,
         report=_current_report(facts, run),
-        resolved=_resolved_sizes(situation),
+        resolved=_resolved_sizes(situation, facts),
         spec_changes={type_: change for type_, change in spec_changes.items() if change is not None},
         generation=facts.generation,
         now=now,
@@ -101,7 +101,12 @@ def _current_report(facts: Facts, run: RunStatus | None) -> Report | None:
     return None if config_map is None else config_map.report
 
 
-def _resolved_sizes(situation: Situation) -> Mapping[str, Any] | None:
+def _resolved_sizes(situation: Situation, facts: Facts) -> Mapping[str, Any] | None:
     """Return the value of `status.resolved` for the attempt that is about to be created; None if none is."""
     create = next((action for action in situation.actions if isinstance(action, CreateAttempt)), None)
-    return None if create is None else compute_sizes(create.resource, create.attempt.inputs).to_status()
+    if create is None:
+        return None
+    attempt = facts.attempts.get(create.attempt.ray_job_name)
+    if attempt is not None and attempt.ray_job is not None:
+        return None  # The action only restores objects; the pods have the sizes of their creation.
+    return compute_sizes(create.resource, create.attempt.inputs).to_status()

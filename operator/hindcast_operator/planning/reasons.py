@@ -178,7 +178,7 @@ class Reason(StrEnum):
     WORKER_LOST = "WorkerLost", "Warning", "lost", "A Ray worker or its node was lost.", "nothing; it is retried"
     STORAGE_UNAVAILABLE = ("StorageUnavailable", "Warning", "lost, not counted",
         "Storage did not answer, or was failing, for longer than the runtime retries.",
-        "nothing, unless its address is wrong; it is retried, after pauses from 2 minutes up to an hour")
+        "check its address and credentials if it lasts; it is retried, after pauses from 2 minutes up to an hour")
     STORAGE_FAILED = ("StorageFailed", "Warning", "lost", "Storage rejected a request.",
         "correct what the message names; it is retried")
     TERMINATED = "Terminated", "Warning", "lost", "The driver was terminated.", "nothing; it is retried"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+import gymnasium as gym
+import numpy as np
 from pydantic import ValidationError
 
 from hindcast.algorithms.bc import BC
@@ -39,6 +41,7 @@ REGISTRY: Final[dict[str, type[Algorithm]]] = {
 }
 """Name -> class. An algorithm's file needs only a line here and `make crds`: resources, builder, Tune and the reference
 page are derived from it."""
+_BOUNDED_ACTIONS: Final = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
 __all__ = ["REGISTRY", "build", "option_schemas", "resolve"]
 
 
@@ -92,7 +95,8 @@ def option_schemas() -> dict[str, dict[str, Any]]:
     `x-kinds` are the resources in which the algorithm can be used, and `x-distributions` the distributions that it can
     train, if not all. The booleans say whether it can train recurrent policies (`x-recurrent`), learn from episodes
     that its policy plays (`x-live`), be compiled (`x-compiled`), and whether it builds its own class of policy
-    (`x-own-policy`).
+    (`x-own-policy`). `x-actions` is the kind of actions that it can learn. `x-model` has its defaults of `model` that
+    differ from RLlib's, for bounded continuous actions.
     """
     return {
         name: algorithm.Options.model_json_schema() | _schema_traits(algorithm)
@@ -102,10 +106,13 @@ def option_schemas() -> dict[str, dict[str, Any]]:
 
 def _schema_traits(algorithm: type[Algorithm]) -> dict[str, Any]:
     distributions = algorithm.distributions
+    defaults = algorithm(algorithm.Options()).model_defaults(_BOUNDED_ACTIONS)
     return {
         "x-kinds": sorted(algorithm.kinds),
         "x-recurrent": algorithm.can_train_recurrent,
         "x-live": algorithm.can_train_online,
         "x-compiled": bool(algorithm.compiled_methods),
         "x-own-policy": algorithm.has_own_policy,
+        "x-actions": algorithm.actions,
+        "x-model": defaults.model_dump(by_alias=True, exclude_defaults=True),
     } | ({} if distributions is None else {"x-distributions": list(distributions)})

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
+import gymnasium as gym
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from hindcast.algorithms.sac import SAC, LogWeight, SACOptions, draw_action_noise, sample_actions
 from hindcast.api.base import Positive
+from hindcast.api.model import ModelOptions
 from hindcast.episodes.columns import Columns
 from hindcast.learn.algorithm import AboveZero, Losses, ModelInputs, NonNegative, Step, Tensors
 from hindcast.learn.batches import compute_td_target
@@ -28,7 +30,7 @@ _MAX_GAP_WEIGHT = 1e6
 class CQLOptions(SACOptions):
     """Conservative Q-learning, CQL(H) of arXiv 2006.04779, for bounded continuous actions.
 
-    With twin critics Q, target critics Q̄, d = 1 where the episode terminated, and actions a_j at s with log-densities
+    With critics Q, target critics Q̄, d = 1 where the episode terminated, and actions a_j at s with log-densities
     l_j, numActions of them uniform, numActions from π(s) and numActions from π(s'):
     gapᵢ = E[temperature·log Σ_j exp((Qᵢ(s, a_j) - l_j) / temperature) - Qᵢ(s, a)];
     L_Q = Σᵢ E[(r + gamma·(1 - d)·min Q̄(s', a') - Qᵢ(s, a))²] + minQWeight·gapᵢ with a' ~ π(s');
@@ -38,7 +40,6 @@ class CQLOptions(SACOptions):
 
     Defaults are those of the authors' code for locomotion, except that there is no initial behaviour cloning, which
     they found to make little difference.
-    Its networks are `model: {fcnetHiddens: [256, 256, 256], fcnetActivation: relu}`.
     """
 
     actor_lr: Schedule = 1e-4
@@ -74,6 +75,9 @@ class CQL(SAC):
     kinds = frozenset({"OfflineTraining"})
     compiled_methods = ("_critic_loss", "_policy_loss")
     options: CQLOptions
+
+    def model_defaults(self, action_space: gym.Space[Any] | None) -> ModelOptions:  # noqa: ARG002
+        return ModelOptions(fcnet_hiddens=[256, 256, 256], fcnet_activation="relu", log_std_max=2.0)
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
         nets = super().networks(inputs)
@@ -163,7 +167,7 @@ class CQL(SAC):
         action_range = cast(ActionRange, nets["range"])
         actions = torch.cat([uniform, policy_actions, next_actions[1:]])
         log_densities = torch.cat([action_range.log_density().expand_as(logp), logp, next_logp[1:]])
-        target_q: Tensor = nets["target_critics"](next_obs, next_actions[0]).amin(0)
+        target_q = self.combine_targets(batch, nets["target_critics"](next_obs, next_actions[0]))
         if not self.options.deterministic_backup:
             target_q = target_q - cast(LogWeight, nets["alpha"])() * next_logp[0]
         return actions, log_densities, compute_td_target(batch, target_q)

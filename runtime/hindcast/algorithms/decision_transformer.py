@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import gymnasium as gym
 from pydantic import Field
 from torch import nn
 
 from hindcast.api.base import Positive
+from hindcast.api.model import ModelOptions
 from hindcast.episodes.columns import Columns
-from hindcast.episodes.spaces import flatten_space
 from hindcast.learn.algorithm import (
     AboveZero,
     Algorithm,
@@ -23,9 +23,9 @@ from hindcast.learn.algorithm import (
 )
 from hindcast.learn.batches import actions_of, batch_mean, fill_padding
 from hindcast.learn.gae import window_gae
+from hindcast.learn.model_defaults import float_spaces, has_bounded_actions
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.schedules import Schedule
-from hindcast.models.preprocessing import is_float_box
 from hindcast.models.return_policy import ReturnPolicy
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.window import WindowData
@@ -44,8 +44,7 @@ class DecisionTransformerOptions(AlgorithmOptions):
     with replacement; here each is used once per epoch.
 
     Defaults are the paper's for locomotion, except for its warm-up of the learning rate over the first 10,000 updates
-    (`lr: [[0, 0], [12_800_000, 1.0e-4]]`), which is too long for short trainings. Its networks are
-    `model: {fcnetHiddens: [], observationFilter: MeanStd}`.
+    (`lr: [[0, 0], [12_800_000, 1.0e-4]]`), which is too long for short trainings.
     """
 
     train_batch_size_per_learner: Positive = 1280
@@ -60,8 +59,9 @@ class DecisionTransformerOptions(AlgorithmOptions):
     """Weight decay of AdamW (arXiv 1711.05101)."""
     target_return: float | None = None
     """Return to go at the start of an episode when acting; null is the best return in the training data."""
-    return_scale: AboveZero = 1000.0
-    """Divisor of the returns at the network's input: of the order of the largest return."""
+    return_scale: AboveZero | None = None
+    """Divisor of the returns at the network's input, of the order of the largest return; null is the largest return to
+    go in the first window of the training data. The authors' code uses 1000 for locomotion."""
     context_length: Positive = Field(default=20, json_schema_extra={"x-at-most": "trainBatchSizePerLearner"})
     """Context length K in steps, including the current one."""
     max_timestep: Positive = 1000
@@ -83,6 +83,9 @@ class DecisionTransformer(Algorithm):
     is_capturable = True
     has_own_policy = True
     options: DecisionTransformerOptions
+
+    def model_defaults(self, action_space: gym.Space[Any] | None) -> ModelOptions:  # noqa: ARG002
+        return ModelOptions(fcnet_hiddens=[], observation_filter="meanStd")
 
     def needs(self) -> Needs:
         columns = frozenset({Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.T})
@@ -113,6 +116,8 @@ class DecisionTransformer(Algorithm):
         # With V = 0 and λ = 1 the value targets are the sums of rewards to the episode's end.
         zeros = window.columns[Columns.REWARDS].new_zeros(window.num_steps + len(window.length))
         _, returns = window_gae(window, zeros, gamma=1.0, lambda_=1.0)
+        if self.options.return_scale is None:
+            cast(ReturnPolicy, nets["policy"]).set_return_scale(returns)
         if self.options.target_return is None:
             # The best return in the data so far is the default target.
             first_rows = window.length.cumsum(0) - window.length
@@ -128,8 +133,6 @@ class DecisionTransformer(Algorithm):
 
 def _auto_distribution(action_space: gym.Space) -> str:
     """Return the distribution for `model.distribution: Auto`: without noise for continuous actions, as in the paper."""
-    leaves = flatten_space(action_space, Columns.ACTIONS).values()
-    float_spaces = [space for space in leaves if is_float_box(space)]
-    if not float_spaces:
+    if not float_spaces(action_space):
         return "auto"
-    return "squashedDeterministic" if all(space.is_bounded() for space in float_spaces) else "deterministic"
+    return "squashedDeterministic" if has_bounded_actions(action_space) else "deterministic"

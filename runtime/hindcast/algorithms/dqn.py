@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, cast
 
-import gymnasium as gym
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -12,6 +11,7 @@ from torch.nn import functional
 
 from hindcast.api.base import Positive
 from hindcast.api.option_types import ChanceSchedule
+from hindcast.episodes.action_kinds import action_problem
 from hindcast.episodes.columns import Columns
 from hindcast.errors import SpecError
 from hindcast.learn.algorithm import (
@@ -96,6 +96,7 @@ class DQN(Algorithm):
     kinds = frozenset({"OfflineTraining", "OfflineRecording"})
     can_train_online = True
     has_own_policy = True
+    actions = "discrete"
     target_networks = {"target": "policy.values"}
     compiled_methods: ClassVar[tuple[str, ...]] = ("losses",)
     options: DQNOptions
@@ -111,13 +112,10 @@ class DQN(Algorithm):
         )
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
-        options, model, name = self.options, inputs.model, type(self).__name__
-        if not isinstance(inputs.action_space, gym.spaces.Discrete):
-            raise SpecError(
-                f"{name} requires one discrete action, a Discrete space, not {inputs.action_space}; "
-                "use SAC, CQL or TD3BC for continuous actions, and IQL, MARWIL or BC for other actions.",
-                field="spec.algorithm",
-            )
+        options, name = self.options, type(self).__name__
+        model = inputs.model.for_network("policy")
+        if problem := action_problem(name, "discrete", inputs.action_space):
+            raise SpecError(f"{problem}.", field="spec.algorithm")
         if model.recurrent != "none" or model.module_class is not None:
             raise SpecError(
                 f"{name} builds its policy from action values: leave recurrent and moduleClass out.",

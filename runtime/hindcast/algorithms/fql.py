@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Annotated, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
+import gymnasium as gym
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
-from hindcast.algorithms.actor_critic import ActorCritic, ActorCriticOptions
+from hindcast.algorithms.actor_critic import EnsembleActorCritic, EnsembleOptions
 from hindcast.api.base import Positive
+from hindcast.api.model import LayerOptions, ModelOptions
 from hindcast.api.spelling import YamlWords
 from hindcast.episodes.columns import Columns
-from hindcast.learn.algorithm import Losses, ModelInputs, NonNegative, Step, Tensors
+from hindcast.learn.algorithm import Critic, Losses, ModelInputs, NonNegative, Step, Tensors
 from hindcast.learn.batches import compute_td_target, fill_padding
-from hindcast.learn.optimisers import OptimiserSpec, adam_specs
+from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.schedules import Schedule
-from hindcast.models.flow_policy import OneStepPolicy, VectorField, chunk_space
+from hindcast.models.flow_policy import OneStepPolicy, VectorField
 from hindcast.models.networks import Critics, next_observations
 from hindcast.pipeline.needs import Needs, transitions
 
 
-class FQLOptions(ActorCriticOptions):
+class FQLOptions(EnsembleOptions):
     """Flow Q-learning (arXiv 2502.02538), for bounded continuous actions, scaled to ±1.
 
     A vector field v is trained by flow matching to transport normal noise x to recorded actions a, which can model any
     action distribution; the policy μ maps noise z to an action in one step, distilled from v̂(s, z), the result of
-    integrating v from z over flowSteps steps. With twin critics Q, target critics Q̄, d = 1 where the episode
+    integrating v from z over flowSteps steps. With critics Q, target critics Q̄, d = 1 where the episode
     terminated, t uniform, and z normal:
     L_v = E[(v(s, (1 - t)·x + t·a, t) - (a - x))²]; L_Q = Σᵢ E[(r + gamma·(1 - d)·Q̄(s', μ(s', z)) - Qᵢ(s, a))²];
     L_μ = E[alpha·(μ(s, z) - v̂(s, z))² - w·Q(s, μ(s, z))], w = 1 / mean|Q| with normalizeQLoss, otherwise 1. Squares are
@@ -36,16 +36,21 @@ class FQLOptions(ActorCriticOptions):
 
     With actionChunk = h above 1 (arXiv 2507.07969), a stands for the h actions from s on, which the policy chooses at
     once and executes in sequence: r is their discounted sum of rewards, s' the state after them, and the discount is
-    gammaʰ. Chunks cut short by an episode's end train the flow only, with the actions they have.
+    gammaʰ (of nStep steps, if these are more). Chunks cut short by an episode's end train the flow only, with the
+    actions they have.
 
-    Greedy actions use z = 0; the authors sample z in evaluation too (`evaluation: {explore: true}`).
+    A greedy action is the best by the critics (best-of-N of arXiv 2507.07969) of the half of actionSamples actions
+    μ(s, z) that are closest to each other; the values of z are drawn once. The action of a mean z, and isolated ones,
+    may lie between the modes, where no action was recorded. The authors' code of FQL plays a new z at each step
+    instead: `evaluation: {explore: true}`.
 
-    Defaults are the authors'. criticLayerNorm normalises before the activation, the authors' code after it. Their
-    networks are `model: {fcnetHiddens: [512, 512, 512, 512], fcnetActivation: gelu}`.
+    Defaults are the authors'. The critics' layer normalisation precedes the activation, in the authors' code it follows
+    it.
     """
 
     train_batch_size_per_learner: Positive = 256
-    """Timesteps in one learner's batch, actionChunk per item; the global batch is this times the number of learners."""
+    """Timesteps in one learner's batch, with the actionChunk - 1 steps after each; the global batch is this times the
+    number of learners."""
     actor_lr: Schedule = 3e-4
     """Learning rate of μ and v (Adam): a number, or a schedule [[timestep, value], …]. A third item of a point says
     how the value changes up to the next point: Line (the default), Cosine or Step."""
@@ -57,47 +62,72 @@ class FQLOptions(ActorCriticOptions):
     scale."""
     flow_steps: Positive = 10
     """Euler steps of the flow."""
-    q_aggregation: Annotated[Literal["mean", "min"], YamlWords("Mean", "Min")] = "mean"
-    """How the target critics are combined: use Min where values overestimate returns."""
-    action_chunk: Positive = Field(default=1, json_schema_extra={"x-at-most": "trainBatchSizePerLearner"})
+    q_aggregation: Annotated[Literal["min", "mean"], YamlWords("Min", "Mean")] = "mean"
+    """How the target critics are combined, and the critics that choose a greedy action: use Min where values
+    overestimate returns."""
+    action_chunk: Positive = 1
     """Actions chosen at once: above 1 for sparse rewards and temporally extended behaviour."""
-    critic_layer_norm: bool = True
-    """Apply layer normalisation in the critics (arXiv 1607.06450), which keeps their values from diverging."""
+    action_samples: Positive = 32
+    """Draws of z of which a greedy action is the best by the critics; 1 plays the same z always."""
 
 
-class FQL(ActorCritic):
+class FQL(EnsembleActorCritic):
     """FQL; see `FQLOptions` for the objective."""
 
     Options = FQLOptions
     has_own_policy = True
     distributions = ("auto",)
+    actions = "continuous"
+    target_networks = {"target_critics": "policy.critics"}
     options: FQLOptions
+
+    def model_defaults(self, action_space: gym.Space[Any] | None) -> ModelOptions:  # noqa: ARG002
+        # Layer normalisation keeps the critics' values from diverging.
+        return ModelOptions(
+            fcnet_hiddens=[512, 512, 512, 512],
+            fcnet_activation="gelu",
+            critics=LayerOptions(layer_norm=True),
+        )
 
     def needs(self) -> Needs:
         chunk = self.options.action_chunk
         if chunk == 1:
             return super().needs()
-        return transitions(self.options.gamma, n_step=chunk, seq_len=chunk, stride=1)
+        n_step = max(chunk, self.options.n_step)
+        return transitions(self.options.gamma, n_step=n_step, seq_len=chunk, stride=1, counts_starts=True)
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
-        chunk = self.options.action_chunk
-        policy = inputs.own_policy(OneStepPolicy, "FQL", chunk=chunk)
-        behaviour = VectorField(inputs.observation_space, policy.action_head.noise_size, inputs.model)
-        chunk_inputs = replace(inputs, action_space=chunk_space(inputs.action_space, chunk))
-        critics = chunk_inputs.critics(members=2, layer_norm=self.options.critic_layer_norm)
-        return nn.ModuleDict({"policy": policy, "behaviour": behaviour, "critics": critics})
+        options = self.options
+        layers = inputs.model.for_network("critics").model_dump(include=set(LayerOptions.model_fields))
+        policy = inputs.own_policy(
+            OneStepPolicy,
+            "FQL",
+            chunk=options.action_chunk,
+            samples=options.action_samples,
+            members=options.num_critics,
+            aggregation=options.q_aggregation,
+            critics=layers,
+        )
+        behaviour = VectorField(
+            inputs.observation_space, policy.action_head.noise_size, inputs.model.for_network("policy")
+        )
+        return nn.ModuleDict({"policy": policy, "behaviour": behaviour})
 
     def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
-        options = self.options
-        rates = {"policy": options.actor_lr, "behaviour": options.actor_lr, "critics": options.critic_lr}
-        return adam_specs(nets, rates)
+        options, policy = self.options, cast(OneStepPolicy, nets["policy"])
+        return {
+            "policy": OptimiserSpec(list(policy.map.parameters()), options.actor_lr),
+            "behaviour": OptimiserSpec(list(nets["behaviour"].parameters()), options.actor_lr),
+            "critics": OptimiserSpec(list(_critics(nets).parameters()), options.critic_lr),
+        }
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:
         # The order of the draws is part of the results: TD target, flow, distillation.
         policy, is_recorded = cast(OneStepPolicy, nets["policy"]), recorded_mask(batch)
         batch = from_first_steps(batch)
+        batch = self.draw_subset(batch, step)
         actions = policy.range.to_unit(batch[Columns.ACTIONS])
-        q = nets["critics"](batch)
+        q = _critics(nets)(batch)
         td_target = self._td_target(nets, batch, draw_normal_like(actions, step))
         # Chunks that an episode's end cuts short have no n-step return over h steps.
         critic_loss = mean_where(is_recorded.all(-1), (q - td_target).square().sum(0))
@@ -114,14 +144,17 @@ class FQL(ActorCritic):
         }
         return Losses({"critics": critic_loss, "behaviour": flow_loss, "policy": policy_loss}, metrics)
 
+    def critic(self, nets: nn.ModuleDict) -> Critic:
+        critics = _critics(nets)
+        return lambda batch, actions=None: critics(batch, actions).amin(0)
+
     @torch.no_grad()
     def _td_target(self, nets: nn.ModuleDict, batch: Tensors, noise: Tensor) -> Tensor:
         """Return the critics' TD targets `[B]`."""
         policy, next_obs = cast(OneStepPolicy, nets["policy"]), next_observations(batch)
         actions = policy.range.from_unit(policy.unclipped_actions(next_obs, noise))
-        target_q = nets["target_critics"](next_obs, actions)
         return compute_td_target(
-            batch, target_q.amin(0) if self.options.q_aggregation == "min" else target_q.mean(0)
+            batch, self.combine_targets(batch, nets["target_critics"](next_obs, actions))
         )
 
     def _flow_errors(self, nets: nn.ModuleDict, batch: Tensors, actions: Tensor, step: Step) -> Tensor:
@@ -136,12 +169,17 @@ class FQL(ActorCritic):
 
     def _distillation_loss(self, nets: nn.ModuleDict, batch: Tensors, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return the distillation loss, a scalar, and Q of the policy's actions `[B]`."""
-        policy, critics = cast(OneStepPolicy, nets["policy"]), cast(Critics, nets["critics"])
+        policy, critics = cast(OneStepPolicy, nets["policy"]), _critics(nets)
         with torch.no_grad():
             flow_actions = cast(VectorField, nets["behaviour"]).flow(batch, noise, self.options.flow_steps)
         actions = policy.unclipped_actions(batch, noise)
         q = critics(batch, policy.range.from_unit(actions)).mean(0)
         return (actions - flow_actions).square().mean(), q
+
+
+def _critics(nets: nn.ModuleDict) -> Critics:
+    """Return the critics, which are a part of the policy: it acts by their values."""
+    return cast(Critics, nets["policy"].critics)
 
 
 def recorded_mask(batch: Tensors) -> Tensor:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
+import gymnasium as gym
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from hindcast.algorithms.actor_critic import ActorCritic, ActorCriticOptions
-from hindcast.api.model import STOCHASTIC_DISTRIBUTIONS
+from hindcast.api.model import STOCHASTIC_DISTRIBUTIONS, ModelOptions
 from hindcast.episodes.columns import Columns
 from hindcast.learn.algorithm import Losses, ModelInputs, NonNegative, Step, Tensors
 from hindcast.learn.batches import actions_of, compute_td_target
+from hindcast.learn.model_defaults import has_bounded_actions
 from hindcast.learn.optimisers import OptimiserSpec, adam_specs
 from hindcast.learn.schedules import Schedule
 from hindcast.learn.streams import run_parallel
@@ -30,8 +32,8 @@ class IQLOptions(ActorCriticOptions):
     and the old Q̄, which is updated last.
 
     Defaults are the paper's for locomotion. Its other tasks use expectile 0.9 and beta 10 (AntMaze), or beta 0.5
-    (Adroit, Kitchen). Its networks are `model: {fcnetActivation: relu, distribution: BoundedGaussian, freeLogStd: true,
-    logStdMin: -5, logStdMax: 2}`. beta multiplies unscaled advantages: scale rewards so that returns are around 1,000.
+    (Adroit, Kitchen, with `model: {policy: {dropout: 0.1}}`). beta multiplies unscaled advantages: scale rewards so
+    that returns are around 1,000.
     """
 
     actor_lr: Schedule = [[0.0, 3e-4, "cosine"], [256_000_000.0, 0.0]]
@@ -66,6 +68,15 @@ class IQL(ActorCritic):
         "_critic_loss",
     )
     options: IQLOptions
+
+    def model_defaults(self, action_space: gym.Space[Any] | None) -> ModelOptions:
+        return ModelOptions(
+            fcnet_activation="relu",
+            distribution="boundedGaussian" if has_bounded_actions(action_space) else "auto",
+            free_log_std=True,
+            log_std_min=-5.0,
+            log_std_max=2.0,
+        )
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
         policy = inputs.policy(value=False)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
+import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
 from hindcast.algorithms.td3_bc import TD3, TD3Options, policy_actions
 from hindcast.api.base import Positive
+from hindcast.api.model import LayerOptions, ModelOptions
 from hindcast.episodes.columns import Columns
-from hindcast.learn.algorithm import Losses, ModelInputs, NonNegative, Tensors
+from hindcast.learn.algorithm import Losses, NonNegative, Tensors
 from hindcast.learn.schedules import Schedule
 from hindcast.models.action_head import ActionRange
 from hindcast.models.networks import Critics
@@ -21,7 +23,7 @@ from hindcast.pipeline.needs import Needs
 class ReBRACOptions(TD3Options):
     """ReBRAC (arXiv 2305.09836), for bounded continuous actions, in units of half their range.
 
-    With twin critics Q, target critics Q̄, target policy π̄, d = 1 where the episode terminated, a' the recorded action
+    With critics Q, target critics Q̄, target policy π̄, d = 1 where the episode terminated, a' the recorded action
     in s', and ã = π̄(s') + ε, ε clipped normal noise:
     L_Q = Σᵢ E[(r + gamma·(1 - d)·(min Q̄(s', ã) - criticBeta·|ã - a'|²) - Qᵢ(s, a))²];
     L_π = E[actorBeta·|π(s) - a|² - w·min Q(s, π(s))], w = 1 / mean|min Q| with normalizeQ, otherwise 1, every
@@ -29,9 +31,8 @@ class ReBRACOptions(TD3Options):
     unknown, and there is no penalty.
 
     Defaults are the paper's for locomotion. It tunes both betas per dataset, actorBeta from 0.001 to 0.1 and criticBeta
-    from 0 to 0.5; the defaults are those of its code for Hopper-medium. criticLayerNorm normalises before the
-    activation, the authors' code after it. Its networks are
-    `model: {fcnetHiddens: [256, 256, 256], fcnetActivation: relu}`.
+    from 0 to 0.5; the defaults are those of CORL for Hopper-medium. The critics' layer normalisation precedes the
+    activation, in the authors' code it follows it.
     """
 
     train_batch_size_per_learner: Positive = 1024
@@ -48,8 +49,6 @@ class ReBRACOptions(TD3Options):
     normalize_q: bool = True
     """Divide the Q term of the policy loss by the mean absolute Q, so that the betas do not depend on the reward
     scale."""
-    critic_layer_norm: bool = True
-    """Apply layer normalisation in the critics (arXiv 1607.06450), which keeps their values from diverging."""
 
 
 class ReBRAC(TD3):
@@ -58,11 +57,14 @@ class ReBRAC(TD3):
     Options = ReBRACOptions
     options: ReBRACOptions
 
+    def model_defaults(self, action_space: gym.Space[Any] | None) -> ModelOptions:  # noqa: ARG002
+        # Layer normalisation keeps the critics' values from diverging.
+        return ModelOptions(
+            fcnet_hiddens=[256, 256, 256], fcnet_activation="relu", critics=LayerOptions(layer_norm=True)
+        )
+
     def needs(self) -> Needs:
         return super().needs().with_columns(frozenset({Columns.NEXT_ACTIONS}))
-
-    def _build_critics(self, inputs: ModelInputs) -> Critics:
-        return inputs.critics(members=2, layer_norm=self.options.critic_layer_norm)
 
     def _penalty(self, batch: Tensors, actions: Tensor, action_range: ActionRange) -> Tensor:
         squared_distance = _squared_distance(actions, batch[Columns.NEXT_ACTIONS], action_range)
@@ -72,7 +74,7 @@ class ReBRAC(TD3):
     def _policy_loss(self, nets: nn.ModuleDict, batch: Tensors) -> Losses:
         critics, action_range = cast(Critics, nets["critics"]), cast(ActionRange, nets["range"])
         actions = policy_actions(cast(RLModule, nets["policy"]), batch)
-        q = critics(batch, actions).amin(0)
+        q = self.combine(critics(batch, actions))
         scale = q.detach().abs().mean() if self.options.normalize_q else 1.0
         cloning_loss = _squared_distance(actions, batch[Columns.ACTIONS], action_range).mean()
         policy_loss = self.options.actor_beta * cloning_loss - q.mean() / scale

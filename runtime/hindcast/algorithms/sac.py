@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator
-from typing import ClassVar, cast
+from dataclasses import replace
+from typing import Any, ClassVar, cast
 
+import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
-from hindcast.algorithms.actor_critic import ActorCritic, ActorCriticOptions
+from hindcast.algorithms.actor_critic import EnsembleActorCritic, EnsembleOptions
+from hindcast.api.model import ModelOptions
 from hindcast.episodes.columns import Columns
-from hindcast.learn.algorithm import AboveZero, AlgorithmOptions, Losses, ModelInputs, Step, Tensors
+from hindcast.learn.algorithm import (
+    AboveZero,
+    AlgorithmOptions,
+    Losses,
+    ModelInputs,
+    NonNegative,
+    Step,
+    Tensors,
+)
 from hindcast.learn.batches import compute_td_target, num_timesteps
 from hindcast.learn.optimisers import OptimiserSpec, adam_specs
 from hindcast.learn.schedules import Schedule
@@ -22,35 +33,42 @@ from hindcast.models.networks import Critics, next_observations
 from hindcast.models.rl_module import RLModule
 
 
-class SACOptions(ActorCriticOptions):
+class SACOptions(EnsembleOptions):
     """Soft actor-critic (arXiv 1812.05905), for bounded continuous actions.
 
-    With twin critics Q, target critics Q̄, and d = 1 where the episode terminated:
+    With critics Q, target critics Q̄, and d = 1 where the episode terminated (min: see qAggregation):
     L_Q = Σᵢ E[(r + gamma·(1 - d)·(min Q̄(s', a') - α·log π(a'|s')) - Qᵢ(s, a))²] with a' ~ π(s');
     L_π = E[α·log π(ã|s) - min Q(s, ã)], ã ~ π(s), where α is trained to keep the entropy at targetEntropy. The
-    policy loss uses the updated critics.
+    policy loss uses the updated critics. With diversity = η, L_Q has the term η·E[Σᵢ Σⱼ≠ᵢ cos(∇ₐQᵢ, ∇ₐQⱼ)] / (N - 1) of
+    EDAC (arXiv 2110.01548), the cosine similarity of the N critics' gradients at recorded actions.
 
-    Defaults are the paper's. Its networks are `model: {fcnetHiddens: [256, 256], fcnetActivation: relu}`.
+    Defaults are the paper's.
     """
 
     alpha_lr: Schedule = 3e-4
     """Learning rate of α: a number or a schedule."""
     initial_alpha: AboveZero = 1.0
     """Initial value of α."""
+    diversity: NonNegative = 0.0
+    """Weight η of the similarity of the critics' gradients (EDAC): 1 with numCritics 10 for most of its tasks."""
     target_entropy: float | None = None
     """Target entropy of the policy, in nats; null is minus the number of action elements, for actions scaled to
     ±1."""
 
 
-class SAC(ActorCritic):
+class SAC(EnsembleActorCritic):
     """SAC; see `SACOptions` for the objective."""
 
     Options: ClassVar[type[AlgorithmOptions]] = SACOptions
     kinds = frozenset({"OfflineTraining", "OfflineRecording"})
     can_train_online = True
+    actions = "continuous"
     distributions = ("auto", "gaussian", "squashedGaussian", "boundedGaussian")
     compiled_methods: ClassVar[tuple[str, ...]] = ("_critic_losses", "_policy_loss")
     options: SACOptions
+
+    def model_defaults(self, action_space: gym.Space[Any] | None) -> ModelOptions:  # noqa: ARG002
+        return ModelOptions(fcnet_activation="relu", log_std_max=2.0)
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
         name = type(self).__name__
@@ -58,7 +76,12 @@ class SAC(ActorCritic):
         policy = inputs.policy(value=False, auto="squashedGaussian")
         alpha = LogWeight(self.options.initial_alpha)
         return nn.ModuleDict(
-            {"policy": policy, "critics": inputs.critics(members=2), "alpha": alpha, "range": action_range}
+            {
+                "policy": policy,
+                "critics": inputs.critics(members=self.options.num_critics),
+                "alpha": alpha,
+                "range": action_range,
+            }
         )
 
     def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
@@ -68,7 +91,9 @@ class SAC(ActorCritic):
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Iterator[Losses]:
         # Noise is drawn outside the losses: a compiled method must not draw from the step's generator.
-        yield self._critic_losses(nets, batch, *self._draw_noise(nets, batch, step))
+        batch = self.draw_subset(batch, step)
+        losses = self._critic_losses(nets, batch, *self._draw_noise(nets, batch, step))
+        yield self._diversify(losses, nets, batch) if self.options.diversity else losses
         # From here on the critics are the updated ones.
         noise = draw_action_noise(cast(RLModule, nets["policy"]), batch, step, 1)
         alpha, update_kind = cast(LogWeight, nets["alpha"]), self.update_kind(step.updates)
@@ -90,13 +115,29 @@ class SAC(ActorCritic):
         td_loss = (q - td_target).square().mean(-1).sum()
         return Losses({"critics": td_loss}, {"td_loss": td_loss, "mean_q": q.mean()})
 
+    def _diversify(self, losses: Losses, nets: nn.ModuleDict, batch: Tensors) -> Losses:
+        """Add the similarity of the critics' gradients to their loss."""
+        gradients = cast(Critics, nets["critics"]).action_gradients(batch)
+        directions = torch.nn.functional.normalize(gradients, dim=-1).transpose(0, 1)
+        # Cosines `[B, E, E]` without those of a critic with itself, which are constant.
+        cosines = directions @ directions.transpose(-1, -2)
+        num_critics = cosines.shape[-1]
+        others = ~torch.eye(num_critics, dtype=torch.bool, device=cosines.device)
+        similarity = (cosines * others).sum((-2, -1)).mean() / max(num_critics - 1, 1)
+        critic_loss = losses.losses["critics"] + self.options.diversity * similarity
+        return replace(
+            losses,
+            losses={**losses.losses, "critics": critic_loss},
+            metrics={**losses.metrics, "critic_similarity": similarity},
+        )
+
     @torch.no_grad()
     def _td_target(self, nets: nn.ModuleDict, batch: Tensors, noise: Tensor) -> Tensor:
         """Return the critics' TD targets `[B]`."""
         next_obs = next_observations(batch)
         # One action per state: the first axis of noise, actions and log-densities has size 1.
         next_actions, next_logp = sample_actions(cast(RLModule, nets["policy"]), next_obs, noise)
-        target_q = nets["target_critics"](next_obs, next_actions[0]).amin(0)
+        target_q = self.combine_targets(batch, nets["target_critics"](next_obs, next_actions[0]))
         return compute_td_target(batch, target_q - cast(LogWeight, nets["alpha"])() * next_logp[0])
 
     def _policy_loss(
@@ -115,7 +156,7 @@ class SAC(ActorCritic):
         update_kind: Hashable,  # noqa: ARG002
     ) -> Tensor:
         """Return what the policy maximises in updates of this kind, `[B]`: min Q of its actions, `[B, *shape]`."""
-        return cast(Critics, nets["critics"])(batch, actions).amin(0)
+        return self.combine(cast(Critics, nets["critics"])(batch, actions))
 
     def _target_entropy(self, action_range: ActionRange) -> Tensor | float:
         if self.options.target_entropy is not None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import cast
+from typing import Any, cast
 
+import gymnasium as gym
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from hindcast.algorithms.actor_critic import ActorCritic, ActorCriticOptions
+from hindcast.algorithms.actor_critic import EnsembleActorCritic, EnsembleOptions
 from hindcast.api.base import Positive
+from hindcast.api.model import ModelOptions
 from hindcast.episodes.columns import Columns
 from hindcast.learn.algorithm import Losses, ModelInputs, NonNegative, Step, Tensors
 from hindcast.learn.batches import compute_td_target, num_timesteps
@@ -23,7 +25,7 @@ from hindcast.models.networks import Critics, next_observations
 from hindcast.models.rl_module import RLModule
 
 
-class TD3Options(ActorCriticOptions):
+class TD3Options(EnsembleOptions):
     """Options of algorithms based on TD3 (arXiv 1802.09477)."""
 
     policy_delay: Positive = 2
@@ -37,22 +39,23 @@ class TD3Options(ActorCriticOptions):
 class TD3BCOptions(TD3Options):
     """TD3+BC (arXiv 2106.06860), for bounded continuous actions, in units of half their range.
 
-    With twin critics Q, target critics Q̄, target policy π̄, and d = 1 where the episode terminated:
+    With critics Q, target critics Q̄, target policy π̄, and d = 1 where the episode terminated:
     L_Q = Σᵢ E[(r + gamma·(1 - d)·min Q̄(s', π̄(s') + ε) - Qᵢ(s, a))²], ε clipped normal noise;
     L_π = E[-alpha·Q₁(s, π(s)) / mean|Q₁| + (π(s) - a)²], every policyDelay updates, followed by the target networks.
 
-    Defaults are the paper's. Its networks are `model: {fcnetActivation: relu, observationFilter: MeanStd}`,
-    which divides by the standard deviation and clips to ±10; the paper adds 1e-3 to the standard deviation instead.
+    Defaults are the paper's, observations normalised by the data included; the filter divides by the standard
+    deviation and clips to ±10, where the paper adds 1e-3 to the standard deviation.
     """
 
     alpha: NonNegative = 2.5
     """Weight of the critic relative to behaviour cloning; 0 is behaviour cloning alone."""
 
 
-class TD3(ActorCritic):
-    """Twin critics, a deterministic policy with delayed updates, and target networks of both."""
+class TD3(EnsembleActorCritic):
+    """Critics, a deterministic policy with delayed updates, and target networks of both."""
 
     distributions = ("auto", "deterministic", "squashedDeterministic")
+    actions = "continuous"
     target_networks = {"target_policy": "policy", "target_critics": "critics"}
     compiled_methods = ("_critic_loss", "_policy_loss")
     options: TD3Options
@@ -62,7 +65,11 @@ class TD3(ActorCritic):
         action_range = ActionRange(inputs.action_space, name)
         policy = inputs.policy(value=False, auto="squashedDeterministic")
         return nn.ModuleDict(
-            {"policy": policy, "critics": self._build_critics(inputs), "range": action_range}
+            {
+                "policy": policy,
+                "critics": inputs.critics(members=self.options.num_critics),
+                "range": action_range,
+            }
         )
 
     def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
@@ -73,7 +80,7 @@ class TD3(ActorCritic):
         # Noise is drawn outside the losses: a compiled method must not draw from the step's generator.
         shape = (num_timesteps(batch), *cast(ActionRange, nets["range"]).low.shape)
         noise = torch.randn(shape, generator=step.generator, device=step.generator.device)
-        yield self._critic_loss(nets, batch, noise)
+        yield self._critic_loss(nets, self.draw_subset(batch, step), noise)
         # The learner has stepped the critics: the policy follows the updated ones.
         if self.update_kind(step.updates):
             with no_weight_grad(nets["critics"]):
@@ -104,11 +111,8 @@ class TD3(ActorCritic):
         next_actions = policy_actions(cast(RLModule, nets["target_policy"]), next_obs)
         noise = (options.target_noise * noise).clamp(-options.target_noise_clip, options.target_noise_clip)
         next_actions = action_range.clamp(next_actions + noise * action_range.half_range)
-        target_q = nets["target_critics"](next_obs, next_actions).amin(0)
+        target_q = self.combine_targets(batch, nets["target_critics"](next_obs, next_actions))
         return compute_td_target(batch, target_q - self._penalty(batch, next_actions, action_range))
-
-    def _build_critics(self, inputs: ModelInputs) -> Critics:
-        return inputs.critics(members=2)
 
     def _penalty(self, batch: Tensors, actions: Tensor, action_range: ActionRange) -> Tensor | float:  # noqa: ARG002
         """Return the penalty `[B]` subtracted from Q̄ of `actions`, `[B, *shape]`, in the next states."""
@@ -124,6 +128,9 @@ class TD3BC(TD3):
 
     Options = TD3BCOptions
     options: TD3BCOptions
+
+    def model_defaults(self, action_space: gym.Space[Any] | None) -> ModelOptions:  # noqa: ARG002
+        return ModelOptions(fcnet_activation="relu", observation_filter="meanStd")
 
     def _policy_loss(self, nets: nn.ModuleDict, batch: Tensors) -> Losses:
         critics, action_range = cast(Critics, nets["critics"]), cast(ActionRange, nets["range"])

@@ -28,7 +28,7 @@ from hindcast.api.rules import (
 )
 from hindcast.api.sentences import nearest, problems_of
 from hindcast.api.spelling import Spelling
-from hindcast.errors import Problem, Steps, format_path, parse_path
+from hindcast.errors import FieldPath, Problem, format_path, parse_path
 
 Schemas = Mapping[str, Schema]
 """Name of each algorithm -> schema of its options with its traits, see `options.schemas`."""
@@ -45,7 +45,7 @@ _BATCH_SIZE: Final = "trainBatchSizePerLearner"
 
 
 def check_algorithm(
-    kind: str, spec: Any, section: Model | None, path: Steps, spelling: Spelling | None = None
+    kind: str, spec: Any, section: Model | None, path: FieldPath, spelling: Spelling | None = None
 ) -> list[Problem]:
     """List the problems with a resource's algorithm, its options, and the fields that must fit it.
 
@@ -74,7 +74,9 @@ def check_algorithm(
     ]
 
 
-def _check_options(algorithm: str, config: Any, path: Steps, spelling: Spelling | None) -> Iterator[Problem]:
+def _check_options(
+    algorithm: str, config: Any, path: FieldPath, spelling: Spelling | None
+) -> Iterator[Problem]:
     if algorithm not in schemas() or not isinstance(config, dict):
         return
     foreign_options = {

@@ -207,6 +207,8 @@ class Scheduling(Model):
     """PriorityClass of the pods and of the workload."""
     labels: Labels = {}
     """Labels for other schedulers, put on the RayJob."""
+    avoid_disruption: bool = False
+    """Ask Cluster Autoscaler and Karpenter not to empty the pods' nodes to save costs."""
 
 
 class ClusterSpec(Model):

@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import Node, ScalarNode, SequenceNode
 
-from hindcast.errors import Problem, Steps
+from hindcast.errors import FieldPath, Problem
 
 _TAG_PREFIX: Final = "tag:yaml.org,2002:"
 _MAX_NODES: Final = 100_000
@@ -33,10 +33,10 @@ class Document:
 
     value: Any
     line: int
-    lines: dict[Steps, int] = field(default_factory=dict)
+    lines: dict[FieldPath, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
-    def line_of(self, steps: Steps) -> int:
+    def line_of(self, steps: FieldPath) -> int:
         """Return the line of a path, or of its nearest parent that exists, from 1."""
         while steps and steps not in self.lines:
             steps = steps[:-1]
@@ -106,7 +106,7 @@ class _Reader:
     """
 
     def __init__(self) -> None:
-        self.lines: dict[Steps, int] = {}
+        self.lines: dict[FieldPath, int] = {}
         self.problems: list[Problem] = []
         self.open_nodes: set[int] = set()
         self.is_unreadable = False
@@ -118,7 +118,7 @@ class _Reader:
             None if self.is_unreadable else value, root.start_mark.line + 1, self.lines, self.problems
         )
 
-    def read_value(self, node: Node, steps: Steps) -> Any:
+    def read_value(self, node: Node, steps: FieldPath) -> Any:
         self.num_nodes += 1
         if id(node) in self.open_nodes or self.num_nodes > _MAX_NODES:
             # Only aliases can nest a node in itself, or expand a few lines to millions of values.
@@ -139,7 +139,7 @@ class _Reader:
         finally:
             self.open_nodes.discard(id(node))
 
-    def read_mapping(self, pairs: list[tuple[Node, Node]], steps: Steps) -> dict[str, Any]:
+    def read_mapping(self, pairs: list[tuple[Node, Node]], steps: FieldPath) -> dict[str, Any]:
         values: dict[str, Any] = {}
         merged_values: dict[str, Any] = {}
         first_lines: dict[str, int] = {}
@@ -160,7 +160,7 @@ class _Reader:
                 values[name] = self.read_value(entry, (*steps, name))
         return merged_values | values
 
-    def read_merge(self, node: Node, steps: Steps) -> dict[str, Any]:
+    def read_merge(self, node: Node, steps: FieldPath) -> dict[str, Any]:
         sources = node.value if isinstance(node, SequenceNode) else [node]
         merged_values: dict[str, Any] = {}
         for source in sources:
@@ -171,7 +171,7 @@ class _Reader:
             merged_values = value | merged_values
         return merged_values
 
-    def read_scalar(self, node: ScalarNode, steps: Steps) -> Any:
+    def read_scalar(self, node: ScalarNode, steps: FieldPath) -> Any:
         parse = _SCALAR_PARSERS.get(str(node.tag).removeprefix(_TAG_PREFIX))
         if parse is None:
             return self.add_unreadable(node, steps, f"has the YAML tag {node.tag}, which is not supported")
@@ -181,13 +181,13 @@ class _Reader:
             # The text contradicts an explicit tag, such as `!!int x`; validation reports the text.
             return node.value
 
-    def add_unreadable(self, node: Node, steps: Steps, text: str) -> None:
+    def add_unreadable(self, node: Node, steps: FieldPath, text: str) -> None:
         """Add the problem of a value that cannot be read; the document then has no value."""
         if not self.is_unreadable:
             self.add_problem(node, steps, text)
         self.is_unreadable = True
 
-    def add_problem(self, node: Node, steps: Steps, text: str) -> None:
+    def add_problem(self, node: Node, steps: FieldPath, text: str) -> None:
         self.problems.append(Problem(steps, text, node.start_mark.line + 1))
 
 

@@ -1,4 +1,4 @@
-"""The neural network of the policy, with RLlib's option names and defaults."""
+"""The neural networks of an algorithm, with RLlib's option names."""
 
 from functools import cache
 from typing import Annotated, Any, ClassVar, Final, Literal, get_args
@@ -34,6 +34,8 @@ STOCHASTIC_DISTRIBUTIONS: Final[tuple[Distribution, ...]] = tuple(
 )
 """Distributions that have densities."""
 Hiddens = Annotated[list[Positive], Field(max_length=32)]
+DropoutRate = Annotated[float, Field(ge=0, lt=1)]
+ObservationFilter = Annotated[Literal["none", "meanStd"], YamlWords("None", "MeanStd")]
 
 
 def _check_filters(filters: list[list[int]]) -> list[list[int]]:
@@ -122,8 +124,25 @@ Initializer = Annotated[NameOrCall, AfterValidator(_normalize_initializer)]
 BiasInitializer = Annotated[Initializer, AfterValidator(_check_bias)]
 
 
-class ModelSpec(Model):
-    """Encoder and heads of the policy network, and preprocessing of observations."""
+class LayerOptions(Model):
+    """Dense layers of one of an algorithm's networks; a field that is left out has the value of `model`."""
+
+    fcnet_hiddens: Hiddens | None = None
+    """Units of the encoder's dense layers. Default: the algorithm's."""
+    fcnet_activation: Activation | None = None
+    """Activation of the dense layers. Default: the algorithm's."""
+    layer_norm: bool | None = None
+    """Layer normalisation before each activation of dense layers (arXiv 1607.06450), in encoders, heads and critics.
+    Default: the algorithm's."""
+    dropout: DropoutRate | None = None
+    """Dropout rate of dense layers in training; acting, evaluation and targets use none. Default: the algorithm's."""
+
+
+class ModelOptions(LayerOptions):
+    """Encoder and heads of an algorithm's networks, and preprocessing of observations.
+
+    A field that is left out has the algorithm's default, which is that of its paper.
+    """
 
     rules: ClassVar = (
         comparison(
@@ -142,19 +161,19 @@ class ModelSpec(Model):
         ),
     )
 
-    fcnet_hiddens: Hiddens = [256, 256]
-    """Units of the encoder's dense layers."""
-    fcnet_activation: Activation = "tanh"
-    """Activation of the dense layers."""
+    preset: Annotated[Literal["rllib"], YamlWords("RLlib")] | None = None
+    """`RLlib`: RLlib's defaults for all algorithms: two tanh layers of 256 units, a Gaussian without bounds for
+    continuous actions unless the algorithm requires another distribution, and no normalisation. Default: the
+    algorithm's own."""
+    policy: LayerOptions = LayerOptions()
+    """Dense layers of the policy, where they differ from those above."""
+    critics: LayerOptions = LayerOptions()
+    """Dense layers of the critics and value networks, where they differ from those above."""
     fcnet_kernel_initializer: Initializer | None = None
     """Initialiser for dense layer weights of encoders and critics: a torch.nn.init function, or `{name, kwargs}`.
     Default: orthogonal with gain √2."""
     fcnet_bias_initializer: BiasInitializer | None = None
     """Initialiser for dense layer biases of encoders and critics. Default: zeros."""
-    layer_norm: bool = False
-    """Layer normalisation before each activation of dense layers (arXiv 1607.06450), in encoders, heads and critics."""
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Dropout rate of dense layers in training; acting, evaluation and targets use none."""
     vf_share_layers: bool = False
     """The value head shares the policy's encoder instead of having a separate one."""
     head_fcnet_hiddens: Hiddens = []
@@ -168,14 +187,17 @@ class ModelSpec(Model):
     """Distribution of actions. `Auto`: the algorithm's default, mostly categorical for discrete and Gaussian for
     continuous spaces. Squashed distributions stay within the bounds of the actions. `BoundedGaussian` is a Gaussian
     with a mean that tanh keeps within these bounds (the policy of the IQL paper)."""
-    free_log_std: bool = False
-    """Gaussian log standard deviations are free parameters that do not depend on the observation."""
+    free_log_std: bool | None = None
+    """Gaussian log standard deviations are free parameters that do not depend on the observation. Default: the
+    algorithm's."""
     log_std_clip: Annotated[float, Field(gt=0)] = 20.0
     """Log standard deviations are clipped to ± this value."""
     log_std_min: float | None = None
-    """Lower bound of log standard deviations, in place of -logStdClip. Default: none."""
+    """Lower bound of log standard deviations, in place of -logStdClip. Default: the algorithm's, unless logStdClip is
+    set."""
     log_std_max: float | None = None
-    """Upper bound of log standard deviations, in place of logStdClip: 2 is usual for SAC and CQL. Default: none."""
+    """Upper bound of log standard deviations, in place of logStdClip. Default: the algorithm's, unless logStdClip is
+    set."""
     conv_filters: Filters | None = None
     """Convolutions over image observations, each [channels, kernel, stride]. Default: depends on the image's size."""
     conv_activation: Activation = "relu"
@@ -186,8 +208,9 @@ class ModelSpec(Model):
     """Initialiser for convolution weights. Default: orthogonal with gain √2."""
     conv_bias_initializer: BiasInitializer | None = None
     """Initialiser for convolution biases. Default: zeros."""
-    observation_filter: Annotated[Literal["none", "meanStd"], YamlWords("None", "MeanStd")] = "none"
-    """`MeanStd` normalises observations by running mean and deviation, saved with the policy."""
+    observation_filter: ObservationFilter | None = None
+    """`MeanStd` normalises observations by running mean and deviation, saved with the policy. Default: the
+    algorithm's."""
     frame_stack: Positive = 1
     """Number of most recent observations that the policy sees at once."""
     recurrent: Annotated[Literal["none", "lstm", "gru"], YamlWords("None", "LSTM", "GRU")] = "none"
@@ -209,6 +232,23 @@ class ModelSpec(Model):
     """A custom `RLModule` in place of the default networks, "package.module:Class"."""
     module_options: FreeForm = {}
     """Options of the custom module: arguments of its `setup()`, or read there as `self.model_config["name"]`."""
+
+
+class ModelSpec(ModelOptions):
+    """Complete options of networks, which `complete_model` makes; without an algorithm, the defaults are RLlib's."""
+
+    fcnet_hiddens: Hiddens = [256, 256]
+    fcnet_activation: Activation = "tanh"
+    layer_norm: bool = False
+    dropout: DropoutRate = 0.0
+    free_log_std: bool = False
+    observation_filter: ObservationFilter = "none"
+
+    def for_network(self, role: Literal["policy", "critics"]) -> "ModelSpec":
+        """Return the options of the policy, or of the critics and value networks."""
+        layers: LayerOptions = getattr(self, role)
+        changes = layers.model_dump(exclude_none=True)
+        return self.model_copy(update={**changes, "policy": LayerOptions(), "critics": LayerOptions()})
 
     @property
     def log_std_range(self) -> tuple[float, float]:

@@ -22,7 +22,7 @@ from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.input import Sampler
 from hindcast.api.lists import ListSet
 from hindcast.api.metadata import Metadata, Reference
-from hindcast.api.model import ModelSpec
+from hindcast.api.model import ModelOptions
 from hindcast.api.options import Config
 from hindcast.api.quantity import Cpus, Quantity
 from hindcast.api.rules import Rule, field_value, is_empty, is_one_of
@@ -58,7 +58,7 @@ class TrainPolicy(Model):
     """Name of an algorithm that learns online."""
     config: Config = {}
     """The algorithm's options; omitted ones have the algorithm's defaults."""
-    model: ModelSpec = ModelSpec()
+    model: ModelOptions = ModelOptions()
     """The policy network."""
     sampler: Sampler | None = None
     """Sampling during the training, for algorithms with a replay buffer (not PPO), with an input sampler's fields and

@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from hindcast.api.rules import RULE_ERROR, mentioned_fields, name_fields
 from hindcast.api.spelling import PYTHON_SPELLING
-from hindcast.errors import Problem, Steps, format_path, parse_path
+from hindcast.errors import FieldPath, Problem, format_path, parse_path
 
 _MAX_VALUE_LENGTH: Final = 60
 
@@ -89,7 +89,7 @@ def named_fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
 
 
 def problems_of(
-    error: ValidationError, model: type[BaseModel], data: Any, prefix: Steps = ()
+    error: ValidationError, model: type[BaseModel], data: Any, prefix: FieldPath = ()
 ) -> list[Problem]:
     """List the problems that pydantic found, at most one for each path.
 
@@ -99,8 +99,8 @@ def problems_of(
         data: plain values.
         prefix: path of `data` in the resource.
     """
-    errors_by_path: dict[Steps, list[ErrorDetails]] = {}
-    union_paths: set[Steps] = set()
+    errors_by_path: dict[FieldPath, list[ErrorDetails]] = {}
+    union_paths: set[FieldPath] = set()
     for details in _split_rules(error.errors(include_url=False), data, prefix):
         steps, has_union_tags = _locate(details, data)
         errors_by_path.setdefault(steps, []).append(details)
@@ -126,7 +126,7 @@ def problems_of(
     ]
 
 
-def _split_rules(errors: Iterable[ErrorDetails], data: Any, prefix: Steps) -> Iterator[ErrorDetails]:
+def _split_rules(errors: Iterable[ErrorDetails], data: Any, prefix: FieldPath) -> Iterator[ErrorDetails]:
     """Split the error of several rules into one for each, and complete the paths of the fields that they name."""
     for details in errors:
         if details["type"] != RULE_ERROR:
@@ -138,7 +138,7 @@ def _split_rules(errors: Iterable[ErrorDetails], data: Any, prefix: Steps) -> It
             yield {**details, "ctx": {"field": field, "text": name_fields(text, part), "mentions": mentions}}
 
 
-def _locate(details: ErrorDetails, data: Any) -> tuple[Steps, bool]:
+def _locate(details: ErrorDetails, data: Any) -> tuple[FieldPath, bool]:
     """Return an error's path without the tags that pydantic adds for unions, and whether there were any tags."""
     steps: list[str | int] = []
     loc, value, has_tags = details["loc"], data, False
@@ -167,7 +167,7 @@ def value_problem(error: ValidationError) -> str:
     return f"{details['input']!r}, expected {expected}" if expected else details["msg"]
 
 
-def _describe(errors: list[ErrorDetails], steps: Steps, model: type[BaseModel]) -> str:
+def _describe(errors: list[ErrorDetails], steps: FieldPath, model: type[BaseModel]) -> str:
     # Of a union's alternatives, the user meant the one that accepts the value's type.
     details = next((error for error in errors if error["type"] in _COMPLETE_SENTENCES), errors[0])
     context = details.get("ctx", {})
@@ -210,7 +210,7 @@ def _suggest_word(details: ErrorDetails) -> str:
     return similar(invalid_word, [word.strip(" '") for word in allowed_words.split(",")])
 
 
-def _names_at(model: type[BaseModel], steps: Steps) -> Iterable[str]:
+def _names_at(model: type[BaseModel], steps: FieldPath) -> Iterable[str]:
     """List the fields of the model at a path inside `model`; empty unless there is exactly one model."""
     annotation: Any = model
     for step in steps:

@@ -24,11 +24,11 @@ from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.evaluation import EvaluationSpec, OfflineEvaluationSpec
 from hindcast.api.input import InputSource, Sampler
 from hindcast.api.metadata import Metadata
-from hindcast.api.model import ModelSpec
+from hindcast.api.model import ModelOptions
 from hindcast.api.options import Config
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.api.quantity import Cpus, Quantity
-from hindcast.api.rules import Rule, at_most_one, every, has_one_entry, is_empty, is_set, matches
+from hindcast.api.rules import Rule, at_most_one, every, has_one_entry, is_empty, is_one_of, is_set, matches
 from hindcast.api.run_policy import RunPolicy
 from hindcast.api.spaces import SpaceSpec
 from hindcast.api.spelling import YamlWords
@@ -98,6 +98,22 @@ _HAS_RECORDED: Final = ~every("input", ~_IS_RECORDED)
 _HAS_WEIGHT: Final = is_set("weight")
 _IS_CUSTOM: Final = matches("algorithm", ":")
 _HAS_OFFLINE_INTERVAL: Final = is_set("evaluation.offline.interval")
+
+
+class RewardsSpec(Model):
+    """Rewards that the algorithm learns from: scale · (r + shift) / n, clipped to ±clip."""
+
+    scale: Annotated[float, Field(gt=0)] = 1.0
+    """Factor: IQL's paper scales returns to a range of 1000 in locomotion."""
+    shift: float = 0.0
+    """Added to each reward first: -1 in AntMaze, where each step then costs 1."""
+    clip: Annotated[float, Field(gt=0)] | None = None
+    """Bound on the absolute value of the result. Default: none."""
+    normalize: Annotated[Literal["none", "returnRange", "std"], YamlWords("None", "ReturnRange", "Std")] = (
+        "none"
+    )
+    """The divisor n, fitted to the first window of the data and saved with the policy: 1, the range of the episodes'
+    returns, or the standard deviation of the rewards."""
 
 
 class OfflineTrainingSpec(Model):
@@ -174,6 +190,11 @@ class OfflineTrainingSpec(Model):
             "does not apply to a custom algorithm; use customConfig",
             field="config",
         ),
+        Rule(
+            is_set("rewards").implies(~is_one_of("algorithm", "DecisionTransformer")),
+            "does not apply to DecisionTransformer, which scales returns itself (config.returnScale)",
+            field="rewards",
+        ),
     )
 
     algorithm: ShortText
@@ -182,8 +203,11 @@ class OfflineTrainingSpec(Model):
     """The algorithm's options; omitted ones have the algorithm's defaults."""
     custom_config: FreeForm | None = None
     """Options of a custom algorithm, in place of `config`."""
-    model: ModelSpec = ModelSpec()
+    model: ModelOptions = ModelOptions()
     """The policy network."""
+    rewards: RewardsSpec | None = None
+    """Changes of the rewards that the algorithm learns from. Evaluations and estimates report recorded rewards.
+    Default: none."""
     environment: EnvironmentSpec | None = None
     """The simulator for evaluation. Default: none; spaces come from the data or the fields below."""
     observation_space: SpaceSpec | None = None

@@ -22,7 +22,7 @@ from hindcast.datasets.validate import (
 )
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
-from hindcast.formats.fitting import fit_shape, is_same_up_to_ones, to_integers, to_numbers
+from hindcast.formats.lossless import fit_shape, is_same_up_to_ones, to_integers, to_numbers
 from hindcast.formats.spec import Leaf
 
 

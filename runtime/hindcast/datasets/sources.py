@@ -14,7 +14,7 @@ from hindcast.datasets.file_index import IndexCache, IndexedFile, describe_file
 from hindcast.datasets.folder_kinds import select_live_entries
 from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.commits import committed_files, read_commits
-from hindcast.formats.dataset_folder.folder_owner import describe_progress
+from hindcast.formats.dataset_folder.folder_owner import describe_recording_progress
 from hindcast.formats.dataset_folder.manifest import FOLDER, read_manifest
 from hindcast.formats.entries import FileEntry
 from hindcast.formats.format import is_hidden
@@ -268,7 +268,7 @@ def _find_recording_files(
             raise DataError(
                 f"{folder} is a recording that has committed no episodes yet: wait for it, or run it again"
             )
-        spec_and_layout, progress_note = None, describe_progress(folder, commits)
+        spec_and_layout, progress_note = None, describe_recording_progress(folder, commits)
     files = check_listed_files(folder, listed_entries, entries, verify, refuse)
     if spec_and_layout is not None:
         indexed_files = [

@@ -82,7 +82,7 @@ def concatenate(values: Sequence[Nested]) -> Nested:
     return map_leaves(lambda *arrays: np.concatenate(arrays), first_value, *other_values)
 
 
-def extend(value: Nested, new: Nested) -> Nested:
+def extend(value: Nested, new_samples: Nested) -> Nested:
     """Append new samples to a batch, in the batch's dtypes if these can hold them.
 
     Raises:
@@ -96,7 +96,7 @@ def extend(value: Nested, new: Nested) -> Nested:
         # without the cast Python floats would widen float32 to float64
         return np.concatenate([leaf, array.astype(leaf.dtype) if _can_hold(leaf.dtype, array) else array])
 
-    return map_leaves(join, value, new)
+    return map_leaves(join, value, new_samples)
 
 
 def fill_missing(samples: Nested, blank: Nested, is_missing: NDArray[np.bool_]) -> Nested:
@@ -111,7 +111,7 @@ def fill_missing(samples: Nested, blank: Nested, is_missing: NDArray[np.bool_]) 
     return map_leaves(fill_leaf, samples, blank)
 
 
-def overwrite(value: Nested, positions: list[int], new: Nested, in_place: bool) -> Nested:
+def overwrite(value: Nested, positions: list[int], new_samples: Nested, in_place: bool) -> Nested:
     """Overwrite samples of a batch at positions.
 
     If a leaf's dtype cannot hold the new values (a float for an int), the leaf is converted, not the values.
@@ -119,7 +119,7 @@ def overwrite(value: Nested, positions: list[int], new: Nested, in_place: bool) 
     Args:
         value: the batch.
         positions: positions of the samples.
-        new: a batch with one sample for each position.
+        new_samples: a batch with one sample for each position.
         in_place: whether to write into the arrays, if the dtype allows it, instead of copies.
 
     Raises:
@@ -142,7 +142,7 @@ def overwrite(value: Nested, positions: list[int], new: Nested, in_place: bool) 
         return out
 
     # all shapes are checked before anything is written
-    return map_leaves(write, value, map_leaves(check_shape, value, new))
+    return map_leaves(write, value, map_leaves(check_shape, value, new_samples))
 
 
 def text_as_objects(leaf: Any) -> NDArray[Any]:

@@ -34,7 +34,7 @@ def to_text(**fields: Any) -> str:
 
     Raises:
         ValueError: a value is not a number, text, bytes or an array, nor a list, tuple or dict of these; or text is not
-            Unicode. The message is a noun phrase, without the subject.
+            Unicode. The message is a noun phrase, to which the caller adds the subject.
     """
     filled_fields = {name: fields[name] for name in FIELDS.values() if _has_content(fields.get(name))}
     if not filled_fields:

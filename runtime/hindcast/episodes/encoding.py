@@ -48,8 +48,9 @@ def _one_hot_leaf(space: spaces.Space, value: Any) -> Any:
     if not isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         return value
     index, sizes = np.asarray(value) - space.start, np.asarray(num_values(space))
-    flat = index.reshape(*index.shape[: index.ndim - sizes.ndim], sizes.size)
-    vectors = [_one_hot_numbers(flat[..., i], int(n), space) for i, n in enumerate(sizes.ravel())]
+    # [..., *shape] -> [..., number of elements]
+    elements = index.reshape(*index.shape[: index.ndim - sizes.ndim], sizes.size)
+    vectors = [_one_hot_numbers(elements[..., i], int(n), space) for i, n in enumerate(sizes.ravel())]
     return np.concatenate(vectors, axis=-1)
 
 

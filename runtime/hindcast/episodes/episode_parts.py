@@ -69,10 +69,10 @@ def concat(episode: EpisodeData, other: EpisodeData) -> None:
     episode.custom_data.update(other.custom_data)
 
 
-def _make_section(episode: E, steps: range, lookback: int) -> E:
-    """Return the steps at these positions as an episode, with at most `lookback` steps before them."""
-    lookback = min(lookback, steps.start)
-    start, stop, step = steps.start - lookback, steps.stop, steps.step
+def _make_section(episode: E, positions: range, lookback: int) -> E:
+    """Return the steps at these positions (lookback included) as an episode, with at most `lookback` steps before."""
+    lookback = min(lookback, positions.start)
+    start, stop, step = positions.start - lookback, positions.stop, positions.step
 
     def section(buffer: InfiniteLookbackBuffer, buffer_stop: int) -> InfiniteLookbackBuffer:
         return buffer.section(start, buffer_stop, step, lookback)
@@ -87,7 +87,7 @@ def _make_section(episode: E, steps: range, lookback: int) -> E:
         extra_model_outputs=outputs,
         observation_space=episode.observation_space,
         action_space=episode.action_space,
-        t_started=episode.t_started + steps.start - episode.rewards.lookback,
+        t_started=episode.t_started + positions.start - episode.rewards.lookback,
         agent_id=episode.agent_id,
         module_id=episode.module_id,
         multi_agent_episode_id=episode.multi_agent_episode_id,

@@ -56,7 +56,8 @@ def episode_from_state(cls: type[E], state: Mapping[str, Any]) -> E:
         raise ValueError(
             f"the state of an episode lacks {', '.join(missing_keys)}; it has {', '.join(state)}"
         )
-    make_buffer, outputs = InfiniteLookbackBuffer.from_state, state["extra_model_outputs"] or {}
+    make_buffer = InfiniteLookbackBuffer.from_state
+    outputs = state["extra_model_outputs"] or {}
     plain_fields: dict[str, Any] = {
         key: state[key] for key in ("t_started", "agent_id", "module_id", "multi_agent_episode_id")
     }

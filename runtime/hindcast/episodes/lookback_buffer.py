@@ -53,7 +53,9 @@ class InfiniteLookbackBuffer:
         if lookback < 0:
             raise ValueError(f"lookback is {lookback}: it must be 0 or more")
         self.finalized = batched.is_batch(data)
-        self.data: Any = data if self.finalized else list(data) if data is not None else []
+        if data is None:
+            data = []
+        self.data: Any = data if self.finalized else list(data)
         self._shared = self.finalized  # the caller may use the arrays, too: copy them before writing
         self.space = space
         self.lookback = min(int(lookback), self.len_incl_lookback())
@@ -264,11 +266,9 @@ class InfiniteLookbackBuffer:
         """Return whether items, lookback, mode and space are equal."""
         if not isinstance(other, InfiniteLookbackBuffer):
             return NotImplemented
-        state, other_state = (
-            (buffer.lookback, buffer.finalized, buffer.len_incl_lookback(), buffer.space)
-            for buffer in (self, other)
-        )
-        if state != other_state:
+        if (self.lookback, self.finalized, self.space) != (other.lookback, other.finalized, other.space):
+            return False
+        if self.len_incl_lookback() != other.len_incl_lookback():
             return False
         if self.finalized:
             return nested.equal(self.data, other.data)

@@ -189,12 +189,10 @@ class _Box(SpaceKind):
 
     def read(self, fields: Mapping[str, Any]) -> gym.Space:
         shape, dtype = tuple(fields["shape"]), np.dtype(fields.get("dtype", "float32"))
-        low, high = (
-            # broadcast arrays are read-only
-            np.array(np.broadcast_to(_bounds_from_json(fields[side], dtype), shape))
-            for side in ("low", "high")
-        )
-        return spaces.Box(low, high, shape=shape, dtype=dtype.type)
+        low = np.broadcast_to(_bounds_from_json(fields["low"], dtype), shape)
+        high = np.broadcast_to(_bounds_from_json(fields["high"], dtype), shape)
+        # copies, because broadcast arrays are read-only
+        return spaces.Box(np.array(low), np.array(high), shape=shape, dtype=dtype.type)
 
 
 class _Discrete(SpaceKind):

@@ -1,9 +1,9 @@
 """A clone of the behaviour policy, which provides propensities if none were recorded.
 
-The clone is fitted to the episodes whose propensities it provides. Estimates are then better than with the true
-propensities (Hanna, Niekum, Stone 2019, arXiv 1806.01347); on episodes that it was not fitted to, the clone's errors
-would multiply along each episode. It is fitted twice: first without a tenth of the episodes, which then show how long
-to fit and how well the clone fits, and then to all episodes.
+The clone is fitted to the same episodes for which it provides propensities. Estimates are then better than with the
+true propensities (Hanna, Niekum, Stone 2019, arXiv 1806.01347); on episodes that it was not fitted to, the clone's
+errors would multiply along each episode. It is fitted twice: first without a tenth of the episodes, which then show how
+long to fit and how well the clone fits, and then to all episodes.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Calibration:
 
     Attributes:
         loss: mean negative log-likelihood of the recorded actions.
-        error: maximum over x of the gap between x % and the share of actions within the clone's likeliest x %;
-            0 is perfect, 1 is the worst possible.
+        error: for each x, x % of the recorded actions should be among the clone's likeliest x % in their states; the
+            maximum difference over x, from 0 (perfect) to 1.
     """
 
     loss: float
@@ -108,11 +108,8 @@ class Clone:
             if update % _CHECK_INTERVAL_UPDATES == 0:
                 loss = -float(map_steps(self._window, self.logp, held_out_steps).mean())
                 if loss < lowest_loss:
-                    lowest_loss, best_weights, best_update = (
-                        loss,
-                        copy.deepcopy(self._module.state_dict()),
-                        update,
-                    )
+                    lowest_loss, best_update = loss, update
+                    best_weights = copy.deepcopy(self._module.state_dict())
                 if update - best_update >= options.patience:
                     break
         self._module.load_state_dict(best_weights)
@@ -181,7 +178,7 @@ class Clone:
 
 
 def _new_module(policy: Policy, options: CloneOptions, seed: int) -> RLModule:
-    """Build a module for the policy's spaces, whose initial weights follow from the seed."""
+    """Build a module for the policy's spaces; the seed determines its initial weights."""
     module = policy.module
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

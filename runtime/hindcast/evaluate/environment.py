@@ -38,13 +38,10 @@ class EnvReport:
         logger = MetricsLogger()
         logger.add(self.callback_metrics)
         returns = np.array(self.returns, dtype=np.float64)
-        score = (
-            {}
-            if reference is None
-            else {"normalised_score": _normalised_score(float(returns.mean()), reference)}
-        )
+        mean = float(returns.mean())
+        score = {} if reference is None else {"normalised_score": _normalised_score(mean, reference)}
         return {
-            "episode_return_mean": float(returns.mean()),
+            "episode_return_mean": mean,
             "episode_return_min": float(returns.min()),
             "episode_return_max": float(returns.max()),
             "episode_return_std": float(returns.std()),
@@ -70,7 +67,7 @@ class EnvEvaluator:
     Args:
         environment: environment to play in.
         duration: length of an evaluation, in `unit`; every episode that starts is finished. "auto" is up to 100 rounds
-            of `num_envs` episodes each; the caller stops to start rounds (see `episode_ranges`) when time is up.
+            of `num_envs` episodes each (see `episode_ranges`); the caller starts no further round when time is up.
         unit: "episodes", or "timesteps" for the shortest prefix of episodes with that many timesteps. Ignored if the
             duration is "auto".
         num_envs: number of environments to step side by side.

@@ -31,7 +31,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-F64 = NDArray[np.float64]
+from hindcast.evaluate.intervals import F64
+
 I64 = NDArray[np.int64]
 
 RATIO_ESTIMATES: Final = ("is", "wis", "pdis", "pdwis")
@@ -159,7 +160,7 @@ def effective_episodes(weights: F64) -> float:
 def mean_ratio(evidence: Evidence) -> tuple[float, float]:
     """Return the mean of all steps' unclipped ratios, and its standard error over episodes.
 
-    The expectation is 1 if the log-probabilities are those of the recorded actions, in the units of the policy's own.
+    The expectation is 1 if the recorded log-probabilities belong to the recorded actions and have the policy's units.
     It is less if the policy acts where nothing was recorded.
     """
     assert evidence.log_ratio is not None
@@ -247,8 +248,8 @@ def _combine_means(
     Args:
         evidence: the recorded episodes.
         mean: mean of `[N]` values.
-        weighted_mean: mean of `[N]` values weighted by `[N]` weights.
-        weighted_sum: sum over time of the weighted means of `[S]` terms, see `_weighted_sum`.
+        weighted_mean: given weights `[N]` and values `[N]`, the weighted mean of the values.
+        weighted_sum: given terms `[S]`, the sum over time of their weighted means; see `_weighted_sum`.
 
     Returns:
         name -> result of the caller's functions, including `behaviour`.
@@ -307,7 +308,8 @@ def _weighted_sum(evidence: Evidence, terms: F64, counts: F64) -> F64:
 
 
 def _weighted_contributions(shares: F64, values: F64) -> F64:
-    """Return each episode's contribution `[N]` to the weighted mean Σ s_i·x_i, where the shares s sum to 1."""
+    """Return each episode's contribution `[N]` to the weighted mean m = Σ s_i·x_i, where the shares s sum to 1."""
+    # Without episode i, the weighted mean is (m - s_i·x_i) / (1 - s_i).
     return np.asarray(shares / (1.0 - shares) * (values - shares @ values))
 
 

@@ -138,9 +138,9 @@ class FittedQ:
 
 
 def _value_bounds(rewards: Tensor, gamma: float | None) -> tuple[float, float]:
-    """Return the minimum and maximum return if all rewards are in the recorded range, or 0 after a termination.
+    """Return bounds of the return of any policy, if its rewards are in the range of the recorded ones.
 
-    They are infinite if gamma is 1, or if there is no discount (None).
+    Rewards are 0 after a termination. The bounds are infinite if gamma is 1 or None (no discount).
     """
     # Without bounds, a model fitted to few data diverged to values of millions.
     if gamma is None or gamma >= 1:
@@ -154,8 +154,8 @@ class CrossFitResult(NamedTuple):
 
     Attributes:
         values: values for the estimators.
-        spread: standard deviation of the mean initial value, over members of the models and over initial states. NaN
-            if the models have a single member.
+        spread: standard error of the mean initial value, from its variance over members of the models and over initial
+            states. NaN if the models have a single member.
         drift: absolute change of the mean initial value in the second half of the updates.
     """
 
@@ -198,9 +198,8 @@ def cross_fit(
             seed=derive_seed(seed, "half", half_index),
             check=partial(_check_with_offset, check, half_index * options.updates),
         )
-        member_values = window.map_observations(
-            model.v
-        )  # [S + N, E], as each episode has a final observation
+        # [S + N, E], as each episode has a final observation
+        member_values = window.map_observations(model.v)
         v = torch.where(evaluation_half.repeat_interleave(window.length + 1), member_values.mean(1), v)
         mean_q = map_steps(window, model.q).mean(1)
         q = torch.where(evaluation_half.repeat_interleave(window.length), mean_q, q)

@@ -58,6 +58,6 @@ def fit(
         yield update
         batch_steps = steps[torch.randint(len(steps), (options.batch_size,), generator=generator)]
         optimiser.param_groups[0]["lr"] = value_at(decay, update)
-        optimiser.zero_grad(set_to_none=True)
+        network.zero_grad(set_to_none=True)
         compute_loss(batch_steps).backward()
         optimiser.step()

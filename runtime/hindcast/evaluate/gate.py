@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-F64 = NDArray[np.float64]
+from hindcast.evaluate.intervals import F64
+
 Decision = Literal["promoted", "kept", "undecided"]
 
 _SHARES: Final = np.geomspace(0.002, 0.9, 24)
@@ -62,7 +62,7 @@ class GateTest:
         weight = min(weight, _MAX_WEIGHT)
         scale = self.high - self.low
         scaled_return, gain = (return_ - self.low) / scale, self.by / scale
-        outcomes = np.array(
+        outcomes = np.array(  # Z / (1 + b) of the bets on and against the policy
             [
                 (weight * scaled_return + 1 - scaled_return) / (1 + gain),
                 (weight * (1 - scaled_return) + scaled_return) / (1 - gain),
@@ -76,8 +76,8 @@ class GateTest:
 
     @property
     def evidence(self) -> float:
-        """Capital of the gamblers who bet on the policy; it is promoted at 1 / `error`."""
-        return float(np.exp(min(self._log_means()[0], 700.0)))
+        """Mean capital of the gamblers who bet on the policy; the policy is promoted at 1 / `error`."""
+        return float(np.exp(min(self._log_means()[0], 700.0)))  # more would overflow
 
     def to_json(self) -> dict[str, Any]:
         """Return the state, exactly."""
@@ -89,5 +89,6 @@ class GateTest:
         return cls(**{**state, "log_capital": np.array(state["log_capital"])})
 
     def _log_means(self) -> F64:
+        """Return the logarithms `[2]` of the mean capitals that bet on and against the policy."""
         maximum = self.log_capital.max(1)
         return np.asarray(maximum + np.log(np.exp(self.log_capital - maximum[:, None]).mean(1)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -19,7 +19,6 @@ from hindcast.errors import DataError
 from hindcast.evaluate.behaviour_clone import Calibration, Clone, CloneOptions
 from hindcast.evaluate.estimators import (
     DOUBLY_ROBUST_ESTIMATES,
-    F64,
     MODEL_ESTIMATES,
     RATIO_ESTIMATES,
     Evidence,
@@ -33,6 +32,7 @@ from hindcast.evaluate.estimators import (
 )
 from hindcast.evaluate.fitted_q import CrossFitResult, FittedQOptions, cross_fit
 from hindcast.evaluate.intervals import (
+    F64,
     Interval,
     jackknife_interval,
     percentile_interval,
@@ -87,7 +87,7 @@ _MAX_DRIFT: Final = 0.1
 converged, unless the change is within the spread of the ensemble."""
 
 _NUM_ACTION_SAMPLES: Final = 8
-"""Number of actions to sample from the policy in an initial state, if its actions cannot be listed."""
+"""Number of actions to sample from the policy in an initial state, if its actions cannot be enumerated."""
 
 
 @dataclass(frozen=True)
@@ -145,10 +145,10 @@ class OfflineReport:
         episodes, timesteps: size of the recorded data.
         explore: True if the policy samples its actions, False if it takes their mode.
         behaviour: mean discounted return of the recorded policy, as recorded.
-        behaviour_continued: the same with the model's value of what followed episodes that were cut off, which `dm`,
-            `dr` and `wdr` include too; None without a model or without such episodes.
-        under_recorded: action -> number of times that it was recorded, for actions that were recorded fewer than
-            `MIN_RECORDED_ACTIONS` times and that the policy takes more often (Discrete spaces).
+        behaviour_continued: `behaviour` plus, for episodes that were cut off, the model's value of their final
+            observation, which `dm`, `dr` and `wdr` include too; None without a model or without such episodes.
+        under_recorded: action -> number of times that it was recorded; only the actions of `find_under_recorded`
+            (Discrete spaces).
         estimates: name -> estimate; see `estimators`.
         not_estimated: name of a missing estimate -> reason.
         calibration: calibration of the behaviour's clone; None without a clone.
@@ -199,6 +199,18 @@ def evaluate_offline(
     return OfflineEvaluator(policy, dataset, name, options).evaluate(policy, check)
 
 
+class _Behaviour(NamedTuple):
+    """The recorded policy in the recorded steps.
+
+    Attributes:
+        logp: `[S]` log-probabilities (float64) of the recorded actions.
+        calibration: calibration of the clone that computed them; None if they were recorded.
+    """
+
+    logp: Tensor
+    calibration: Calibration | None
+
+
 class OfflineEvaluator:
     """Evaluates policies with the same spaces and preprocessing, such as those of a training, on recorded episodes.
 
@@ -217,11 +229,12 @@ class OfflineEvaluator:
     ) -> None:
         if dataset.num_episodes < 2:
             raise DataError(
-                f"{name} contains one episode: estimates need at least two, and hundreds to be meaningful."
+                f"{name} contains {formatting.plural(dataset.num_episodes, 'episode')}: estimates need at least two, "
+                "and hundreds to be meaningful."
             )
         self._options = options or OfflineOptions()
         self._window = load_window(dataset, policy, self._options.gamma, name)
-        self._behaviour: tuple[Tensor, Calibration | None] | None = None
+        self._behaviour: _Behaviour | None = None
 
     def evaluate(
         self, policy: Policy, check: Check = lambda *_: None, critic: Critic | None = None
@@ -238,16 +251,16 @@ class OfflineEvaluator:
         target = TargetPolicy(policy, self._options.explore)
         has_ratios = not ratio_problem(target, self._options, Columns.ACTION_LOGP in self._window.columns)
         if has_ratios and self._behaviour is None:
-            self._behaviour = self._behaviour_logp(policy, check)  # once for all policies: a clone takes long
+            self._behaviour = self._find_behaviour(policy, check)  # once for all policies: a clone takes long
         behaviour = self._behaviour if has_ratios else None
         window = target.with_recurrent_outputs(self._window) if target.is_stateful else self._window
         return _Evaluation(target, window, behaviour, self._options, check, critic).report()
 
-    def _behaviour_logp(self, policy: Policy, check: Check) -> tuple[Tensor, Calibration | None]:
-        """Return the log-probabilities `[S]` of the recorded actions, and the calibration if they are a clone's."""
+    def _find_behaviour(self, policy: Policy, check: Check) -> _Behaviour:
+        """Return the recorded log-probabilities, or those of a clone, which is fitted here."""
         window, clone_options = self._window, self._options.clone
         if Columns.ACTION_LOGP in window.columns:
-            return window.columns[Columns.ACTION_LOGP].double(), None
+            return _Behaviour(window.columns[Columns.ACTION_LOGP].double(), None)
         clone = Clone(
             policy,
             window,
@@ -255,7 +268,7 @@ class OfflineEvaluator:
             self._options.seed,
             lambda num_done: check("behaviour", num_done, 2 * clone_options.updates),
         )
-        return map_steps(window, clone.logp), clone.calibration
+        return _Behaviour(map_steps(window, clone.logp), clone.calibration)
 
 
 def ratio_problem(target: TargetPolicy, options: OfflineOptions, is_logp_recorded: bool) -> str:
@@ -275,7 +288,7 @@ def ratio_problem(target: TargetPolicy, options: OfflineOptions, is_logp_recorde
     return ""
 
 
-def unit_problem(evidence: Evidence) -> str:
+def logp_problem(evidence: Evidence) -> str:
     """Explain why the recorded log-probabilities cannot be those of the recorded actions; empty if they can."""
     mean, error = mean_ratio(evidence)
     # A mean below 1 may also come from actions that were never recorded, for which intervals have a margin.
@@ -300,7 +313,7 @@ class _Evaluation:
     Attributes:
         target: the policy.
         window: the episodes, with the policy's outputs if it is recurrent.
-        behaviour: result of `OfflineEvaluator._behaviour_logp`; None without ratios.
+        behaviour: the recorded policy; None without ratios.
         options: options of the evaluation.
         check: see `Check`.
         critic: critic for signals; None without one.
@@ -308,7 +321,7 @@ class _Evaluation:
 
     target: TargetPolicy
     window: WindowData
-    behaviour: tuple[Tensor, Calibration | None] | None
+    behaviour: _Behaviour | None
     options: OfflineOptions
     check: Check
     critic: Critic | None
@@ -326,7 +339,7 @@ class _Evaluation:
             under_recorded=self._under_recorded,
             estimates=named_estimates,
             not_estimated=self._refusals,
-            calibration=None if self.behaviour is None else self.behaviour[1],
+            calibration=None if self.behaviour is None else self.behaviour.calibration,
             effective_episodes=self._effective_episodes,
             signals=self._signals(),
             verdict=self._verdict(),
@@ -337,7 +350,7 @@ class _Evaluation:
         """The evidence, with ratios even if there are too few effective episodes to use them."""
         window, log_ratio = self.window, None
         if self.behaviour is not None:
-            log_ratio = np.asarray((map_steps(window, self.target.logp) - self.behaviour[0]).numpy())
+            log_ratio = np.asarray((map_steps(window, self.target.logp) - self.behaviour.logp).numpy())
         return Evidence(
             length=np.asarray(window.length.numpy()),
             rewards=np.asarray(window.columns[Columns.REWARDS].numpy(), dtype=np.float64),
@@ -373,7 +386,7 @@ class _Evaluation:
 
     @cached_property
     def _refusals(self) -> dict[str, str]:
-        """Name of each estimate that is refused -> reason; the model's reason if both ratios and model are missing."""
+        """Name of each refused estimate -> reason; dr and wdr, without ratios and model, have the model's reason."""
         ratio_reasons: dict[str, str] = dict.fromkeys(
             (*RATIO_ESTIMATES, *DOUBLY_ROBUST_ESTIMATES), self._ratio_refusal
         )
@@ -389,7 +402,7 @@ class _Evaluation:
         is_logp_recorded = Columns.ACTION_LOGP in self.window.columns
         if problem := ratio_problem(self.target, self.options, is_logp_recorded):
             return problem
-        if not self._is_cloned and (problem := unit_problem(self._evidence)):
+        if not self._is_cloned and (problem := logp_problem(self._evidence)):
             return problem
         assert self._effective_episodes is not None
         if self._effective_episodes >= MIN_EFFECTIVE_EPISODES:
@@ -406,7 +419,8 @@ class _Evaluation:
 
     @property
     def _is_cloned(self) -> bool:
-        return self.behaviour is not None and self.behaviour[1] is not None
+        """True if the ratios' denominators are a clone's probabilities."""
+        return self.behaviour is not None and self.behaviour.calibration is not None
 
     @cached_property
     def _usable_evidence(self) -> Evidence:
@@ -444,9 +458,10 @@ class _Evaluation:
 
     @cached_property
     def _model_error(self) -> tuple[float, F64]:
-        """Mean error of the model's initial values against the recorded rewards, and the episodes' contributions `[N]`.
+        """Mean error of the model's initial values, and the episodes' contributions `[N]` to it.
 
-        Weighted by ratios if there are any, else as if the policy took the recorded actions.
+        The error is the discounted sum of an episode's TD errors: weighted by ratios if there are any, else as if the
+        policy took the recorded actions.
         """
         samples, contributions = self._resampled_estimates, self._contributions
         if "wdr" in samples:
@@ -513,8 +528,8 @@ class _Evaluation:
                 "the recorded policy's log-probabilities are missing, and a clone of it decides nothing alone: record "
                 "action_logp, or evaluate with a model (dr, wdr)"
             )
-        if name != "dm" and self.behaviour is not None and self.behaviour[1] is not None:
-            error = self.behaviour[1].error
+        if name != "dm" and self.behaviour is not None and self.behaviour.calibration is not None:
+            error = self.behaviour.calibration.error
             if error > MAX_CALIBRATION_ERROR:
                 return f"the clone of the recorded policy fits badly (calibration error {error:.2f})"
         if uses_model and self._model is not None:
@@ -522,27 +537,30 @@ class _Evaluation:
             if self._model.drift > max(_MAX_DRIFT * value, self._model.spread):
                 return (
                     f"the model has not converged: its value changed by {formatting.significant(self._model.drift)} "
-                    "in the second half of its updates; raise their number"
+                    "in the second half of its updates; raise modelUpdates"
                 )
         return ""
 
     def _verdict_by(self, name: str) -> Verdict:
-        by_name = (self._usable_evidence, name, self._resampled_estimates, self._contributions)
+        arguments = (self._usable_evidence, name, self._resampled_estimates, self._contributions)
         remarks = ["sampled actions" if self.options.explore else "greedy actions"]
         difference: Difference | None
         if name == "dm":
             assert self._model is not None
             assert self.options.fit is not None
-            value, recorded = difference_to_recorded(*by_name)
-            error = float(np.hypot(self._model.spread, np.sqrt(np.square(recorded).sum())))
+            value, recorded_contributions = difference_to_recorded(*arguments)
+            recorded_error = np.sqrt(np.square(recorded_contributions).sum())
+            error = float(np.hypot(self._model.spread, recorded_error))
             if not error > 0:
-                return no_verdict("the values of the model have no spread")
+                return no_verdict(
+                    "the spread of the model's value is unknown: the model has a single member, or all data are equal"
+                )
             freedom = 2 * (self.options.fit.members - 1)
             difference = Difference(value, error, freedom, self._max_model_error)
             remarks.append(f"by the model alone: {self._ratio_refusal}" if self._ratio_refusal else "")
         else:
             assert self._effective_episodes is not None
-            difference = Difference.by_ratios(*by_name)
+            difference = Difference.by_ratios(*arguments)
             remarks.append(formatting.plural(round(self._effective_episodes), "effective episode"))
         if self._is_cloned:
             remarks.append("provisional, as the recorded policy was cloned")

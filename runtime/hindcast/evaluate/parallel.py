@@ -11,6 +11,7 @@ from hindcast.models.policy import Policy
 from hindcast.worker_processes import Workers
 
 _MAX_DEATHS = 3
+"""Deaths of workers in one evaluation after which it fails."""
 
 ReportOrError = EnvReport | UserError
 """The report of a range of episodes, or the error that the user's code raised while it was played."""
@@ -70,7 +71,7 @@ class EvaluationWorkers:
         )
 
     def close(self) -> None:
-        """Stop the processes, whether idle or not."""
+        """Stop the processes; running evaluations are abandoned."""
         self._workers.close()
 
     def _begin(self, files: dict[str, bytes], seed: int) -> RunningEvaluation:

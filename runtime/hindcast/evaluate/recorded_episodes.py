@@ -18,11 +18,12 @@ from hindcast.pipeline.needs import transitions
 from hindcast.pipeline.source_feed import SourceFeed, SourceSettings
 from hindcast.pipeline.window import Batch, WindowData
 
-_BATCH_ROWS = 1 << 13
+_BATCH_STEPS = 1 << 13
+"""Steps to which `map_steps` applies a network at once, which bounds the memory of its activations."""
 
 
 def load_window(dataset: Dataset, policy: Policy, gamma: float, name: str) -> WindowData:
-    """Load all episodes of a dataset end to end, with the columns of transitions and, if recorded, `action_logp`.
+    """Load all episodes of a dataset, with the columns of transitions and, if recorded, `action_logp`.
 
     Args:
         dataset: a dataset that fits in memory.
@@ -104,7 +105,7 @@ def map_steps(window: WindowData, compute: Callable[[Batch], Tensor], steps: Ten
         steps: indices of the steps to apply `compute` to; None for all steps.
     """
     steps = torch.arange(window.num_steps) if steps is None else steps
-    return torch.cat([compute(window.gather(batch_steps)) for batch_steps in steps.split(_BATCH_ROWS)])
+    return torch.cat([compute(window.gather(batch_steps)) for batch_steps in steps.split(_BATCH_STEPS)])
 
 
 def steps_of_episodes(window: WindowData, episodes: Tensor) -> Tensor:

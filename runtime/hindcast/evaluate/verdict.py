@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 from hindcast import formatting
 from hindcast.evaluate.estimators import (
     DOUBLY_ROBUST_ESTIMATES,
-    F64,
     Evidence,
     continuation_values,
     mean_contributions,
     missing_weight_margins,
 )
-from hindcast.evaluate.intervals import Interval, student_interval, t_probability
+from hindcast.evaluate.intervals import F64, Interval, student_interval, t_probability
 
 MIN_RECORDED_ACTIONS: Final = 10
 """Number of times that an action must be recorded before a verdict on a policy that takes it more often."""
@@ -41,7 +40,7 @@ class Verdict:
 
     Attributes:
         answer: "better" or "worse" than the recorded policy if the interval excludes 0; else "unknown".
-        probability: probability that the policy is better; None without a usable estimate.
+        probability: probability that the policy is better, 0 to 1; None without a usable estimate.
         estimate: name of the estimate that the verdict is based on; None without one.
         difference: the policy's discounted return minus the recorded policy's, on the same episodes; None without an
             estimate.
@@ -112,26 +111,26 @@ class Difference:
 def difference_to_recorded(
     evidence: Evidence, name: str, estimates: Mapping[str, F64], contributions: Mapping[str, F64]
 ) -> tuple[float, F64]:
-    """Return an estimate minus the return of the recorded policy, and the contributions `[N]` to the latter.
+    """Return an estimate minus the return of the recorded policy, and the contributions `[N]` to that return.
 
     Arguments: see `Difference.by_ratios`.
     """
-    recorded, recorded_contributions = float(estimates["behaviour"][0]), contributions["behaviour"]
+    recorded_return, recorded_contributions = float(estimates["behaviour"][0]), contributions["behaviour"]
     if name in ("dm", *DOUBLY_ROBUST_ESTIMATES):
         # The recorded return does not include what followed cut-off episodes, so the model's value of it is added:
         # both policies are assumed to continue in the same way.
         continuation = continuation_values(evidence)
-        recorded += float(continuation.mean())
+        recorded_return += float(continuation.mean())
         recorded_contributions = recorded_contributions + mean_contributions(continuation)
-    return float(estimates[name][0]) - recorded, recorded_contributions
+    return float(estimates[name][0]) - recorded_return, recorded_contributions
 
 
 def find_under_recorded(
     num_recorded: NDArray[np.int64], num_expected: F64, num_episodes: int
 ) -> NDArray[np.bool_]:
-    """Return `[A]` True for actions that the data say too little about to judge a policy that takes them.
+    """Return a mask `[A]` of the actions that were recorded too rarely to judge a policy that takes them.
 
-    A rare disaster may not have been recorded at all, so no interval covers it.
+    Such an action may cause a disaster that was never recorded, so no interval covers it.
 
     Args:
         num_recorded: `[A]` number of times that each action was recorded.
@@ -158,7 +157,7 @@ def make_verdict(difference: Difference | None, estimate: str, level: float, *re
         difference: the difference; None gives no verdict.
         estimate: name of the estimate.
         level: confidence level of the interval.
-        remarks: what the sentence adds in brackets.
+        remarks: texts that the sentence adds in brackets; empty ones are left out.
     """
     if difference is None:
         return no_verdict("one episode has all the weight")

@@ -32,7 +32,7 @@ class EncodedEpisodes(NamedTuple):
 
     @classmethod
     def concat(cls, groups: Sequence[EncodedEpisodes]) -> EncodedEpisodes:
-        """Concatenate groups of episodes, whose tables have the same schema."""
+        """Concatenate groups of episodes; their tables have the same schema."""
         tables, *arrays = zip(*groups, strict=True)
         return cls(pa.concat_tables(tables), *(np.concatenate(group_arrays) for group_arrays in arrays))
 

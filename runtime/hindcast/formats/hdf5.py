@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from hindcast.errors import DataError, UserError
 from hindcast.formats.format import require_package
+from hindcast.formatting import first_few
 from hindcast.storage.failures import reason_of
 from hindcast.storage.location import Location
 
@@ -189,7 +190,7 @@ def _join_path(node: Any, name: str) -> str:
 
 def _describe_group(group: Group) -> str:
     names = sorted(group)
-    return f"it holds {', '.join(names[:8])}{' …' if len(names) > 8 else ''}" if names else "it is empty"
+    return f"it holds {first_few(names, 8)}" if names else "it is empty"
 
 
 @contextmanager

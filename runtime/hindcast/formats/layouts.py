@@ -82,8 +82,8 @@ def detect_layout(schema: pa.Schema) -> str:
             )
         if description.layout not in LAYOUTS:
             raise DataError(
-                f"it is written in the layout {description.layout!r}, which this version of "
-                f"Hindcast does not know: it opens {', '.join(LAYOUTS)}"
+                f"it is written in the layout {description.layout!r}, but this Hindcast opens {', '.join(LAYOUTS)}: "
+                "update Hindcast"
             )
         return description.layout
     if is_messagepack(schema):

@@ -239,7 +239,7 @@ class DataSpec:
         return any(dtype is not None and dtype.kind == "f" for dtype in dtypes)
 
     def merge(self, other: DataSpec) -> DataSpec:
-        """Merge two specs that have no `difference`, or only in the dtypes of numbers, of which the wider remains.
+        """Merge two specs that have no `difference`, or only one in the dtypes of numbers; the wider dtype remains.
 
         The environment is None unless both have the same one.
         """

@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from hindcast.api.base import Model, Positive
 from hindcast.api.checks import untrainable_problem
-from hindcast.api.model import Distribution, ModelSpec
+from hindcast.api.model import Distribution, ModelOptions, ModelSpec
 from hindcast.api.option_types import RelatedOptions
+from hindcast.episodes.action_kinds import ActionKind
 from hindcast.errors import SpecError
 from hindcast.learn.optimisers import ClipBy, OptimiserSpec
 from hindcast.learn.target_networks import frozen_copy, polyak_update
@@ -72,7 +73,7 @@ class ModelInputs:
     Attributes:
         observation_space: space of the module's observations, after preprocessing.
         action_space: space of the module's actions.
-        model: sizes, activations, distribution and class of the policy.
+        model: complete options of the networks; `model.for_network` has those of the policy or of the critics.
     """
 
     observation_space: gym.Space[Any]
@@ -90,7 +91,7 @@ class ModelInputs:
             SpecError: the model's options do not fit the spaces.
             UserCodeError: the user's class (`model.moduleClass`) raised.
         """
-        model = self.model
+        model = self.model.for_network("policy")
         if model.distribution == "auto":
             model = model.model_copy(update={"distribution": auto})
         return build_module(self.observation_space, self.action_space, model, value)
@@ -109,7 +110,7 @@ class ModelInputs:
         Raises:
             SpecError: the user requests another policy class, or the model's options do not fit the spaces.
         """
-        model = self.model
+        model = self.model.for_network("policy")
         if model.recurrent != "none" or model.module_class is not None:
             raise SpecError(
                 f"{algorithm} builds its own kind of policy: leave recurrent and moduleClass out.",
@@ -133,7 +134,7 @@ class ModelInputs:
         Raises:
             SpecError: the model's options do not fit the observations.
         """
-        return StateValue(self.observation_space, self.model)
+        return StateValue(self.observation_space, self.model.for_network("critics"))
 
     def critics(self, members: int = 1, *, layer_norm: bool = False, dropout: float = 0.0) -> Critics:
         """Build critics Q(s, a) for any action space, all members computed in one call: batch -> `[members, B]`.
@@ -146,7 +147,7 @@ class ModelInputs:
         return Critics(
             self.observation_space,
             self.action_space,
-            self.model,
+            self.model.for_network("critics"),
             members,
             layer_norm=layer_norm,
             dropout=dropout,
@@ -165,7 +166,7 @@ class ModelInputs:
         return ActionValues(
             self.observation_space,
             self.action_space,
-            self.model,
+            self.model.for_network("critics"),
             members,
             layer_norm=layer_norm,
             dropout=dropout,
@@ -225,6 +226,7 @@ class Algorithm(ABC):
             `sampler`): its losses are valid for actions of any earlier policy, and its policy explores.
         has_own_policy: whether it builds its own class of policy, so that `model.moduleClass` does not apply.
         distributions: the values of `model.distribution` that it can train; None for all.
+        actions: the kind of actions that it can learn; `hindcast validate` refuses others by it, its networks too.
         target_networks: name of a target network -> path of its source: a network of `networks()`, or a submodule of
             one ("policy.encoder"). A target network starts as a frozen copy of its source.
         unsupported_overrides: methods of RLlib's algorithms that Hindcast never calls -> what to do instead of
@@ -239,6 +241,7 @@ class Algorithm(ABC):
     can_train_online: ClassVar[bool] = False
     has_own_policy: ClassVar[bool] = False
     distributions: ClassVar[tuple[Distribution, ...] | None] = None
+    actions: ClassVar[ActionKind] = "any"
     target_networks: ClassVar[Mapping[str, str]] = MappingProxyType({})
     unsupported_overrides: ClassVar[Mapping[str, str]] = {
         "build_learner_connector": "name the connectors in spec.pipeline.connectors (learner_connector in Python)",
@@ -247,6 +250,14 @@ class Algorithm(ABC):
 
     def __init__(self, options: AlgorithmOptions) -> None:
         self.options = options
+
+    def model_defaults(self, action_space: gym.Space[Any] | None) -> ModelOptions:  # noqa: ARG002
+        """Return the options of its networks that apply where the user sets none; by default RLlib's.
+
+        Args:
+            action_space: the space of the actions; None if it is not yet known.
+        """
+        return ModelOptions()
 
     @abstractmethod
     def needs(self) -> Needs:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hindcast.api.model import ModelSpec
+from hindcast.episodes.action_kinds import action_problem
 from hindcast.episodes.columns import Columns
 from hindcast.episodes.spaces import flatten_space
 from hindcast.errors import SpecError
@@ -277,18 +278,9 @@ class ActionRange(nn.Module):
 
     def __init__(self, action_space: gym.Space, algorithm: str) -> None:
         super().__init__()
-        if not is_float_box(action_space):
-            raise SpecError(
-                f"{algorithm} requires continuous actions in one float Box, not {action_space}; "
-                "use IQL, MARWIL or BC for other actions.",
-                field="spec.algorithm",
-            )
-        if not action_space.is_bounded():
-            raise SpecError(
-                f"{algorithm} requires bounded actions, but {action_space} is not bounded on every "
-                "side; use IQL, MARWIL or BC, or set bounds (gymnasium's RescaleAction, ClipAction).",
-                field="spec.algorithm",
-            )
+        if problem := action_problem(algorithm, "continuous", action_space):
+            raise SpecError(f"{problem}.", field="spec.algorithm")
+        assert isinstance(action_space, gym.spaces.Box)
         low, high = (
             torch.from_numpy(bound.astype(np.float32)) for bound in (action_space.low, action_space.high)
         )

@@ -354,17 +354,19 @@ class PushforwardDistribution(ImplicitDistribution):
     Args:
         features: `[B, F]`.
         push: maps features `[B, F]` and noise `[B, K]` to actions `[B, *shape]`.
-        noise_size: number of noise numbers per action, K.
+        greedy_noise: noise `[B, K]` of the greedy actions.
     """
 
-    def __init__(self, features: Tensor, push: Callable[[Tensor, Tensor], Tensor], noise_size: int) -> None:
+    def __init__(
+        self, features: Tensor, push: Callable[[Tensor, Tensor], Tensor], greedy_noise: Tensor
+    ) -> None:
         self._features = features
         self._push = push
-        self._noise_size = noise_size
+        self._greedy_noise = greedy_noise
 
     def mode(self) -> Tensor:
-        """Return the action at zero noise."""
-        return self.sample(self._features.new_zeros(*self._features.shape[:-1], self._noise_size))
+        """Return the greedy action."""
+        return self.sample(self._greedy_noise)
 
     def sample(self, noise_BK: Tensor) -> Tensor:
         return self._push(self._features, noise_BK)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, cast
+from types import MappingProxyType
+from typing import Any, Literal, cast
 
 import gymnasium as gym
 import numpy as np
@@ -20,6 +21,7 @@ from hindcast.models.action_head import ActionHead, ActionRange
 from hindcast.models.distributions import PushforwardDistribution
 from hindcast.models.encoders import Features, fully_connected, linear
 from hindcast.models.initial_weights import encoder_initialiser, head_initialiser
+from hindcast.models.networks import Critics
 from hindcast.models.recurrent import as_leaves
 from hindcast.models.rl_module import Batch, RLModule
 
@@ -77,26 +79,54 @@ class VectorField(NoiseMap):
 class OneStepPolicy(RLModule):
     """Maps noise to actions in one pass, for actions in one bounded float Box.
 
-    Exploration maps a row's noise; greedy actions map zeros. Actions have no log-probabilities. With chunks the policy
-    chooses several actions at once, plays them in sequence regardless of the observations in between, and then chooses
-    again; the actions that are not yet played are its state.
+    Exploration maps a row's noise. A greedy action is the best, by the critics, of those that `draws` map to, without
+    isolated ones; they are drawn once, so that the action is a function of the observation. Actions have no
+    log-probabilities. With chunks the policy chooses several actions at once, plays them in sequence regardless of the
+    observations in between, and then chooses again; the actions that are not yet played are its state.
 
     Attributes:
         range: range of a chunk's actions, `[chunk, *shape]`; without chunks, of one action, `[*shape]`.
+        critics: Q(s, a) of a chunk's actions; None if samples is 0.
+        draws: `[samples, K]` noise of greedy actions, saved with the weights.
     """
 
-    def setup(self, chunk: int = 1) -> None:  # type: ignore[override]
+    draws: Tensor
+    critics: Critics | None
+
+    def setup(  # type: ignore[override]
+        self,
+        chunk: int = 1,
+        samples: int = 0,
+        members: int = 2,
+        aggregation: Literal["mean", "min"] = "mean",
+        critics: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         """Build the layers.
 
         Args:
             chunk: number of actions chosen at once.
+            samples: number of draws of a greedy action; 0 maps zeros instead and builds no critics.
+            members: number of critics.
+            aggregation: how the values of the critics are combined.
+            critics: the critics' layers, see `LayerOptions`.
         """
-        self._chunk = chunk
+        self._chunk, self._aggregation = chunk, aggregation
         self.range = ActionRange(chunk_space(self.action_space, chunk), "FQL")
         size = math.prod(cast(tuple[int, ...], self.action_space.shape))
         self.map = NoiseMap(self.observation_space, chunk * size, self.model_config)
-        # Sizes of what `_forward` concatenates: features and, with chunks, a planned action and a flag.
-        self._sizes = [self.map.features.output_size, *([size, 1] if chunk > 1 else [])]
+        self.critics = None
+        if samples:
+            self.critics = Critics(
+                self.observation_space,
+                chunk_space(self.action_space, chunk),
+                self.model_config.model_copy(update=dict(critics)),
+                members,
+            )
+            self.register_buffer("draws", torch.randn(samples, chunk * size))
+        # Sizes of what `_forward` concatenates: features, the noise of a greedy action and, with chunks, a planned
+        # action and a flag.
+        num_noise = chunk * size if samples else 0
+        self._sizes = [self.map.features.output_size, num_noise, *([size, 1] if chunk > 1 else [])]
         self.action_head = ActionHead(
             from_inputs=self._build_distribution,
             inputs_size=sum(self._sizes),
@@ -110,7 +140,7 @@ class OneStepPolicy(RLModule):
         if self._chunk == 1:
             return {}
         num_planned = torch.zeros((), dtype=torch.int64)
-        return {"plan": torch.zeros(self._chunk - 1, self._sizes[1]), "left": num_planned}
+        return {"plan": torch.zeros(self._chunk - 1, self._sizes[2]), "left": num_planned}
 
     def state_after(
         self,
@@ -120,9 +150,9 @@ class OneStepPolicy(RLModule):
     ) -> dict[str, Tensor]:
         if self._chunk == 1:
             return {}
-        features, _, is_planned = outputs[Columns.ACTION_DIST_INPUTS].split(self._sizes, -1)
+        features, greedy_noise, _, is_planned = outputs[Columns.ACTION_DIST_INPUTS].split(self._sizes, -1)
         if noise is None:
-            noise = features.new_zeros(features.shape[0], self.action_head.noise_size)
+            noise = self._greedy_noise(greedy_noise)
         # Maps the noise once more: the distribution returned only the first action of a new chunk.
         plan = outputs[f"{Columns.STATE_OUT}/plan"]
         return {
@@ -138,6 +168,26 @@ class OneStepPolicy(RLModule):
 
     def _forward(self, batch: Batch) -> dict[str, Tensor]:
         features = self.map.features(batch)
+        return self._join(batch, features, self._best_draws(batch, features))
+
+    def _forward_exploration(self, batch: Batch) -> dict[str, Tensor]:
+        features = self.map.features(batch)
+        return self._join(batch, features, features.new_zeros(*features.shape[:-1], self._sizes[1]))
+
+    def _best_draws(self, batch: Batch, features: Tensor) -> Tensor:
+        """Return the draws `[B, K]` with the best actions; `[B, 0]` without draws."""
+        if self.critics is None:
+            return features.new_zeros(*features.shape[:-1], 0)
+        noise = self.draws.unsqueeze(1).expand(-1, features.shape[0], -1)
+        values = self.map(features.expand(len(noise), *features.shape), noise)
+        q = self.critics(batch, self.range.from_unit(values))
+        q = q.amin(0) if self._aggregation == "min" else q.mean(0)
+        best = q.masked_fill(_is_isolated(values.clamp(-1.0, 1.0)), -torch.inf).argmax(0)
+        return self.draws[best]
+
+    def _join(self, batch: Batch, features: Tensor, greedy_noise: Tensor) -> dict[str, Tensor]:
+        """Return the distribution's inputs and, with chunks, the next state."""
+        features = torch.cat([features, greedy_noise], -1)
         if self._chunk == 1:
             return {Columns.ACTION_DIST_INPUTS: features}
         state = self.state_before(batch)
@@ -151,12 +201,18 @@ class OneStepPolicy(RLModule):
         return {Columns.ACTION_DIST_INPUTS: inputs, **as_leaves(Columns.STATE_OUT, next_state)}
 
     def _build_distribution(self, inputs: Tensor) -> PushforwardDistribution:
-        return PushforwardDistribution(inputs, self._push, self.action_head.noise_size)
+        greedy_noise = self._greedy_noise(inputs.split(self._sizes, -1)[1])
+        return PushforwardDistribution(inputs, self._push, greedy_noise)
+
+    def _greedy_noise(self, noise: Tensor) -> Tensor:
+        """Return the noise `[B, K]` of greedy actions from that in the distribution's inputs, which may be empty."""
+        return noise if self._sizes[1] else noise.new_zeros(*noise.shape[:-1], self.action_head.noise_size)
 
     def _push(self, inputs: Tensor, noise: Tensor) -> Tensor:
-        if self._chunk == 1:
-            return self.range.from_unit(self.map(inputs, noise))
-        features, planned_actions, is_planned = inputs.split(self._sizes, -1)
+        features, _, *plan = inputs.split(self._sizes, -1)
+        if not plan:
+            return self.range.from_unit(self.map(features, noise))
+        planned_actions, is_planned = plan
         actions = torch.where(is_planned > 0, planned_actions, self._chunk_actions(features, noise)[:, 0])
         return actions.reshape(actions.shape[0], *self.range.low.shape[1:])
 
@@ -164,6 +220,23 @@ class OneStepPolicy(RLModule):
         """Return `[B, chunk, D]` actions of new chunks."""
         chunks = self.range.from_unit(self.map(features, noise))
         return chunks.reshape(features.shape[0], self._chunk, -1)
+
+
+def _is_isolated(values_NBD: Tensor) -> Tensor:
+    """Mark the half of the draws that are farthest from the others, `[N, B]`.
+
+    A policy that maps noise to actions in one pass also maps some noise to actions between the modes, where no action
+    was recorded and the critics' values are not to be relied on. There are few of those, far from each other.
+    """
+    num_draws = len(values_NBD)
+    values = values_NBD.transpose(0, 1)
+    squares = values.square().sum(-1)
+    distances = squares.unsqueeze(-1) + squares.unsqueeze(-2) - 2.0 * values @ values.transpose(-1, -2)
+    # The smallest distance is that of a draw to itself.
+    nearest = distances.topk(min(num_draws, 1 + num_draws // 4), largest=False).values
+    isolation = nearest.amax(-1)
+    limits = isolation.topk((num_draws + 1) // 2, largest=False).values.amax(-1, keepdim=True)
+    return (isolation > limits).transpose(0, 1)
 
 
 def chunk_space(action_space: gym.Space, chunk: int) -> gym.Space:

@@ -108,6 +108,7 @@ class Critics(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        self.members = members
         self.observations = Features(observation_space, model)
         self.actions = Features(action_space, model, Columns.ACTIONS)
         size = self.observations.output_size + self.actions.output_size
@@ -124,7 +125,8 @@ class Critics(nn.Module):
                 `[K, B, *shape]`, the values are `[E, K, B]`.
         """
         action_features, rows = self._join_features(batch, actions)
-        return self._compute_values(rows).reshape(-1, *action_features.shape[:-1])
+        # unflatten takes -1 for the last axis because in an export the number of rows is a symbol.
+        return self._compute_values(rows).squeeze(-1).unflatten(-1, (*action_features.shape[:-2], -1))
 
     def evaluate_first(self, batch: Batch, actions: Actions) -> Tensor:
         """Return `[B]` values of the first member: `forward(batch, actions)[0]` without computing the others."""
@@ -133,6 +135,15 @@ class Critics(nn.Module):
         for layer in islice(self.stack, 1, None):  # skips the layer that repeats the features for all members
             features = layer(features)
         return features.reshape(-1)
+
+    def action_gradients(self, batch: Batch) -> Tensor:
+        """Return the gradients `[E, B, D]` of the members' values by the batch's actions; losses may contain them."""
+        action_features = self.actions(batch).expand(self.members, -1, -1).detach().requires_grad_()
+        features = torch.cat([self.observations(batch).expand(self.members, -1, -1), action_features], -1)
+        for layer in islice(self.stack, 1, None):  # skips the layer that repeats the features for all members
+            features = layer(features)
+        (gradients,) = torch.autograd.grad(features.sum(), action_features, create_graph=True)
+        return gradients
 
     def _join_features(self, batch: Batch, actions: Actions | None) -> tuple[Tensor, Tensor]:
         """Return the actions' features `[..., F]`, and a row of observation and action features for each action."""
@@ -144,7 +155,7 @@ class Critics(nn.Module):
 
     def _compute_values(self, rows: Tensor) -> Tensor:
         """Compute `[E, B, 1]` values; on the CPU chunk by chunk, so that a layer's outputs stay in the cache."""
-        if not rows.is_cpu or len(rows) <= _CHUNK_ROWS["cpu"]:
+        if not rows.is_cpu or torch.compiler.is_exporting() or len(rows) <= _CHUNK_ROWS["cpu"]:
             values: Tensor = self.stack(rows)
             return values
         return torch.cat([self.stack(chunk) for chunk in rows.split(_CHUNK_ROWS["cpu"])], 1)
@@ -268,7 +279,7 @@ def _first_members(count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
     return tensors if tensors[0].shape[0] == count else tuple(tensor[:count] for tensor in tensors)
 
 
-class _MemberNorm(nn.Module):
+class MemberNorm(nn.Module):
     """Layer normalisation (arXiv 1607.06450) with each member's own scale and shift."""
 
     def __init__(self, members: int, size: int) -> None:
@@ -311,7 +322,7 @@ def _build_stack(
         if dropout or model.dropout:
             layers.append(Dropout(dropout or model.dropout))
         if layer_norm or model.layer_norm:
-            layers.append(_MemberNorm(members, size_out))
+            layers.append(MemberNorm(members, size_out))
         layers.append(ACTIVATIONS[model.fcnet_activation]())
     layers.append(MemberLinear(members, sizes[-1], num_outputs, 1.0, head_initialiser(model)))
     return nn.Sequential(*layers)

@@ -18,10 +18,13 @@ from torch import Tensor
 
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.model import ModelSpec
+from hindcast.api.spelling import IN_PYTHON
+from hindcast.api.training import RewardsSpec
 from hindcast.episodes.columns import Columns
 from hindcast.episodes.nested import flatten, unflatten
 from hindcast.episodes.spaces import flatten_space, space_from_struct, space_struct
 from hindcast.models.mean_std import CLIP, MeanStdFilter
+from hindcast.models.reward_scale import RewardScale
 
 Arrays = dict[str, NDArray[Any]]
 Json = dict[str, Any]
@@ -195,6 +198,7 @@ class Preprocessing:
         frame_stack: k, see `FrameStack`.
         normalize_actions: see `ActionToEnv`.
         clip_actions: see `ActionToEnv`.
+        rewards: changes of rewards, which only training sees; None for none.
 
     Attributes:
         observation_space: space of the module's inputs.
@@ -203,6 +207,7 @@ class Preprocessing:
         filters: leaf -> filter of its rows.
         stacked_leaves: the leaves that are stacked; none if k is 1.
         scaled_leaves: the leaves of actions that are scaled, see `ActionToEnv`.
+        reward_scale: changes rewards; None without `rewards`.
     """
 
     def __init__(
@@ -214,9 +219,11 @@ class Preprocessing:
         frame_stack: int = 1,
         normalize_actions: bool = True,
         clip_actions: bool = False,
+        rewards: RewardsSpec | None = None,
     ) -> None:
         options = (observation_filter, frame_stack, normalize_actions, clip_actions)
         self._options: Json = dict(zip(_OPTIONS, options, strict=True))
+        self.reward_scale = None if rewards is None else RewardScale(rewards)
         self._spaces = (observation_space, action_space)
         leaves = flatten_space(observation_space, Columns.OBS)
         self._leaves = frozenset(leaves)
@@ -247,6 +254,7 @@ class Preprocessing:
         action_space: gym.Space,
         model: ModelSpec,
         environment: EnvironmentSpec | None = None,
+        rewards: RewardsSpec | None = None,
     ) -> Self:
         """Build the preprocessing of a resource.
 
@@ -259,12 +267,18 @@ class Preprocessing:
             frame_stack=model.frame_stack,
             normalize_actions=environment is None or environment.normalize_actions,
             clip_actions=environment is not None and environment.clip_actions,
+            rewards=rewards,
         )
+
+    @property
+    def needs_reward_statistics(self) -> bool:
+        """True if the change of rewards is fitted to data."""
+        return self.reward_scale is not None and self.reward_scale.spec.normalize != "none"
 
     def fork(self) -> Preprocessing:
         """Return a copy that shares the filters but has its own frame history."""
         copy = Preprocessing(*self._spaces, **self._options)
-        copy.filters = self.filters
+        copy.filters, copy.reward_scale = self.filters, self.reward_scale
         return copy
 
     def observe(self, obs: Any, is_first: NDArray[np.bool_] | None = None) -> Arrays:
@@ -321,11 +335,12 @@ class Preprocessing:
         return (logp + self._to_env.log_scale).astype(logp.dtype, copy=False)
 
     def state(self) -> Arrays:
-        """Return the filters' statistics as `<leaf>/count`, `<leaf>/mean`, `<leaf>/squares`."""
+        """Return the filters' statistics as `<leaf>/count`, `<leaf>/mean`, `<leaf>/squares`, and those of rewards."""
+        parts: dict[str, MeanStdFilter | RewardScale] = dict(self.filters)
+        if self.reward_scale is not None:
+            parts[Columns.REWARDS] = self.reward_scale
         return {
-            f"{leaf}/{name}": values
-            for leaf, mean_std in self.filters.items()
-            for name, values in mean_std.state().items()
+            f"{leaf}/{name}": values for leaf, part in parts.items() for name, values in part.state().items()
         }
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -337,10 +352,19 @@ class Preprocessing:
         """
         for leaf, mean_std in self.filters.items():
             mean_std.load({name: state[f"{leaf}/{name}"] for name in ("count", "mean", "squares")})
+        # A warm start loads a policy that may have been trained on other rewards, and fits them anew.
+        if self.reward_scale is not None and f"{Columns.REWARDS}/returns" in state:
+            names = ("count", "mean", "squares", "returns")
+            self.reward_scale.load({name: state[f"{Columns.REWARDS}/{name}"] for name in names})
 
     def to_json(self) -> Json:
         """Return the options in the spelling of resources."""
-        return {to_camel(option): value for option, value in self._options.items()}
+        options = {to_camel(option): value for option, value in self._options.items()}
+        if self.reward_scale is None:  # policies without changed rewards keep their bytes
+            return options
+        return options | {
+            "rewards": self.reward_scale.spec.model_dump(mode="json", by_alias=True, context=IN_PYTHON)
+        }
 
     @classmethod
     def from_json(
@@ -351,8 +375,12 @@ class Preprocessing:
         Raises:
             KeyError: an option is missing.
         """
+        rewards = options.get("rewards")
         return cls(
-            observation_space, action_space, **{option: options[to_camel(option)] for option in _OPTIONS}
+            observation_space,
+            action_space,
+            **{option: options[to_camel(option)] for option in _OPTIONS},
+            rewards=None if rewards is None else RewardsSpec.model_validate(rewards),
         )
 
     def _module_leaf_space(self, leaf: str, space: gym.Space) -> gym.Space:

@@ -37,10 +37,12 @@ class ReturnPolicy(RLModule):
 
     Attributes:
         target_return: scalar buffer; NaN until set.
+        return_scale: scalar buffer, the divisor of returns at the input; NaN until set.
     """
 
     sees_rewards: ClassVar[bool] = True
     target_return: Tensor
+    return_scale: Tensor
 
     def setup(  # type: ignore[override]
         self,
@@ -51,7 +53,7 @@ class ReturnPolicy(RLModule):
         heads: int = 1,
         dropout: float = 0.1,
         max_timestep: int = 1000,
-        return_scale: float = 1000.0,
+        return_scale: float | None = 1000.0,
         target_return: float | None = None,
     ) -> None:
         """Build the layers.
@@ -63,11 +65,11 @@ class ReturnPolicy(RLModule):
             heads: number of heads of its attention.
             dropout: see `CausalTransformer`.
             max_timestep: number of timestep embeddings; later timesteps use the last one.
-            return_scale: divisor of the returns.
+            return_scale: divisor of the returns; None is the largest return in the training data.
             target_return: initial value of the buffer; None is NaN.
         """
         model = self.model_config
-        self._context, self._return_scale = context, return_scale
+        self._context = context
         self.encoder = Encoder(self.observation_space, model)
         self.actions = Features(self.action_space, model, Columns.ACTIONS)
         self.of_observation, self.of_action, self.of_return = (
@@ -87,6 +89,9 @@ class ReturnPolicy(RLModule):
             linear(sizes[-1], num_policy_outputs, 0.01, head_initialiser(model)),
             *([] if log_std is None else [log_std]),
         )
+        # A fixed scale is an option, and not among the weights.
+        scale = torch.tensor(math.nan if return_scale is None else return_scale)
+        self.register_buffer("return_scale", scale, persistent=return_scale is None)
         self.register_buffer(
             "target_return", torch.tensor(math.nan if target_return is None else target_return)
         )
@@ -119,6 +124,12 @@ class ReturnPolicy(RLModule):
         """Set the target return to `episode_return` if that is higher, or if there is no target return yet."""
         # fmax ignores the NaN from before the first window.
         self.target_return.copy_(torch.fmax(self.target_return, episode_return))
+
+    def set_return_scale(self, returns: Tensor) -> None:
+        """Set the scale to the largest absolute value of `returns`, unless it is set already."""
+        largest = returns.abs().max()
+        scale = torch.where(largest > 0, largest, 1.0)
+        self.return_scale.copy_(torch.where(self.return_scale.isnan(), scale, self.return_scale))
 
     def _forward(self, batch: Batch) -> dict[str, Tensor]:
         if len(self._leading_shape(batch)) == 1:
@@ -166,7 +177,7 @@ class ReturnPolicy(RLModule):
     ) -> Tensor:
         """Return `[B, T, E]` features before each action: the transformer's outputs at the observation tokens."""
         time = self.of_time(t_BT.clamp(max=self.of_time.num_embeddings - 1))
-        scaled_returns = (returns_BT / self._return_scale).unsqueeze(-1)
+        scaled_returns = (returns_BT / self.return_scale.nan_to_num(1.0)).unsqueeze(-1)
         embeddings = (
             self.of_return(scaled_returns),
             self.of_observation(obs_BTF),

@@ -387,7 +387,7 @@ def build_module(
         SpecError: the options do not fit the spaces; or the class does not exist, or does not accept its options.
         UserCodeError: the user's class raised.
     """
-    cls = module_class or module_class_of(model)
+    cls = module_class or module_class_of(model.module_class)
     if not is_user_class(cls):
         return cls(observation_space, action_space, model, value)
     arguments = _accepted_arguments(
@@ -420,16 +420,16 @@ def is_user_class(cls: type[RLModule]) -> bool:
     return cls.__module__.partition(".")[0] != "hindcast"
 
 
-def module_class_of(model: ModelSpec) -> type[RLModule]:
-    """Return the class that a model's options name, or the default.
+def module_class_of(path: str | None) -> type[RLModule]:
+    """Return the class at a path, "package.module:Class", or the default for None.
 
     Raises:
         SpecError: the class does not exist, is not a module, or overrides a method that nothing calls.
         UserCodeError: importing it raised.
     """
-    if model.module_class is None:
+    if path is None:
         return PolicyModule
-    module_class = import_subclass(model.module_class, RLModule, _FIELD)
+    module_class = import_subclass(path, RLModule, _FIELD)
     refuse_unused_overrides(module_class)
     return module_class
 

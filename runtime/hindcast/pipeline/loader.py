@@ -417,6 +417,9 @@ def _select_columns(block: Block, recipe: Recipe) -> dict[str, Array]:
     observations = {leaf: columns[leaf] for leaf in leaves_of(Columns.OBS, columns)}
     if recipe.preprocessing and observations:
         columns.update(recipe.preprocessing.filter_obs(observations))
+    reward_scale = None if recipe.preprocessing is None else recipe.preprocessing.reward_scale
+    if reward_scale is not None and Columns.REWARDS in columns:
+        columns[Columns.REWARDS] = reward_scale(columns[Columns.REWARDS])
     return columns
 
 

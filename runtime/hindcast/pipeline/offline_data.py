@@ -378,10 +378,13 @@ class OfflineData(Feed):
             self._feed.close()
         self._settings.executor.close()
 
-    def fit_preprocessing(self) -> None:
-        """Add the first window of each recorded source to the observation filter's statistics.
+    def fit_preprocessing(self, rewards_only: bool = False) -> None:
+        """Fit the observation filter and the scale of rewards to the first window of each recorded source.
 
         Call it once, before a training that does not resume.
+
+        Args:
+            rewards_only: the observation filter has its statistics from another policy.
 
         Raises:
             SpecError: there is a filter but no recorded data.
@@ -393,8 +396,14 @@ class OfflineData(Feed):
                 "no recorded data: leave it out, and scale observations in a wrapper of the environment.",
                 field="model.observationFilter",
             )
+        if not self._sources and preprocessing is not None and preprocessing.needs_reward_statistics:
+            raise SpecError(
+                "is fitted to recorded data, but there are no recorded data: leave it out, and set rewards.scale.",
+                field="spec.rewards.normalize",
+                mentions=("rewards.scale",),
+            )
         for source in self._sources:
-            source.fit_preprocessing()
+            source.fit_preprocessing(rewards_only)
 
     def plan(self) -> dict[str, Any]:
         """Return what a training will do with the data and why, as JSON; reads no data."""

@@ -139,13 +139,19 @@ class SourceFeed:
         """Return all data as one window, as they are in epoch 0."""
         return self._loader.load_all(epoch=0)
 
-    def fit_preprocessing(self) -> None:
-        """Add the observations of the units in the lanes' first windows to the observation filter's statistics.
+    def fit_preprocessing(self, rewards_only: bool = False) -> None:
+        """Fit the observation filter and the scale of rewards to the units in the lanes' first windows.
 
         All learners read all of these units, so that they have the same statistics.
         """
         preprocessing = self._settings.preprocessing
-        if preprocessing is None or not preprocessing.filters:
+        if preprocessing is None:
+            return
+        reward_scale, has_filters = (
+            preprocessing.reward_scale,
+            bool(preprocessing.filters) and not rewards_only,
+        )
+        if reward_scale is None and not has_filters:
             return
         windows = [self.order.windows(lane, 0)[0] for lane in range(self.order.num_lanes)]
         units = list(dict.fromkeys(unit for window in windows for unit in window.pieces[:, 0].tolist()))
@@ -158,6 +164,10 @@ class SourceFeed:
             ]
             for block in (future.result() for future in futures):
                 self._settings.metrics.add(block.logged_metrics)
+                if reward_scale is not None and Columns.REWARDS in block.columns:
+                    reward_scale.update(block.columns[Columns.REWARDS], block.start)
+                if not has_filters:
+                    continue
                 observations = leaves_of(Columns.OBS, block.columns)
                 # Final observations are left out: no policy acts on them, and those of some data are not recorded.
                 preprocessing.update({leaf: block.columns[leaf][block.obs_row] for leaf in observations})

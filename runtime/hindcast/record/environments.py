@@ -1,4 +1,7 @@
-"""Creation of Gymnasium environments from their description in a resource, once where that is possible."""
+"""Creates Gymnasium environments from their description in a resource.
+
+An environment that was created to read its spaces is played in afterwards: some take ten seconds to start.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,8 @@ class Spaces(NamedTuple):
     action: gym.Space
 
 
-class _KeptEnvironments:
-    """The spaces of the environments that were created, and those environments that nothing has played in yet."""
+class _SharedEnvironments:
+    """Spaces of environments, and those environments that were created for their spaces and not played in yet."""
 
     def __init__(self) -> None:
         self._spaces: dict[str, Spaces] = {}
@@ -49,39 +52,39 @@ class _KeptEnvironments:
         self._unplayed.clear()
 
 
-_kept: ContextVar[_KeptEnvironments | None] = ContextVar("_kept", default=None)
+_shared: ContextVar[_SharedEnvironments | None] = ContextVar("_shared", default=None)
 """Environments of the outermost `keep_environments`."""
 
 
 @contextmanager
-def keep_environments() -> Iterator[_KeptEnvironments]:
-    """Create no environment only to read its spaces while the block runs.
+def keep_environments() -> Iterator[_SharedEnvironments]:
+    """Keep the environments that are created for their spaces, until they are played in or the block ends.
 
-    `environment_spaces` then creates an environment at most once, and the first slot that plays in it takes it over. A
-    block within another one changes nothing.
+    Within the block, `environment_spaces` creates an environment at most once, and the first slot that plays in it
+    takes it over. A block within another one shares the environments of the outer one.
     """
     # Not for the whole process: in a notebook an id may be registered again with other spaces.
-    if (outer := _kept.get()) is not None:
-        yield outer
+    if (outer_environments := _shared.get()) is not None:
+        yield outer_environments
         return
-    kept = _KeptEnvironments()
-    token = _kept.set(kept)
+    environments = _SharedEnvironments()
+    token = _shared.set(environments)
     try:
-        yield kept
+        yield environments
     finally:
-        _kept.reset(token)
-        kept.close_unplayed()
+        _shared.reset(token)
+        environments.close_unplayed()
 
 
 def environment_spaces(spec: EnvironmentSpec) -> Spaces:
-    """Return the spaces of an environment, which is created for that unless `keep_environments` knows them.
+    """Return the spaces of an environment, which is created unless an enclosing `keep_environments` knows them.
 
     Raises:
         SpecError: see `make_environment`.
         UserCodeError: its constructor raised an exception.
     """
-    with keep_environments() as kept:
-        return kept.spaces(spec)
+    with keep_environments() as environments:
+        return environments.spaces(spec)
 
 
 def take_environment(spec: EnvironmentSpec) -> gym.Env:
@@ -91,16 +94,16 @@ def take_environment(spec: EnvironmentSpec) -> gym.Env:
         SpecError: see `make_environment`.
         UserCodeError: its constructor raised an exception.
     """
-    with keep_environments() as kept:
-        environment = kept.take(spec)
+    with keep_environments() as environments:
+        environment = environments.take(spec)
     # Not `or`: an environment of the user's may define its own truth value.
     return make_environment(spec) if environment is None else environment
 
 
 def close_unplayed_environments() -> None:
     """Close the environments that `keep_environments` has kept for slots."""
-    with keep_environments() as kept:
-        kept.close_unplayed()
+    with keep_environments() as environments:
+        environments.close_unplayed()
 
 
 def make_environment(spec: EnvironmentSpec) -> gym.Env:
@@ -149,7 +152,9 @@ def _make_unwrapped(spec: EnvironmentSpec) -> gym.Env:
     except Exception as error:
         # A TypeError usually means an unknown keyword argument.
         if isinstance(error, TypeError) and options:
-            raise SpecError(f"{spec.id!r} rejected them: {error}", field="spec.environment.kwargs") from error
+            raise SpecError(
+                f"{spec.id!r} rejected the keyword arguments: {error}", field="spec.environment.kwargs"
+            ) from error
         with calling(f"environment {spec.id!r}"):  # names the line of the user's code
             raise
 

@@ -155,8 +155,8 @@ class EpisodeCallbacks:
         Running episodes are passed too if they have a step.
         """
         if self._keeps_samples:
-            unfinished = [episode for episode in self._episodes_by_slot.values() if len(episode)]
-            self._call("on_sample_end", samples=[*self._samples, *unfinished])
+            running_episodes = [episode for episode in self._episodes_by_slot.values() if len(episode)]
+            self._call("on_sample_end", samples=[*self._samples, *running_episodes])
         self._samples = []
         self._episodes_by_slot.clear()
 
@@ -172,7 +172,7 @@ class EpisodeCallbacks:
 
 
 def _make_callback(path: str) -> Callbacks:
-    kind = import_subclass(path, Callbacks, FIELD)
-    refuse_unused_overrides(kind)
-    with calling(f"creating {kind.__name__}", kind):
-        return kind()
+    callback_class = import_subclass(path, Callbacks, FIELD)
+    refuse_unused_overrides(callback_class)
+    with calling(f"creating {callback_class.__name__}", callback_class):
+        return callback_class()

@@ -17,16 +17,17 @@ from hindcast.record.recorder import RangeToRecord
 Commits = Mapping[int, Commit]
 
 _MAX_RANGES = 64
-_MIN_EPISODES_PER_SLOT = 4  # a slot idles from the end of its last episode of a range
+_MIN_EPISODES_PER_SLOT = 4
+"""A slot idles from the end of its last episode in a range until the range ends, which short ranges make worse."""
 
 
-def _range_size(num_episodes: int, width: int, rows_per_file: int | None) -> int:
-    """Return the size of a range: at least four episodes per slot, in multiples of the width or of whole files.
+def _range_size(num_episodes: int, width: int, episodes_per_file: int | None) -> int:
+    """Return the number of episodes of a range: at least `num_episodes`, and at least four per slot.
 
-    Files count if a range can fill one.
+    It is rounded up to whole files if it fills at least one file, else to a multiple of the number of slots.
     """
     size = max(num_episodes, _MIN_EPISODES_PER_SLOT * width)
-    divisor = rows_per_file if rows_per_file and rows_per_file <= size else width
+    divisor = episodes_per_file if episodes_per_file and episodes_per_file <= size else width
     return math.ceil(size / divisor) * divisor
 
 
@@ -34,20 +35,20 @@ class EpisodeExtent:
     """A number of episodes, in at most 64 ranges of equal size; the last one may be smaller.
 
     Args:
-        total: requested amount, in `unit`.
+        total: number of episodes to record.
         width: number of slots.
-        rows_per_file: episodes per file; None for no limit.
+        episodes_per_file: episodes per file; None for no limit.
 
     Attributes:
-        total: see above.
-        unit: "episodes" or "timesteps".
+        total: number of episodes to record.
+        unit: "episodes", the unit of `total`.
     """
 
     unit = "episodes"
 
-    def __init__(self, total: int, width: int, rows_per_file: int | None) -> None:
+    def __init__(self, total: int, width: int, episodes_per_file: int | None) -> None:
         self.total = total
-        self._size = _range_size(math.ceil(total / _MAX_RANGES), width, rows_per_file)
+        self._size = _range_size(math.ceil(total / _MAX_RANGES), width, episodes_per_file)
 
     def next_range(self, commits: Commits, in_progress: set[int]) -> RangeToRecord | None:
         """Return the first range that is neither committed nor in progress, or None if none can start now.
@@ -73,19 +74,20 @@ class EpisodeExtent:
 class TimestepExtent:
     """The fewest episodes, in order of their index, that reach a number of timesteps.
 
-    The episode lengths in range 0 determine the size of the other ranges. See `EpisodeExtent` for the arguments.
+    The episode lengths in range 0 determine the size of the other ranges. Arguments, attributes and methods are those
+    of `EpisodeExtent`, with `total` in timesteps.
     """
 
     unit = "timesteps"
 
-    def __init__(self, total: int, width: int, rows_per_file: int | None) -> None:
+    def __init__(self, total: int, width: int, episodes_per_file: int | None) -> None:
         self.total = total
         self._width = width
-        self._rows_per_file = rows_per_file
+        self._episodes_per_file = episodes_per_file
 
     def next_range(self, commits: Commits, in_progress: set[int]) -> RangeToRecord | None:
         number = _first_free_number(commits, in_progress)
-        first_size = _range_size(1, self._width, self._rows_per_file)
+        first_size = _range_size(1, self._width, self._episodes_per_file)
         if number == 0:
             return RangeToRecord(0, range(first_size))
         if self.num_done(commits) >= self.total or 0 not in commits:
@@ -105,7 +107,7 @@ class TimestepExtent:
     def _compute_size(self, first: Commit) -> int:
         """Return the size of each range after the first one, from the mean length of the episodes in that one."""
         num_episodes = self.total / max(first.timesteps / first.episodes, 1.0)
-        return _range_size(math.ceil(num_episodes / _MAX_RANGES), self._width, self._rows_per_file)
+        return _range_size(math.ceil(num_episodes / _MAX_RANGES), self._width, self._episodes_per_file)
 
 
 Extent = EpisodeExtent | TimestepExtent
@@ -114,11 +116,11 @@ Extent = EpisodeExtent | TimestepExtent
 def make_extent(spec: OfflineRecordingSpec) -> Extent:
     """Return the extent that a resource requests."""
     width = spec.runners.envs_per_runner
-    rows_per_file = spec.output.episodes_per_file
+    episodes_per_file = spec.output.episodes_per_file
     if spec.duration.episodes is not None:
-        return EpisodeExtent(spec.duration.episodes, width, rows_per_file)
+        return EpisodeExtent(spec.duration.episodes, width, episodes_per_file)
     assert spec.duration.timesteps is not None
-    return TimestepExtent(spec.duration.timesteps, width, rows_per_file)
+    return TimestepExtent(spec.duration.timesteps, width, episodes_per_file)
 
 
 def _first_free_number(commits: Commits, in_progress: set[int]) -> int:

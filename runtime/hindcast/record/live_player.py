@@ -10,13 +10,13 @@ from hindcast.episodes.block import Block
 from hindcast.metrics_logger import MetricsLogger
 from hindcast.models.networks import evaluation_mode
 from hindcast.models.policy import Policy
-from hindcast.record.runner import EnvRunner, OnEpisodes, episodes_to_block
+from hindcast.record.runner import EnvRunner, OnEpisodes, played_episodes_to_block
 from hindcast.threads import torch_threads
 
 
 @dataclass
 class LivePlayer:
-    """Plays episodes by index with the policy's current weights, which, with seed and index, determine an episode.
+    """Plays episodes by index with the policy's current weights; weights, seed and index determine an episode.
 
     Args:
         environment: environment to play in; created on first use.
@@ -25,7 +25,7 @@ class LivePlayer:
         width: number of environments that are stepped together.
         records_states: episodes contain the policy's recurrent state after each step.
         explore: sample actions; False takes the mode of their distribution.
-        prepare: called before each set of episodes with the number of timesteps played so far; may change how the
+        prepare: called before each set of episodes with the number of timesteps played before it; may change how the
             policy explores.
         callbacks: "package.module:Class" of callbacks, called with episodes.
         metrics: logger for metrics of the callbacks.
@@ -69,7 +69,7 @@ class LivePlayer:
                 # Frames of these episodes must not be stacked with those of the policy's next user.
                 self.policy.preprocessing.reset()
         self.on_episodes(indices.stop - 1, episodes)
-        return episodes_to_block(episodes, prefix="live")
+        return played_episodes_to_block(episodes, prefix="live")
 
     def close(self) -> None:
         """Close the environments; the next episodes open new ones."""

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
-from typing import NamedTuple, TypeVar, TypeVarTuple
+from typing import NamedTuple
 
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.model import ModelSpec
@@ -27,18 +27,17 @@ from hindcast.record.random_policy import RandomActor
 from hindcast.record.recorder import OnEpisode, RangeToRecord, RecordingTask, make_runner, record_range
 from hindcast.record.runner import Actor, EnvRunner, Episode, episode_id
 from hindcast.storage.location import Location
-from hindcast.worker_processes import Workers
+from hindcast.worker_processes import Arguments, Result, Value, Workers
 
 RANDOM = "random"
 _MAX_DEATHS = 5
 """Maximum number of deaths per runner without a finished range in between."""
 _CHECK_INTERVAL_SECONDS = 1.0
+"""Maximum time between two checks whether the recording must stop."""
 _MAX_WAIT_SECONDS = 60.0
+"""Maximum time to wait for the runners of an earlier recording."""
 _LOCK_POLL_SECONDS = 0.05
 
-Arguments = TypeVarTuple("Arguments")
-Result = TypeVar("Result")
-Value = TypeVar("Value")
 NextRange = Callable[[set[int]], RangeToRecord | None]
 """Returns the next range, given the numbers of the ranges in progress; None if none can start now."""
 PolicySource = str | Mapping[str, bytes] | Actor
@@ -52,8 +51,8 @@ class RecordedRange(NamedTuple):
         commit: the range's commit, which names its files.
         returns: returns of its episodes, in order.
         lengths: steps of its episodes, in order.
-        non_finite: (`rewards` or `obs`, id of the episode, first timestep with a NaN or infinite number in the column)
-            of each such episode.
+        non_finite: for each episode with a NaN or infinite number: (column, id of the episode, first timestep with such
+            a number); the column is `rewards` or `obs`.
     """
 
     commit: Commit
@@ -112,9 +111,8 @@ class Runner:
             self.close()
             # Held until close(), so that a new recording waits for this runner.
             self._lock = join_runners(self._task.target.folder)
-            with (
-                keep_environments()
-            ):  # a random policy reads the spaces of the environment that is then played in
+            # A random policy reads the spaces of the environment that is then played in.
+            with keep_environments():
                 self._env_runner, self._policy = make_runner(self._task, self._load_actor(policy)), policy
         returns: list[float] = []
         lengths: list[int] = []
@@ -138,7 +136,7 @@ class Runner:
 
 
 class LocalWorkers:
-    """A single runner in this process, as `Workers`: `submit` runs the function immediately."""
+    """A single runner in this process, with the interface of `Workers`: `submit` runs the function immediately."""
 
     num_workers = 1
 

@@ -15,7 +15,7 @@ from hindcast.errors import SpecError
 from hindcast.formats.dataset_folder.commits import Commit, write_commit
 from hindcast.formats.spec import DataSpec, Leaf, infer_leaf
 from hindcast.record.environments import environment_spaces
-from hindcast.record.runner import Actor, EnvRunner, Episode, episodes_to_block, outputs_to_record
+from hindcast.record.runner import Actor, EnvRunner, Episode, outputs_to_record, played_episodes_to_block
 from hindcast.record.slots import check_spaces, sample_observation
 from hindcast.threads import torch_threads
 
@@ -41,7 +41,7 @@ class RecordingTask(NamedTuple):
         explore: sample actions; False takes the mode of their distribution.
         target: folder and format of the dataset; the folder has the guard that every change must pass.
         prefix: prefix of the episodes' ids.
-        data: columns of the dataset.
+        spec: leaves and spaces of the dataset.
         records_states: record the policy's recurrent states.
         module_class: import path of the policy's class if it is a custom one.
         callbacks: import paths of the callbacks.
@@ -53,7 +53,7 @@ class RecordingTask(NamedTuple):
     explore: bool
     target: Target
     prefix: str
-    data: DataSpec
+    spec: DataSpec
     records_states: bool = False
     module_class: str | None = None
     callbacks: tuple[str, ...] = ()
@@ -85,7 +85,7 @@ def record_range(
     # recording 50 times slower.
     with torch_threads(1):
         chunks = _group_into_chunks(runner.play(work.indices), on_episode)
-        return write_range(task, work, (episodes_to_block(chunk, task.prefix) for chunk in chunks))
+        return write_range(task, work, (played_episodes_to_block(chunk, task.prefix) for chunk in chunks))
 
 
 def write_range(task: RecordingTask, work: RangeToRecord, blocks: Iterable[Block]) -> Commit:
@@ -94,7 +94,7 @@ def write_range(task: RecordingTask, work: RangeToRecord, blocks: Iterable[Block
     Raises:
         StorageError: a file could not be written; nothing of the range is committed.
     """
-    commit = task.target.write_range(task.data, work.number, work.indices.start, blocks)
+    commit = task.target.write_range(task.spec, work.number, work.indices.start, blocks)
     write_commit(task.target.folder, commit)
     return commit
 

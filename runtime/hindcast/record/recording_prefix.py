@@ -42,7 +42,7 @@ def _shorten(task: RecordingTask, commit: Commit, num_episodes: int) -> Commit:
 
 
 def _first_episodes(task: RecordingTask, commit: Commit, num_episodes: int) -> Iterator[Block]:
-    for block in task.target.read_blocks(task.data, commit.files):
+    for block in task.target.read_blocks(task.spec, commit.files):
         yield block.take(range(min(num_episodes, block.num_episodes)))
         num_episodes -= block.num_episodes
         if num_episodes <= 0:

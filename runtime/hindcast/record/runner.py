@@ -83,7 +83,7 @@ class Episode:
         return float(self.columns[Columns.REWARDS].sum())
 
     def find_non_finite(self) -> dict[str, int]:
-        """Return the first timestep with a NaN or infinite number: of `rewards` and of `obs`, if they have any."""
+        """Return column -> first timestep with a NaN or infinite number, of `rewards` and `obs` if they have any."""
         first_steps: dict[str, int] = {}
         for name, column in self.columns.items():
             if (
@@ -264,7 +264,7 @@ def outputs_to_record(actions: Actions, records_states: bool) -> dict[str, NDArr
     return {**outputs, **actions.state_out} if records_states else outputs
 
 
-def episodes_to_block(episodes: Sequence[Episode], prefix: str) -> Block:
+def played_episodes_to_block(episodes: Sequence[Episode], prefix: str) -> Block:
     """Concatenate finished episodes to a block; ids are `<prefix>-<index>`."""
     names = episodes[0].columns.keys()
     return Block(

@@ -151,11 +151,11 @@ def check_spaces(policy: object, spaces: Spaces, name: str) -> None:
 
     Args:
         policy: the actor.
-        spaces: the environment's.
+        spaces: spaces of the environment.
         name: name of the environment, for the message.
 
     Raises:
-        SpecError: its observation or action space differs from the environment's.
+        SpecError: the policy's observation or action space differs from the environment's.
     """
     if not isinstance(policy, Policy):
         return

@@ -112,7 +112,7 @@ def _blank_figure(picture: Picture, theme: Theme) -> Figure:
 
     title = textwrap.wrap(picture.title, TITLE_CHARACTERS)
     caption = textwrap.wrap(picture.caption, CAPTION_CHARACTERS)
-    # The heights of a line of the title and of the caption, and of the margins.
+    # The margins, then the lines of the title, then those of the caption.
     head_inches = 0.21 + 0.21 * len(title) + 0.17 * len(caption)
     total_inches = picture.height + head_inches
     figure = Figure(figsize=(WIDTH, total_inches), dpi=DPI, facecolor=theme.paper)

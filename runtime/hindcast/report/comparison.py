@@ -9,7 +9,6 @@ from os.path import commonprefix
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import orjson
 
 from hindcast import formatting
 from hindcast.api.differences import iterate_leaves
@@ -30,8 +29,8 @@ METRICS: Final = {
     "estimatedReturn": "return estimated on held-out episodes",
     "validationLoss": "loss on held-out timesteps",
 }
-"""Metrics that runs are compared by, the preferred one first, with their titles; also any metric of the learner."""
-_LOCAL_FIELDS: Final = frozenset({"seed", "revision", "suspend", "checkpoint.path"})
+"""Metric -> title, the preferred metric first. Metrics of the learner can be compared too, under their own names."""
+_IGNORED_FIELDS: Final = frozenset({"seed", "revision", "suspend", "checkpoint.path"})
 """Fields in which runs of the same setting may differ."""
 _DEFAULT: Final = "default"
 _MAX_COLUMNS: Final = 3
@@ -45,7 +44,7 @@ class ComparedRun:
     Attributes:
         folder: path or URI.
         name: name of the resource.
-        settings: dotted path below `spec` -> value, of all fields in which settings can differ.
+        settings: dotted path below `spec` -> value, of all fields except `_IGNORED_FIELDS`.
         seed: seed of the run.
         curves: results of the run.
     """
@@ -72,9 +71,9 @@ class ComparedRun:
         return self.curves.learner_metrics.get(metric, Line(np.empty(0), np.empty(0)))
 
     def _updates_at(self, iterations: F64) -> F64:
-        # By updates, because an iteration of one setting may have many more updates than that of another.
-        known = self._updates_by_iteration
-        return np.interp(iterations, known.x, known.y) if len(known.y) else iterations
+        # Lines are over updates, because an iteration of one setting may have many more updates than one of another.
+        updates = self._updates_by_iteration
+        return np.interp(iterations, updates.x, updates.y) if len(updates.y) else iterations
 
     @cached_property
     def _updates_by_iteration(self) -> Line:
@@ -146,13 +145,13 @@ class Comparison:
     @property
     def sentence(self) -> str:
         """The result in one sentence, which claims no difference that the seeds do not show."""
-        best, *others = self.groups
-        if not others:
+        best, *other_groups = self.groups
+        if not other_groups:
             return f"{self.title} {format_mean(best)} over {formatting.plural(len(best.runs), 'run')}"
         sentence = f"best {self.title}: {best.label}, {format_mean(best)}"
         if min(len(group.runs) for group in self.groups) == 1:
             return f"{sentence}; a training with one seed says little about chance, so run each with several"
-        ties = [group.label for group in others if _ranges_overlap(best.last_values, group.last_values)]
+        ties = [group.label for group in other_groups if _ranges_overlap(best.last_values, group.last_values)]
         if ties:
             return f"{sentence}; the range of its seeds overlaps that of {formatting.first_few(ties, 3)}"
         return sentence
@@ -182,10 +181,10 @@ def compare(paths: Sequence[str], metric: str | None = None) -> Comparison:
     """Compare the runs in the folders.
 
     Args:
-        paths: run folders, or folders that contain run folders at any depth; of a training with several revisions, the
-            latest counts unless its own folder is passed.
+        paths: run folders, or folders that contain run folders at any depth. Of a training with several revisions, only
+            the latest is compared, unless the run folder of another revision is passed.
         metric: a key of `METRICS`, or a metric of the learner such as `total_loss`. Default: the first of `METRICS`
-            of which every run has values, else `total_loss`.
+            for which every run has values, else `total_loss`.
 
     Raises:
         DataError: a folder contains no run of a training, or a run has no results yet.
@@ -227,7 +226,7 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
         updates = np.mean([run.curves.last("num_updates_lifetime") or 0.0 for run in group.runs])
         rows.append(
             (
-                *(map(_format_value, group.setting.values()) if has_setting_columns else (group.label,)),
+                *(map(formatting.as_yaml, group.setting.values()) if has_setting_columns else (group.label,)),
                 str(len(group.runs)),
                 format_mean(group),
                 f"{formatting.significant(min(values))} to {formatting.significant(max(values))}",
@@ -238,7 +237,8 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
     tables = [Table(f"{formatting.capitalise(comparison.title)} at the end of each run", columns, rows)]
     if len(paths) > _MAX_COLUMNS:
         setting_rows = [
-            (path, *(_format_value(group.setting[path]) for group in comparison.groups)) for path in paths
+            (path, *(formatting.as_yaml(group.setting[path]) for group in comparison.groups))
+            for path in paths
         ]
         columns = ("setting", *(group.label for group in comparison.groups))
         tables.append(Table("Settings that differ", columns, setting_rows))
@@ -317,6 +317,7 @@ def _find_runs(folder: Location) -> list[ComparedRun]:
 
 
 def _find_run_folders(folder: Location) -> Iterator[Location]:
+    """Yield the run folders at or below a folder; of the revisions `r1`, `r2`, … of a training, only the latest."""
     if folder.child(OWNER_FILE).exists():
         yield folder
         return
@@ -341,7 +342,7 @@ def _read_run(folder: Location) -> ComparedRun:
     if not results:
         raise DataError(f"{folder} has no results yet; compare it when its first iteration has ended.")
     leaves = ((".".join(map(str, path)), value) for path, value in iterate_leaves({(): spec}))
-    settings = {path: value for path, value in leaves if path not in _LOCAL_FIELDS}
+    settings = {path: value for path, value in leaves if path not in _IGNORED_FIELDS}
     return ComparedRun(str(folder), name, settings, int(spec.get("seed") or 0), Curves(results))
 
 
@@ -349,11 +350,13 @@ def _group_runs(runs: Sequence[ComparedRun], metric: str) -> list[RunGroup]:
     """Group runs by the settings that differ, best mean first."""
     paths = dict.fromkeys(path for run in runs for path in run.settings)
     differing_paths = [
-        path for path in paths if len({_format_value(run.settings.get(path, _DEFAULT)) for run in runs}) > 1
+        path
+        for path in paths
+        if len({formatting.as_yaml(run.settings.get(path, _DEFAULT)) for run in runs}) > 1
     ]
     runs_by_setting: dict[tuple[str, ...], list[ComparedRun]] = {}
     for run in runs:
-        key = tuple(_format_value(run.settings.get(path, _DEFAULT)) for path in differing_paths)
+        key = tuple(formatting.as_yaml(run.settings.get(path, _DEFAULT)) for path in differing_paths)
         runs_by_setting.setdefault(key, []).append(run)
     labels = _label_groups(list(runs_by_setting.values()), differing_paths)
     groups = []
@@ -370,7 +373,7 @@ def _label_groups(groups: Sequence[Sequence[ComparedRun]], differing_paths: Sequ
     names = [commonprefix([run.name for run in runs]).rstrip("-_.") or runs[0].name for runs in groups]  # noqa: RUF071
     settings = [
         " ".join(
-            f"{path.rpartition('.')[2]}={_format_value(runs[0].settings.get(path, _DEFAULT))}"
+            f"{path.rpartition('.')[2]}={formatting.as_yaml(runs[0].settings.get(path, _DEFAULT))}"
             for path in differing_paths
         )
         for runs in groups
@@ -378,11 +381,6 @@ def _label_groups(groups: Sequence[Sequence[ComparedRun]], differing_paths: Sequ
     numbers = [f"setting {number}" for number in range(1, len(groups) + 1)]
     candidates = (names, settings) if len(differing_paths) <= _MAX_COLUMNS else (names,)
     return next((labels for labels in candidates if len(set(labels)) == len(labels)), numbers)
-
-
-def _format_value(value: Any) -> str:
-    """Format a setting as it is written in YAML: `0.001`, `[256, 256]`, `default`."""
-    return value if isinstance(value, str) else orjson.dumps(value).decode().replace(",", ", ")
 
 
 def _ranges_overlap(first: Sequence[float], second: Sequence[float]) -> bool:

@@ -43,7 +43,7 @@ def lookup(result: Result, *names: str) -> float | None:
 
 @dataclass(frozen=True)
 class Line:
-    """One metric over the run: `y` `[n]` at the training iterations or timesteps `x` `[n]`; empty without values."""
+    """One metric over the run: values `y` `[n]` at the iterations, timesteps or updates `x` `[n]`; n may be 0."""
 
     x: F64
     y: F64
@@ -99,7 +99,7 @@ class Curves:
     @cached_property
     def evaluation(self) -> ReturnCurve | None:
         """Evaluation returns over training iterations; None without evaluations."""
-        # An evaluation parallel to training is in the result of a later iteration than that of its weights. A user's
+        # If it ran in parallel to training, an evaluation is in the result of an iteration after its weights'. A user's
         # evaluation function may not name the iteration.
         return _make_return_curve(
             (
@@ -136,9 +136,9 @@ class Curves:
         if not evaluations:
             return None
         last = evaluations[-1]
-        # By iteration, because several results may contain the same evaluation.
         # The estimate that decides the verdict, so that curve, numbers and verdict agree.
         name = last["verdict"]["estimate"] or next(iter(last["estimates"]))
+        # By iteration, because several results may contain the same evaluation.
         rows = {
             evaluation["training_iteration"]: (
                 value,
@@ -152,8 +152,8 @@ class Curves:
         x = np.array(sorted(rows), np.float64)
         mean, low, high = np.array([rows[iteration] for iteration in sorted(rows)], np.float64).T
         # Estimates by a model include what followed cut-off episodes, so the recorded policy's return must too.
-        continued = lookup(last, "behaviour_continued", "value") if name in MODEL_ESTIMATES else None
-        behaviour = continued or lookup(last, "behaviour", "value") or 0.0
+        continued_return = lookup(last, "behaviour_continued", "value") if name in MODEL_ESTIMATES else None
+        behaviour = continued_return or lookup(last, "behaviour", "value") or 0.0
         verdict = last["verdict"]["sentence"]
         return EstimateCurve(x, mean, low, high, last["episodes"], name, behaviour, verdict)
 

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_DIMENSIONS = 9  # panels of a picture of continuous actions
-MAX_DISCRETE_BARS = 20
-MAX_LISTED_VALUES = 10_000  # values of a space that are listed although they never occur
+MAX_DISCRETE_BARS = 20  # bars of a picture of discrete actions
+MAX_LISTED_VALUES = 10_000  # size of a space up to which its values are listed although they never occur
 MAX_RANGES = 32  # bars of a picture of observation ranges
-MAX_LEAVES = 4
-MAX_LABELLED_BARS = 12
+MAX_LEAVES = 4  # leaves of actions, and of observations, that have pictures
+MAX_LABELLED_BARS = 12  # bars up to which each bar shows its percentage
 MAX_EVEN_RATIO = 1.25
 """Frequency of the most frequent action over the mean frequency, below which all actions count as equally frequent."""
 
@@ -295,10 +295,8 @@ def _range_picture(leaf: ObservationLeaf) -> Picture | None:
         ]
     percentages = np.array([100 * share for _, share in shares_by_dimension])
     noun = "observations" if leaf.name == "obs" else leaf.name
-    min_share, max_share = (
-        formatting.as_percentage(percentages.min() / 100),
-        formatting.as_percentage(percentages.max() / 100),
-    )
+    min_share = formatting.as_percentage(percentages.min() / 100)
+    max_share = formatting.as_percentage(percentages.max() / 100)
     title = f"Dimensions of {noun} cover {min_share} to {max_share} of their bounds"
     if min_share == max_share:
         title = f"Each bounded dimension of {noun} covers {max_share} of its bounds"

@@ -46,7 +46,8 @@ class Outcome:
         message: one sentence for people: the result, where it is, how to resume.
         folder: dataset or run folder.
         report: path of the HTML report, None if none was written.
-        metrics: final numbers (`episode_return_mean`, `episodes`, `timesteps`, `seconds`…).
+        metrics: final numbers by name (`episode_return_mean`, `episodes`, `timesteps`, `seconds`…); for a training also
+            `checkpoint`, the path of the latest checkpoint, and `best`, a description of the best one with its `path`.
     """
 
     resource: str

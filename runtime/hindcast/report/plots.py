@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MAX_PANELS = 5
-MAX_MARKED_POINTS = 40
-MIN_SMOOTHED_POINTS = 80
+MAX_PANELS = 5  # of the losses' picture
+MAX_MARKED_POINTS = 40  # points of a line up to which each has a marker
+MIN_SMOOTHED_POINTS = 80  # points of a line from which its running mean is drawn, too
 
 
 @dataclass(frozen=True)
@@ -281,7 +281,9 @@ def _trend_title(name: str, line: Line) -> str:
     first, last = line.y[0], line.y[-1]
     if len(line.y) == 1:
         return f"{label} {formatting.significant(first)} in the only iteration"
-    verb = "falls" if last < first else "rises" if last > first else "stays"
+    if last == first:
+        return f"{label} begins and ends at {formatting.significant(first)}"
+    verb = "falls" if last < first else "rises"
     return f"{label} {verb} from {formatting.significant(first)} to {formatting.significant(last)}"
 
 

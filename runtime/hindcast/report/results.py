@@ -17,6 +17,7 @@ RESULTS_FILE = "results.jsonl"
 _OBJECTS_FOLDER = "results"
 _TENSORBOARD_FOLDER = "tensorboard"
 _MAX_CHUNKS: Final = 256
+"""Maximum number of chunks in one object of an `AppendedFile`."""
 ITERATION = "training_iteration"
 
 Result = dict[str, Any]
@@ -73,7 +74,7 @@ class ResultsLog:
         """
         self.results.append(result)
         self._line_file.append(_encode_line(result))
-        self._tensorboard.write(result[ITERATION], dict(flatten(result)))
+        self._tensorboard.write(result[ITERATION], dict(flatten_numbers(result)))
 
     def close(self) -> None:
         """Join the objects into one, if the folder is on an object store."""
@@ -90,11 +91,11 @@ def _results_object(folder: Location, lines_before: int) -> Location:
     return folder.child(_OBJECTS_FOLDER, f"{lines_before:09d}.jsonl")
 
 
-def flatten(result: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+def flatten_numbers(result: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
     """Yield the numbers in a nested result as `("learners/default_policy/total_loss", 0.5)`, without booleans."""
     for key, value in result.items():
         if isinstance(value, Mapping):
-            yield from flatten(value, f"{prefix}{key}/")
+            yield from flatten_numbers(value, f"{prefix}{key}/")
         elif isinstance(value, int | float) and not isinstance(value, bool):
             yield f"{prefix}{key}", float(value)
 
@@ -166,8 +167,8 @@ class AppendedFile:
     of chunks.
 
     Args:
-        object_of_chunk: returns the location of the object that begins with a chunk, given the chunk's index. With
-            0 it also returns the location of a local file.
+        object_of_chunk: given the index of a chunk, returns the location of the object that begins with this chunk; on
+            a local file system, where only 0 is passed, the location of the file.
         head: bytes before the first chunk of this process and, on an object store, at the beginning of each object.
     """
 

@@ -76,7 +76,9 @@ def training_tiles(curves: Curves, stop: float | None, inputs: Sequence[Recorded
 
 def _epochs_note(curves: Curves) -> str:
     epochs = curves.last("epoch")
-    return "" if epochs is None else "1 epoch" if epochs == 1 else f"{formatting.significant(epochs)} epochs"
+    if epochs is None:
+        return ""
+    return "1 epoch" if epochs == 1 else f"{formatting.significant(epochs)} epochs"
 
 
 def _updates_note(curves: Curves) -> str:
@@ -145,6 +147,12 @@ def checkpoint_table(folder: Location, metrics: Mapping[str, Any]) -> Table:
     return Table("Files of this run", (), rows)
 
 
+def network_table(metrics: Mapping[str, Any]) -> list[Table]:
+    """Return a table of the networks in the metrics of a training's outcome; no table if it has none."""
+    networks = metrics.get("networks") or {}
+    return [Table("Networks", (), list(networks.items()))] if networks else []
+
+
 def checkpoint_paths(metrics: Mapping[str, Any]) -> tuple[str | None, str | None]:
     """Return the paths of the best and the latest checkpoint, given the metrics of a training's outcome."""
     best = metrics.get("best") or {}
@@ -190,7 +198,7 @@ def training_commands(
 
 
 def recording_commands(folder: Location, *, has_trained_expert: bool) -> list[Command]:
-    """Return the commands that a user may type after a recording, whose dataset is in `folder`."""
+    """Return the commands that a user may type after a recording; its dataset is in `folder`."""
     commands = [
         Command("Look at the data", f"hindcast inspect {folder}"),
         Command(

@@ -19,7 +19,7 @@ from hindcast.datasets.prepare.opening import OpenedData, open_data
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.errors import UserError
 from hindcast.formats.dataset_folder.commits import read_exported_manifest
-from hindcast.formats.dataset_folder.manifest import Manifest
+from hindcast.formats.dataset_folder.manifest import FOLDER, Manifest
 from hindcast.report.canvas import Picture
 from hindcast.report.curves import Curves
 from hindcast.report.data_plots import coverage_plots, data_plots
@@ -43,6 +43,7 @@ from hindcast.report.text import (
     checkpoint_table,
     combine_returns,
     data_table,
+    network_table,
     recording_commands,
     recording_tiles,
     resource_yaml,
@@ -53,12 +54,11 @@ from hindcast.storage.location import Location, resolve
 
 Parameters = ParamSpec("Parameters")
 _LOG = logging.getLogger("hindcast")
-STATE_FOLDER = "_hindcast"
-_EXPERT_FOLDER = f"{STATE_FOLDER}/policy"
+_EXPERT_FOLDER = f"{FOLDER}/policy"
 
 
 def _without_failing(write: Callable[Parameters, str]) -> Callable[Parameters, str | None]:
-    """Make a function that writes a report return None, after a warning, if it fails: the run itself has finished."""
+    """Wrap a function that writes a report: if it fails, the wrapper logs a warning and returns None."""
 
     @wraps(write)
     def write_or_warn(*args: Parameters.args, **kwargs: Parameters.kwargs) -> str | None:
@@ -106,7 +106,11 @@ def write_training_report(
         outcome=outcome.message,
         tiles=training_tiles(curves, stop, datasets),
         sections=[Section("How the training went", pictures), *_data_sections(datasets)],
-        tables=[checkpoint_table(folder, outcome.metrics), data_table(datasets)],
+        tables=[
+            checkpoint_table(folder, outcome.metrics),
+            *network_table(outcome.metrics),
+            data_table(datasets),
+        ],
         commands=training_commands(folder, resource, best or last, list(inputs)),
         spec=resource_yaml(resource),
         problems=problems,
@@ -122,8 +126,8 @@ def write_recording_report(resource: OfflineRecording, outcome: Outcome) -> str:
     is None.
     """
     folder = resolve(outcome.folder)
-    state = folder.child(STATE_FOLDER)
-    if (earlier_report := _earlier_report(state, outcome)) is not None:
+    report_folder = folder.child(FOLDER)
+    if (earlier_report := _earlier_report(report_folder, outcome)) is not None:
         return earlier_report
     datasets, problems = _summarise_inputs({outcome.folder: None})
     page = Page(
@@ -140,7 +144,7 @@ def write_recording_report(resource: OfflineRecording, outcome: Outcome) -> str:
         spec=resource_yaml(resource),
         problems=problems,
     )
-    return write_page(state, page)
+    return write_page(report_folder, page)
 
 
 def _earlier_report(folder: Location, outcome: Outcome) -> str | None:

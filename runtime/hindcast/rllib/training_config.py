@@ -76,7 +76,7 @@ class TrainingConfig:
                     "spec.actionSpace",
                 ),
             )
-        model = ModelSpec.model_validate(self._document["model"])
+        model = ModelSpec.model_validate(self._document["model"]).for_network("policy")
         environment = EnvironmentSpec.model_validate(self._document["environment"])
         preprocessing = Preprocessing.from_specs(
             self.observation_space, self.action_space, model, environment

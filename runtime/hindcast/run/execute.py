@@ -137,15 +137,17 @@ def check_early(resource: OfflineRecording | OfflineTraining, references: Refere
     """
     if isinstance(resource, OfflineTraining):
         algorithm, spec = make_algorithm(resource), resource.spec
-        module_class_of(spec.model)
+        module_class_of(spec.model.module_class)
         inputs = resolve_inputs(resource, references)
         if (spaces := declared_spaces(resource)) is None:
             return EarlyCheck(inputs)
-        networks = build_networks(algorithm, spaces, spec.model, spec.environment, seed=spec.seed)
+        networks = build_networks(
+            algorithm, spaces, spec.model, spec.environment, seed=spec.seed, rewards=spec.rewards
+        )
         networks.make_policy_and_learner()  # finds options of optimisers that are invalid
         return EarlyCheck(inputs, networks)
     if resource.spec.policy.train is not None:
-        module_class_of(resource.spec.policy.train.model)
+        module_class_of(resource.spec.policy.train.model.module_class)
     environment_spaces(resource.spec.environment)  # it can be created
     return EarlyCheck()
 

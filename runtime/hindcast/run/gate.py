@@ -18,9 +18,10 @@ from hindcast.datasets.hooks import NO_HOOKS, Hooks
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError, OutputConflict, SpecError
-from hindcast.evaluate.estimators import F64, Evidence
+from hindcast.evaluate.estimators import Evidence
 from hindcast.evaluate.gate import GateTest
-from hindcast.evaluate.offline import unit_problem
+from hindcast.evaluate.intervals import F64
+from hindcast.evaluate.offline import logp_problem
 from hindcast.evaluate.recorded_episodes import has_logp, load_window, map_steps
 from hindcast.evaluate.target_policy import TargetPolicy
 from hindcast.formatting import plural, significant
@@ -190,7 +191,7 @@ def _weigh(policy: Policy, dataset: Dataset, spec: GateSpec, gamma: float, name:
         gamma=gamma,
         log_ratio=np.asarray(log_ratio.numpy()),
     )
-    if problem := unit_problem(evidence):
+    if problem := logp_problem(evidence):
         raise DataError(problem, path=name)
     returns = evidence.sum_by_episode(evidence.discounts * evidence.rewards)
     outside = np.flatnonzero((returns < spec.returns.low) | (returns > spec.returns.high))

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pydantic.alias_generators import to_camel
 
-from hindcast.api import ModelSpec, OfflineRecording, OfflineTraining
+from hindcast.api import ModelOptions, OfflineRecording, OfflineTraining
 from hindcast.api.evaluation import EvaluationSpec
 from hindcast.api.options import options_field, options_lacking_requirement
 from hindcast.errors import Problem
@@ -111,7 +111,7 @@ def _find_ineffective_for_kind(resource: OfflineRecording | OfflineTraining) -> 
 
 
 def find_ineffective_options(
-    algorithm: str, config: Mapping[str, Any], model: ModelSpec, spec_path: str = ""
+    algorithm: str, config: Mapping[str, Any], model: ModelOptions, spec_path: str = ""
 ) -> dict[str, Problem]:
     """Return YAML path -> note, for options that have no effect because another option is not set.
 
@@ -156,7 +156,7 @@ def _find_ineffective_evaluation_fields(resource: OfflineTraining) -> dict[str, 
     return _make_requirement_notes(requirements) | _make_notes(effects)
 
 
-def _find_model_options_lacking_requirement(model: ModelSpec) -> dict[str, str]:
+def _find_model_options_lacking_requirement(model: ModelOptions) -> dict[str, str]:
     """Return set option -> option that it requires and lacks, for options of custom modules and recurrent policies.
 
     Empty for a custom module, which may read any option.

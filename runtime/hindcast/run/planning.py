@@ -7,6 +7,7 @@ from typing import Any
 
 from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.errors import SpecError
+from hindcast.models.network_text import describe_networks
 from hindcast.pipeline.offline_data import OfflineData
 from hindcast.run.claim import initial_num_learners, run_folder, title
 from hindcast.run.execute import FileReferences
@@ -37,16 +38,12 @@ def plan(
     trainer = make_offline_trainer(resource, sources, initial_num_learners=num_learners)
     try:
         assert isinstance(trainer.experience, OfflineData)
-        parameters = {
-            name: sum(parameter.numel() for parameter in net.parameters())
-            for name, net in trainer.learner.nets.items()
-        }
         return {
             "algorithm": resource.spec.algorithm,
             "runFolder": str(run_folder(resource)),
             "inputs": [input_.path for input_ in inputs],
             "data": trainer.experience.plan(),
-            "parameters": parameters,
+            "networks": describe_networks(trainer.learner.nets),
         }
     finally:
         trainer.close()

@@ -11,7 +11,6 @@ from hindcast.report.canvas import Label, Picture, Theme, draw_end_labels, style
 from hindcast.report.page import Command, Page, Section, Table, Tile, write_single_file
 from hindcast.report.text import resource_yaml
 from hindcast.search.results import Run, Search, Trial, format_with_interval
-from hindcast.search.space import yaml_value
 from hindcast.search.trials import LOSS_METRIC
 from hindcast.storage.location import resolve
 
@@ -126,7 +125,7 @@ def _run_row(trial: Trial, run: Run, has_several_seeds: bool) -> Sequence[str]:
     mean_cell = (format_with_interval(trial.value, None),) if has_several_seeds else ()
     return (
         str(trial.number),
-        *map(yaml_value, trial.setting.values()),
+        *map(formatting.as_yaml, trial.setting.values()),
         str(run.seed),
         *mean_cell,
         format_with_interval(run.value, None),

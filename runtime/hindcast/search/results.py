@@ -20,7 +20,7 @@ class Run:
     Attributes:
         seed: seed of the training.
         folder: run folder of the training.
-        value: the metric's value at `checkpoint`; None if the run failed or the metric is undefined.
+        value: the metric's value at `checkpoint`; None if the run failed or the value is not a finite number.
         interval: 90 % interval of the value; None for a loss.
         verdict: verdict on the checkpoint in one sentence; None without estimates.
         behaviour: the recorded policy's return on the same episodes; None without estimates.

@@ -12,11 +12,11 @@ import orjson
 from hindcast.api import OfflineRecording, OfflineTraining, course_hash, document_of, load_resources
 from hindcast.api.base import to_yaml_types
 from hindcast.errors import (
+    FieldPath,
     Interrupted,
     OutputConflict,
     Problem,
     SpecError,
-    Steps,
     StorageError,
     UserError,
     parse_path,
@@ -246,9 +246,9 @@ class _SearchRunner:
 
 
 def _name_confirm(problem: Problem) -> Problem:
-    """Return the problem with the name of the command line's option that sets `setAside`."""
+    """Return the problem with `--confirm`, the command line's option for `setAside`, after the name of this field."""
     name = f"{_SET_ASIDE_FIELD} (--confirm)"
-    field: Steps = (name,) if problem.field == parse_path(_SET_ASIDE_FIELD) else problem.field
+    field: FieldPath = (name,) if problem.field == parse_path(_SET_ASIDE_FIELD) else problem.field
     return problem.with_names(field, {_SET_ASIDE_FIELD: name})
 
 

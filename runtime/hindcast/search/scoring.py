@@ -63,11 +63,12 @@ def _evaluation_fields(evaluation: Mapping[str, Any], metric: str) -> dict[str, 
     """Return the fields that `Run` and `Confirmation` share."""
     estimate = evaluation.get("estimates", {}).get(metric, {})
     interval = estimate.get("interval")
-    recorded = evaluation.get("behaviour_continued") if metric in ("dm", *DOUBLY_ROBUST_ESTIMATES) else None
+    uses_model = metric in ("dm", *DOUBLY_ROBUST_ESTIMATES)
+    continued_behaviour = evaluation.get("behaviour_continued") if uses_model else None
     return {
         "value": evaluation.get(VALIDATION_LOSS) if metric == LOSS_METRIC else estimate.get("value"),
         "interval": None if interval is None else tuple(interval),
         "verdict": evaluation.get("verdict", {}).get("sentence"),
-        # Of cut-off episodes, these estimates include what followed, so the recorded policy's return must too.
-        "behaviour": (recorded or evaluation.get("behaviour", {})).get("value"),
+        # Estimates by a model include what followed cut-off episodes, so the recorded policy's return must too.
+        "behaviour": (continued_behaviour or evaluation.get("behaviour", {})).get("value"),
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -14,10 +13,11 @@ import numpy as np
 
 from hindcast.api.documents import documents_of
 from hindcast.errors import SpecError
-from hindcast.formatting import plural
+from hindcast.formatting import as_yaml, plural
 
 _RANGE_PATTERN: Final = re.compile(r"\s*(uniform|loguniform)\(([^,()]*),([^,()]*)\)\s*")
 _MAX_TRIALS: Final = 10_000
+"""Maximum number of combinations to try without `trials`."""
 
 Setting = dict[str, Any]
 """Path below `spec` -> value."""
@@ -130,14 +130,9 @@ def choose_settings(search_space: SearchSpace, trials: int | None, seed: int) ->
     return _draw_settings(search_space, trials, np.random.default_rng(seed), allow_repeats=bool(ranges))
 
 
-def yaml_value(value: Any) -> str:
-    """Return a value as it is written in YAML."""
-    return value if isinstance(value, str) else json.dumps(value)
-
-
 def setting_text(setting: Setting) -> str:
     """Return a setting as text: `config.lr=0.001, model.fcnetHiddens=[64]`."""
-    return ", ".join(f"{path}={yaml_value(value)}" for path, value in setting.items())
+    return ", ".join(f"{path}={as_yaml(value)}" for path, value in setting.items())
 
 
 def _parse_values(path: str, text: str) -> list[Any] | Range:
@@ -170,12 +165,13 @@ def _draw_settings(
 ) -> list[Setting]:
     drawn_settings: list[Setting] = []
     while len(drawn_settings) < trials:
-        setting = {
-            path: values.draw(generator)
-            if isinstance(values, Range)
-            else values[int(generator.integers(len(values)))]
-            for path, values in search_space.items()
-        }
+        setting = {path: _draw_value(values, generator) for path, values in search_space.items()}
         if allow_repeats or setting not in drawn_settings:
             drawn_settings.append(setting)
     return drawn_settings
+
+
+def _draw_value(values: Sequence[Any] | Range, generator: np.random.Generator) -> Any:
+    if isinstance(values, Range):
+        return values.draw(generator)
+    return values[int(generator.integers(len(values)))]

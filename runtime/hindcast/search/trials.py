@@ -28,6 +28,7 @@ _FIXED_FIELDS: Final = {
     "environment": "a search uses no environment",
     "checkpoint": "the search stores its trials in its own folder (--output)",
 }
+"""Field of `spec` that trials cannot vary -> the reason, or what to do instead."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ class SearchPlan:
         is_random: True if the settings are random draws, False if they are all combinations.
         settings: setting of each trial, from trial 1 on.
         seeds: seeds of each trial's runs.
-        final_evaluation: evaluation of the winner on the episodes that are set aside; its `set_aside` is None if no
-            episodes are.
+        final_evaluation: evaluation of the winner on the episodes that are set aside; its `set_aside` is None if there
+            are no such episodes.
     """
 
     base: OfflineTraining

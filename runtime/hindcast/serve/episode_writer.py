@@ -37,6 +37,7 @@ from hindcast.storage.location import Location, resolve
 
 JOURNAL_FOLDER: Final = "journal"
 _TICK_SECONDS: Final = 1.0
+"""Interval of flushes to an object store, and of checks whether a commit is due."""
 _logger = logging.getLogger("hindcast")
 
 
@@ -44,26 +45,25 @@ class EpisodeWriter:
     """Logs the episodes of an application into a dataset, from any number of threads.
 
     An episode is named by its id: it is started, gets actions and their rewards, and is ended. On a local file system,
-    what `start_episode`, `log_action`, `log_returns` or `end_episode` logs is in the dataset exactly once when the
-    method has returned, even if the process is killed at any moment; after `flush()`, even if the machine loses power.
-    On an object store this holds for everything up to the last `flush()`, which runs by itself every second. Steps that
-    are not in a data file yet are in a journal in the dataset's folder; the next writer of the same folder reads it and
-    continues the same dataset. Episodes that were running when the writer was closed or killed are recorded as far as
-    they were logged, as truncated episodes.
+    everything that was logged when a method returns will be in the dataset exactly once, even if the process is killed
+    at any moment; after `flush()`, also if the machine loses power. On an object store this holds for everything up to
+    the last `flush()`, which runs by itself every second. Steps that are not in a data file yet are in a journal in the
+    dataset's folder; the next writer of the same folder reads it and continues the same dataset. Episodes that were
+    running when the writer was closed or killed are recorded as far as they were logged, as truncated episodes.
 
-    Trainings read episodes that have ended and are committed. A commit happens when ended episodes take `file_bytes`,
-    every `commit_every_s` seconds, and at the end of a `with` block.
+    Trainings read episodes that have ended and are committed. A commit happens when ended episodes have
+    `file_bytes` in memory, every `commit_every_s` seconds, and in `close`.
 
     Args:
         path: the dataset's folder, a path or URI: new, or written by an `EpisodeWriter`.
-        observation_space: space of the observations. Default: that of the existing log; in a new log, shape and dtype
-            are those of the first observation; floats are unbounded, and for integers the log has no space, so a
-            training must state it.
+        observation_space: space of the observations. Default: the space of the existing log. In a new log, floats get
+            an unbounded space with the shape and dtype of the first observation; for integers the log has no space, so
+            a training must state it.
         action_space: space of the actions, with the same default.
         normalized_actions: True if Box actions are in [-1, 1], as a module produces them and recordings contain them;
             False if they are in the application's units.
         commit_every_s: maximum seconds until an ended episode is committed.
-        file_bytes: size in memory at which a file is written before `commit_every_s` has passed.
+        file_bytes: size of the ended episodes in memory at which they are committed before `commit_every_s` has passed.
 
     Raises:
         OutputConflict: the folder contains something else, or another process writes to it.
@@ -232,7 +232,7 @@ class EpisodeWriter:
             # Only the rotation blocks other threads; they can log while the files are written.
             with self._lock_open_log():
                 self._rotate()
-            self._write_pending()
+            self._commit_pending()
 
     def close(self) -> None:
         """End running episodes as truncated, write everything, and release the folder's lease."""
@@ -245,7 +245,7 @@ class EpisodeWriter:
         self._stop_event.set()
         self._thread.join()
         try:
-            self._write_all()
+            self._commit_all()
         finally:
             self._journal.close()
             self._open_stack.close()
@@ -283,7 +283,7 @@ class EpisodeWriter:
                 # Only in the last journal: running episodes of an earlier journal were copied to the next one.
                 if number == max(journals):
                     episodes.truncate_all()
-                self._write_range(number, episodes.pop_blocks())
+                self._commit_range(number, episodes.pop_blocks())
         # Only after all commits: an interrupted recovery starts over and skips the committed ranges.
         for number in sorted(journals):
             delete_journal(self._journal_folder, number)
@@ -337,22 +337,24 @@ class EpisodeWriter:
         self._pending_ranges.append((self._journal, self._episodes.pop_blocks()))
         self._journal = new_journal
 
-    def _write_pending(self) -> None:
+    def _commit_pending(self) -> None:
         """Commit the pending ranges in order; a range stays pending until its journal is deleted."""
         while self._pending_ranges:
             journal, blocks = self._pending_ranges[0]
-            self._write_range(journal.number, blocks)
+            self._commit_range(journal.number, blocks)
             journal.delete()
             del self._pending_ranges[0]
 
-    def _write_all(self) -> None:
+    def _commit_all(self) -> None:
+        """End the running episodes as truncated and commit all episodes."""
         with self._commit_lock:
             self._journal.flush()
             self._episodes.truncate_all()
             self._pending_ranges.append((self._journal, self._episodes.pop_blocks()))
-            self._write_pending()
+            self._commit_pending()
 
-    def _write_range(self, number: int, blocks: list[Block]) -> None:
+    def _commit_range(self, number: int, blocks: list[Block]) -> None:
+        """Write the blocks, one for each episode, to a file and commit it under the range's number."""
         if not blocks:
             return
         target = Target(self._folder)

@@ -2,7 +2,8 @@
 
 Each method is a POST of a JSON document to `/<method>`, with `Authorization: Bearer <token>`. The answer is a JSON
 document; for a refused request it is `{"error": …, "type": …}`. The header `Idempotency-Key` identifies a request: if
-the request is sent again because its answer was lost, it gets the same answer. `GET /health` requires no token.
+the request is sent again because its answer was lost, it gets the same answer. After the status 503 (nothing was
+logged), the repeated request is executed. `GET /health` requires no token.
 """
 
 from __future__ import annotations
@@ -35,11 +36,14 @@ from hindcast.serve.policy_server import PolicyServer
 from hindcast.storage.failures import reason_of
 
 _IDLE_TIMEOUT_SECONDS: Final = 300
+"""Time for the headers of a request, for its body, and between two requests."""
 _CLOSE_TIMEOUT_SECONDS: Final = 30
 _MAX_HEADER_BYTES: Final = 1 << 16
 _NUM_THREADS: Final = 32
 """Requests that may wait for storage at the same time."""
 _MAX_STORED_ANSWERS: Final = 10_000
+_LOG_FAILED: Final = 503
+"""HTTP status of a request that could not be logged, so it had no effect."""
 _FIELDS_BY_METHOD: Final[Mapping[str, tuple[set[str], set[str]]]] = {
     "start_episode": (set(), {"episode_id"}),
     "get_action": ({"episode_id", "observation"}, set()),
@@ -58,7 +62,7 @@ class HttpServer:
     """Serves a policy until it is closed, in threads of its own. It requires the extra `serve`.
 
     Args:
-        policy: server that decides and logs; the caller closes it.
+        policy_server: decides and logs; the caller closes it.
         token: the token that requests must carry.
         host: address to listen at; the default is reachable from this machine only.
         port: port to listen at; 0 chooses a free one.
@@ -73,7 +77,7 @@ class HttpServer:
 
     def __init__(
         self,
-        policy: PolicyServer,
+        policy_server: PolicyServer,
         token: str,
         host: str = "127.0.0.1",
         port: int = 0,
@@ -86,7 +90,7 @@ class HttpServer:
         # asyncio sets it only for sockets that name the protocol TCP; without it, a client waits 40 ms for each body.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.host, self.port = host, int(listener.getsockname()[1])
-        self._dispatcher = _Dispatcher(policy, token, max_body_bytes)
+        self._dispatcher = _Dispatcher(policy_server, token, max_body_bytes)
         self._server = uvicorn.Server(
             uvicorn.Config(
                 self._dispatcher.make_app(),
@@ -127,11 +131,13 @@ class _Connection(HttpToolsProtocol):
 
     _reads_headers = True  # also before the first request
     _num_header_bytes = 0  # of headers that are not complete
+    _deadline = 0.0  # time of the event loop at which the connection is closed, unless it waits for an answer
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Limit the time until the first request."""
         super().connection_made(transport)
-        self._limit_idle_time()
+        self._set_deadline()
+        self._start_timer()
 
     def data_received(self, data: bytes) -> None:
         """Parse data, and refuse headers that are too large."""
@@ -141,25 +147,33 @@ class _Connection(HttpToolsProtocol):
             self._num_header_bytes += len(data)
             if self._num_header_bytes > _MAX_HEADER_BYTES:
                 self.send_400_response("The headers of the request are too large.")
-        self._limit_idle_time()
+        self._start_timer()
 
     def on_message_begin(self) -> None:
-        """Begin to count the bytes of the headers."""
+        """Begin to limit the size of the headers and the time until they are complete."""
         super().on_message_begin()
         self._reads_headers, self._num_header_bytes = True, 0
+        self._set_deadline()
 
     def on_headers_complete(self) -> None:
         """Begin the request."""
         self._reads_headers = False
         super().on_headers_complete()
 
-    def _limit_idle_time(self) -> None:
-        # uvicorn starts this timer after each answer, but ends it at the first byte of the next request.
+    def on_response_complete(self) -> None:
+        """Limit the time until the next request."""
+        super().on_response_complete()
+        self._set_deadline()
+
+    def _set_deadline(self) -> None:
+        self._deadline = self.loop.time() + self.timeout_keep_alive
+
+    def _start_timer(self) -> None:
+        # uvicorn starts this timer after each answer, but ends it at the first byte that arrives. Further bytes do not
+        # move the deadline: a client that sends one byte after the other would hold the connection indefinitely.
         is_answered = self.cycle is None or self.cycle.response_complete
         if is_answered and self.timeout_keep_alive_task is None:
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
+            self.timeout_keep_alive_task = self.loop.call_at(self._deadline, self.timeout_keep_alive_handler)
 
 
 class _RequestError(Exception):
@@ -173,13 +187,13 @@ class _RequestError(Exception):
 class _Dispatcher:
     """Dispatches requests to the policy and answers repeated requests from a cache."""
 
-    def __init__(self, policy: PolicyServer, token: str, max_body_bytes: int) -> None:
-        self._policy = policy
+    def __init__(self, policy_server: PolicyServer, token: str, max_body_bytes: int) -> None:
+        self._policy_server = policy_server
         self._token = token.encode()
         self._max_body_bytes = max_body_bytes
         self._space_structs = {
-            "observation": space_struct(policy.policy.observation_space),
-            "action": space_struct(policy.policy.action_space),
+            "observation": space_struct(policy_server.policy.observation_space),
+            "action": space_struct(policy_server.policy.action_space),
         }
         self._pool = ThreadPoolExecutor(_NUM_THREADS, "hindcast-http")
         self._answers: OrderedDict[str, asyncio.Future[Answer]] = OrderedDict()
@@ -215,20 +229,25 @@ class _Dispatcher:
 
     async def _call_once(self, key: str | None, method: str, body: bytes) -> Answer:
         """Return the answer to a request. Requests with the same key are executed once; None stands for no key."""
-        answer = self._answers.get(key) if key is not None else None
-        if answer is None:
-            answer = self._start_call(method, body)
-            if key is not None:
-                self._answers[key] = answer
-                if len(self._answers) > _MAX_STORED_ANSWERS:
-                    self._answers.popitem(last=False)
-        return answer.result() if answer.done() else await asyncio.shield(answer)
+        if key is None:
+            return await asyncio.shield(self._start_call(method, body))
+        future = self._answers.get(key)
+        if future is None:
+            future = self._answers[key] = self._start_call(method, body)
+            if len(self._answers) > _MAX_STORED_ANSWERS:
+                self._answers.popitem(last=False)
+        answer = await asyncio.shield(future)
+        status, _ = answer
+        if status == _LOG_FAILED and self._answers.get(key) is future:
+            del self._answers[key]  # nothing was logged, so a repeated request must be executed
+        return answer
 
     def _start_call(self, method: str, body: bytes) -> asyncio.Future[Answer]:
+        """Start to execute a request, and return its future answer."""
         loop = asyncio.get_running_loop()
         # Another thread would add 0.1 ms to each request, and only the end of an episode may write a whole file. A log
         # on an object store is flushed every second, for which every method waits.
-        if self._policy.log.is_local and method != "end_episode":
+        if self._policy_server.log.is_local and method != "end_episode":
             answer = loop.create_future()
             answer.set_result(self._call(method, body))
             return answer
@@ -237,7 +256,7 @@ class _Dispatcher:
     def _call(self, method: str, body: bytes) -> Answer:
         """Execute a request and return the answer, which describes an error of the method."""
         try:
-            result = getattr(self._policy, method)(**self._parse_arguments(method, body))
+            result = getattr(self._policy_server, method)(**self._parse_arguments(method, body))
         except _RequestError as error:
             return _make_refusal(error.status, str(error))
         except UnknownEpisode as error:
@@ -245,7 +264,7 @@ class _Dispatcher:
         except DataError as error:
             return _make_refusal(400, str(error))
         except UserError as error:  # storage failed, or the log is closed
-            return _make_refusal(503, str(error), type(error).__name__)
+            return _make_refusal(_LOG_FAILED, str(error), type(error).__name__)
         except Exception:
             _logger.exception("%s failed", method)
             return _make_refusal(

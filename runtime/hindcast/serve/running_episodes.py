@@ -17,7 +17,7 @@ from hindcast.serve.records import Record, Values
 
 
 class RunningEpisode:
-    """The logged steps of an episode: an observation, an action, and the rewards and infos so far.
+    """The logged steps of an episode, each with an observation, an action, the sum of its rewards and its infos.
 
     Args:
         id_: the episode's id.

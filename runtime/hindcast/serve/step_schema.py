@@ -73,7 +73,7 @@ class StepSchema:
         ):
             column_leaves = self._flatten(nested_value, column, where)
             if space is not None:
-                self._cast_leaves(column_leaves, column, where)  # only to raise if the values do not fit
+                self._cast_leaves(column_leaves, column, where)  # raises if the values do not fit
             values |= column_leaves
         values |= _flatten_outputs(outputs, where)
         leaves = {name: self._make_leaf(name, value, where) for name, value in values.items()}
@@ -135,8 +135,8 @@ class StepSchema:
         if isinstance(space, gym.spaces.Text) or isinstance(value, str):
             return Leaf(None, (), "text")
         if space is not None and space.shape is not None:
-            dtype = space.dtype
-            return Leaf(np.dtype(np.float32) if self._is_module_action(name, space) else dtype, space.shape)
+            dtype = np.dtype(np.float32) if self._is_module_action(name, space) else space.dtype
+            return Leaf(dtype, space.shape)
         array = _to_array(name, value, where)
         try:
             return Leaf(array.dtype, array.shape)
@@ -156,10 +156,8 @@ class StepSchema:
         return space_from_struct(unflatten(boxes, column))
 
     def _cast_value(self, name: str, value: Any, where: str) -> Any:
-        leaf, space = (
-            self.spec.leaves.get(name) or self._make_leaf(name, value, where),
-            self._spaces.get(name),
-        )
+        leaf = self.spec.leaves.get(name) or self._make_leaf(name, value, where)
+        space = self._spaces.get(name)
         if leaf.dtype is None:
             if not isinstance(value, str):
                 raise DataError(f"{where}: {name} is {value!r}, expected text")

@@ -14,6 +14,7 @@ from hindcast.storage.failures import storage_errors
 from hindcast.storage.local_files import sync_folder, temporary_path
 
 _MAX_MEMORY_BYTES: Final = 8 << 20
+"""Size from which content for a store is buffered on disk."""
 
 
 class AtomicFile:

@@ -13,8 +13,8 @@ class Backend(Protocol):
 
     Attributes:
         root: prefix of the backend's URIs; two backends with the same root are the same storage.
-        is_foreign: whether the client is a file system of pyarrow or fsspec, which raises exceptions of any type, and
-            may be unable to create a file only if it does not exist.
+        is_foreign: whether the client is a file system of pyarrow or fsspec, which raises exceptions of any type; two
+            simultaneous calls of `create` may then both succeed.
     """
 
     @property
@@ -38,8 +38,8 @@ class Backend(Protocol):
     def create(self, path: str, data: bytes) -> bool:
         """Create a file unless it exists; return True if this call created it.
 
-        No other caller may pass the same `data`: if the store's answer is lost, the request is repeated, and the file's
-        content tells whether this call or another caller created the file.
+        `data` must differ from that of every other caller: if the store's answer is lost, the request is repeated, and
+        the file's content tells whether this call or another caller created the file.
         """
 
     def delete(self, path: str) -> None:

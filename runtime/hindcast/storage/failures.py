@@ -1,4 +1,4 @@
-"""Converting exceptions of storage to errors of one sentence, with the path and the reason."""
+"""Converts exceptions of storage to errors of one sentence, with the path and the reason."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ _REASONS: Final = {
     errno.EIO: "the disk reported an input/output error",
 }
 _NO_BUCKET: Final = "there is no such bucket or container: create it, or correct its name"
-_RETRY_SETTINGS: Final = re.compile(r"\b(?:max_retries|retry_timeout): \S+")
 _NO_HOST: Final = "the store's host cannot be found: check the endpoint and the network"
 _NO_ANSWER: Final = "nothing answers at the endpoint: check the endpoint, and that the store is running"
 _SLOW: Final = "the store is too slow: try again later"
@@ -33,6 +32,7 @@ _BUSY: Final = "the store is busy or failing: try again later"
 _BROKEN_CONNECTION: Final = "the connection broke: try again later"
 _TRANSIENT_REASONS: Final = (_NO_HOST, _NO_ANSWER, _SLOW, _BUSY, _BROKEN_CONNECTION)
 """Reasons that may disappear without any change by the user."""
+_RETRY_SETTINGS: Final = re.compile(r"\b(?:max_retries|retry_timeout): \S+")
 _ACCESS_DENIED: Final = "access is denied: check the credentials in the environment and what they allow"
 _STORE_ERROR_PATTERNS: Final = tuple(
     (re.compile(pattern), reason)
@@ -43,7 +43,7 @@ _STORE_ERROR_PATTERNS: Final = tuple(
         ),
         (
             r"invalid path|contained empty path segment",
-            "it contains an object whose name has an empty part ('//'), '.' or '..', which cannot be read: rename it",
+            "it contains an object with an empty part ('//'), '.' or '..' in its name, which cannot be read: rename it",
         ),
         (r"NO_SUCH_BUCKET|NoSuchBucket|ContainerNotFound|bucket does not exist", _NO_BUCKET),
         (
@@ -98,13 +98,14 @@ _STORE_ERROR_PATTERNS: Final = tuple(
         ),
     )
 )
+"""(Pattern of the message of a store's client, reason); the first pattern that matches counts."""
 
 
 @contextmanager
 def storage_errors(action: str, location: LocationLike) -> Iterator[None]:
     """Convert exceptions of storage in a `with` block to `StorageError`.
 
-    Exceptions of other kinds pass unchanged, unless the backend is foreign, whose client may raise any exception.
+    Other exceptions pass unchanged, unless the backend is foreign: its client may raise any exception.
 
     Args:
         action: verb for the message, such as "read".

@@ -2,8 +2,8 @@
 
 A lease is a folder of numbered files, the marks. A mark is created only if its number does not exist yet, and the
 process with the highest number holds the lease. If several processes try to acquire the lease at the same moment,
-exactly one succeeds; on storage that cannot create a file only if it does not exist, several may succeed until their
-next check. Before every change the holder checks that no mark has a higher number than its own.
+exactly one succeeds; on a foreign backend (`Backend.is_foreign`), several may succeed until their next check. Before
+every change the holder checks that no mark has a higher number than its own.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from hindcast.storage.location import Guard, Location, remove_temporary_files
 
 LOCK: Final = "lock"
 """Name of the lock in a folder: a file on a local disk, a folder of marks in a store."""
-# A holder may miss eight renewals in a row before another process takes the lease.
 _RENEWAL_INTERVAL_SECONDS: Final = 20.0
 _LEASE_SECONDS: Final = 180.0
+"""Age of a mark at which its lease lapses: the holder has then missed eight renewals in a row."""
 _MAX_TRIES: Final = 10
 _held_tokens: set[str] = set()
 """Tokens of the leases held by this process."""
 
 Mark = dict[str, Any]
-"""JSON content of a mark. `token` is unique; a run's mark and the mark of `sole_writer` have different other keys."""
+"""JSON content of a mark. `token` is unique. The other keys are different for runs and for `sole_writer`."""
 
 
 @dataclass(frozen=True)
@@ -285,6 +285,5 @@ def _lock_file(path: Path) -> int | None:
             return None
         if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
             return descriptor
-        os.close(
-            descriptor
-        )  # the previous holder deleted the file after it was opened here and before it was locked
+        # The previous holder deleted the file after it was opened here and before it was locked.
+        os.close(descriptor)

@@ -81,7 +81,7 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def link_target(path: str) -> str | None:
+def broken_link_target(path: str) -> str | None:
     """Return the target of a broken link; None for anything else."""
     return str(Path(path).readlink()) if Path(path).is_symlink() and not Path(path).exists() else None
 
@@ -95,38 +95,38 @@ def _children(folder: str) -> Iterator[pafs.FileInfo]:
 
 def _walk(folder: str) -> Iterator[pafs.FileInfo]:
     """List the files and folders at any depth of a folder; nothing if the folder does not exist."""
-    visited: set[str] = set()
+    visited_paths: set[str] = set()
     links: list[str] = []
     if Path(folder).is_dir():
-        yield from _walk_without_links(folder, os.path.realpath(folder), visited, links)
+        yield from _walk_without_links(folder, os.path.realpath(folder), visited_paths, links)
     # Links come last, so that a file which can be reached without links has its real path. The list grows during the
     # loop.
     for path in links:
         real_path = os.path.realpath(path)
         if not os.path.lexists(real_path):
             yield pafs.FileInfo(path, pafs.FileType.Directory, mtime_ns=0)
-        elif real_path not in visited:
-            visited.add(real_path)
+        elif real_path not in visited_paths:
+            visited_paths.add(real_path)
             yield _file_info(path, Path(path).stat(), Path(path).is_file())
             if Path(path).is_dir():
-                yield from _walk_without_links(path, real_path, visited, links)
+                yield from _walk_without_links(path, real_path, visited_paths, links)
 
 
 def _walk_without_links(
-    folder: str, real_folder: str, visited: set[str], links: list[str]
+    folder: str, real_folder: str, visited_paths: set[str], links: list[str]
 ) -> Iterator[pafs.FileInfo]:
     """List the content of a folder without following its links, which are appended to `links`."""
-    visited.add(real_folder)
+    visited_paths.add(real_folder)
     for entry in _entries(folder):
         real_path = f"{real_folder.rstrip('/')}/{entry.name}"
         if entry.is_symlink():
             links.append(entry.path)
-        elif real_path not in visited:
-            visited.add(real_path)
+        elif real_path not in visited_paths:
+            visited_paths.add(real_path)
             with suppress(FileNotFoundError):  # deleted meanwhile
                 yield _file_info(entry.path, entry.stat(), entry.is_file())
             if entry.is_dir():
-                yield from _walk_without_links(entry.path, real_path, visited, links)
+                yield from _walk_without_links(entry.path, real_path, visited_paths, links)
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:

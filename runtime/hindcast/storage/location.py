@@ -24,7 +24,7 @@ from hindcast.errors import DataError, SpecError, StorageError
 from hindcast.storage.atomic import AtomicFile
 from hindcast.storage.backend import Store
 from hindcast.storage.failures import reason_of, storage_errors
-from hindcast.storage.local_files import TEMPORARY_NAME, LocalFiles, link_target
+from hindcast.storage.local_files import TEMPORARY_NAME, LocalFiles, broken_link_target
 from hindcast.storage.object_stores import open_bucket, wrap_store
 from hindcast.storage.user_files import UserFiles, find_filesystem
 
@@ -175,9 +175,8 @@ class Location:
     def create_exclusive(self, data: bytes) -> bool:
         """Create the file unless it exists; return True if this call created it.
 
-        Locally and in buckets, exactly one of several simultaneous callers gets True. File systems of pyarrow, and most
-        of fsspec, cannot create a file only if it does not exist: two callers may then get True, and the later content
-        stays.
+        Locally and in buckets, exactly one of several simultaneous callers gets True. In file systems of pyarrow, and
+        in most of fsspec, two callers may get True; the later content then stays.
 
         Args:
             data: content that no other caller passes; see `Backend.create`.
@@ -270,8 +269,10 @@ def _describe_invalid_part(bucket_and_path: str) -> str | None:
     _, *parts = bucket_and_path.rstrip("/").split("/")
     if "" in parts:
         return "has an empty part ('//'), which cannot be read: rename the objects, or leave out a slash"
-    part = next((part for part in parts if part in (".", "..")), None)
-    return part and f"has the part {part!r}, which is not resolved in a bucket: write the path without it"
+    for part in parts:
+        if part in (".", ".."):
+            return f"has the part {part!r}, which is not resolved in a bucket: write the path without it"
+    return None
 
 
 def _make_absolute(path: str) -> str:
@@ -351,7 +352,11 @@ def _uri_parent(uri: str) -> str:
 def broken_links(entries: Iterable[Entry]) -> Iterator[Location]:
     """Yield the broken links in a recursive listing."""
     for entry in entries:
-        if entry.location.is_local and not entry.is_file and link_target(entry.location.path) is not None:
+        if (
+            entry.location.is_local
+            and not entry.is_file
+            and broken_link_target(entry.location.path) is not None
+        ):
             yield entry.location
 
 
@@ -367,7 +372,7 @@ def remove_temporary_files(folder: Location) -> None:
 
 def missing_error(location: Location) -> DataError:
     """Make the error for a path that does not exist."""
-    target = link_target(location.path) if location.is_local else None
+    target = broken_link_target(location.path) if location.is_local else None
     if target is not None:
         return DataError(
             f"{location} is a link to {target}, which does not exist: fix the link, or delete it"

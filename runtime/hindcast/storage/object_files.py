@@ -1,4 +1,4 @@
-"""Files in a bucket, through obstore, which retries requests and can create an object only if it does not exist."""
+"""Files in a bucket, through obstore, which retries requests and refuses to create an object that exists."""
 
 from __future__ import annotations
 

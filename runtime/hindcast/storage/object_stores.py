@@ -1,4 +1,4 @@
-"""Opening buckets by URI, with credentials, endpoints and regions from the clouds' own environment variables.
+"""Opens buckets by URI, with credentials, endpoints and regions from the clouds' own environment variables.
 
 The URI is not decoded after the bucket's name: names of objects may contain `?`, `#`, `%` and spaces.
 """
@@ -24,10 +24,12 @@ if TYPE_CHECKING:  # obstore is slow to import, and local runs do not need it
     from hindcast.storage.object_files import ObjectFiles
 
 _MAX_READ_SECONDS: Final = 20.0
+"""Maximum time in which no byte of an answer arrives."""
 _CONNECT_SECONDS: Final = 5.0
 _MAX_BACKOFF_SECONDS: Final = 5.0
 _MAX_RETRIES: Final = 1000  # so high that the retries always end by the timeout
 _ANONYMOUS: Final = "anonymous@"
+"""Beginning of a bucket's name in a URI for requests without credentials: `s3://anonymous@bucket/path`."""
 _AZURE_HOST: Final = re.compile(r"^([^@/]+)@([^./]+)(\.[^/]+)?$")  # container, account, suffix
 _CONNECTION_STRING: Final = "AZURE_STORAGE_CONNECTION_STRING"
 _AWS_IDENTITIES: Final = (
@@ -36,7 +38,7 @@ _AWS_IDENTITIES: Final = (
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )
-
+"""Variables from which obstore takes credentials itself."""
 _VARIABLE_PREFIXES: Final = ("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR_HOST")
 
 Opener = Callable[..., tuple[Any, str]]
@@ -51,7 +53,7 @@ def open_bucket(scheme: str, bucket_and_path: str) -> tuple[ObjectFiles, str] | 
         bucket_and_path: the URI after `://`.
 
     Returns:
-        The bucket, and the path in it; None if the scheme is not that of a cloud.
+        The bucket, and the path in it; None if the scheme belongs to no cloud.
 
     Raises:
         StorageError: the URI or an environment variable is invalid.
@@ -187,7 +189,7 @@ def _open_azure(
             or environment.get("AZURE_STORAGE_KEY")
         )
         token = connection_fields.get("SharedAccessSignature") or environment.get("AZURE_STORAGE_SAS_TOKEN")
-        config |= {"account_key": key} if key else {"sas_token": token} if token else {}
+        config |= {"account_key": key} if key else {"sas_token": token}
         config["endpoint"] = _azure_endpoint(
             connection_fields.get("BlobEndpoint") or environment.get("AZURE_STORAGE_SERVICE_ENDPOINT"),
             account_name,
@@ -195,7 +197,7 @@ def _open_azure(
     cloud_suffix = suffix and (suffix.partition(".dfs.")[2] or suffix.partition(".blob.")[2])
     if cloud_suffix and not config.get("endpoint"):
         config["endpoint"] = f"https://{account_name}.blob.{cloud_suffix}"
-    config = {key: value for key, value in config.items() if value}
+    config = {option: value for option, value in config.items() if value}
     store = AzureStore(container, config=config, **_request_options(timeout_seconds, config.get("endpoint")))
     return store, f"abfss://{container}@{account_name}"
 

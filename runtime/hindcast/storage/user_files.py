@@ -1,7 +1,8 @@
 """Files in file systems of pyarrow and fsspec, for objects that users pass and for schemes that only these support.
 
-These file systems have their own credentials, timeouts and retries. None of pyarrow's and few of fsspec's can create a
-file only if it does not exist. So if two writers start at the same moment, both may write until their next check.
+These file systems have their own credentials, timeouts and retries. None of pyarrow's and few of fsspec's can refuse,
+in one step, to create a file that exists. So if two writers start at the same moment, both may write until their next
+check of the lease.
 """
 
 from __future__ import annotations

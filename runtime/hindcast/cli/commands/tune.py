@@ -113,9 +113,8 @@ def _table(search: "Search") -> "Table":
 
 
 def _row(trial: "Trial") -> list[str]:
-    from hindcast.formatting import significant
+    from hindcast.formatting import as_yaml, significant
     from hindcast.search.results import format_with_interval
-    from hindcast.search.space import yaml_value
 
     errors = [run.error for run in trial.runs if run.error is not None]
     bounds = [run.value for run in trial.runs if run.value is not None]
@@ -125,7 +124,7 @@ def _row(trial: "Trial") -> list[str]:
     verdict = trial.runs[0].verdict if len(trial.runs) == 1 else None
     return [
         str(trial.number),
-        *map(yaml_value, trial.setting.values()),
+        *map(as_yaml, trial.setting.values()),
         format_with_interval(trial.value, None),
         spread,
         errors[0] if errors else verdict or "",

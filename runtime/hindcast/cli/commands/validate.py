@@ -16,7 +16,17 @@ def validate(
 ) -> None:
     """Check the resources in YAML files, including algorithm options, without running anything."""
     from hindcast.api import load_resources, spec_hash
+    from hindcast.errors import SpecError
+    from hindcast.run.registered_actions import find_action_problem
 
+    entries = load_resources(files)
+    problems = [
+        entry.locate(problem)
+        for entry in entries
+        if (problem := find_action_problem(entry.resource)) is not None
+    ]
+    if problems:
+        raise SpecError.of(problems)
     resources = [
         {
             "kind": entry.resource.kind,
@@ -25,7 +35,7 @@ def validate(
             "line": entry.line,
             "specHash": spec_hash(entry.resource),
         }
-        for entry in load_resources(files)
+        for entry in entries
     ]
     lines = [
         f"{resource['file']}:{resource['line']}: {resource['kind']}/{resource['name']} is valid"

@@ -29,7 +29,7 @@ from hindcast.formats.dataset_folder.commits import (
     write_commit,
 )
 from hindcast.formats.dataset_folder.manifest import Manifest, read_manifest, write_manifest
-from hindcast.formats.fitting import is_same_up_to_ones
+from hindcast.formats.lossless import is_same_up_to_ones
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.storage.location import Location
 

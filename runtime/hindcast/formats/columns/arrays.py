@@ -124,13 +124,15 @@ def _decode_spark_vectors(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Convert vectors of Spark ML, dense (type 1) or sparse (type 0), to lists."""
     rows: list[list[float] | None] = []
     for vector in column.to_pylist():
-        if vector is None or vector["type"] == 1:
-            rows.append(vector and vector["values"])
-            continue
-        values = [0.0] * vector["size"]
-        for index, value in zip(vector["indices"], vector["values"], strict=True):
-            values[index] = value
-        rows.append(values)
+        if vector is None:
+            rows.append(None)
+        elif vector["type"] == 1:
+            rows.append(vector["values"])
+        else:
+            values = [0.0] * vector["size"]
+            for index, value in zip(vector["indices"], vector["values"], strict=True):
+                values[index] = value
+            rows.append(values)
     return pa.chunked_array([pa.array(rows, pa.list_(pa.float64()))])
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hindcast.episodes.block import I64, Block
 from hindcast.episodes.columns import SEPARATOR, Columns, root
 from hindcast.formats.columns.infos import has_infos_or_details, make_info_cells
-from hindcast.formats.columns.steps import StepLayout, nest, read_agent_ids, to_numbers
+from hindcast.formats.columns.steps import StepLayout, nest, read_agent_ids, to_real_numbers
 from hindcast.formats.data_file import EncodedEpisodes
 from hindcast.formats.parquet.description import make_description_metadata
 from hindcast.formats.parquet.file import ParquetEncoder
@@ -37,7 +37,7 @@ class ColumnsEncoder(ParquetEncoder):
 
     def __init__(self, spec: DataSpec) -> None:
         self._spec = spec
-        self._steps = StepLayout(spec, "Columns")
+        self._step_layout = StepLayout(spec, "Columns")
         self._metadata = make_description_metadata(COLUMNS_LAYOUT, spec)
 
     def split(self, block: Block) -> Iterator[tuple[Block, bool]]:
@@ -51,7 +51,7 @@ class ColumnsEncoder(ParquetEncoder):
 
     def encode(self, block: Block) -> EncodedEpisodes:
         """See `RowEncoder.encode`. A block with infos or details has a column of infos; `split` removes empty infos."""
-        arrays = self._steps.make_arrays(block)
+        arrays = self._step_layout.make_arrays(block)
         eps_id = pa.array(block.eps_id, pa.string()).take(pa.array(block.episode_of_step))
         fields: Fields = [
             (pa.field(Columns.EPS_ID, pa.string(), nullable=False), eps_id),
@@ -65,7 +65,8 @@ class ColumnsEncoder(ParquetEncoder):
             ),
         ]
         leaves = {
-            name: _leaf_to_arrow(name, array, self._steps.leaves[name]) for name, array in arrays.items()
+            name: _leaf_to_arrow(name, array, self._step_layout.leaves[name])
+            for name, array in arrays.items()
         }
         fields += [_node_to_arrow(name, node) for name, node in nest(leaves).items()]
         if Columns.INFOS in block.columns or block.details is not None:
@@ -90,7 +91,7 @@ class ColumnsEncoder(ParquetEncoder):
         return {
             "use_dictionary": dictionary_columns,
             "write_statistics": [Columns.EPS_ID, Columns.T],
-            "use_byte_stream_split": _byte_stream_columns(self._steps.leaves),
+            "use_byte_stream_split": _byte_stream_columns(self._step_layout.leaves),
         }
 
 
@@ -130,7 +131,7 @@ def _leaf_to_arrow(name: str, column: NDArray[Any], leaf: Leaf) -> tuple[pa.Fiel
     """
     if leaf.dtype is None:
         return pa.field(name, pa.string(), nullable=False), pa.array(column.tolist(), pa.string())
-    values = to_numbers(column, leaf)
+    values = to_real_numbers(column, leaf)
     shape = values.shape[1:]
     if not shape:
         array = pa.array(values)

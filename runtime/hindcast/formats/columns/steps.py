@@ -136,7 +136,7 @@ def read_agent_ids(block: Block, name: str) -> pa.Array:
     return pa.array(ids).take(pa.array(block.episode_of_step))
 
 
-def to_numbers(column: NDArray[Any], leaf: Leaf) -> NDArray[Any]:
+def to_real_numbers(column: NDArray[Any], leaf: Leaf) -> NDArray[Any]:
     """Return the column in its leaf's dtype, C-contiguous; complex numbers become pairs of floats, `[..., 2]`."""
     assert leaf.dtype is not None
     values = np.ascontiguousarray(column, dtype=leaf.dtype)

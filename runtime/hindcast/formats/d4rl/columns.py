@@ -61,12 +61,12 @@ def find_columns(location: Location, file: Group, options: ReadOptions) -> D4RLF
         )
     try:
         # `schema` names datasets by their paths in the file (`infos/qpos`), `plan_columns` by their columns (`qpos`)
-        schema = {
-            name: names_by_path.get(source_name, source_name)
-            if isinstance(source_name, str)
-            else [names_by_path.get(path, path) for path in source_name]
-            for name, source_name in options.schema.items()
-        }
+        schema: dict[str, str | list[str]] = {}
+        for name, source in options.schema.items():
+            if isinstance(source, str):
+                schema[name] = names_by_path.get(source, source)
+            else:
+                schema[name] = [names_by_path.get(path, path) for path in source]
         plan = plan_columns(list(paths_by_name), replace(options, schema=schema))
     except DataError as error:
         raise DataError(f"is neither a D4RL nor a Minari file: {error}", path=str(location)) from error

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from hindcast.episodes.columns import Columns, next_leaf
 from hindcast.errors import DataError
 from hindcast.formats import hdf5
-from hindcast.formats.fitting import fit_shape
 from hindcast.formats.format import Format, NoRowsError, Piece, ReadOptions, check_no_schema
 from hindcast.formats.hdf5 import Group
+from hindcast.formats.lossless import fit_shape
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.read_options import check_options
@@ -92,6 +92,7 @@ def _list_demos(location: Location, file: Group) -> list[str]:
 
 
 def _is_buffer(location: Location, file: Group) -> bool:
+    """Return True for the file of a replay buffer of d3rlpy 2."""
     return {"columns", "version", "observations_0", "terminated_0"} <= set(
         hdf5.list_child_names(location, file)
     )
@@ -112,8 +113,8 @@ def _read_demo(location: Location, file: Group, name: str, episode: int) -> Rows
         columns |= _read_group(location, group, "next_obs", next_leaf(Columns.OBS))
     if "rewards" in names:
         columns[Columns.REWARDS] = _read_all(location, group, "rewards")
-    done = _read_all(location, group, "dones") != 0 if "dones" in names else None
-    return _make_rows(location, columns, done, f"{location}:{name}", episode)
+    is_done = _read_all(location, group, "dones") != 0 if "dones" in names else None
+    return _make_rows(location, columns, is_done, f"{location}:{name}", episode)
 
 
 def _read_buffer_episode(location: Location, file: Group, episode: int) -> Rows:
@@ -121,19 +122,19 @@ def _read_buffer_episode(location: Location, file: Group, episode: int) -> Rows:
         _read_all(location, file, f"{column}_{episode}") for column in _BUFFER_COLUMNS
     )
     columns = {Columns.OBS: observations, Columns.ACTIONS: actions, Columns.REWARDS: rewards}
-    done = np.zeros(len(actions), np.bool_)
-    done[-1:] = bool(terminated)
-    return _make_rows(location, columns, done, f"{location}:{episode}", episode)
+    is_done = np.zeros(len(actions), np.bool_)
+    is_done[-1:] = bool(terminated)
+    return _make_rows(location, columns, is_done, f"{location}:{episode}", episode)
 
 
 def _make_rows(
     location: Location,
     columns: dict[str, NDArray[Any]],
-    done: NDArray[np.bool_] | None,
+    is_done: NDArray[np.bool_] | None,
     eps_id: str,
     episode: int,
 ) -> Rows:
-    """Return the rows of one episode, which is truncated if its last row is not done.
+    """Return the rows of one episode, which is truncated if its last row is not done, or if no flags are stored (None).
 
     Raises:
         DataError: columns differ in length.
@@ -144,7 +145,7 @@ def _make_rows(
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         raise DataError(f"the columns of {eps_id} differ in length: {lengths}", path=str(location))
-    terminated = np.zeros(length, np.bool_) if done is None else done.reshape(length).astype(np.bool_)
+    terminated = np.zeros(length, np.bool_) if is_done is None else is_done.reshape(length).astype(np.bool_)
     terminated[:-1] = False
     is_last = np.arange(length) == length - 1
     return Rows(

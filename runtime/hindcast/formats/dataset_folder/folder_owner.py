@@ -25,10 +25,10 @@ def describe_unfinished(folder: Location) -> str:
     if not state_folder.exists() or folder.child(MANIFEST).exists():
         return ""
     commits = read_commits(folder).values()
-    return describe_progress(folder, commits) if commits else ""
+    return describe_recording_progress(folder, commits) if commits else ""
 
 
-def describe_progress(folder: Location, commits: Collection[Commit]) -> str:
+def describe_recording_progress(folder: Location, commits: Collection[Commit]) -> str:
     """Describe a recording without a manifest and its progress, as a sentence; "" for an application's log.
 
     Args:

@@ -184,7 +184,8 @@ class Text(MappedFiles):
 
     def read_rows(self, files: Sequence[Location], format_options: FormatOptions) -> dict[str, NDArray[Any]]:
         """Read `{"text": [R], "path": [R]}`, one row for each line."""
-        (file,), encoding = files, format_options.get("encoding", "utf-8")
+        (file,) = files
+        encoding = format_options.get("encoding", "utf-8")
         try:
             lines = file.read_bytes().decode(encoding).splitlines()
         except UnicodeDecodeError as error:

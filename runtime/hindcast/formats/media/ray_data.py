@@ -155,7 +155,7 @@ def _read_batches(piece: Piece, options: ReadOptions) -> Iterator[dict[str, Any]
 
 
 def _is_read_directly(options: ReadOptions, paths: Sequence[str]) -> bool:
-    """Return True if files are read without Ray, whose start takes seconds, into the columns that Ray would return.
+    """Return True if files are read without Ray, because its start takes seconds. The columns are the same as Ray's.
 
     Ray reads the files if there are further options, compressed files, or columns in the names of folders (`day=3`).
     """

@@ -148,12 +148,13 @@ def _parse_read_options(options: ReadOptions) -> dict[str, dict[str, Any]]:
 
 def _without_step_prefix(schema: Mapping[str, str | Sequence[str]]) -> dict[str, str | list[str]]:
     """Return a schema with the names of features as `_decode_episodes` returns them."""
-    return {
-        column: source.removeprefix(_STEP_PREFIX)
-        if isinstance(source, str)
-        else [name.removeprefix(_STEP_PREFIX) for name in source]
-        for column, source in schema.items()
-    }
+    stripped_schema: dict[str, str | list[str]] = {}
+    for column, source in schema.items():
+        if isinstance(source, str):
+            stripped_schema[column] = source.removeprefix(_STEP_PREFIX)
+        else:
+            stripped_schema[column] = [name.removeprefix(_STEP_PREFIX) for name in source]
+    return stripped_schema
 
 
 def _make_ids(location: Location, episode: NDArray[np.int64]) -> pa.Array:
@@ -254,9 +255,8 @@ def _decode_text(name: str, values: NDArray[np.object_]) -> pa.Array:
 
 def _decode_numbers(name: str, values: NDArray[np.object_], dtype: np.dtype) -> NDArray[Any]:
     sizes = np.array([len(value) for value in values])
-    common_size = int(
-        np.bincount(sizes).argmax()
-    )  # the most frequent one, so that the error names another record
+    # The most frequent size, so that the error names a record that differs from most others.
+    common_size = int(np.bincount(sizes).argmax())
     if (row := first_true((sizes != common_size) | (sizes % dtype.itemsize != 0) | (sizes == 0))) is not None:
         raise CellError(
             row,

@@ -205,7 +205,7 @@ class CellReader:
         buffers[column] = buffer._replace(lookback=lookback)
 
     def _read_data(self) -> Buffer:
-        """Read the data of a buffer, whose lookback and, for a `batch`, size are not known yet and stay 0."""
+        """Read the data of a buffer. Its lookback, and the size of a `batch`, are not known yet and stay 0."""
         unpacker, start = self._unpacker, self._position
         # without the tag of a MessagePack array, the data are not a list of items
         if not (0x90 <= self._cell[start] <= 0x9F or self._cell[start] in (0xDC, 0xDD)):

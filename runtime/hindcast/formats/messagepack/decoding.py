@@ -105,20 +105,17 @@ def _decode_column(states: Sequence[EpisodeState], column: str, struct: Nested) 
 
 def _decode_together(buffers: Sequence[Buffer], column: str) -> Arrays | None:
     """Decode all buffers together; None if they are not packed, or if their items differ in more than their numbers."""
-    if not buffers or any(buffer.packed_items is None for buffer in buffers):
-        return None
-    if len({buffer.stride for buffer in buffers}) > 1:
+    is_packed = bool(buffers) and all(buffer.packed_items is not None for buffer in buffers)
+    if not is_packed or len({buffer.stride for buffer in buffers}) > 1:
         return None
     try:
         template = Template.from_item(bytes(buffers[0].packed_episode_items[: buffers[0].stride]))
     except (RefusedValueError, ValueError, IndexError):
         return None  # _decode_one raises the error again, with the row
-    numbers = (
-        None
-        if template is None
-        else template.read(b"".join([buffer.packed_episode_items for buffer in buffers]))
-    )
-    if template is None or numbers is None:
+    if template is None:
+        return None
+    numbers = template.read(b"".join([buffer.packed_episode_items for buffer in buffers]))
+    if numbers is None:
         return None
     arrays = {SEPARATOR.join((column, *path)): array for path, array in numbers.items()}
     if column == Columns.REWARDS and all(payload.is_plain for payload in template.payloads):

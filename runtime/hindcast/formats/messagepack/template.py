@@ -87,12 +87,12 @@ class Template:
         """Make a template from an item.
 
         Returns:
-            The template; None if similar items may differ in length (text), or if the item is ambiguous (lists of
-            numbers) or cut short.
+            The template; None if the item contains anything but numbers, arrays of numbers, and maps and lists of
+            these; if it contains a list of numbers, which may be a vector or a tuple; or if it is cut short.
 
         Raises:
-            RefusedValueError: the item contains an object array or an extension type.
-            ValueError, IndexError: the item is not complete MessagePack.
+            RefusedValueError: an array in the item has objects, or is inconsistent.
+            ValueError, IndexError: the item is empty, or damaged in another way.
         """
         unpacker = msgpack.Unpacker(strict_map_key=False, max_buffer_size=len(item))
         unpacker.feed(item)
@@ -198,7 +198,7 @@ def _iter_map_payloads(item: bytes, unpacker: msgpack.Unpacker, path: Path) -> I
 
 
 def _read_array_payload(unpacker: msgpack.Unpacker, path: Path, num_keys: int) -> Payload:
-    """Read an array or a NumPy scalar, of which the unpacker has read the first key; return its payload."""
+    """Read the rest of an array or a NumPy scalar, after its first key; return its payload."""
     fields, stop = {b"nd": unpacker.unpack()}, 0
     for _ in range(num_keys - 1):
         key = unpacker.unpack()

@@ -100,10 +100,10 @@ def _index_folder(location: Location, metadata: MinariMetadata) -> EpisodeGroup:
         episode_files = files.setdefault(int(number), [])
         if entry.is_file and name.endswith(f".{metadata.data_format}"):
             episode_files.append((entry.relative_path, entry.size))
-    # raises for the first episode without files
-    for empty_number in (number for number, entries in files.items() if not entries):
-        folder = location.parent().child(str(empty_number))
-        raise DataError(f"{folder} holds no .{metadata.data_format} file: copy the dataset again")
+    for episode, entries in files.items():
+        if not entries:
+            folder = location.parent().child(str(episode))
+            raise DataError(f"{folder} holds no .{metadata.data_format} file: copy the dataset again")
     if metadata.observation_space is None or metadata.action_space is None:
         raise DataError("does not name the dataset's spaces: copy it again", path=str(location))
     return EpisodeGroup(

@@ -46,7 +46,7 @@ class MinariMetadata(BaseModel):
     Attributes:
         dataset_id: such as "D4RL/door/human-v2"; by default the name of the dataset's folder.
         data_format: "hdf5", "arrow" or "parquet".
-        observation_space: None, like `action_space`, in old datasets whose metadata name only the environment.
+        observation_space, action_space: None in old datasets, which name only the environment.
         env_spec: id of the environment.
         jpeg_encoding: whether images are stored as JPEG.
     """

@@ -16,9 +16,9 @@ from hindcast.storage.failures import reason_of
 from hindcast.storage.location import Location
 
 _MAGIC = b"PAR1"
-_SAMPLE_BYTES = 64 << 10
+_SAMPLE_BYTES = 64 << 10  # of the beginning, and of the end, in a fingerprint
 _MAX_REASON_CHARACTERS = 400
-_TABLE_BYTES = 8 << 20
+_TABLE_BYTES = 8 << 20  # approximate size of a table of `iter_tables`
 _MAX_TABLE_ROWS = 8192
 _MAX_FOOTER_BYTES = 32 << 20
 _REMEDY = "copy it again from its source, or delete it and record its episodes again"

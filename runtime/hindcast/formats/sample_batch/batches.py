@@ -69,10 +69,10 @@ def decode_column(value: Any, name: str) -> Arrays:
     try:
         if isinstance(value, list) and value and type(value[0]) in (bool, int, float):
             return {name: _to_array(value, name)}
-        unpacked = _unpack(value, name)
-        if isinstance(unpacked, list) and unpacked and isinstance(unpacked[0], dict):
-            unpacked = batched.stack(unpacked)
-        return {leaf: _to_array(values, leaf) for leaf, values in nested.flatten(unpacked, name).items()}
+        column_values = _unpack(value, name)
+        if isinstance(column_values, list) and column_values and isinstance(column_values[0], dict):
+            column_values = batched.stack(column_values)
+        return {leaf: _to_array(values, leaf) for leaf, values in nested.flatten(column_values, name).items()}
     except ValueError as error:
         raise CellError(0, f"{name!r}: {error}") from error
 

@@ -226,17 +226,14 @@ def _decode_leaves(batch: Batch, name: str, source: LeafSource) -> Arrays:
 def _make_role_table(batch: Batch, plan: TablePlan, options: ReadOptions) -> pa.Table:
     """Make a table of ids, flags and the filter's columns, with one row for each timestep."""
     names = [name for role in ROLE_COLUMNS for name in plan.sources.get(role, LeafSource(())).columns]
-    filter_columns = [term.column for term in options.filter if term.column in batch.columns]
-    columns: dict[str, Any] = {}
-    for name in dict.fromkeys(
-        [
-            *names,
-            *filter_columns,
-            *filter(None, [plan.last_column]),
-            *([_AGENT_COLUMN] if _AGENT_COLUMN in batch.columns else []),
-        ]
-    ):
-        columns[name] = _make_role_array(batch.columns[name], name)
+    names += [term.column for term in options.filter if term.column in batch.columns]
+    if plan.last_column is not None:
+        names.append(plan.last_column)
+    if _AGENT_COLUMN in batch.columns:
+        names.append(_AGENT_COLUMN)
+    columns: dict[str, Any] = {
+        name: _make_role_array(batch.columns[name], name) for name in dict.fromkeys(names)
+    }
     if plan.end_infos is not None:
         columns[plan.end_infos] = pa.array(decode_infos(batch.columns[plan.end_infos]), pa.string())
     if not columns:  # the table still needs a column, which defines its number of rows

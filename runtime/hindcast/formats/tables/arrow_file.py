@@ -20,7 +20,8 @@ from hindcast.storage.location import Location
 
 _SUFFIXES: Final = (".arrow", ".feather", ".arrows")
 _FILE_MAGIC: Final = b"ARROW1"
-_MAX_ROWS: Final = 1 << 16
+_TABLE_ROWS: Final = 1 << 16
+"""Maximum number of rows that are decoded at once."""
 
 
 class ArrowFile(Format):
@@ -56,8 +57,8 @@ class ArrowFile(Format):
         context = TableContext(str(piece.location), plan, DataSpec(), options)
         with _open_batches(piece.location) as (_, batches):
             for batch in batches:
-                for start in range(0, len(batch), _MAX_ROWS):
-                    table = add_keys(pa.Table.from_batches([batch.slice(start, _MAX_ROWS)]), options)
+                for start in range(0, len(batch), _TABLE_ROWS):
+                    table = add_keys(pa.Table.from_batches([batch.slice(start, _TABLE_ROWS)]), options)
                     rows = decode_rows(table, first_row + start, context)
                     if rows is not None:
                         yield rows

@@ -32,6 +32,7 @@ _NULL_TEXTS: Final = ("", "NULL", "null", "NA", "N/A", "n/a", "#N/A", "None")
 _TEXT_COLUMNS: Final = (Columns.EPS_ID, Columns.AGENT_ID, Columns.INFOS)
 _HEADER_BYTES: Final = 64 << 10
 _MAX_HEADER_BYTES: Final = 8 << 20
+"""Bytes in which the header is searched: first in few, then, if they contain no line end, in many."""
 _LARGE_INTEGER: Final = re.compile(r"\s*[+-]?\d{19,}\s*")
 _DECIMAL_COMMA: Final = re.compile(r"'-?\d+,\d+'")
 _ROW_NUMBER: Final = re.compile(r"Row #(\d+): ")

@@ -16,9 +16,9 @@ from hindcast.episodes.columns import Columns, obs_leaf, root
 from hindcast.errors import DataError
 from hindcast.formats.columns import infos
 from hindcast.formats.columns.arrays import Arrays, as_plain_table, decode_leaves, is_text
-from hindcast.formats.fitting import fit_shape
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.layout import CellError, RowError
+from hindcast.formats.lossless import fit_shape
 from hindcast.formats.rows import Rows, Timesteps
 from hindcast.formats.spec import DataSpec, Leaf, describe_array
 from hindcast.formats.tables.episode_rows import StepTable, flatten_episodes
@@ -77,6 +77,7 @@ def decode_rows(table: pa.Table, first_row: int, context: TableContext) -> Rows 
         )
     if not len(table):
         return None
+    # `step` are indices in `step_table`; `row` are indices in the file, where a row may hold a whole episode.
     step = row
     if step_table is not None:
         row = first_row + step_table.row[step]
@@ -110,10 +111,11 @@ def decode_rows(table: pa.Table, first_row: int, context: TableContext) -> Rows 
 
 
 def _end_episodes(terminated: Bool, truncated: Bool, step_table: StepTable, step: I64) -> tuple[Bool, Bool]:
-    """Return the flags of rows with whole episodes, such that those of the end are in the episode's last step.
+    """Clear the end flags of timesteps that do not end their episode, for rows that hold whole episodes.
 
     Args:
-        terminated: `[R]` flags as decoded; those of an observation after the last step repeat that step's.
+        terminated: `[R]` flags as decoded: a single flag of a row is repeated at all its timesteps, and the last flag
+            of a list is repeated at an observation after the last step.
         truncated: `[R]` as `terminated`.
         step_table: all timesteps.
         step: `[R]` indices of the timesteps.
@@ -154,7 +156,7 @@ def _decode_columns(table: pa.Table, context: TableContext, row: I64) -> tuple[A
 
 
 def _decode_steps_in_order(table: pa.Table, plan: TablePlan, is_obs_only: Bool | None) -> Timesteps | None:
-    """Decode the timesteps; those of rows with an observation only, which may repeat the last step's, follow them."""
+    """Decode the timesteps. A row with only an observation may repeat the last step's timestep, so 1 is added there."""
     t = decode_timesteps(table, plan)
     if t is None or is_obs_only is None or plan.last_column is not None:
         return t
@@ -203,7 +205,7 @@ def _decode_source(table: pa.Table, name: str, source: LeafSource, context: Tabl
 
 
 def _can_leave_out(name: str, context: TableContext) -> bool:
-    """Return whether data are read without a column that cannot be read: only if nothing and nobody requires it."""
+    """Return True if a column that cannot be read may be left out: neither training, user nor spec requires it."""
     requested_names = {*(context.options.columns or ()), *context.options.schema}
     return not ({name, root(name)} & {*_REQUIRED_COLUMNS, *requested_names} or context.spec.leaves)
 
@@ -259,7 +261,7 @@ def _decode_infos(table: pa.Table, context: TableContext) -> NDArray[np.object_]
 
 
 def fit_next_observations(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Return the columns with next observations in the shapes and dtypes of the observations, the wider of two dtypes.
+    """Give next observations the shapes and dtypes of the observations; if their dtypes differ, both get the wider one.
 
     Raises:
         DataError: the leaves differ, or their shapes or kinds (numbers or text).
@@ -276,16 +278,16 @@ def fit_next_observations(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray
     fitted_leaves: dict[str, NDArray[Any]] = {}
     for name, column in next_leaves.items():
         current = current_leaves[obs_leaf(name)]
-        fitted = fit_shape(column, current.shape[1:])
-        if fitted is None or (fitted.dtype == object) != (current.dtype == object):
+        fitted_column = fit_shape(column, current.shape[1:])
+        if fitted_column is None or (fitted_column.dtype == object) != (current.dtype == object):
             raise DataError(
                 f"{name!r} is {describe_array(column)} and {obs_leaf(name)!r} is "
                 f"{describe_array(current)}: both must be the same"
             )
-        if fitted.dtype != current.dtype:
-            dtype = np.result_type(fitted, current)
-            fitted, fitted_leaves[obs_leaf(name)] = fitted.astype(dtype), current.astype(dtype)
-        fitted_leaves[name] = fitted
+        if fitted_column.dtype != current.dtype:
+            dtype = np.result_type(fitted_column, current)
+            fitted_column, fitted_leaves[obs_leaf(name)] = fitted_column.astype(dtype), current.astype(dtype)
+        fitted_leaves[name] = fitted_column
     return columns | fitted_leaves
 
 
@@ -353,7 +355,7 @@ def _fill_next_observations(table: pa.Table, plan: TablePlan) -> tuple[pa.Table,
 def _cast_to_common_type(
     column: pa.ChunkedArray, current: pa.ChunkedArray, name: str, current_name: str
 ) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
-    """Cast one of two columns to the type of the other, such that no value changes."""
+    """Cast one of two columns to the other's type, without changing a value."""
     for cast in (
         lambda: (column, current.cast(column.type)),
         lambda: (column.cast(current.type), current),

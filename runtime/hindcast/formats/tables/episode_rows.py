@@ -51,15 +51,17 @@ def flatten_episodes(table: pa.Table, plan: TablePlan) -> StepTable | None:
     Raises:
         CellError: a list is null, or differs in length from the other lists of its row.
     """
-    roles = [role for role in _SINGLE_VALUE_COLUMNS if role in plan.sources]
-    list_roles = [role for role in roles if _is_list(table.column(plan.sources[role].columns[0]).type)]
+    single_value_columns = [name for name in _SINGLE_VALUE_COLUMNS if name in plan.sources]
+    list_columns = [
+        name for name in single_value_columns if _is_list(table.column(plan.sources[name].columns[0]).type)
+    ]
     actions = plan.sources.get(Columns.ACTIONS, LeafSource(()))
-    if not list_roles or not all(_is_list(table.column(name).type) for name in actions.columns):
+    if not list_columns or not all(_is_list(table.column(name).type) for name in actions.columns):
         return None
-    has_end_flags = list_roles != roles
-    if not set(roles) - set(list_roles) <= set(_FLAGS):
+    has_end_flags = list_columns != single_value_columns
+    if not set(single_value_columns) - set(list_columns) <= set(_FLAGS):
         return None
-    reference_name = plan.sources[list_roles[0]].columns[0]
+    reference_name = plan.sources[list_columns[0]].columns[0]
     reference = table.column(reference_name)
     refuse_null(reference, reference_name, ": expected a list")
     lengths = pc.list_value_length(reference).to_numpy().astype(np.int64)

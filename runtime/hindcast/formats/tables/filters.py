@@ -86,7 +86,10 @@ def _check_value_type(value: Any, term: FilterTerm, column_type: pa.DataType) ->
     else:
         fits = isinstance(value, str) and is_text(column_type)
     if not fits:
-        raise DataError(f"`filter` compares {term.column!r}, a column of {column_type}, with {value!r}")
+        raise DataError(
+            f"`filter` compares {term.column!r}, a column of {column_type}, with {value!r}: write a value of the "
+            "column's type"
+        )
 
 
 def add_keys_to_schema(schema: pa.Schema, options: ReadOptions) -> pa.Schema:

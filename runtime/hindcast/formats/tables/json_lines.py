@@ -25,9 +25,11 @@ from hindcast.formats.tables.recorded_spec import element_type
 from hindcast.formats.tables.text_files import BOM
 
 _MAX_DEPTH: Final = 64
+"""Maximum number of lists and objects within each other; Arrow crashes on deep nesting."""
 INT64_LIMIT: Final = 1 << 63
 _TYPE_ERRORS: Final = (pa.ArrowException, OverflowError, ValueError, TypeError, AttributeError)
 _LONG_INTEGER: Final = re.compile(rb"[\s:,\[-]\d{19}")  # an integer that may have more than 64 bits
+_KEY_END: Final = re.compile(rb'"\s*:')
 _LINE_ADVICE: Final = "; write one object per line, or all objects as one array"
 _NON_FINITE_NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -43,8 +45,9 @@ def parse_lines(data: bytes) -> list[dict[str, Any]]:
     rows, parse = [], choose_parser(data)
     for i, line in enumerate(line for line in data.removeprefix(BOM).split(b"\n") if line.strip()):
         row = require_object(_parse_json(line, i, parse, _LINE_ADVICE), i)
-        # Duplicate keys are found by a second, slower parser, which the counts make unnecessary for most lines.
-        if (count := line.count(b'":')) > len(row) and count > _count_keys(row):
+        # Only Python's parser shows duplicate keys, but it is slow. A line without more ends of keys than keys in the
+        # result has no duplicate.
+        if (num_key_ends := _count_key_ends(line)) > len(row) and num_key_ends > _count_keys(row):
             json.loads(line, object_pairs_hook=partial(_refuse_duplicate_keys, i))
         rows.append(row)
     return rows
@@ -83,7 +86,8 @@ def build_table(
         rows: one object for each row.
         types: known types of columns; other types are inferred.
         info_columns: columns that become JSON text, whatever their type.
-        declared_columns: columns with a type that the user has set; their integers beyond int64 become floats.
+        declared_columns: columns with a type that the user has set; their integers beyond int64 become floats here, and
+            `TextTables` casts the columns to the type.
 
     Raises:
         CellError: a column has values of several types or of another type than the known one, an integer is beyond
@@ -140,6 +144,12 @@ def _parse_json(text: bytes, row: int, parse: Callable[[bytes], Any], advice: st
         raise CellError(row, f"it is not JSON: {error}{advice}") from error
 
 
+def _count_key_ends(line: bytes) -> int:
+    """Count the quotes before a colon: one for each key, and perhaps some within texts."""
+    # Few writers put blanks before the colon, and counting is three times as fast as the pattern.
+    return len(_KEY_END.findall(line)) if b'" ' in line or b'"\t' in line else line.count(b'":')
+
+
 def _count_keys(value: Mapping[str, Any]) -> int:
     return len(value) + sum(_count_keys(child) for child in value.values() if isinstance(child, dict))
 
@@ -160,7 +170,7 @@ def _build_column(values: list[Any], name: str, column_type: pa.DataType | None)
             array = _build_array(convert(values), column_type)
         except _TYPE_ERRORS:
             continue
-        if str(array.type).count("<") > _MAX_DEPTH:
+        if _is_deeper(array.type, _MAX_DEPTH):
             raise CellError(0, f"the lists and objects of {name!r} are nested more than {_MAX_DEPTH} deep")
         return array
     row = _find_first_mismatch(_parse_non_finite_texts(values), column_type)
@@ -168,11 +178,23 @@ def _build_column(values: list[Any], name: str, column_type: pa.DataType | None)
     if number is not None:
         raise beyond_int64_error(row, name, number)
     value_text = json.dumps(values[row])[:60]
-    expected = f"expected {column_type}" if column_type is not None else "the rows before it hold other types"
+    if column_type is None:
+        raise CellError(
+            row, f"{name!r} is {value_text}: the rows before it hold other types; write one type in all rows"
+        )
     raise CellError(
         row,
-        f"{name!r} is {value_text}: {expected}; set its type under `readOptions: {{column_types: …}}`, or fix it",
+        f"{name!r} is {value_text}: expected {column_type}; set its type under `readOptions: {{column_types: …}}`, or "
+        "fix it",
     )
+
+
+def _is_deeper(arrow_type: pa.DataType, depth: int) -> bool:
+    """Return True if lists and structs are nested more than `depth` deep in the type."""
+    if depth < 0:
+        return True
+    children = (arrow_type.field(i).type for i in range(arrow_type.num_fields))
+    return any(_is_deeper(child, depth - 1) for child in children)
 
 
 def beyond_int64_error(row: int, name: str, number: object) -> CellError:
@@ -231,8 +253,11 @@ def find_beyond_int64(value: Any) -> int | None:
     """Return the first integer in a JSON value that is beyond int64; None if there is no such integer."""
     if isinstance(value, int):
         return None if -INT64_LIMIT <= value < INT64_LIMIT else value
-    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return next((number for child in children if (number := find_beyond_int64(child)) is not None), None)
+    if isinstance(value, dict):
+        value = list(value.values())
+    if not isinstance(value, list):
+        return None
+    return next((number for child in value if (number := find_beyond_int64(child)) is not None), None)
 
 
 def _find_first_mismatch(values: Sequence[Any], column_type: pa.DataType | None) -> int:

@@ -24,7 +24,7 @@ from hindcast.storage.location import Location
 _SUFFIXES: Final = (".json", ".jsonl", ".ndjson")
 _CHUNK_ROWS: Final = 1 << 15
 _HEAD_BYTES: Final = 4096
-_DOCUMENT: Final = re.compile(rb'\s*\{\s*"[^"]*"\s*:\s*\[\s*\{')
+_DOCUMENT: Final = re.compile(rb'\s*\{\s*"[^"]*"\s*:\s*\[\s*\{')  # begins with a list of objects under a key
 _FIRST_OBJECT_BYTES: Final = 1 << 20
 
 
@@ -81,7 +81,7 @@ class Json(TextTables):
     def parse(self, data: Any, extent: TextExtent, options: ReadOptions) -> pa.Table:
         """See `TextTables.parse`."""
         rows = parse_lines(data) if isinstance(data, bytes) else data
-        # pandas.DataFrame.to_json writes such a file by default; lists are a whole episode
+        # pandas.DataFrame.to_json writes such a file by default. (An object with lists is a row with a whole episode.)
         if len(rows) == 1 and len(rows[0]) > 1 and all(map(_is_column, rows[0].values())):
             raise CellError(
                 0, "it holds columns, not rows: write one object for each row (pandas: orient='records')"
@@ -109,11 +109,13 @@ def _is_array(location: Location) -> bool:
 
 
 def _unwrap_rows(document: Any) -> Any:
-    """Return the rows of a document: a list, or an object with a list alone."""
-    if not isinstance(document, dict) or len(document) != 1:
-        return [document] if isinstance(document, dict) else document
-    (value,) = document.values()
-    return value if isinstance(value, list) and value and isinstance(value[0], dict) else [document]
+    """Return the rows of a document: a list, the list of objects that an object holds alone, or one object."""
+    if not isinstance(document, dict):
+        return document
+    values = list(document.values())
+    if len(values) == 1 and isinstance(values[0], list) and values[0] and isinstance(values[0][0], dict):
+        return values[0]
+    return [document]
 
 
 def _read_first_character(location: Location) -> bytes:

@@ -46,7 +46,7 @@ _LEROBOT_COLUMNS: Final = {
     Columns.EPS_ID: "episode_index",
     Columns.T: "frame_index",
 }
-"""Hindcast's column -> its name in the datasets of LeRobot."""
+"""Hindcast's column -> its name in the datasets of LeRobot, where `next.done` does not say why an episode ends."""
 _VECTOR_COLUMNS: Final = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS)
 _REQUIRED_COLUMNS: Final = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
 _REWARD_ADVICE: Final = ", or read `columns: [obs, actions]` alone, which is enough for BC"
@@ -87,7 +87,7 @@ class TablePlan:
         done_column: source column of a flag that ends episodes but does not say why; None if there is no such flag.
         last_column: source column of RLDS's `is_last`, which marks rows that hold only the observation after their
             episode's last timestep; None without it.
-        end_infos: source column of infos that may give the reason; None without `done_column` or infos.
+        end_infos: source column of infos that may say why an episode ends; None without `done_column` or infos.
         skipped_columns: source columns that are not read because other columns replace them.
     """
 
@@ -172,7 +172,7 @@ def plan_columns(names: Sequence[str], options: ReadOptions, empty_leaves: Colle
 
 
 def _without_columns(schema: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
-    """Return the entries of a schema for other columns than those of `names`."""
+    """Return the entries of a schema, except those of columns that `names` contains."""
     return {column: name for column, name in schema.items() if column not in set(map(root, names))}
 
 

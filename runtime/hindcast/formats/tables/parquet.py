@@ -120,7 +120,8 @@ def _read_continuation_rows(file: pq.ParquetFile) -> I64:
     index = read_index(file.metadata.metadata)
     if index is None:
         return np.zeros(0, dtype=np.int64)
-    lengths, is_continued = np.concatenate(index[0]), np.concatenate(index[1])
+    group_lengths, group_continued = index
+    lengths, is_continued = np.concatenate(group_lengths), np.concatenate(group_continued)
     return (np.cumsum(lengths) - lengths)[is_continued]
 
 

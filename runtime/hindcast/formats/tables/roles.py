@@ -28,10 +28,10 @@ _FLAG_ADVICE: Final = "expected true or false; fix it, or name another column un
 
 
 def decode_ends(table: pa.Table, plan: TablePlan) -> tuple[Bool, Bool, Bool | None]:
-    """Decode whether the environment ended the episode with each row, `[R]`, and whether it was cut off there, `[R]`.
+    """Decode where episodes end: `terminated`, `truncated` and `is_obs_only` of `Rows`.
 
-    The third result is `Rows.is_obs_only`. In logs of Gym's older interface one flag marks both ends, and the info says
-    whether a time limit was reached.
+    In logs of Gym's older interface one flag marks both kinds of ends, and the info says whether a time limit was
+    reached.
 
     Raises:
         CellError: a flag is null, or neither true nor false; an info is not JSON.
@@ -63,10 +63,8 @@ def _decode_flag_column(table: pa.Table, name: str) -> Bool:
         return column.to_numpy()
     if is_text(column.type):
         lower_texts = pc.utf8_lower(column)
-        is_true, is_false = (
-            pc.is_in(lower_texts, pa.array(_TRUE_TEXTS)),
-            pc.is_in(lower_texts, pa.array(_FALSE_TEXTS)),
-        )
+        is_true = pc.is_in(lower_texts, pa.array(_TRUE_TEXTS))
+        is_false = pc.is_in(lower_texts, pa.array(_FALSE_TEXTS))
     elif pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
         is_true, is_false = pc.equal(column, 1), pc.equal(column, 0)
     else:

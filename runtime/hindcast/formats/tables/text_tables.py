@@ -207,7 +207,7 @@ def _add_empty_leaves(rows: Rows, leaves: Mapping[str, Leaf], options: ReadOptio
 def _plan_table(
     names: Sequence[str], table: pa.Table, options: ReadOptions, leaves: Mapping[str, Leaf]
 ) -> TablePlan:
-    """Plan what to read from a table of a file, of which the first rows have the columns `names`.
+    """Plan what to read from a table. The first rows of its file have the columns `names`; only infos may come later.
 
     Raises:
         DataError: see `plan_columns`; or the table has a column that `names` lacks.

@@ -18,7 +18,7 @@ from hindcast.episodes.spaces import space_struct
 from hindcast.errors import DataError
 from hindcast.formats.columns.infos import make_info_cells
 from hindcast.formats.columns.packed_cells import pack_cell
-from hindcast.formats.columns.steps import StepLayout, nest, to_numbers
+from hindcast.formats.columns.steps import StepLayout, nest, to_real_numbers
 from hindcast.formats.data_file import EncodedEpisodes
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.formats.text.lines import (
@@ -48,9 +48,9 @@ class SampleBatchEncoder(TextEncoder):
     suffix = ".json"
 
     def __init__(self, spec: DataSpec, packed_columns: Sequence[str] = ()) -> None:
-        self._steps = StepLayout(spec, SAMPLE_BATCH_LAYOUT)
+        self._step_layout = StepLayout(spec, SAMPLE_BATCH_LAYOUT)
         for name in packed_columns:
-            _check_packable(name, self._steps.leaves)
+            _check_packable(name, self._step_layout.leaves)
         self._packed = packed_columns
         obs_struct, action_struct = space_struct(spec.observation_space), space_struct(spec.action_space)
         self._structs = {
@@ -62,7 +62,8 @@ class SampleBatchEncoder(TextEncoder):
     def encode(self, block: Block) -> EncodedEpisodes:
         """See `RowEncoder.encode`. There is a column of infos only if the block has infos that are not empty."""
         columns = {
-            name: self._leaf_values(name, array) for name, array in self._steps.make_arrays(block).items()
+            name: self._leaf_values(name, array)
+            for name, array in self._step_layout.make_arrays(block).items()
         }
         infos = make_info_cells(block.without_details())
         if infos is not None:
@@ -72,12 +73,12 @@ class SampleBatchEncoder(TextEncoder):
 
     def _leaf_values(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
         """Return a leaf's values in its dtype; complex numbers that are not packed become pairs of floats."""
-        leaf = self._steps.leaves[name]
+        leaf = self._step_layout.leaves[name]
         if leaf.dtype is None:
             return array
         if root(name) in self._packed:
             return np.ascontiguousarray(array, dtype=leaf.dtype)
-        return to_numbers(array, leaf)
+        return to_real_numbers(array, leaf)
 
     def _episode_line(self, block: Block, episode: int, columns: Mapping[str, NDArray[Any]]) -> bytes:
         """Return the line of an episode; packed columns come last, with the structure of their space."""

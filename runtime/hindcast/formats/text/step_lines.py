@@ -20,7 +20,7 @@ from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
 from hindcast.formats.columns.infos import make_info_cells
-from hindcast.formats.columns.steps import StepLayout, nest, to_numbers
+from hindcast.formats.columns.steps import StepLayout, nest, to_real_numbers
 from hindcast.formats.data_file import EncodedEpisodes
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.formats.text.lines import (
@@ -51,7 +51,7 @@ class StepEncoder(TextEncoder):
     info_delimiters: tuple[bytes, bytes]
 
     def __init__(self, spec: DataSpec, layout: str) -> None:
-        self.steps = StepLayout(spec, layout)
+        self.step_layout = StepLayout(spec, layout)
 
     @abstractmethod
     def encode_text(self, text: str) -> bytes:
@@ -67,7 +67,7 @@ class StepEncoder(TextEncoder):
 
     def encode(self, block: Block) -> EncodedEpisodes:
         """See `RowEncoder.encode`."""
-        arrays = self.steps.make_arrays(block)
+        arrays = self.step_layout.make_arrays(block)
         parts: list[Any] = []
         for name, prefix in self.cell_prefixes.items():
             parts += [prefix, self._cells(name, block, arrays)]
@@ -81,10 +81,10 @@ class StepEncoder(TextEncoder):
             return _to_arrow([self.encode_text(eps_id) for eps_id in block.eps_id]).take(
                 pa.array(block.episode_of_step)
             )
-        leaf = self.steps.leaves[name]
+        leaf = self.step_layout.leaves[name]
         if leaf.dtype is None:
             return _to_arrow([self.encode_text(text) for text in arrays[name]])
-        return self.encode_numbers(to_numbers(arrays[name], leaf))
+        return self.encode_numbers(to_real_numbers(arrays[name], leaf))
 
 
 class JsonEncoder(StepEncoder):
@@ -95,7 +95,7 @@ class JsonEncoder(StepEncoder):
     def __init__(self, spec: DataSpec) -> None:
         super().__init__(spec, JSON_LAYOUT)
         # one line with placeholders for the cells is encoded, and split at the placeholders
-        tree = nest(dict.fromkeys([Columns.EPS_ID, *self.steps.leaves], orjson.Fragment(_PLACEHOLDER)))
+        tree = nest(dict.fromkeys([Columns.EPS_ID, *self.step_layout.leaves], orjson.Fragment(_PLACEHOLDER)))
         leaf_names = [leaf_name for name, node in tree.items() for leaf_name in nested.flatten(node, name)]
         *prefixes, end = orjson.dumps(tree)[:-1].split(_PLACEHOLDER)
         self.cell_prefixes = dict(zip(leaf_names, prefixes, strict=True))
@@ -131,7 +131,7 @@ class CsvEncoder(StepEncoder):
     def __init__(self, spec: DataSpec) -> None:
         super().__init__(spec, CSV_LAYOUT)
         names = {Columns.EPS_ID: [Columns.EPS_ID]}
-        names |= {name: _csv_names(name, leaf) for name, leaf in self.steps.leaves.items()}
+        names |= {name: _csv_names(name, leaf) for name, leaf in self.step_layout.leaves.items()}
         header = [name for columns in names.values() for name in columns]
         self._has_infos = Columns.INFOS in spec.leaves
         if self._has_infos:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from hindcast.algorithms import build
 from hindcast.errors import DataError, Problem, SpecError
 from hindcast.learn.checkpoint import find_checkpoint
+from hindcast.learn.model_defaults import differences_from_rllib
 from hindcast.models.policy import Policy
 from hindcast.models.rl_module import RLModule
 from hindcast.names import DEFAULT_MODULE_ID, ENV_RUNNER_RESULTS, EVALUATION_RESULTS, TRAINING_ITERATION
@@ -44,13 +45,15 @@ from hindcast.run.stop_criteria import add_evaluation
 from hindcast.run.training.live_source import find_episode_players
 from hindcast.run.training.offline_trainer import make_offline_trainer
 from hindcast.run.training.online_trainer import make_online_trainer
-from hindcast.run.training.trainer import Trainer, build_networks, notes_on_policy
+from hindcast.run.training.trainer import Trainer, build_networks
 from hindcast.run.training.warm_start import load_initial_policy
 from hindcast.storage.location import resolve
 
 if TYPE_CHECKING:
     from hindcast.rllib.builder.config import AlgorithmConfig
 
+_RLLIB_ALGORITHMS: Final = ("BC", "CQL", "DQN", "IQL", "MARWIL", "PPO", "SAC")
+"""Algorithms that RLlib has, too."""
 _REMOVED_ATTRIBUTES: Final = {
     **dict.fromkeys(("env_runner", "workers"), "env_runner_group.local_env_runner.sample() plays episodes"),
     **dict.fromkeys(
@@ -412,6 +415,11 @@ class RunningAlgorithm:
         self._trainer.num_busy_processors = self._evaluations.num_processes if self._evaluations else 0
         for message in map(_name_options, _drop_notes_on_derived_fields(self._trainer.notes)):
             self._add_note(message)
+        learner, policy = self._trainer.learner, self._trainer.policy
+        if plan.algorithm in _RLLIB_ALGORITHMS:
+            differences = differences_from_rllib(learner.algorithm, plan.model, policy.action_space)
+            if differences is not None:
+                self._add_note(differences)
         if plan.training is None or plan.is_online:
             self._warm_start(plan.initial_checkpoint)
         else:
@@ -497,7 +505,7 @@ def _make_trainer(plan: BuildPlan, reporter: Reporter) -> Trainer:
         algorithm, spaces = build(plan.algorithm, plan.config), environment_spaces(environment)
         networks = build_networks(algorithm, spaces, plan.model, environment, seed=seed)
         policy, learner = networks.make_policy_and_learner()
-        return Trainer(plan.algorithm, policy, learner, None, notes=notes_on_policy(policy, plan.model))
+        return Trainer(plan.algorithm, policy, learner, None, notes=networks.notes(policy))
     if plan.is_online:
         return make_online_trainer(plan.training, plan.training.spec, plan.num_envs)
     if (initial := plan.training.spec.initial_checkpoint) is not None:

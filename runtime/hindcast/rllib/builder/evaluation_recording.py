@@ -145,7 +145,7 @@ class EvaluationRecording(GrowingDataset):
         task = self._recorded_task
         assert task is not None
         lengths = np.array([length for file in commit.files for length in file.episode_lengths])
-        blocks = task.target.read_blocks(task.data, commit.files, [Columns.REWARDS])
+        blocks = task.target.read_blocks(task.spec, commit.files, [Columns.REWARDS])
         rewards = np.concatenate([block.columns[Columns.REWARDS] for block in blocks])
         returns = np.add.reduceat(rewards, np.cumsum(lengths) - lengths)
         return RecordedRange(commit, returns.tolist(), lengths.tolist())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from hindcast.api.sentences import nearest
@@ -15,9 +16,10 @@ Initializer = str | Callable[..., Any] | None
 
 @dataclass
 class DefaultModelConfig:
-    """Networks of a policy, with RLlib's names and defaults.
+    """Networks of an algorithm, with RLlib's names and defaults.
 
-    Its `vf_share_layers` is True, as in RLlib; without a model config the value head has separate layers.
+    A dictionary with some of the fields keeps the algorithm's own defaults for the others. `vf_share_layers` is True,
+    as in RLlib; without a model config the value head has separate layers.
     """
 
     fcnet_hiddens: list[int] = field(default_factory=lambda: [256, 256])
@@ -66,25 +68,17 @@ class DefaultModelConfig:
     recurrent: str = "none"
     dropout: float = 0.0
     conv_padding: str | None = None
+    preset: str | None = "rllib"
+    policy: dict[str, Any] = field(default_factory=dict)
+    critics: dict[str, Any] = field(default_factory=dict)
 
 
-_SHARED_DEFAULTS: Final = frozenset(
-    {
-        "log_std_min",
-        "log_std_max",
-        "distribution",
-        "observation_filter",
-        "frame_stack",
-        "recurrent",
-        "dropout",
-        "conv_padding",
-        "use_lstm",
-        "lstm_cell_size",
-        "max_seq_len",
-    }
-)
-"""Fields that are left out if they have their defaults, which are also the defaults of the resource."""
+_LAYER_FIELDS: Final = ("fcnet_hiddens", "fcnet_activation", "fcnet_use_layernorm", "dropout")
 _DEFAULTS: Final = asdict(DefaultModelConfig())
+_ALGORITHM_FIELDS: Final = (*_LAYER_FIELDS, "free_log_std", "observation_filter")
+"""Fields that have the algorithm's defaults in a dictionary."""
+_OWN_DEFAULTS: Final = ("preset", "vf_share_layers")
+"""Fields that have other defaults here than in the resource."""
 _KWARGS_SUFFIX: Final = "_kwargs"
 _ACTIVATIONS: Final = {"swish": "silu", None: "linear"}
 _OBSERVATION_FILTERS: Final = {"NoFilter": "none", "MeanStdFilter": "meanStd"}
@@ -119,7 +113,8 @@ def model_fields(config: DefaultModelConfig | Mapping[str, Any]) -> dict[str, An
         option = OPTIONS[MODEL].get(name)
         if option is None:
             raise SpecError(f"model_config.{name} is not a field{nearest(name, OPTIONS[MODEL])}")
-        if name in _SHARED_DEFAULTS and value == _DEFAULTS[name]:
+        is_default = name not in _OWN_DEFAULTS and value == _DEFAULTS[name]
+        if is_default and (options.get("preset") or name not in _ALGORITHM_FIELDS):
             continue
         # The arguments of an initialiser belong to the field of the initialiser.
         if option.kind == "mapped" and not name.endswith(_KWARGS_SUFFIX):
@@ -170,13 +165,34 @@ def _convert_field(name: str, value: Any, options: Mapping[str, Any]) -> Any:
         return {"name": value, "kwargs": arguments} if value is not None and arguments else value
     if name in ("fcnet_activation", "conv_activation"):
         return _ACTIVATIONS.get(value, value) if isinstance(value, str) else value
-    if name == "observation_filter":
-        return convert_observation_filter(value)
+    if name in _FIELD_CONVERTERS:
+        return _FIELD_CONVERTERS[name](value)
     if name == "use_lstm":
         return "lstm" if value else "none"
     if name == "conv_filters" and _is_list_of_layers(value):
         return [[_to_square_size(size) for size in layer[:3]] for layer in value]
     return value
+
+
+def _layer_fields(role: str, fields: Any) -> Any:
+    """Return the section of one role's layers, by YAML names."""
+    if not isinstance(fields, Mapping):
+        raise SpecError(f"model_config.{role} is {fields!r}, expected a dictionary.")
+    names = {name: OPTIONS[MODEL][name].training for name in _LAYER_FIELDS}
+    for name in fields:
+        if name not in names:
+            raise SpecError(f"model_config.{role}[{name!r}] is not a field{nearest(name, names)}")
+    return {
+        names[name].removeprefix("model."): _convert_field(name, value, fields)
+        for name, value in fields.items()
+    }
+
+
+_FIELD_CONVERTERS: Final[dict[str, Callable[[Any], Any]]] = {
+    "observation_filter": convert_observation_filter,
+    "policy": partial(_layer_fields, "policy"),
+    "critics": partial(_layer_fields, "critics"),
+}
 
 
 def _is_initializer(name: str) -> bool:

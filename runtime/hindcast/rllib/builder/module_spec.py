@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from hindcast.api.model import ModelSpec
+from hindcast.api.model import ModelOptions, ModelSpec
 from hindcast.api.sentences import nearest
 from hindcast.errors import Problem, SpecError
 from hindcast.names import DEFAULT_MODULE_ID
@@ -63,7 +63,10 @@ class RLModuleSpec:
 
         if self.observation_space is None or self.action_space is None:
             raise SpecError("RLModuleSpec.build() requires observation_space and action_space.")
-        model = ModelSpec.model_validate(module_fields(self))
+        options = ModelOptions.model_validate(module_fields(self)).model_dump(
+            exclude_none=True, exclude={"preset"}
+        )
+        model = ModelSpec.model_validate(options)
         return build_module(self.observation_space, self.action_space, model)
 
 

@@ -18,7 +18,7 @@ from pydantic.alias_generators import to_camel, to_snake
 
 from hindcast.api.input import PrepareSpec
 from hindcast.api.options import is_custom
-from hindcast.errors import DataError, Problem, Steps, UserError, format_path, parse_path
+from hindcast.errors import DataError, FieldPath, Problem, UserError, format_path, parse_path
 
 Kind = Literal["mapped", "replaced", "refused"]
 
@@ -226,7 +226,7 @@ def _list_data_mentions() -> Iterator[str]:
 DATA_MENTIONS: Final = tuple(_list_data_mentions())
 
 
-def _find_option(steps: Steps, set_options: Container[str] = ()) -> tuple[str, str] | None:
+def _find_option(steps: FieldPath, set_options: Container[str] = ()) -> tuple[str, str] | None:
     """Return the option that sets a field, and its entry that does (`["gaps"]`) or ""; None if no option does."""
     names = [step for step in steps if isinstance(step, str)]
     names = names[1:] if names[:1] == ["spec"] else names
@@ -247,7 +247,7 @@ def _format_entries(names: Iterable[str]) -> str:
     return "".join(f'["{name}"]' for name in names)
 
 
-def _translate_mention(mention: str, field: Steps) -> str:
+def _translate_mention(mention: str, field: FieldPath) -> str:
     """Return the text that names a mentioned field's option, and sets it to the mentioned value, if there is one.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic.alias_generators import to_camel
 
-from hindcast.api import ModelSpec, OfflineRecording, OfflineTraining
+from hindcast.api import ModelOptions, OfflineRecording, OfflineTraining
 from hindcast.api.base import API_VERSION, to_yaml_types
 from hindcast.api.evaluation import EvaluationSpec
 from hindcast.api.loading import check_algorithms
@@ -292,7 +292,7 @@ class BuildPlan:
     algorithm: str
     num_envs: int
     config: Mapping[str, Any]
-    model: ModelSpec
+    model: ModelOptions
     initial_checkpoint: str | None
 
 
@@ -321,7 +321,7 @@ def make_build_plan(algorithm: str, options: Mapping[str, Any], name: str) -> Bu
         algorithm=algorithm,
         num_envs=RunnersSpec().envs_per_runner if num_envs is None else num_envs,
         config=algorithm_config(algorithm, options),
-        model=parse_section(ModelSpec, model_section(options), ("spec", "model")),
+        model=parse_section(ModelOptions, model_section(options), ("spec", "model")),
         initial_checkpoint=options.get("initial_checkpoint"),
     )
 

@@ -15,7 +15,7 @@ from hindcast.api import OfflineRecording, parse_bytes
 from hindcast.formats.dataset_folder.manifest import MANIFEST
 from hindcast.models.policy import Policy
 from hindcast.record.recorder import RangeToRecord, write_range
-from hindcast.record.runner import Episode, episodes_to_block
+from hindcast.record.runner import Episode, played_episodes_to_block
 from hindcast.report.events import Reporter
 from hindcast.rllib.builder.growing_dataset import GrowingDataset
 
@@ -81,7 +81,7 @@ class TrainingRecording(GrowingDataset):
         self._folder.child(MANIFEST).delete()
         # Positions take the place of episode indices; the last one is the range's number.
         task = RangeToRecord(self._positions[-1], self._positions)
-        block = episodes_to_block(self._pending_episodes, self._recorded_task.prefix)
+        block = played_episodes_to_block(self._pending_episodes, self._recorded_task.prefix)
         commit = write_range(self._recorded_task, task, [block])
         self._commits_made[commit.range] = commit
         self._pending_episodes, self._pending_bytes = [], 0

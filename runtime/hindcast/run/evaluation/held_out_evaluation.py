@@ -34,7 +34,7 @@ from hindcast.evaluate.offline import (
 )
 from hindcast.evaluate.recorded_episodes import has_logp
 from hindcast.formatting import plural
-from hindcast.learn.algorithm import Algorithm, window_targets
+from hindcast.learn.algorithm import Algorithm, Critic, window_targets
 from hindcast.learn.learner import Learner
 from hindcast.learn.metrics import TOTAL_LOSS
 from hindcast.learn.validation import validation_metrics
@@ -318,7 +318,7 @@ class HeldOutEvaluator:
             [Source(self._name, self._dataset)],
             replace(needs, sampling="epochs"),  # each item exactly once, whatever sampling the training uses
             pipeline=pipeline.model_copy(update={"sampling": "Epochs", "residency": residency}),
-            batch_size=max(1, timesteps_per_batch // needs.timesteps_per_item),
+            batch_size=max(1, needs.num_items(timesteps_per_batch)),
             seed=self._seed,
             device=learner.device,
             preprocessing=policy.preprocessing,
@@ -355,6 +355,9 @@ class HeldOutEvaluator:
         # Copies on the CPU, in evaluation mode; the learner's networks stay as they are.
         policy = Policy.from_files(self._policy.to_files())
         critic = self._algorithm.critic(copy.deepcopy(self._learner.nets).cpu().eval())
+        reward_scale = policy.preprocessing.reward_scale
+        if critic is not None and reward_scale is not None:
+            critic = _scale_critic(critic, 1.0 / reward_scale.factor)
         with torch_threads(1):
             if self._evaluator is None:
                 self._evaluator = OfflineEvaluator(policy, self._dataset, self._name, self._make_options())
@@ -390,3 +393,8 @@ class HeldOutEvaluator:
             }
         first_estimate = document["estimates"].get(estimates[0])
         return {"estimated_return": None if first_estimate is None else first_estimate["value"], **document}
+
+
+def _scale_critic(critic: Critic, factor: float) -> Critic:
+    """Return a critic whose values are those of `critic` times `factor`."""
+    return lambda batch, actions=None: critic(batch, actions) * factor

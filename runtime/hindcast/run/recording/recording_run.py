@@ -268,7 +268,9 @@ class RecordingRun:
 
     def _make_task(self, actor: Policy | RandomActor) -> RecordingTask:
         spec = self._spec
-        data = describe_columns(spec.environment, actor, spec.policy.explore, spec.output.recurrent_states)
+        data_spec = describe_columns(
+            spec.environment, actor, spec.policy.explore, spec.output.recurrent_states
+        )
         return RecordingTask(
             environment=spec.environment,
             width=spec.runners.envs_per_runner,
@@ -276,7 +278,7 @@ class RecordingRun:
             explore=spec.policy.explore,
             target=Target.from_output(spec.output, self._folder),
             prefix=spec_hash(self._resource)[:8],
-            data=data,
+            spec=data_spec,
             records_states=spec.output.recurrent_states,
             module_class=spec.policy.policy_module_class,
             callbacks=tuple(spec.callbacks),
@@ -296,7 +298,7 @@ class RecordingRun:
             recorder=__version__,
             versions={name: version(name) for name in _PACKAGES},
             connectors={**preprocessing.to_json(), "filters": filters},
-            spec=task.data.to_json(),
+            spec=task.spec.to_json(),
             files=committed_files(commits[range_index] for range_index in sorted(commits)),
         )
 

@@ -30,6 +30,9 @@ _YAML_NAMES: Final = {
     "layers": "numLayers",
     "max_timestep": "maxTimestep",
     "quantiles": "numQuantiles",
+    "aggregation": "qAggregation",
+    "members": "numCritics",
+    "samples": "actionSamples",
     "return_scale": "returnScale",
     "size": "embedSize",
     "target_return": "targetReturn",
@@ -103,7 +106,7 @@ def _describe_difference(
     """Describe the first option of a section that differs, or return None if all are equal."""
     for option, value in options.items():
         if saved_options.get(option) != value:
-            hint = " (Auto is the algorithm's own choice)" if option == "distribution" else ""
+            hint = " (what they leave out is the algorithm's own choice)" if section == "model" else ""
             values = (saved_options.get(option), value)
             if section == "model":
                 values = tuple(ModelSpec.in_yaml(option, value) for value in values)

@@ -15,6 +15,7 @@ from hindcast.formatting import integer, plural, significant, size
 from hindcast.learn.algorithm import needs_for, window_targets
 from hindcast.learn.compiling import compile_losses
 from hindcast.learn.group import Group
+from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData, Source, offline_data_class
 from hindcast.pipeline.prelearner import prelearner_path
 from hindcast.pipeline.residency import host_memory
@@ -30,7 +31,7 @@ from hindcast.run.spaces import determine_spaces
 from hindcast.run.training.algorithm import make_algorithm
 from hindcast.run.training.live_source import make_live_source
 from hindcast.run.training.options_document import training_options
-from hindcast.run.training.trainer import Networks, Trainer, build_networks, notes_on_policy
+from hindcast.run.training.trainer import Networks, Trainer, build_networks
 from hindcast.run.training.warm_start import warm_start
 from hindcast.user_code import calling
 
@@ -77,13 +78,14 @@ def make_offline_trainer(
         spec.model,
         spec.environment,
         seed=spec.seed,
+        rewards=spec.rewards,
     )
     algorithm, spaces = networks.algorithm, networks.spaces
     uncompiled_algorithm = copy.copy(algorithm)
     if spec.learners.compile:
         compile_losses(algorithm)
     policy, learner = networks.make_policy_and_learner(device, group)
-    notes = [*([Problem((), clamp_note)] if clamp_note else []), *notes_on_policy(policy, spec.model)]
+    notes = [*([Problem((), clamp_note)] if clamp_note else []), *networks.notes(policy)]
     with calling(f"{spec.algorithm}.needs"):
         needs = needs_for(algorithm, policy.module)
     live_sources = [
@@ -101,12 +103,12 @@ def make_offline_trainer(
         if source.sampler is not None and spec.environment is not None
     ]
     timesteps = algorithm.options.train_batch_size_per_learner * initial_num_learners
-    batch_notes = _shard_notes(timesteps, needs.timesteps_per_item, group.shard.size, initial_num_learners)
+    batch_notes = _shard_notes(timesteps, needs, group.shard.size, initial_num_learners)
     data = offline_data_class(spec.pipeline)(
         sources,
         needs,
         pipeline=spec.pipeline,
-        batch_size=timesteps // needs.timesteps_per_item,
+        batch_size=needs.num_items(timesteps),
         seed=spec.seed,
         device=device,
         preprocessing=policy.preprocessing,
@@ -143,15 +145,19 @@ def make_offline_trainer(
             field="input" if offline.input else "heldOut",
         )
     initial_checkpoint = spec.initial_checkpoint
+
+    def prepare() -> None:
+        if initial_checkpoint is not None:
+            warm_start(policy, learner, initial_checkpoint)
+        data.fit_preprocessing(rewards_only=initial_checkpoint is not None)
+
     return Trainer(
         spec.algorithm,
         policy,
         learner,
         data,
         spec_hash=spec_hash(resource),
-        prepare=data.fit_preprocessing
-        if initial_checkpoint is None
-        else partial(warm_start, policy, learner, initial_checkpoint),
+        prepare=prepare,
         max_updates=_max_updates(spec.stop, data),
         notes=notes + batch_notes,
         held_out_evaluator=held_out_evaluator,
@@ -162,30 +168,24 @@ def make_offline_trainer(
     )
 
 
-def _shard_notes(
-    timesteps: int, timesteps_per_item: int, num_learners: int, initial_num_learners: int
-) -> list[Problem]:
+def _shard_notes(timesteps: int, needs: Needs, num_learners: int, initial_num_learners: int) -> list[Problem]:
     """Return notes on how the learners divide the global batch, whose size was fixed when the revision started.
 
     Args:
         timesteps: timesteps of the global batch.
-        timesteps_per_item: 1, or the length of sequences.
+        needs: what the algorithm needs of a batch.
         num_learners: current number of learners.
         initial_num_learners: number of learners when the revision started.
 
     Raises:
         SpecError: there are more learners than items in a batch.
     """
-    num_items, unit = (
-        (timesteps, "timesteps")
-        if timesteps_per_item == 1
-        else (timesteps // timesteps_per_item, "sequences")
-    )
+    num_items, unit = needs.num_items(timesteps), "timesteps" if needs.seq_len is None else "sequences"
     if num_items < num_learners:
         sequence_text = (
             ""
-            if timesteps_per_item == 1
-            else f", which make {plural(num_items, 'sequence')} of {timesteps_per_item}"
+            if needs.seq_len is None
+            else f", which make {plural(num_items, 'sequence')} of {needs.seq_len}"
         )
         raise SpecError(
             f"is {num_learners}, but a batch has {plural(timesteps, 'timestep')}"

@@ -25,10 +25,10 @@ from hindcast.pipeline.feeds import GatherValues, State, refuse_priorities
 from hindcast.pipeline.offline_data import OfflineData
 from hindcast.pipeline.window import Batch
 from hindcast.record.environments import environment_spaces
-from hindcast.record.runner import EnvRunner, OnEpisodes, episodes_to_block
+from hindcast.record.runner import EnvRunner, OnEpisodes, played_episodes_to_block
 from hindcast.report.results import Result
 from hindcast.run.training.live_source import make_live_source
-from hindcast.run.training.trainer import Experience, Trainer, build_networks, notes_on_policy
+from hindcast.run.training.trainer import Experience, Trainer, build_networks
 from hindcast.run.training.warm_start import FIELD_OF_EXPERTS, warm_start
 from hindcast.threads import torch_threads
 
@@ -88,7 +88,7 @@ class RolloutExperience:
         self._preprocessing.reset()
         self.on_episodes(iteration, episodes)
         seconds = time.monotonic() - start_time
-        rollout = _preprocess(self._preprocessing, episodes_to_block(episodes, prefix="rollout"))
+        rollout = _preprocess(self._preprocessing, played_episodes_to_block(episodes, prefix="rollout"))
         self._rows = self._algorithm.prepare(self._nets, rollout)
         minibatches = self._algorithm.minibatches(rollout.num_steps, self._seed, iteration)
         self._minibatches = iter(minibatches.to(next(iter(self._rows.values())).device))
@@ -166,11 +166,14 @@ def make_online_trainer(
             field="spec.policy.train.algorithm",
         )
     spaces = environment_spaces(environment)
-    networks = build_networks(algorithm, spaces, spec.model, environment, seed=seed)
+    rewards = None if isinstance(spec, TrainPolicy) else spec.rewards
+    if rewards is not None and isinstance(algorithm, OnlineAlgorithm):
+        raise SpecError(f"does not apply to {spec.algorithm}; leave it out.", field="spec.rewards")
+    networks = build_networks(algorithm, spaces, spec.model, environment, seed=seed, rewards=rewards)
     policy, learner = networks.make_policy_and_learner()
     needs = needs_for(algorithm, policy.module)
     model_path = "spec.policy.train.model" if isinstance(spec, TrainPolicy) else "spec.model"
-    notes = notes_on_policy(policy, spec.model, model_path)
+    notes = networks.notes(policy, model_path)
     initial_checkpoint = spec.initial_checkpoint
     warm_start_policy = (
         None
@@ -191,7 +194,7 @@ def make_online_trainer(
         experience = OfflineData(
             [],
             needs,
-            batch_size=algorithm.options.train_batch_size_per_learner // needs.timesteps_per_item,
+            batch_size=needs.num_items(algorithm.options.train_batch_size_per_learner),
             seed=seed,
             preprocessing=policy.preprocessing,
             observation_space=spaces.observation,

@@ -9,7 +9,8 @@ from hindcast.api import EnvironmentSpec, OfflineTraining
 from hindcast.api.formats import format_traits
 from hindcast.api.input import InputSource
 from hindcast.api.spelling import IN_PYTHON
-from hindcast.episodes.spaces import space_to_json
+from hindcast.episodes.spaces import space_from_json, space_to_json
+from hindcast.learn.model_defaults import complete_model
 from hindcast.pipeline.offline_data import has_own_reader
 from hindcast.pipeline.prelearner import maps_any_rows
 from hindcast.record.environments import environment_spaces
@@ -39,6 +40,7 @@ def training_options(resource: OfflineTraining, source: InputSource) -> dict[str
     spec = resource.spec
     if not (maps_any_rows(spec.pipeline) or has_own_reader(spec.pipeline)):
         return {}
+    algorithm = make_algorithm(resource)
     spaces: list[dict[str, Any] | None]
     if spec.environment is not None:
         env_spaces = environment_spaces(spec.environment)
@@ -49,9 +51,10 @@ def training_options(resource: OfflineTraining, source: InputSource) -> dict[str
             None if space is None else space.model_dump(mode="json", by_alias=True, exclude_none=True)
             for space in space_specs
         ]
+    model = complete_model(algorithm, spec.model, None if spaces[1] is None else space_from_json(spaces[1]))
     return {
         "options": {
-            **make_algorithm(resource).options.model_dump(mode="json"),
+            **algorithm.options.model_dump(mode="json"),
             **_data_options(resource, source),
             "seed": spec.seed,
             "env": None if spec.environment is None else spec.environment.id,
@@ -61,7 +64,7 @@ def training_options(resource: OfflineTraining, source: InputSource) -> dict[str
             "num_learners": spec.learners.replicas,
         },
         "connectors": [connector.model_dump() for connector in spec.pipeline.connectors],
-        "model": spec.model.model_dump(mode="json", by_alias=True, context=IN_PYTHON),
+        "model": model.model_dump(mode="json", by_alias=True, context=IN_PYTHON),
         "environment": (spec.environment or EnvironmentSpec(id="none")).model_dump(
             mode="json", by_alias=True
         ),

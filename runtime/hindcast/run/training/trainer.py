@@ -12,16 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from hindcast.api.environment import EnvironmentSpec
-from hindcast.api.model import ModelSpec
+from hindcast.api.model import ModelOptions, ModelSpec
 from hindcast.api.spelling import IN_PYTHON
+from hindcast.api.training import RewardsSpec
 from hindcast.datasets.dataset import Dataset
 from hindcast.errors import Interrupted, Problem, SpecError, parse_path
 from hindcast.learn.algorithm import Algorithm, ModelInputs, new_networks
 from hindcast.learn.checkpoint import Checkpoint, CheckpointStore, TrainingState
 from hindcast.learn.group import Group
 from hindcast.learn.learner import Learner
+from hindcast.learn.model_defaults import complete_model
 from hindcast.models.dry_run import dry_run
 from hindcast.models.idle_options import find_ineffective_model_options
+from hindcast.models.networks import ActionValues, Critics, StateValue
 from hindcast.models.policy import Policy
 from hindcast.models.preprocessing import Preprocessing
 from hindcast.models.rl_module import RLModule, module_class_of
@@ -32,6 +35,8 @@ from hindcast.report.results import ITERATION, Result
 from hindcast.run.evaluation.held_out_evaluation import HeldOutEvaluator
 from hindcast.threads import choose_num_threads, torch_threads
 
+_VALUE_NETWORKS = (ActionValues, Critics, StateValue)
+_VALUE_METRICS = ("mean_q", "mean_v", "mean_advantage")
 _TARGETS = "targets/"
 """Prefix of tensors in a checkpoint that are part of the experience's state: targets, priorities and others."""
 
@@ -178,7 +183,7 @@ class Trainer:
         finally:
             self.seconds += time.monotonic() - start_time
         # If the stop criterion cut the iteration short, a resumed run completes these means.
-        metrics = learner.metrics(keep=last_update < end_of_iteration)
+        metrics = self._in_recorded_units(learner.metrics(keep=last_update < end_of_iteration))
         experience.synchronise(learner.group.gather_values)
         seconds = time.monotonic() - start_time
         experience_result = experience.end(metrics)
@@ -196,6 +201,12 @@ class Trainer:
             "learners": {"default_policy": metrics},
             **experience_result,
         }
+
+    def _in_recorded_units(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Return metrics with values in the unit of the recorded rewards."""
+        reward_scale = self.policy.preprocessing.reward_scale
+        factor = 1.0 if reward_scale is None else reward_scale.factor
+        return {name: value / factor if name in _VALUE_METRICS else value for name, value in metrics.items()}
 
     def save(
         self, store: CheckpointStore, metrics: Mapping[str, float] | None = None, **extra_state: Any
@@ -273,6 +284,7 @@ class Networks:
     Attributes:
         algorithm: algorithm that built them.
         spaces: spaces of the environment or of the data.
+        model: the user's options, which the algorithm's defaults complete.
         preprocessing: steps between the environment and the policy's network.
         nets: networks by name, on the CPU until `make_policy_and_learner` moves them.
         seed: seed of the run.
@@ -281,6 +293,7 @@ class Networks:
 
     algorithm: Algorithm
     spaces: Spaces
+    model: ModelOptions
     preprocessing: Preprocessing
     nets: nn.ModuleDict
     seed: int
@@ -297,47 +310,71 @@ class Networks:
         policy = Policy(cast(RLModule, nets["policy"]), self.preprocessing, *self.spaces)
         return policy, Learner(self.algorithm, nets, device, self.seed, group)
 
+    def notes(self, policy: Policy, path: str = "spec.model") -> list[Problem]:
+        """Return notes for the user on the networks before they are trained.
+
+        Args:
+            policy: the policy of `make_policy_and_learner`.
+            path: path of the model section in the resource.
+
+        Raises:
+            UserCodeError: the network is a custom one and fails its dry run.
+        """
+        reasons = find_ineffective_model_options(
+            policy,
+            self.model,
+            self._complete(),
+            self._has_critics(),
+        )
+        if self.model.preset and self._complete() == self._complete(preset=None):
+            reasons["preset"] = f"RLlib's defaults are those of {type(self.algorithm).__name__}"
+        return [
+            *(
+                Problem(parse_path(f"{path}.{option}"), f"has no effect: {reason}")
+                for option, reason in reasons.items()
+            ),
+            *dry_run(policy.module),
+        ]
+
+    def _complete(self, **changes: Any) -> ModelSpec:
+        """Return the model with changed options, completed with defaults."""
+        return complete_model(self.algorithm, self.model.model_copy(update=changes), self.spaces.action)
+
+    def _has_critics(self) -> bool:
+        """Return True if a network has the options of `model.critics`; a custom algorithm's may have them."""
+        is_custom = not type(self.algorithm).__module__.startswith("hindcast.")
+        return is_custom or any(
+            isinstance(net, _VALUE_NETWORKS)
+            for name, net in self.nets.items()
+            if name not in self.algorithm.target_networks
+        )
+
 
 def build_networks(
     algorithm: Algorithm,
     spaces: Spaces,
-    model: ModelSpec,
+    model: ModelOptions,
     environment: EnvironmentSpec | None,
     *,
     seed: int,
+    rewards: RewardsSpec | None = None,
 ) -> Networks:
-    """Build an algorithm's networks for these spaces.
+    """Build an algorithm's networks for these spaces, with its defaults for options that `model` leaves out.
 
     Raises:
         SpecError: the model's options do not fit, or the algorithm does not build `model.moduleClass`.
     """
-    preprocessing = Preprocessing.from_specs(spaces.observation, spaces.action, model, environment)
-    inputs = ModelInputs(preprocessing.observation_space, preprocessing.action_space, model)
+    full_model = complete_model(algorithm, model, spaces.action)
+    preprocessing = Preprocessing.from_specs(
+        spaces.observation, spaces.action, full_model, environment, rewards
+    )
+    inputs = ModelInputs(preprocessing.observation_space, preprocessing.action_space, full_model)
     nets = new_networks(algorithm, inputs, seed)
     module = nets["policy"]
-    if model.module_class is not None and type(module) is not module_class_of(model):
+    if model.module_class is not None and type(module) is not module_class_of(model.module_class):
         raise SpecError(
             f"is {model.module_class!r}, but {type(algorithm).__name__} builds its own "
             f"policy, {type(module).__name__}: its networks() must use inputs.policy().",
             field="spec.model.moduleClass",
         )
-    return Networks(algorithm, spaces, preprocessing, nets, seed, torch.get_rng_state())
-
-
-def notes_on_policy(policy: Policy, model: ModelSpec, path: str = "spec.model") -> list[Problem]:
-    """Return notes for the user on a policy before it is trained.
-
-    Args:
-        policy: the policy with new networks.
-        model: model section that it was built from.
-        path: path of that section in the resource.
-
-    Raises:
-        UserCodeError: the network is a custom one and fails its dry run.
-    """
-    section = parse_path(path)
-    reasons = find_ineffective_model_options(policy, model)
-    return [
-        *(Problem((*section, option), f"has no effect: {reason}") for option, reason in reasons.items()),
-        *dry_run(policy.module),
-    ]
+    return Networks(algorithm, spaces, model, preprocessing, nets, seed, torch.get_rng_state())

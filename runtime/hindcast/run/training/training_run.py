@@ -15,6 +15,7 @@ from hindcast.formatting import plural
 from hindcast.learn.checkpoint import MODULE, Checkpoint, CheckpointStore, find_checkpoint
 from hindcast.learn.group import Group
 from hindcast.learn.ranks import Ranks
+from hindcast.models.network_text import describe_networks
 from hindcast.models.policy import Policy
 from hindcast.models.policy_files import copy_policy
 from hindcast.names import EPISODE_RETURN_MEAN
@@ -394,6 +395,7 @@ class TrainingRun:
             if best_checkpoint is None
             else _verdict_on(best_checkpoint, log.results),
             "loss": _total_loss(last_result),
+            "networks": describe_networks(trainer.learner.nets),
         }
 
     def _describe_best(self, best_checkpoint: Checkpoint | None) -> dict[str, Any] | None:

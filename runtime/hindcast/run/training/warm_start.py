@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from torch import Tensor
 
-from hindcast.api.model import ModelSpec
+from hindcast.api.model import ModelOptions
 from hindcast.errors import DataError, SpecError
 from hindcast.learn.checkpoint import Checkpoint, find_checkpoint
 from hindcast.learn.learner import Learner
@@ -21,7 +21,7 @@ FIELD: Final = "spec.initialCheckpoint"
 FIELD_OF_EXPERTS: Final = "spec.policy.train.initialCheckpoint"
 
 
-def load_initial_policy(path: str, model: ModelSpec, field: str = FIELD) -> Policy:
+def load_initial_policy(path: str, model: ModelOptions, field: str = FIELD) -> Policy:
     """Load the policy that a training with this model starts from.
 
     Raises:

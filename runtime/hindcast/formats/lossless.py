@@ -1,4 +1,7 @@
-"""The one step that fits arrays to what is expected of them, if no value is lost: axes of one, whole floats, digits."""
+"""Conversions of arrays to the expected shape or type that lose no value.
+
+They drop axes of length one, and turn whole floats and texts of digits into integers, and texts of numbers into floats.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,18 @@ def is_same_up_to_ones(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
 
 
 def fit_shape(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any] | None:
-    """Return `[n, *shape]` the array's values; None if the shapes differ in more than axes of one."""
+    """Return the array's values as `[n, *shape]`; None if the shapes differ in more than axes of length one."""
     if array.shape[1:] == shape:
         return array
     return array.reshape(len(array), *shape) if is_same_up_to_ones(array.shape[1:], shape) else None
 
 
 def to_integers(array: NDArray[Any]) -> tuple[NDArray[Any], Bool]:
-    """Return whole floats, or texts of digits, as int64, and `[n, *shape]` True for other values, which become 0."""
+    """Convert whole floats, or texts of whole numbers, to int64; integers and booleans stay.
+
+    Returns:
+        The array `[n, *shape]`, and a mask `[n, *shape]` of the values that are not whole numbers and became 0.
+    """
     if array.dtype == object:
         matches = [_WHOLE_NUMBER.fullmatch(text) for text in array.ravel()]
         values = [int(match[1]) if match is not None else None for match in matches]
@@ -41,7 +48,11 @@ def to_integers(array: NDArray[Any]) -> tuple[NDArray[Any], Bool]:
 
 
 def to_numbers(array: NDArray[Any]) -> tuple[NDArray[Any], Bool]:
-    """Return texts of numbers as float64, and `[n, *shape]` True for other texts, which become 0; numbers unchanged."""
+    """Convert texts of numbers to float64; an array of numbers stays.
+
+    Returns:
+        The array `[n, *shape]`, and a mask `[n, *shape]` of the texts that are not numbers and became 0.
+    """
     if array.dtype != object:
         return array, np.zeros(array.shape, np.bool_)
     values, is_wrong = np.zeros(array.size), np.zeros(array.size, np.bool_)

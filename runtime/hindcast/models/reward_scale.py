@@ -1,0 +1,67 @@
+"""`RewardScale`: the rewards that an algorithm learns from, as a function of the recorded ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hindcast.api.training import RewardsSpec
+from hindcast.models.mean_std import MeanStdFilter
+
+
+class RewardScale:
+    """scale · (r + shift) / n, clipped to ±clip; n is fitted to the data.
+
+    Args:
+        spec: the options; n is 1 without `normalize`.
+
+    Attributes:
+        spec: see above.
+    """
+
+    def __init__(self, spec: RewardsSpec) -> None:
+        self.spec = spec
+        self._rewards = MeanStdFilter(())
+        self._lowest_return, self._highest_return = np.inf, -np.inf
+
+    @property
+    def factor(self) -> float:
+        """Scale / n."""
+        if self.spec.normalize == "std":
+            return self.spec.scale / float(self._rewards.std)
+        spread = self._highest_return - self._lowest_return
+        is_fitted = self.spec.normalize == "returnRange" and np.isfinite(spread) and spread > 0
+        return self.spec.scale / float(spread) if is_fitted else self.spec.scale
+
+    def __call__(self, rewards: NDArray[Any]) -> NDArray[np.float32]:
+        """Return the changed rewards, float32."""
+        values = (rewards.astype(np.float64) + self.spec.shift) * self.factor
+        clip = np.inf if self.spec.clip is None else self.spec.clip
+        return np.clip(values, -clip, clip).astype(np.float32)
+
+    def update(self, rewards: NDArray[Any], start: NDArray[np.int64]) -> None:
+        """Fit n to further episodes.
+
+        Args:
+            rewards: `[S]` rewards of their steps.
+            start: `[N]` int64, the first step of each episode.
+        """
+        if len(rewards) == 0:
+            return
+        self._rewards.update(rewards)
+        returns = np.add.reduceat(rewards.astype(np.float64), start)
+        self._lowest_return = min(self._lowest_return, float(returns.min()))
+        self._highest_return = max(self._highest_return, float(returns.max()))
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return what is fitted: the statistics of rewards, and `returns`, the lowest and the highest return."""
+        statistics = {name: np.asarray(values) for name, values in self._rewards.state().items()}
+        return {**statistics, "returns": np.array([self._lowest_return, self._highest_return])}
+
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Restore `state()`."""
+        self._rewards.load(state)
+        self._lowest_return, self._highest_return = map(float, state["returns"])

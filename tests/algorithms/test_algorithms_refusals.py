@@ -1,0 +1,83 @@
+"""Actions, models and combinations of options for which an algorithm builds no networks."""
+
+import numpy as np
+import pytest
+from algorithm_kit import BOX, build_algorithm
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
+
+from hindcast.errors import SpecError
+
+CHOICES = Discrete(3, start=5)
+UNBOUNDED = Box(-np.inf, np.inf, (2,), np.float32)
+
+
+@pytest.mark.parametrize("name", ["TD3BC", "ReBRAC", "FQL", "CQL", "SAC"])
+@pytest.mark.parametrize(
+    ("space", "sentence"),
+    [
+        (CHOICES, "requires continuous actions in one float Box, not Discrete"),
+        (UNBOUNDED, "requires bounded actions"),
+    ],
+)
+def test_actions_that_are_not_a_bounded_box_are_refused(name, space, sentence):
+    with pytest.raises(SpecError, match=f"spec.algorithm: {name} {sentence}"):
+        build_algorithm(name, {}, space)
+
+
+@pytest.mark.parametrize("name", ["DQN", "DiscreteCQL"])
+@pytest.mark.parametrize("space", [BOX, MultiDiscrete([2, 3])])
+def test_actions_that_are_not_one_choice_are_refused_with_alternatives(name, space):
+    with pytest.raises(SpecError) as error:
+        build_algorithm(name, {}, space)
+    assert str(error.value) == (
+        f"spec.algorithm: {name} requires one discrete action, a Discrete space, not {space}; use SAC, CQL or TD3BC "
+        "for continuous actions, and IQL, MARWIL or BC for other actions."
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "distribution", "alternatives"),
+    [
+        ("TD3BC", "gaussian", "Auto, Deterministic, SquashedDeterministic"),
+        ("ReBRAC", "squashedGaussian", "Auto, Deterministic, SquashedDeterministic"),
+        ("FQL", "gaussian", "Auto"),
+        ("CQL", "deterministic", "Auto, Gaussian, "),
+        ("SAC", "deterministic", "Auto, Gaussian, "),
+        ("IQL", "deterministic", "Auto, Categorical, "),
+        ("MARWIL", "deterministic", "Auto, "),
+        ("PPO", "deterministic", "Auto, "),
+    ],
+)
+def test_distribution_that_the_algorithm_cannot_train_is_refused(name, distribution, alternatives):
+    with pytest.raises(SpecError, match=f"which {name} cannot train: use {alternatives}"):
+        build_algorithm(name, distribution=distribution)
+
+
+@pytest.mark.parametrize(
+    ("name", "space", "model", "sentence"),
+    [
+        ("DQN", CHOICES, {"recurrent": "lstm"}, "DQN builds its policy from action values: leave recurrent"),
+        (
+            "DQN",
+            CHOICES,
+            {"module_class": "a:B"},
+            "DQN builds its policy from action values: leave recurrent",
+        ),
+        ("FQL", BOX, {"recurrent": "lstm"}, "FQL builds its own kind of policy"),
+        ("DecisionTransformer", CHOICES, {"recurrent": "lstm"}, "builds its own kind of policy"),
+        (
+            "DecisionTransformer",
+            CHOICES,
+            {"distribution": "gaussian"},
+            "'Gaussian' is for continuous actions",
+        ),
+    ],
+)
+def test_policy_that_the_algorithm_cannot_build_is_refused(name, space, model, sentence):
+    with pytest.raises(SpecError, match=sentence):
+        build_algorithm(name, {}, space, **model)
+
+
+def test_log_std_term_of_discrete_policy_is_refused():
+    with pytest.raises(SpecError, match="bcLogstdCoeff applies to Gaussian policies"):
+        build_algorithm("MARWIL", {"bcLogstdCoeff": 0.1}, Discrete(2))
