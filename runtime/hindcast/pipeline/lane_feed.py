@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from hindcast.episodes.columns import Columns
+from hindcast.errors import SpecError
 from hindcast.pipeline.feeds import Feed, GatherValues, State, check_same_position, refuse_priorities
 from hindcast.pipeline.loader import LoadedWindow, Loader, PendingWindow, ResidentWindows, cancel
 from hindcast.pipeline.order import Window
@@ -287,6 +288,13 @@ class LaneFeed(Feed):
             )
             if current is None or current.first_cursor != window.first_cursor or is_due:
                 columns = targets.compute(loaded.data)
+                if replaced_columns := columns.keys() & loaded.data.columns.keys():
+                    names = ", ".join(sorted(replaced_columns))
+                    raise SpecError(
+                        f"contains a connector that adds {names}, but the algorithm computes them itself after all "
+                        "connectors, with its current weights: other targets require a custom algorithm.",
+                        field="spec.pipeline.connectors",
+                    )
                 current = self._window_targets[lane] = WindowTargets(
                     window.first_cursor, num_updates, columns
                 )

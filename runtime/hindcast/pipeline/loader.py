@@ -116,7 +116,9 @@ class Loader:
         lock, missing = threading.Lock(), set(range(len(pieces)))
 
         def deliver(index: int, block: Block) -> Sequence[Any]:
-            builder.put(index, pieces[index].take(block))
+            # Before it is cut, since the preprocessing may carry values from earlier steps of an episode.
+            selected = block.with_columns(_select_columns(block, self.recipe))
+            builder.put(index, pieces[index].take(selected))
             with lock:
                 missing.remove(index)
                 is_last = not missing
@@ -315,11 +317,11 @@ class ResidentWindows:
 
 
 class WindowBuilder:
-    """Lays blocks end to end in arrays that are allocated once, and filters their observations.
+    """Lays blocks end to end in arrays that are allocated once.
 
     Args:
         lengths: for each block, the `[N]` steps of its episodes.
-        recipe: columns of the window, their preprocessing and their device.
+        recipe: device and contents of the window.
         pin_memory: allocate in page-locked memory if the recipe's device is a GPU.
     """
 
@@ -336,12 +338,12 @@ class WindowBuilder:
         self._lock = threading.Lock()
 
     def put(self, index: int, block: Block) -> None:
-        """Copy block number `index`; may be called by several threads.
+        """Copy block number `index`, see `_select_columns`; may be called by several threads.
 
         Raises:
-            DataError: a column that batches need is missing or holds text, or blocks differ in columns or shapes.
+            DataError: blocks differ in columns or shapes.
         """
-        columns = _select_columns(block, self._recipe)
+        columns = block.columns
         with self._lock:
             # Allocated with the first block, since only blocks tell shapes and dtypes.
             if not self._arrays:
@@ -377,14 +379,14 @@ class WindowBuilder:
 
 
 def build_window(blocks: Sequence[Block], recipe: Recipe) -> WindowData:
-    """Lay blocks end to end, see `WindowBuilder`.
+    """Lay blocks end to end, with the columns that batches need, and filter their observations.
 
     Raises:
-        DataError: see `WindowBuilder.put`.
+        DataError: a column is missing or holds text, or blocks differ in columns or shapes.
     """
     builder = WindowBuilder([block.length for block in blocks], recipe)
     for index, block in enumerate(blocks):
-        builder.put(index, block)
+        builder.put(index, block.with_columns(_select_columns(block, recipe)))
     return builder.finish()
 
 
@@ -416,7 +418,7 @@ def _select_columns(block: Block, recipe: Recipe) -> dict[str, Array]:
             columns.update(_leaves_of_column(block, name))
     observations = {leaf: columns[leaf] for leaf in leaves_of(Columns.OBS, columns)}
     if recipe.preprocessing and observations:
-        columns.update(recipe.preprocessing.filter_obs(observations))
+        columns.update(recipe.preprocessing.process_episodes(observations, block.obs_start))
     reward_scale = None if recipe.preprocessing is None else recipe.preprocessing.reward_scale
     if reward_scale is not None and Columns.REWARDS in columns:
         columns[Columns.REWARDS] = reward_scale(columns[Columns.REWARDS])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -139,20 +139,11 @@ class SourceFeed:
         """Return all data as one window, as they are in epoch 0."""
         return self._loader.load_all(epoch=0)
 
-    def fit_preprocessing(self, rewards_only: bool = False) -> None:
-        """Fit the observation filter and the scale of rewards to the units in the lanes' first windows.
+    def first_blocks(self) -> Iterator[Block]:
+        """Yield the blocks of the units in the lanes' first windows, to which statistics are fitted.
 
         All learners read all of these units, so that they have the same statistics.
         """
-        preprocessing = self._settings.preprocessing
-        if preprocessing is None:
-            return
-        reward_scale, has_filters = (
-            preprocessing.reward_scale,
-            bool(preprocessing.filters) and not rewards_only,
-        )
-        if reward_scale is None and not has_filters:
-            return
         windows = [self.order.windows(lane, 0)[0] for lane in range(self.order.num_lanes)]
         units = list(dict.fromkeys(unit for window in windows for unit in window.pieces[:, 0].tolist()))
         for first in range(0, len(units), _UNITS_AT_A_TIME):
@@ -164,13 +155,7 @@ class SourceFeed:
             ]
             for block in (future.result() for future in futures):
                 self._settings.metrics.add(block.logged_metrics)
-                if reward_scale is not None and Columns.REWARDS in block.columns:
-                    reward_scale.update(block.columns[Columns.REWARDS], block.start)
-                if not has_filters:
-                    continue
-                observations = leaves_of(Columns.OBS, block.columns)
-                # Final observations are left out: no policy acts on them, and those of some data are not recorded.
-                preprocessing.update({leaf: block.columns[leaf][block.obs_row] for leaf in observations})
+                yield block
 
     def plan(self) -> dict[str, Any]:
         """Return what will be done with the data and why, as JSON."""
@@ -226,6 +211,7 @@ class SourceFeed:
                 action_space=settings.action_space,
                 normalized_actions=self._dataset.spec.normalized_actions
                 and _changes_actions(settings.preprocessing),
+                fillable={} if settings.preprocessing is None else settings.preprocessing.fillable,
                 **(constructor_kwargs(cls, settings.pipeline.pre_learner_kwargs) if is_custom else {}),
             )
 
