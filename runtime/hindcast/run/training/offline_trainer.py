@@ -225,7 +225,7 @@ def _shard_notes(timesteps: int, needs: Needs, num_learners: int, initial_num_le
         )
     if num_items % num_learners:
         texts.append(
-            f"a batch of {num_items:,} {unit} is divided among {num_learners} learners: shards differ by one and are "
+            f"a batch of {num_items:,} {unit} is divided among {num_learners} learners: shards differ in size and are "
             "weighted by size"
         )
     return [Problem((), text) for text in texts]

@@ -429,6 +429,9 @@ class TrainingRun:
             "timesteps": result["num_env_steps_trained_lifetime"],
             "timesteps_per_s": result["timesteps_per_s"],
         }
+        timers = result["timers"]
+        if "data_wait_s" in timers:
+            metrics["data_wait_share"] = timers["data_wait_s"] / (timers["data_wait_s"] + timers["update_s"])
         loss = _total_loss(result)
         if loss is not None:
             metrics["loss"] = loss
