@@ -248,7 +248,7 @@ SUMMARY_FIELDS = {
     "observationSpace", "actionSpace", "observationSpaceFrom", "actionSpaceFrom", "columns", "sampledEpisodes",
     "sampledTimesteps", "checkedEpisodes", "lengths", "returns", "rewards", "zeroRewards",
     "rewardedEpisodesShare", "observations", "coverage", "actions", "terminated", "truncated", "hasLogp",
-    "tableColumns", "problems",
+    "tableColumns", "verdict", "problems",
 }  # fmt: skip
 
 
