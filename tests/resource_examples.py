@@ -349,6 +349,7 @@ def invalid_changes() -> list[tuple[str, dict[str, Any], str]]:
     excluded_fields = _read(_SAMPLER_EXCLUDES) | {
         f"prepare.{field.alias}": next(word for word in get_args(field.annotation) if word != field.default)
         for field in PrepareSpec.model_fields.values()
+        if isinstance(field.default, str)
     }
     for field, value in excluded_fields.items():
         section, _, name = field.partition(".")
