@@ -351,6 +351,7 @@ def invalid_changes() -> list[tuple[str, dict[str, Any], str]]:
         for field in PrepareSpec.model_fields.values()
         if isinstance(field.default, str)
     }
+    excluded_fields |= {"prepare.missing": {"pulse": "Mean"}, "prepare.missingIndicators": True}
     for field, value in excluded_fields.items():
         section, _, name = field.partition(".")
         source = {"path": None, "sampler": {}, section: {name: value} if name else value}
