@@ -63,7 +63,7 @@ def test_window_has_the_rewards_of_the_formula(spec, rewards):
     factor = spec.scale / (n if n > 1e-6 else 1.0)
     clip = np.inf if spec.clip is None else spec.clip
     expected = np.clip(factor * (rewards.astype(float) + spec.shift), -clip, clip)
-    window = build_window(lengths, [block], Recipe(transitions(0.9), preprocessing))
+    window = build_window([block], Recipe(transitions(0.9), preprocessing))
     np.testing.assert_allclose(window.gather(torch.arange(6))["rewards"], expected, rtol=1e-4, atol=1e-4)
     assert block.columns["rewards"] is rewards, "the recorded rewards do not change"
 
