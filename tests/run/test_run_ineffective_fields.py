@@ -162,7 +162,13 @@ def test_training_notes_ineffective_fields_and_options_that_its_networks_lack(
 def test_recording_notes_ineffective_fields_and_options_of_expert(
     tmp_path: Path, reporter: MemoryReporter
 ) -> None:
-    config = {"klTarget": 0.1, "trainBatchSizePerLearner": 32, "minibatchSize": 32, "numEpochs": 1}
+    config = {
+        "klTarget": 0.1,
+        "useKlLoss": False,
+        "trainBatchSizePerLearner": 32,
+        "minibatchSize": 32,
+        "numEpochs": 1,
+    }
     model = {"fcnetHiddens": [4], "freeLogStd": True, "vfShareLayers": True}
     expert = {"config": config, "model": model, "stop": {"iterations": 1}, "evaluation": {"duration": 1}}
     fields = {"duration": {"episodes": 1}, "policy": {"train": expert}, "runners": {"cpus": 2}}
