@@ -7,6 +7,7 @@ from typing import Any
 
 from hindcast import AlgorithmConfig
 from hindcast.errors import UserError
+from hindcast.rllib.builder.options import TYPES
 from hindcast.run.ineffective_fields import find_ineffective_fields, find_ineffective_options
 
 _ONLINE_SECTIONS = ("algorithm", "config", "environment", "model", "seed", "evaluation", "callbacks")
@@ -57,6 +58,11 @@ def option_effect(config: AlgorithmConfig, method: str, name: str, value: Any) -
         if any(line.startswith(f"{name}: ") for line in config.replaced_options)
         else "does nothing"
     )
+
+
+def value_without_field(name: str) -> Any:
+    """Return a value of an option that no field of a resource checks; 3 if it may have any type."""
+    return {"bool": True, "int": 3, "float": 3, "str": "x", "dict": {"a": 3}}.get(TYPES.get(name, ""), 3)
 
 
 def other_value(schema: Mapping[str, Any]) -> Any:

@@ -279,11 +279,12 @@ _INVALID_TRAININGS = """
   - {input: [{readOptions: {delimter: ";"}}]}
 "input[0].readOptions has 'delimter', which CSV does not have; did you mean 'delimiter'?":
   - {input: [{format: CSV, readOptions: {delimter: ";", quoteChar: "'"}}]}
-"pipeline.connectors[0] is GeneralAdvantageEstimation, which is not needed here. Leave it out: algorithms that use \\
-  advantages compute them themselves": [{pipeline: {connectors: [GeneralAdvantageEstimation]}}]
+"pipeline.connectors[0] is FrameStackingLearner, which is not needed here. Leave it out: spec.model.frameStack stacks \\
+  frames, both in training and in acting": [{pipeline: {connectors: [FrameStackingLearner]}}]
 "pipeline.connectors[0] is 'NoSuch', which is neither a library connector nor a \\"package.module:Class\\"; allowed: \\
   AddColumnsFromEpisodesToTrainBatch, AddNextObservationsFromEpisodesToTrainBatch, \\
-  AddObservationsFromEpisodesToBatch": [{pipeline: {connectors: [{name: NoSuch}]}}]
+  AddObservationsFromEpisodesToBatch, ComputeReturnsToGo, GeneralAdvantageEstimation":
+  - {pipeline: {connectors: [{name: NoSuch}]}}
 "evaluation.gate.returns.low is 2, expected less than spec.evaluation.gate.returns.high, 1":
   - {evaluation: {gate: {returns: {low: 2, high: 1}}}}
 "evaluation.gate.by must be less than spec.evaluation.gate.returns.high - spec.evaluation.gate.returns.low":

@@ -5,6 +5,8 @@ from pathlib import Path
 from reference_examples import make_examples_table
 
 from hindcast.rllib.builder.options import option_table
+from hindcast.rllib.connectors.library import connector_table
+from hindcast.rllib.names import replacement_table
 
 PAGE = Path("docs/from-rllib.md")
 
@@ -12,9 +14,15 @@ PAGE = Path("docs/from-rllib.md")
 def update_tables(root: Path) -> str:
     """Return the page, with new tables between their marks."""
     page = (root / PAGE).read_text(encoding="utf-8")
-    return _replace_between_marks(
-        "options", option_table(), _replace_between_marks("examples", make_examples_table(root), page)
-    )
+    tables = {
+        "examples": make_examples_table(root),
+        "connectors": connector_table(),
+        "names": replacement_table(),
+        "options": option_table(),
+    }
+    for name, table in tables.items():
+        page = _replace_between_marks(name, table, page)
+    return page
 
 
 def _replace_between_marks(name: str, table: str, page: str) -> str:

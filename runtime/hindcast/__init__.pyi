@@ -12,6 +12,9 @@ from hindcast.episodes.columns import (
 from hindcast.episodes.episode import (
     SingleAgentEpisode as SingleAgentEpisode,
 )
+from hindcast.episodes.lookback_buffer import (
+    InfiniteLookbackBuffer as InfiniteLookbackBuffer,
+)
 from hindcast.metrics_logger import (
     MetricsLogger as MetricsLogger,
 )
@@ -19,7 +22,9 @@ from hindcast.models.policy import (
     Policy as Policy,
 )
 from hindcast.models.rl_module import (
+    PolicyModule as BCTorchRLModule,
     PolicyModule as DefaultBCTorchRLModule,
+    PolicyModule as DefaultPPOTorchRLModule,
     RLModule as RLModule,
     RLModule as TorchRLModule,
     ValueFunctionAPI as ValueFunctionAPI,
@@ -38,6 +43,7 @@ from hindcast.rllib.batch_io.readers import (
 from hindcast.rllib.batch_io.sample_batch import (
     SampleBatch as SampleBatch,
     SampleBatchBuilder as SampleBatchBuilder,
+    concat_samples as concat_samples,
 )
 from hindcast.rllib.builder.algorithm import (
     RunningAlgorithm as Algorithm,
@@ -65,11 +71,13 @@ from hindcast.rllib.callbacks import (
     RLlibCallback as RLlibCallback,
 )
 from hindcast.rllib.connectors.connector_v2 import (
+    LearnerConnectorPipeline as ConnectorPipelineV2,
     ConnectorV2 as ConnectorV2,
     LearnerConnectorPipeline as LearnerConnectorPipeline,
 )
 from hindcast.rllib.connectors.library import (
     AddColumnsFromEpisodesToTrainBatch as AddColumnsFromEpisodesToTrainBatch,
+    AddInfosFromEpisodesToTrainBatch as AddInfosFromEpisodesToTrainBatch,
     AddNextObservationsFromEpisodesToTrainBatch as AddNextObservationsFromEpisodesToTrainBatch,
     AddObservationsFromEpisodesToBatch as AddObservationsFromEpisodesToBatch,
     AddOneTsToEpisodesAndTruncate as AddOneTsToEpisodesAndTruncate,
@@ -77,9 +85,12 @@ from hindcast.rllib.connectors.library import (
     AddTimeDimToBatchAndZeroPad as AddTimeDimToBatchAndZeroPad,
     AgentToModuleMapping as AgentToModuleMapping,
     BatchIndividualItems as BatchIndividualItems,
+    ComputeReturnsToGo as ComputeReturnsToGo,
+    FlattenObservations as FlattenObservations,
     FrameStackingLearner as FrameStackingLearner,
     GeneralAdvantageEstimation as GeneralAdvantageEstimation,
     NumpyToTensor as NumpyToTensor,
+    TensorToNumpy as TensorToNumpy,
 )
 from hindcast.rllib.connectors.module_batches import (
     MultiAgentBatch as MultiAgentBatch,
@@ -92,12 +103,48 @@ from hindcast.rllib.learners import (
 )
 from hindcast.rllib.names import (
     AgentID as AgentID,
+    AnyType as ActionConnectorDataType,
+    AnyType as AgentConnectorDataType,
+    AnyType as AgentConnectorsOutput,
+    AnyType as AgentToModuleMappingFn,
+    AnyType as ConvFilterSpec,
+    AnyType as DeviceType,
+    AnyType as EnvCreator,
+    AnyType as EnvID,
+    AnyType as EnvType,
+    AnyType as IsPolicyToTrain,
+    AnyType as LearningRateOrSchedule,
+    AnyType as LocalOptimizer,
+    AnyType as ModelGradients,
+    AnyType as ModelInputDict,
+    AnyType as MultiEnvDict,
+    AnyType as NamedParamDict,
+    AnyType as NetworkType,
+    AnyType as Optimizer,
+    AnyType as Param,
+    AnyType as ParamDict,
+    AnyType as ParamList,
+    AnyType as ParamRef,
+    AnyType as PolicyOutputType,
+    AnyType as PolicyState,
+    AnyType as RLModuleSpecType,
+    AnyType as SampleBatchType,
+    AnyType as ShouldModuleBeUpdatedFn,
+    AnyType as SpaceStruct,
+    AnyType as StateBatches,
+    AnyType as TensorShape,
+    AnyType as TensorStructType,
+    AnyType as TensorType,
+    AnyType as ViewRequirementsDict,
     BCCatalog as BCCatalog,
+    EpisodeID as EpisodeID,
     EpisodeType as EpisodeType,
     ModuleID as ModuleID,
+    OverrideToImplementCustomLogic as OverrideToImplementCustomLogic,
+    OverrideToImplementCustomLogic_CallToSuperRecommended as OverrideToImplementCustomLogic_CallToSuperRecommended,
     PolicyID as PolicyID,
     ResultDict as ResultDict,
-    TensorType as TensorType,
+    StateDict as StateDict,
     override as override,
 )
 from hindcast.rllib.offline_data import (

@@ -6,6 +6,7 @@ EVALUATION_RESULTS: Final = "evaluation"
 ENV_RUNNER_RESULTS: Final = "env_runners"
 LEARNER_RESULTS: Final = "learners"
 TIMERS: Final = "timers"
+LEARNER_UPDATE_TIMER: Final = "learner_update_timer"
 TRAINING_ITERATION: Final = "training_iteration"
 EPISODE_RETURN_MEAN: Final = "episode_return_mean"
 EPISODE_RETURN_MIN: Final = "episode_return_min"
@@ -17,6 +18,8 @@ NUM_ENV_STEPS_TRAINED_LIFETIME: Final = "num_env_steps_trained_lifetime"
 
 DEFAULT_POLICY_ID: Final = "default_policy"
 DEFAULT_MODULE_ID: Final = DEFAULT_POLICY_ID
+DEFAULT_AGENT_ID: Final = "default_agent"
+ALL_MODULES: Final = "__all_modules__"
 
 COMPONENT_RL_MODULE: Final = "rl_module"
 COMPONENT_OPTIMIZER: Final = "optimizer"

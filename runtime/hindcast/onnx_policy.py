@@ -7,7 +7,7 @@ Import nothing here but those two packages and the standard library.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,13 +64,16 @@ class OnnxPolicy:
         """Return the environment's action for one raw observation.
 
         Args:
-            obs: nested like the observation space: dicts and tuples of arrays and numbers.
+            obs: nested like the observation space: dicts and tuples of arrays and numbers. A vector with names may be
+                a dict, such as {"heart_rate": 80, …}, in which a value that is None or left out is missing.
             reward: the reward of the previous step, which only a Decision Transformer reads.
 
         Raises:
-            ValueError: a leaf of the observation is missing or has another shape than in the observation space.
+            ValueError: a leaf of the observation is missing or has another shape than in the observation space, or a
+                value is missing (NaN) that the policy does not replace.
         """
-        leaves = {**dict(_iterate_leaves(obs, _OBS)), _REWARD: reward}
+        names = {port["name"]: port["names"] for port in self._inputs if "names" in port}
+        leaves = {**dict(_iterate_leaves(obs, _OBS, names)), _REWARD: reward}
         inputs = {port["name"]: self._state.get(port["name"]) for port in self._inputs}
         inputs |= {port["name"]: _input_row(port, leaves) for port in self._inputs if "start" not in port}
         outputs = dict(zip(self._outputs, self._session.run(self._outputs, inputs), strict=True))
@@ -84,16 +87,35 @@ def _input_row(port: dict[str, Any], leaves: dict[str, Any]) -> NDArray[Any]:
     if name not in leaves or np.shape(leaves[name]) != shape:
         problem = f"has shape {list(np.shape(leaves[name]))}" if name in leaves else "is missing"
         raise ValueError(f"the observation's {name} {problem}, expected shape {list(shape)}")
-    return np.asarray(leaves[name], port["dtype"])[None]
+    row = np.asarray(leaves[name], port["dtype"])
+    if (
+        row.dtype.kind == "f"
+        and (is_missing := np.isnan(row) & ~np.asarray(port.get("fillable", False))).any()
+    ):
+        position = int(np.argmax(is_missing))
+        element = port["names"][position] if "names" in port else f"{name}[{position}]"
+        raise ValueError(
+            f"the observation has no {element} (NaN), and the policy does not replace missing values"
+        )
+    return row[None]
 
 
-def _iterate_leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+def _iterate_leaves(value: Any, name: str, names: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Any]]:
     """Yield (name, leaf) of a nested value: `obs/camera`, `obs/pose/0`; `obs` for a value that is not nested."""
+    if name in names and isinstance(value, Mapping):
+        unknown = [key for key in value if key not in names[name]]
+        if unknown:
+            raise ValueError(
+                f"the observation has no element {unknown[0]!r}; it has {', '.join(names[name])}"
+            )
+        values = [value.get(key) for key in names[name]]
+        yield name, [np.nan if element is None else element for element in values]
+        return
     if not isinstance(value, Mapping | tuple):
         yield name, value
         return
     for key, child in value.items() if isinstance(value, Mapping) else enumerate(value):
-        yield from _iterate_leaves(child, f"{name}/{key}")
+        yield from _iterate_leaves(child, f"{name}/{key}", names)
 
 
 def _nest(leaves: Mapping[str, Any], name: str, struct: Any) -> Any:

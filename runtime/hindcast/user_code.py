@@ -69,16 +69,18 @@ def raise_user_code_error(
     Raises:
         UserCodeError: with the exception's type, the user's file and line, and the first line of the message. If no
             frame is the user's, the file and line are those of `function`, as they always are for a `Misuse`.
-        Exception: the same error, if it is a `UserError`, or if `function` is Hindcast's and no frame is the user's.
+        Exception: the same error, if it is a `UserError`, or if `function` is Hindcast's and no frame is the user's,
+            unless it is a `Misuse`.
     """
     if isinstance(error, UserError):
         raise error
     text, syntax_location = _message_and_syntax_location(error)
     message = text.strip().partition("\n")[0][:500] or "no message"
     user_frames = [*_user_frames(error), *syntax_location]
-    if not user_frames and function is not None and not is_user_code(function):
+    is_own_function = function is not None and not is_user_code(function)
+    if not user_frames and is_own_function and not isinstance(error, Misuse):
         raise error
-    definition = None if function is None else definition_location(function)
+    definition = None if function is None or is_own_function else definition_location(function)
     if isinstance(error, Misuse):
         raise UserCodeError(
             f"{subject}{f' at {definition}' if definition else ''} {message}", field

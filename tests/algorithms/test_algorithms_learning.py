@@ -235,6 +235,20 @@ def test_decision_transformer_reaches_the_requested_return(config, expected_retu
     assert mean_return == pytest.approx(expected_return, abs=1)
 
 
+@pytest.mark.soak
+@pytest.mark.minutes
+def test_decision_transformer_recalls_a_cue_from_returns_of_zero_and_one(tmp_path):
+    """A T-maze: random episodes of 4 to 7 steps, of which half have a return of 1; chance is 0.5."""
+    environment = {"id": "toy_environments:Recall"}
+    record(recording(tmp_path / "data", environment=environment, duration={"episodes": 400}))
+    config = {"contextLength": 8, "embedSize": 32, "numLayers": 2, "dropout": 0.0, "lr": 1e-3}
+    config["trainBatchSizePerLearner"] = 1280
+    mean_return = train_and_evaluate(
+        tmp_path, tmp_path / "data", "DecisionTransformer", config, environment=environment, updates=600
+    )
+    assert mean_return >= 0.95
+
+
 def count_timesteps_to(min_return, folder, **spec):
     """Return the timesteps that SAC plays until the mean of ten returns reaches `min_return`."""
     spec |= {"environment": {"id": PENDULUM.id}, "pipeline": {"datasetNumItersPerLearner": 250}}

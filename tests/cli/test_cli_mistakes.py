@@ -65,9 +65,17 @@ MISTAKES: dict[str, tuple[int, str]] = {
     TRAIN("BC --config '{imput: x}'"): (2, "did you mean 'input_'"),
     TRAIN("BC --config '{train_batch_size: 4}'"): (2, "use train_batch_size_per_learner"),
     TRAIN("DQN --config '{exploration_fraction: x}'"): (2, "expected a number"),
-    TRAIN("PPO --env CartPole-v1 --config '{output: o}' --checkpoint-freq 1"): (
+    TRAIN("PPO --config '{output: o}' --dry-run"): (
         2,
-        "--checkpoint-freq and --keep-checkpoints-num apply to trainings only",
+        "--dry-run does not apply with an output: the episodes",
+    ),
+    TRAIN("PPO --config '{output: o}' --keep-checkpoints-num 1"): (
+        2,
+        "--keep-checkpoints-num does not apply with an",
+    ),
+    TRAIN("BC --config '{input: d, output: o, env: CartPole-v1}'"): (
+        2,
+        "BC plays no episodes while it trains",
     ),
 }
 """Command -> exit code, and a part of the message. RUN and DATA are the folders of the finished run and of its data."""

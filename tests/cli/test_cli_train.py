@@ -1,9 +1,11 @@
 """`hindcast train`: RLlib's command line creates the same resource as YAML."""
 
 import json
-from pathlib import Path
+
+import pytest
 
 from hindcast.api import load_resources
+from hindcast.datasets.opening import open_dataset
 
 CONFIG = "{input: data, lr: 0.01, train_batch_size_per_learner: 32, dataset_num_iters_per_learner: 2}"
 TWO_ITERATIONS = "--stop '{training_iteration: 2}'"
@@ -51,13 +53,35 @@ def test_input_weights_and_exploration_options_of_rllib_2019_are_translated(hind
     assert spec["config"] == {"epsilon": [[0, 1.0], [50, 0.1]]}
 
 
-def test_output_without_input_records_expert(hindcast, resources):
-    config = "{env: CartPole-v1, output: out, output_max_file_size: 5000000, evaluation_duration: 7}"
-    spec = spec_of_dry_run(hindcast, f"--run PPO --config '{config}' --stop '{{timesteps_total: 100000}}'")
-    assert spec["policy"]["train"]["stop"] == {"timesteps": 100_000}
-    assert spec["output"] == {"path": "out", "maxFileSize": "5000000"}
-    assert spec["duration"] == {"episodes": 7}
-    assert not list(Path().glob("runs*"))
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("run", "options"),
+    [
+        ("PPO", {"train_batch_size_per_learner": 300, "num_epochs": 1}),
+        ("DQN", {"num_steps_sampled_before_learning_starts": 64, "dataset_num_iters_per_learner": 40}),
+    ],
+)
+def test_output_records_the_experience_of_the_training(hindcast, tmp_path, run, options):
+    config = {
+        "env": "CartPole-v1",
+        "output": str(tmp_path / "out"),
+        "output_max_file_size": 5000000,
+        **options,
+    }
+    arguments = ["--config", json.dumps(config), "--local-dir", tmp_path / "runs", "--json"]
+    result = hindcast(f"train --run {run} {TWO_ITERATIONS}", *arguments)
+    assert result.code == 0, result.err
+    document = json.loads(result.out)
+    assert document["result"]["training_iteration"] == 2
+    num_steps = open_dataset(str(tmp_path / "out")).num_steps
+    if run == "PPO":
+        assert num_steps == document["result"]["num_env_steps_sampled_lifetime"]
+    assert num_steps > 0
+    # The same command shows the result, one with a later stop continues.
+    assert json.loads(hindcast(f"train --run {run} {TWO_ITERATIONS}", *arguments).out) == document
+    longer_result = hindcast(f"train --run {run} --stop '{{training_iteration: 3}}'", *arguments)
+    assert json.loads(longer_result.out)["result"]["training_iteration"] == 3
+    assert open_dataset(str(tmp_path / "out")).num_steps > num_steps
 
 
 def test_options_without_effect_are_noted(hindcast, resources):

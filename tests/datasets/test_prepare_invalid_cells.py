@@ -75,7 +75,11 @@ REMEDY = "fix it, or remove its episode from the data"
     [
         ("rewards", with_nulls([1.0] * 21, 7), f"'rewards' is null; {REMEDY}"),
         ("obs", with_nulls([[0.0, 1.0]] * 21, 7), f"'obs' is null; {REMEDY}"),
-        ("obs", [[0.0, 1.0]] * 7 + [[0.0, None]] * 14, f"'obs' holds a null: expected a number; {REMEDY}"),
+        (
+            "actions",
+            [[0.0, 1.0]] * 7 + [[0.0, None]] * 14,
+            f"'actions' holds a null: expected a number; {REMEDY}",
+        ),
         (
             "obs",
             [[[0.0], [1.0]]] * 7 + [[[0.0], None]] * 14,
@@ -124,12 +128,12 @@ def test_unreadable_column_is_left_out_unless_it_is_requested(
     assert inspect_data(Reading((path,), options=ReadOptions(columns=columns))).episodes == 2
 
 
-@pytest.mark.parametrize("values", [[0.0, 1.0], [[0.0], [1.0]]])
-def test_null_in_a_list_is_located_in_scrambled_rows(tmp_path: Path, values: list[Any]) -> None:
+def test_null_in_a_list_is_located_in_scrambled_rows(tmp_path: Path) -> None:
+    values = [[0.0], [1.0]]
     values_with_null = [values[0], None]
     obs = [values_with_null if row == 7 else values for row in range(21)]
     path = write_table(tmp_path, False, obs=obs, new_obs=[values] * 21)
-    with pytest.raises(DataError, match="row 8: 'obs' holds a null: expected a"):
+    with pytest.raises(DataError, match="row 8: 'obs' holds a null: expected a list"):
         open_block(path)
 
 

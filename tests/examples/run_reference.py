@@ -23,7 +23,6 @@ from hindcast.errors import UserError
 SHORTER_CODE = {
     "in range(10)": "in range(2)",
     "evaluation_duration=50": "evaluation_duration=25",
-    '"evaluation_duration": 100': '"evaluation_duration": 20',
     '"timesteps_total": 100000': '"timesteps_total": 10000',
     '"timesteps_total": 20000': '"timesteps_total": 2000',
     "metric: 450.0": "metric: 250.0",

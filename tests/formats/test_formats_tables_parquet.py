@@ -132,6 +132,10 @@ def test_packed_cells_are_unpacked_only_in_compress_columns(path: Path) -> None:
     rows = read_table(path, compress_columns=["obs"])
     assert rows.columns["obs"].dtype == np.float32
     assert rows.columns["extra"].tolist() == cells
+    with pytest.raises(
+        DataError, match=r"it has no column 'nope', which `compressColumns` contains; choose one of"
+    ):
+        read_table(path, compress_columns=["obs", "nope"])
 
 
 def test_json_cells_are_read_as_vectors(path: Path) -> None:

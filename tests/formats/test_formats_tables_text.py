@@ -232,7 +232,7 @@ def test_first_piece_determines_types(tmp_path: Path, monkeypatch: pytest.Monkey
         ("a.csv", "obs,action,reward\n", "holds no rows"),
         ("a.csv", "obs,action,reward\n1,2\n", "row 0: Expected 3 columns, got 2"),
         ("a.csv", "obs,action,reward\n1,2,3\n1,2,x\n", "row 1: 'reward': it cannot be converted to double"),
-        ("a.csv", "obs,action,reward\n1,2,3\n,2,3\n", "row 1: 'obs' is null"),
+        ("a.csv", "obs,action,reward\n1,2,3\n1,,3\n", "row 1: 'actions' is null"),
         ("a.csv", 'obs,action,reward\n1,2,"3\n', "has an unmatched quote"),
         ("a.csv", 'obs,action,reward,n\n1,2,3,5"\n1,2,3,6"\n', "found 2 records in 1 line from row 0 on"),
         ("a.csv", "obs,a\rction,reward\n1,2,3\n", "no column 'actions'"),

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from hindcast import AlgorithmConfig
+from hindcast.api.options import options_of
 from hindcast.errors import UserError
 from hindcast.rllib.builder.option_names import REMOVED_METHODS, check_name, is_default_of_missing_option
-from hindcast.rllib.builder.options import OPTIONS
+from hindcast.rllib.builder.options import OPTIONS, RLLIB_DEFAULTS, to_option_name
 from option_effects import option_effect
 
 RunScript = Callable[..., str]
@@ -146,3 +147,20 @@ def test_every_rllib_option_is_in_the_options_table(rllib_options: Mapping[str, 
                             continue
                 missing.append((config, method, name))
     assert missing == []
+
+
+@pytest.mark.parametrize("algorithm", CONFIGS[1:])
+def test_defaults_that_differ_are_in_the_table(rllib_options: Mapping[str, Any], algorithm: str) -> None:
+    attributes = rllib_options[f"{algorithm}Config"]["attributes"]
+    attributes |= {
+        "train_batch_size_per_learner": attributes["train_batch_size"],
+        "lambda_": attributes.get("lambda"),
+    }
+    expected = {}
+    for field, option in options_of(algorithm).items():
+        name = to_option_name(field)
+        rllib_default = attributes.get(name)
+        # -1 marks RLlib's deprecated options; "auto" and None both leave the choice to the algorithm.
+        if option["default"] != rllib_default and rllib_default not in (None, -1, "auto", "global_norm"):
+            expected[name] = rllib_default
+    assert RLLIB_DEFAULTS.get(algorithm, {}) == expected

@@ -198,7 +198,7 @@ class TestPreprocessing:
         preprocessing.update(self._make_obs(20))
         state_before = preprocessing.state()
         preprocessing.observe(self._make_obs(seed=1))
-        preprocessing.filter_obs(self._make_obs(seed=2))
+        preprocessing.process_episodes(self._make_obs(seed=2), np.zeros(1, np.int64))
         state_after = preprocessing.state()
         assert all(np.array_equal(state_before[name], state_after[name]) for name in state_before)
 
@@ -208,7 +208,7 @@ class TestPreprocessing:
         obs = self._make_obs()
         frames = preprocessing.observe(obs)["obs/speed"]
         np.testing.assert_array_equal(frames[:, :4], 0.0)
-        np.testing.assert_array_equal(frames[:, 4:], preprocessing.filter_obs(obs)["obs/speed"])
+        np.testing.assert_array_equal(frames[:, 4:], preprocessing.filters["obs/speed"](obs["obs/speed"]))
 
     def test_nested_batches_are_flattened(self) -> None:
         flat_batch = self._make_obs()
@@ -243,7 +243,9 @@ class TestPreprocessing:
         preprocessing.update(self._make_obs(20))
         frames = fork.observe(self._make_obs(2))["obs/speed"]
         assert (frames[:, :4] == 0).all()
-        np.testing.assert_array_equal(frames[:, 4:], preprocessing.filter_obs(self._make_obs(2))["obs/speed"])
+        np.testing.assert_array_equal(
+            frames[:, 4:], preprocessing.filters["obs/speed"](self._make_obs(2)["obs/speed"])
+        )
 
     def test_observations_without_options_pass_unchanged(self) -> None:
         preprocessing = Preprocessing.from_specs(Box(-1.0, 1.0, (4,)), Discrete(2), ModelSpec())

@@ -182,6 +182,40 @@ def test_custom_reader_with_a_weight_is_trained_on(tmp_path: Path) -> None:
         algo.train()
 
 
+class RepeatingReader(InputReader):
+    """Repeats batches endlessly; the first two of them are equal."""
+
+    def __init__(self, ioctx: Any) -> None:
+        self.count = 0
+
+    def next(self) -> SampleBatch:
+        self.count += 1
+        return build_batch((0, 0, 1, 2)[(self.count - 1) % 4])
+
+
+class GrowingReader(InputReader):
+    """Seems to repeat its first batch, and ends."""
+
+    def __init__(self, ioctx: Any) -> None:
+        self.numbers = iter((0, 0, *range(1, 30)))
+
+    def next(self) -> SampleBatch:
+        return build_batch(next(self.numbers))
+
+
+def test_reader_that_repeats_its_batches_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs, "FIRST_CHECK", 40)
+    with bc_config().offline_data(input_=RepeatingReader).build_algo() as algo:
+        num_steps = sum(build_batch(number).count for number in (0, 0, 1, 2))
+        assert any(
+            f"returned {num_steps} timesteps, which it repeats endlessly" in note for note in algo.notes
+        )
+        assert len(list(JsonReader(algo.config.input_).read_all_files())) == 4
+    with bc_config().offline_data(input_=GrowingReader).build_algo() as algo:
+        num_steps = sum(build_batch(number).count for number in (0, *range(30)))
+        assert any(f"returned {num_steps} timesteps" in note and "endless" not in note for note in algo.notes)
+
+
 @pytest.mark.parametrize(
     ("reader", "error", "message"),
     [

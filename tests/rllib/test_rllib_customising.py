@@ -35,7 +35,6 @@ from hindcast.rllib.connectors.library import (
     AddOneTsToEpisodesAndTruncate,
     BatchIndividualItems,
     FrameStackingLearner,
-    GeneralAdvantageEstimation,
     NumpyToTensor,
 )
 
@@ -90,7 +89,6 @@ class PipelineConfig(BCConfig):
         pipeline.prepend(AddOneTsToEpisodesAndTruncate())
         next_observations = AddNextObservationsFromEpisodesToTrainBatch()
         pipeline.insert_after(AddObservationsFromEpisodesToBatch, next_observations)
-        pipeline.append(GeneralAdvantageEstimation(gamma=0.99, lambda_=1.0))
         return pipeline
 
 

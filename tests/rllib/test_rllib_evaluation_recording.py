@@ -124,9 +124,10 @@ def test_processes_record_the_same_episodes(tmp_path: Path) -> None:
 def test_duration_in_timesteps_records_whole_episodes(tmp_path: Path) -> None:
     config = recorder_config(tmp_path, duration=50).evaluation(evaluation_duration_unit="timesteps")
     reports = record_evaluations(config, num_calls=2)
-    # An evaluation ends with a range of 4 episodes of at most 12 timesteps.
-    assert all(50 <= report["num_env_steps"] < 50 + 4 * 12 for report in reports)
+    # An evaluation ends with an episode of at most 12 timesteps.
+    assert all(50 <= report["num_env_steps"] < 50 + 12 for report in reports)
     assert open_dataset(str(tmp_path)).num_steps == sum(report["num_env_steps"] for report in reports)
+    assert record_evaluations(config, num_calls=2) == reports
 
 
 def test_second_run_plays_no_episode_twice(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hindcast.api.options import options_of, schemas
 from hindcast.errors import UserError
 from hindcast.rllib.builder.option_names import algorithm_options
 from hindcast.rllib.builder.options import OPTIONS
-from option_effects import effective_options, option_effect, other_value
+from option_effects import effective_options, option_effect, other_value, value_without_field
 
 CONFIGS: dict[str, Callable[[], AlgorithmConfig]] = {
     "training": lambda: BCConfig().environment("CartPole-v1").offline_data(input_="data"),
@@ -43,7 +43,9 @@ INVALID_VALUES = (object(), "nonsense", -1, 2.5, [], {}, [None], {"a": object()}
 
 @pytest.mark.parametrize("method", METHODS)
 def test_option_without_effect_is_noted(method: str) -> None:
-    values = {name: VALUES.get(name, 3) for name in OPTIONS[method] if name != "framework"}
+    values = {
+        name: VALUES.get(name, value_without_field(name)) for name in OPTIONS[method] if name != "framework"
+    }
     for config_name, make_config in CONFIGS.items():
         if method == "evaluation":
             values["evaluation_config"] = {"explore": "recording" not in config_name}

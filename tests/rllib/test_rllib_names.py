@@ -12,12 +12,15 @@ from hindcast import BC, PPO, Algorithm, BCConfig, OfflinePreLearner, get_traina
 from hindcast.errors import SpecError
 from hindcast.rllib.names import REPLACEMENTS
 
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 ALIASES = {
     "RLlibCallback": "Callbacks",
     "DefaultCallbacks": "Callbacks",
     "TorchRLModule": "RLModule",
     "Algorithm": "RunningAlgorithm",
     "EpisodeType": "SingleAgentEpisode",
+    "ConnectorPipelineV2": "LearnerConnectorPipeline",
+    "BCTorchRLModule": "DefaultBCTorchRLModule",
 }
 """RLlib's name -> Hindcast's name of the same object."""
 
@@ -31,6 +34,15 @@ def test_rllib_name_is_the_hindcast_object(name: str) -> None:
 def test_every_public_name_exists(name: str) -> None:
     assert getattr(hindcast, name) is not None
     assert name in dir(hindcast)
+
+
+@pytest.mark.parametrize("name", (FIXTURES / "rllib_names.txt").read_text().split())
+def test_public_name_of_rllib_is_here_or_has_a_sentence(name: str) -> None:
+    try:
+        exec(f"from hindcast import {name}")
+    except ImportError as error:
+        assert str(error).startswith(f"Hindcast has no {name}")
+        assert "cannot import" not in str(error)
 
 
 @pytest.mark.parametrize("name", REPLACEMENTS)

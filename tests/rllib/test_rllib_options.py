@@ -6,10 +6,10 @@ import pickle
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import gymnasium as gym
 import numpy as np
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pytest
 import torch
+from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
 from hindcast import (
@@ -35,14 +36,17 @@ from hindcast import (
     RLModule,
     RLModuleSpec,
 )
+from hindcast.api import OfflineRecording, OfflineTraining, spec_hash
 from hindcast.api.input import PrepareSpec, Sampler
 from hindcast.api.loading import validate_resource
 from hindcast.api.options import options_of, schemas
 from hindcast.errors import SpecError
 from hindcast.models.rl_module import PolicyModule
 from hindcast.record.callbacks import EPISODE_HOOKS, TRAINING_HOOKS
-from hindcast.rllib.builder.options import OPTIONS, Option, option_table, to_option_name
+from hindcast.rllib.builder.options import OPTIONS, TYPES, Option, option_table, to_option_name
+from hindcast.storage.user_files import find_filesystem
 from module_toys import Net
+from option_effects import value_without_field
 from support import CARTPOLE, record, recording
 
 HOOKS = (*EPISODE_HOOKS, *TRAINING_HOOKS)
@@ -86,6 +90,7 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "num_env_runners": (3, None, 3),
     "num_envs_per_env_runner": (4, None, 4),
     "num_cpus_per_env_runner": (2, None, 2.0),
+    "memory_per_env_runner": ("2Gi", None, "2Gi"),
     "explore": (False, None, False),
     "observation_filter": ("MeanStdFilter", "MeanStd", "MeanStd"),
     "burnin_len": (5, 5, None),
@@ -110,6 +115,7 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "num_learners": (2, 2, None),
     "num_cpus_per_learner": (4, 4.0, None),
     "num_gpus_per_learner": (1, 1.0, None),
+    "memory_per_learner": ("4Gi", "4Gi", None),
     "torch_compile_learner": (True, True, None),
     "input_": (["a", "b"], ["a", "b"], None),
     "input_read_schema": ({"obs": "o_t"}, {"obs": "o_t"}, None),
@@ -152,12 +158,16 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "output_write_episodes": (False, None, "Columns"),
     "output_write_method": ("write_csv", None, "CSV"),
     "output_format": ("SampleBatch", None, "SampleBatch"),
+    "output_encoding": ("MessagePack", None, "MessagePack"),
     "output_max_rows_per_file": (25, None, 25),
     "output_max_file_size": (2.0**20, None, "1048576"),
     "output_filesystem": ("s3", None, "s3://out"),
     "output_compress_columns": (["obs"], None, ["obs"]),
     "output_recurrent_states": (True, None, True),
     "output_compression": ("zstd", None, "zstd"),
+    "input_filesystem_kwargs": ({}, None, None),
+    "output_filesystem_kwargs": ({}, None, None),
+    "output_write_method_kwargs": ({"compression": "zstd"}, None, None),
     "output_on_existing": ("Fail", None, "Fail"),
     "evaluation_interval": (3, 3, None),
     "evaluation_duration": (5, 5, {"episodes": 5}),
@@ -166,6 +176,17 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "evaluation_parallel_to_training": (True, True, None),
     "evaluation_sample_timeout_s": (9, 9.0, None),
     "evaluation_config": ({"explore": False}, False, False),
+    "evaluation_gate": (
+        {"returns": {"low": 0, "high": 9}, "by": 1},
+        {
+            "returns": {"low": 0.0, "high": 9.0},
+            "by": 1.0,
+            "error": 0.05,
+            "candidates": 1,
+            "explore": False,
+        },
+        None,
+    ),
     "evaluation_reference_returns": ({"random": 20, "expert": 500}, {"random": 20.0, "expert": 500.0}, None),
     "offline_evaluation_interval": (2, 2, None),
     "offline_evaluation_held_out": (0.2, 0.2, None),
@@ -197,6 +218,8 @@ MAPPED_OPTIONS = {
     for name, option in options.items()
     if option.kind == "mapped" and option.method not in VALUE_CLASSES
 }
+EXPANDED = {"input_filesystem_kwargs", "output_filesystem_kwargs", "output_write_method_kwargs"}
+"""Options with tests of their own: their values are arguments that set several fields."""
 MODEL_SAMPLES: dict[str, tuple[Any, Any]] = {
     "fcnet_hiddens": ([8], [8]),
     "fcnet_activation": ("swish", "silu"),
@@ -232,6 +255,11 @@ MODEL_SAMPLES: dict[str, tuple[Any, Any]] = {
         for kind in ("kernel", "bias")
     },
 }
+
+
+def options_with_field(kind: str) -> list[str]:
+    """Return the options that set a field of a "training" or "recording" alone."""
+    return [name for name, option in MAPPED_OPTIONS.items() if getattr(option, kind) and name not in EXPANDED]
 
 
 def field_value(resource: Any, field: str) -> Any:
@@ -276,15 +304,6 @@ YAML_NAMES = {
     if step != step.lower()
 } | {to_camel(name) for model in (PrepareSpec, Sampler) for name in model.model_fields if "_" in name}
 INVALID_VALUES = (-1, 1.5, "no such value", "\0", {"no_such_entry": 1}, {}, [[1]], object)
-INDIFFERENT_OPTIONS = {
-    "input_read_sample_batches",
-    "materialize_data",
-    "materialize_mapped_data",
-    "output_write_episodes",
-    "prelearner_use_recorded_module_states",
-    "use_lstm",
-}
-"""Options of which only the truth counts."""
 
 
 def messages_on(make_config: Callable[[], AlgorithmConfig], method: str, name: str) -> list[str]:
@@ -319,7 +338,7 @@ def test_error_on_option_names_it(name: str) -> None:
     elif option.training.startswith("evaluation.offline."):
         bases = [lambda: bc_config().evaluation(offline_evaluation_input="held")]
     messages = [message for base in bases for message in messages_on(base, option.method, name)]
-    assert bool(messages) == (name not in INDIFFERENT_OPTIONS)
+    assert messages
     assert_names_option(name, messages)
 
 
@@ -329,7 +348,7 @@ def test_error_on_model_option_names_it(name: str) -> None:
         return bc_config().rl_module(model_config=options)
 
     messages = messages_on(lambda: SimpleNamespace(set_field=make_config), "set_field", name)
-    assert bool(messages) == (name not in INDIFFERENT_OPTIONS)
+    assert messages
     assert_names_option(f"model_config.{name}", messages)
 
 
@@ -347,7 +366,7 @@ def test_error_on_option_of_algorithm_names_it(algorithm: str) -> None:
         assert_names_option(name, messages)
 
 
-@pytest.mark.parametrize("name", [name for name, option in MAPPED_OPTIONS.items() if option.training])
+@pytest.mark.parametrize("name", options_with_field("training"))
 def test_option_sets_its_field_of_a_training(name: str) -> None:
     option, (value, expected, _) = MAPPED_OPTIONS[name], SAMPLES[name]
     config = sampler_config() if option.training.startswith("input.sampler") else bc_config()
@@ -370,7 +389,7 @@ def test_option_sets_its_field_of_a_training(name: str) -> None:
         assert field_value(resource, option.training) == expected
 
 
-@pytest.mark.parametrize("name", [name for name, option in MAPPED_OPTIONS.items() if option.recording])
+@pytest.mark.parametrize("name", options_with_field("recording"))
 def test_option_sets_its_field_of_a_recording(name: str) -> None:
     option, (value, _, expected) = MAPPED_OPTIONS[name], SAMPLES[name]
     config = recorder_config()
@@ -421,7 +440,8 @@ def test_most_specific_output_option_takes_precedence() -> None:
 def test_replaced_option_has_no_effect_and_is_noted(method: str, name: str) -> None:
     config = bc_config()
     resource_before = config.to_resource()
-    getattr(config, method)(**{name: {"prefetch_batches": 5} if name == "iter_batches_kwargs" else 3})
+    value = {"prefetch_batches": 5} if name == "iter_batches_kwargs" else value_without_field(name)
+    getattr(config, method)(**{name: value})
     assert config.to_resource() == resource_before
     assert [line for line in config.replaced_options if line.startswith(f"{name}: ")]
 
@@ -474,7 +494,7 @@ def test_output_compress_columns_without_sample_batch_is_noted(output_format: st
         ),
         (
             lambda: bc_config().offline_data(materialize_data=True, materialize_mapped_data=False),
-            "materialize_mapped_data: contradicts materialize_data; the data stay resident",
+            "materialize_mapped_data: has no effect: materialize_data keeps the data in memory",
         ),
         (
             lambda: bc_config().evaluation(evaluation_interval=1, evaluation_parallel_to_training=True),
@@ -493,7 +513,7 @@ def test_option_without_effect_is_noted_with_its_reason(config: Any, message: st
 
 def test_options_at_their_defaults_are_not_noted() -> None:
     config = bc_config().learners(num_learners=0).offline_data(map_batches_kwargs={"num_cpus": 1})
-    config.offline_data(materialize_data=True, materialize_mapped_data=True).env_runners(batch_mode=None)
+    config.offline_data(materialize_data=True).env_runners(batch_mode=None)
     assert config.replaced_options == []
 
 
@@ -913,6 +933,9 @@ FIELD = pc.field
             (FIELD("a") == 1) & (FIELD("b") < 2) & pc.and_(FIELD("c") >= 3, FIELD("d") == "x"),
             [("a", "==", 1), ("b", "<", 2), ("c", ">=", 3), ("d", "==", "x")],
         ),
+        ((FIELD("a") == 1) | (FIELD("a") == 2) | FIELD("a").isin([3]), [("a", "in", [1, 2, 3])]),
+        (~((FIELD("a") != 1) | FIELD("ok")), [("a", "==", 1), ("ok", "==", False)]),
+        (~(~(FIELD("a") == 1) & (FIELD("a") != 2)) & FIELD("ok"), [("a", "in", [1, 2]), ("ok", "==", True)]),
     ],
     ids=str,
 )
@@ -925,14 +948,16 @@ def test_pyarrow_expression_becomes_filter_terms(expression: Any, terms: list[tu
     "expression",
     [
         (FIELD("a") == 1) | (FIELD("b") == 2),
-        ~(FIELD("a") == 1),
+        ~(FIELD("a") < 1),
+        ~FIELD("a").isin([1]),
+        (FIELD("a") < 1) | (FIELD("a") == 2),
+        ~((FIELD("a") == 1) & (FIELD("b") == 2)),
         FIELD("a") > FIELD("b"),
         FIELD("a") + 1 > 2,
         FIELD("obs", "camera") > 1,
         FIELD(0) == 1,
         FIELD("a") == pa.scalar(b"x"),
         FIELD("a").is_valid(),
-        FIELD("a"),
         FIELD("a\nb") == 1,
         FIELD("a").cast("int32") == 1,
     ],
@@ -943,6 +968,160 @@ def test_unsupported_expression_raises_one_sentence(expression: Any) -> None:
         SpecError, match=r"(?s)^input_read_method_kwargs: the filter .* is not a list of comparisons"
     ):
         bc_config().offline_data(input_read_method_kwargs={"filter": expression}).to_resource()
+
+
+WRONG_TYPES = {
+    "bool": ("yes", "False", "x", 2, 1.0),
+    "int": ("x", True, 1.5),
+    "float": ("x", True),
+    "str": (3, True),
+    "dict": ("x", 3),
+}
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_option_without_a_field_refuses_other_types(name: str) -> None:
+    method = next(method for method in OPTIONS if name in OPTIONS[method])
+    for value in WRONG_TYPES[TYPES[name]]:
+        with pytest.raises(SpecError, match=rf"^{name} is {re.escape(repr(value))}, expected "):
+            getattr(bc_config(), method)(**{name: value}).validate()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"compression": "zstd"}, {"compression": "zstd"}),
+        ({"num_rows_per_file": 7, "concurrency": 2}, {"max_rows_per_file": 7}),
+        ({"max_rows_per_file": 7, "mode": "overwrite"}, {"max_rows_per_file": 7, "on_existing": "Replace"}),
+    ],
+)
+def test_write_method_arguments_set_the_output(options: dict[str, Any], expected: dict[str, Any]) -> None:
+    config = recorder_config().offline_data(output_write_method_kwargs=options)
+    output = config.to_resource().spec.output
+    assert {name: getattr(output, name) for name in expected} == expected
+    assert ["concurrency" in line for line in config.replaced_options] == [True] * ("concurrency" in options)
+
+
+def test_filesystem_arguments_construct_the_file_system(tmp_path: Path) -> None:
+    arguments = {
+        "access_key": "a",
+        "secret_key": "b",
+        "region": "eu-central-1",
+        "endpoint_override": "localhost:1",
+    }
+    config = bc_config().offline_data(input_filesystem="s3", input_filesystem_kwargs=arguments)
+    training = config.plan().training
+    assert training is not None
+    assert [source.path for source in training.spec.input] == [
+        source.path for source in config.plan().training.spec.input
+    ]
+    scheme = str(training.spec.input[0].path).partition("://")[0]
+    assert find_filesystem(scheme) == pafs.S3FileSystem(**arguments)
+    with pytest.raises(
+        SpecError, match="input_filesystem is a S3FileSystem, which a resource cannot contain"
+    ):
+        config.to_resource()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"input_filesystem_kwargs": {"a": 1}}, "set input_filesystem to one of 'gcs', 's3', 'abs'"),
+        (
+            {"input_filesystem": "s3", "input_filesystem_kwargs": {"a": 1}},
+            "S3FileSystem raised TypeError: .*'a'",
+        ),
+        (
+            {"map_batches_kwargs": {"ray_remote_args": {"num_cpu": 1}}},
+            "ray_remote_args: 'num_cpu' is not an option",
+        ),
+        ({"materialize_data": True, "materialize_mapped_data": True}, "are both True: set one of them"),
+    ],
+)
+def test_contradicting_data_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        bc_config().offline_data(**options).validate()
+
+
+def test_ray_remote_args_set_the_data_workers() -> None:
+    config = bc_config().offline_data(
+        map_batches_kwargs={"ray_remote_args": {"num_cpus": 3}, "concurrency": 2}
+    )
+    workers = config.to_resource().spec.pipeline.data_workers
+    assert (workers.cpus, workers.replicas) == (3.0, 2)
+
+
+def fields_of(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield the paths of a model's fields by YAML names, of sections that options set as a whole only the section's."""
+    for name, info in model.model_fields.items():
+        field = (*path, info.alias or name)
+        sections = [] if ".".join(field) in OPTION_FIELDS else list(models_in(info.annotation))
+        yield from (
+            (path for section in sections for path in fields_of(section, field))
+            if sections
+            else [".".join(field)]
+        )
+
+
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from models_in(argument)
+
+
+OPTION_FIELDS = {
+    field
+    for option in [
+        *MAPPED_OPTIONS.values(),
+        *OPTIONS["DefaultModelConfig"].values(),
+        *OPTIONS["RLModuleSpec"].values(),
+    ]
+    for field in (option.training, option.recording)
+} | {"input.columns", "input.filter", "input.readOptions", "input.weight", "input.path", "duration"}
+OTHER_SETTERS = {
+    "stop": "to_resource(stop=)",
+    "policy": "to_resource(policy=)",
+    "config": "training()",
+    "customConfig": "training()",
+    "learners.device": "num_gpus_per_learner=0",
+    "pipeline.prefetchBatches": "nothing: the field has no effect",
+    **dict.fromkeys(("cluster", "runPolicy", "checkpoint", "revision", "suspend"), "to_resource(spec=)"),
+}
+"""Field that is not an option's -> what sets it."""
+
+
+@pytest.mark.parametrize("resource", [OfflineTraining, OfflineRecording])
+def test_every_field_of_a_resource_can_be_set_in_python(resource: Any) -> None:
+    fields = set(fields_of(resource.model_fields["spec"].annotation))
+    setters = (*OPTION_FIELDS, *OTHER_SETTERS)
+    assert [
+        field for field in fields if not any(f"{field}.".startswith(f"{name}.") for name in setters if name)
+    ] == []
+
+
+@pytest.mark.parametrize("make_config", [bc_config, recorder_config])
+def test_sections_of_a_resource_are_set_by_name(make_config: Callable[[], AlgorithmConfig]) -> None:
+    sections = {
+        "cluster": {"nodeSelector": {"disk": "fast"}},
+        "runPolicy": {"backoffLimit": 2},
+        "revision": 3,
+    }
+    plain, resource = make_config().to_resource(), make_config().to_resource(spec=sections)
+    assert resource.spec.cluster.node_selector == {"disk": "fast"}
+    assert (resource.spec.run_policy.backoff_limit, resource.spec.revision) == (2, 3)
+    assert spec_hash(resource) == spec_hash(plain)
+    with pytest.raises(SpecError, match="spec has 'pipeline', expected some of cluster, runPolicy"):
+        make_config().to_resource(spec={"pipeline": {}})
+    with pytest.raises(SpecError, match="runPolicy"):
+        make_config().to_resource(spec={"runPolicy": {"backoffLimit": -2}})
+
+
+def test_resource_of_data_and_output_is_refused() -> None:
+    config = bc_config().offline_data(output="out")
+    config.validate()
+    with pytest.raises(SpecError, match="a resource either trains or records"):
+        config.to_resource()
 
 
 def test_input_weights_mix_sources() -> None:
@@ -1143,7 +1322,7 @@ def test_options_are_attributes() -> None:
     assert (config.lr, config.input_, config["env"]) == (0.5, "other", "Acrobot-v1")
     assert config.to_resource() == BCConfig.from_dict(config.to_dict()).to_resource()
     assert config.to_resource().spec.config == {"lr": 0.5}
-    assert (BCConfig().lr, PPOConfig()["lambda_"], BCConfig().input_) == (1e-4, 0.95, None)
+    assert (BCConfig().lr, PPOConfig()["lambda_"], BCConfig().input_) == (1e-4, 1.0, None)
     for name in ("rollouts", "serialize", "no_such", "lrr"):
         assert not hasattr(config, name)
     assert pickle.loads(pickle.dumps(config)).lr == 0.5

@@ -18,12 +18,19 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from hindcast import SCHEMA, DQNConfig, EpisodeReplayBuffer, OfflinePreLearner, SingleAgentEpisode
+from hindcast import (
+    SCHEMA,
+    DQNConfig,
+    EpisodeReplayBuffer,
+    MARWILConfig,
+    OfflinePreLearner,
+    SingleAgentEpisode,
+)
 from hindcast.datasets.curate.operations import convert_data
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.target import Target
-from hindcast.errors import UserCodeError
+from hindcast.errors import SpecError, UserCodeError
 from hindcast.rllib.builder.config import AlgorithmConfig
 from hindcast.run.execute import FileReferences
 from hindcast.run.inputs import open_inputs, resolve_inputs
@@ -343,6 +350,40 @@ def test_random_prelearner_repeats_its_episodes_for_a_seed(
     assert len(set(results[0])) == NUM_STEPS
     np.testing.assert_array_equal(results[0], results[1])
     assert not np.array_equal(results[0], results[2])
+
+
+def test_random_prelearner_draws_anew_for_files_of_the_same_name(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def draw(root: Path, index: int) -> list[float]:
+        monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / str(index)))
+        config = make_config(data, "table", prelearner_class=MapsRandomly).offline_data(
+            input_=str(root / "*/a.parquet")
+        )
+        return sorted(read_transitions(config)["rewards"].tolist())
+
+    for folder, part in (("x", slice(0, 5)), ("y", slice(5, 10))):
+        (tmp_path / "data" / folder).mkdir(parents=True)
+        columns = {name: values[part].tolist() for name, values in ROWS.items()}
+        pq.write_table(pa.table(columns), tmp_path / "data" / folder / "a.parquet")
+    rewards = draw(tmp_path / "data", 0)
+    assert len(set(rewards)) == len(rewards) == 10
+    (tmp_path / "data").rename(tmp_path / "moved")
+    assert draw(tmp_path / "moved", 1) == rewards
+
+
+@pytest.mark.parametrize(("config_class", "options"), [(MARWILConfig, {}), (DQNConfig, {"n_step": 3})])
+def test_batches_of_single_timesteps_are_refused_for_returns(
+    data: Path, config_class: type[AlgorithmConfig], options: dict[str, Any]
+) -> None:
+    config = (
+        config_class().environment(observation_space=SPACES[0], action_space=SPACES[1]).training(**options)
+    )
+    config.offline_data(input_=str(data / "table"), prelearner_class=Calls)
+    with pytest.raises(
+        SpecError, match=r"returns separate timesteps, but the algorithm computes .*returns over whole"
+    ):
+        config.build_algo()
 
 
 @pytest.mark.parametrize("kind", ["table", "sample_batch"])

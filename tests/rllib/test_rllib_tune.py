@@ -10,8 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from hindcast import BCConfig, Policy
+from hindcast import AlgorithmConfig, BCConfig, Policy
 from hindcast.algorithms import REGISTRY
+from hindcast.errors import SpecError
 from toy_environments import Walk
 
 
@@ -63,6 +64,56 @@ def test_search_connects_to_ray_first(monkeypatch: pytest.MonkeyPatch, entry_poi
         "Tuner.restore": lambda: tune.Tuner.restore("folder", "BC"),
     }[entry_point]()
     assert events == ["connected", "started"]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "metric", "message"),
+    [
+        (
+            "PPO",
+            "evaluation/env_runners/episode_return_mean",
+            r"set \.evaluation\(evaluation_interval=\.\.\.\)",
+        ),
+        (
+            "BC",
+            "evaluation/env_runners/episode_return_mean",
+            r"set \.evaluation\(evaluation_interval=\.\.\.\)",
+        ),
+        ("BC", "evaluation/offline/validation_loss", "offline_evaluation_interval"),
+        (
+            "BC",
+            "env_runners/episode_return_mean",
+            "BC plays no episodes while it trains, .* stop by evaluation/env_",
+        ),
+    ],
+)
+def test_stop_metric_that_is_never_reported_is_refused(algorithm: str, metric: str, message: str) -> None:
+    from hindcast import tune
+
+    config = AlgorithmConfig(algorithm).environment("CartPole-v1").offline_data(input_="data")
+    run_config = tune.RunConfig(stop={metric: 450})
+    for param_space in (config, config.to_dict()):
+        with pytest.raises(SpecError, match=message):
+            tune.Tuner(algorithm, param_space=param_space, run_config=run_config)
+        with pytest.raises(SpecError, match=message):
+            tune.run(algorithm, config=param_space, stop={metric: 450})
+
+
+def test_stop_metric_that_is_reported_is_accepted() -> None:
+    from hindcast import tune
+
+    config = bc_config(Path("data")).evaluation(
+        offline_evaluation_interval=tune.choice([1, 2]), offline_evaluation_held_out=0.1
+    )
+    metrics = (
+        "evaluation/env_runners/episode_return_mean",
+        "evaluation/offline/validation_loss",
+        "training_iteration",
+    )
+    tune.Tuner("BC", param_space=config, run_config=tune.RunConfig(stop=dict.fromkeys(metrics, 1)))
+    config = AlgorithmConfig("PPO").environment("CartPole-v1")
+    stop = {"env_runners/episode_return_mean": 450}
+    tune.Tuner("PPO", param_space=config, run_config=tune.RunConfig(stop=stop))
 
 
 @pytest.mark.ray

@@ -23,9 +23,6 @@ config = (
         # Weigh the value function loss smaller than
         # the policy loss.
         vf_loss_coeff=0.01,
-        # changed: RLlib's defaults are set explicitly; Hindcast's are the paper's.
-        lambda_=1.0,
-        vf_clip_param=10.0,
     )
     .rl_module(
         model_config=DefaultModelConfig(

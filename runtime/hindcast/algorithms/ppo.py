@@ -40,34 +40,34 @@ class PPOOptions(AlgorithmOptions):
     L = -E[min(r·A, clip(r, 1 ± clipParam)·A)] + vfLossCoeff·E[min((V - V_target)², vfClipParam)]
     - entropyCoeff·E[H(π)] + klCoeff·E[KL(π_old ‖ π)].
 
-    Defaults are the paper's for continuous control, with RLlib's batch sizes. RLlib's own defaults are lr 5e-5, λ 1,
-    30 epochs, clipParam 0.3, vfClipParam 10 and a KL penalty: on CartPole-v1 these take over four times as many updates
-    to a return of 450, because the value loss stays clipped.
+    Defaults are RLlib's: on CartPole-v1 the exploring policy reaches a return of 450 in about 15 iterations. With the
+    paper's (lr 3e-4, λ 0.95, 10 epochs, clipParam 0.2, vfClipParam null, no KL penalty) it takes half as many
+    iterations, each with a third of the updates.
     """
 
     train_batch_size_per_learner: Positive = 4000
     """Timesteps sampled per iteration."""
-    lr: Schedule = 3e-4
+    lr: Schedule = 5e-5
     """Learning rate of Adam: a number, or a schedule [[timestep, value], …]. A third item of a point says how the
     value changes up to the next point: Line (the default), Cosine or Step."""
     gamma: Fraction = 0.99
     """Discount factor."""
-    lambda_: Fraction = Field(default=0.95, alias="lambda")
+    lambda_: Fraction = Field(default=1.0, alias="lambda")
     """GAE's λ: 0 relies on the value function, 1 on the sampled returns."""
-    num_epochs: Positive = 10
+    num_epochs: Positive = 30
     """Passes over each batch."""
     minibatch_size: Positive = Field(default=128, json_schema_extra={"x-at-most": "trainBatchSizePerLearner"})
     """Timesteps per mini-batch, one update each."""
-    clip_param: Annotated[float, Field(gt=0)] = 0.2
+    clip_param: Annotated[float, Field(gt=0)] = 0.3
     """How far the probability ratio may move from 1 before its gradient vanishes."""
     vf_loss_coeff: NonNegative = 1.0
     """Weight of the value loss."""
-    vf_clip_param: Annotated[float, Field(gt=0)] | None = None
+    vf_clip_param: Annotated[float, Field(gt=0)] | None = 10.0
     """Upper bound on the squared value error, beyond which its gradient vanishes; null for no bound. Depends on the
     scale of the returns."""
     entropy_coeff: Schedule = 0.0
     """Weight of the entropy bonus: a number or a schedule, as for lr."""
-    use_kl_loss: bool = False
+    use_kl_loss: bool = True
     """Add the KL penalty to the loss."""
     kl_coeff: NonNegative = Field(default=0.2, json_schema_extra={"x-only-with": "useKlLoss"})
     """Initial weight of the KL penalty; it is then adapted to klTarget."""

@@ -43,6 +43,10 @@ class FilterTerm(Model):
     """A number, string or boolean; for `in` a list of them."""
 
 
+MissingRule = Literal["CarryForward", "Median", "Mean"] | float
+"""What replaces a missing value of an observation."""
+
+
 class PrepareSpec(Model):
     """Rules for assembling complete episodes from rows, for data in which they are incomplete or out of order."""
 
@@ -63,6 +67,13 @@ class PrepareSpec(Model):
     cut_off_steps: Literal["Keep", "Drop"] = "Keep"
     """What to do with the last step of an episode that did not terminate, if its next observation is not in the
     data: `Drop` leaves it out, and its observation becomes the episode's last one."""
+    missing: dict[ShortText, MissingRule] = {}
+    """What replaces missing values (null or NaN) of the observations, by column, such as `heart_rate`; `*` is every
+    other column. `CarryForward`: the column's last value in the episode, and before the first one the median. `Median`,
+    `Mean`: that of the training data. A number: this value. The policy does the same when it acts. Default: missing
+    values are refused."""
+    missing_indicators: bool = False
+    """Whether the policy also sees, for each column of `missing`, whether its value was missing (1 or 0)."""
 
 
 _DEFAULTS_WITH_SAMPLER: Final[dict[str, Any]] = {
@@ -88,7 +99,9 @@ class InputSource(Model):
             is_set("sampler").implies(is_default(field, default)),
             "does not apply to a sampler, for which only weight may be set: the other fields are for recorded data",
             field=field,
-            checked_by="loader" if field == "schema" else "all",  # its values have several types
+            checked_by="loader"
+            if field in ("schema", "prepare.missing")
+            else "all",  # its values have several types
         )
         for field, default in _DEFAULTS_WITH_SAMPLER.items()
     )

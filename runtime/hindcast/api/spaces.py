@@ -37,6 +37,8 @@ class Box(Model):
     """Shape of the array."""
     dtype: str = "float32"
     """NumPy dtype."""
+    names: list[str] | None = None
+    """Name of each element of a vector, such as the columns of a table. Default: as in the data."""
 
 
 class Discrete(Model):

@@ -1,8 +1,8 @@
 """OfflineTraining: train a policy from recorded experience."""
 
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from hindcast.api.base import (
     API_VERSION,
@@ -22,13 +22,23 @@ from hindcast.api.base import (
 from hindcast.api.cluster import ClusterSpec
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.evaluation import EvaluationSpec, OfflineEvaluationSpec
-from hindcast.api.input import InputSource, Sampler
+from hindcast.api.input import InputSource, MissingRule, Sampler
 from hindcast.api.metadata import Metadata
 from hindcast.api.model import ModelOptions
 from hindcast.api.options import Config
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.api.quantity import Cpus, Quantity
-from hindcast.api.rules import Rule, at_most_one, every, has_one_entry, is_empty, is_one_of, is_set, matches
+from hindcast.api.rules import (
+    Rule,
+    at_most_one,
+    every,
+    has_one_entry,
+    is_empty,
+    is_one_of,
+    is_set,
+    matches,
+    raise_problems,
+)
 from hindcast.api.run_policy import RunPolicy
 from hindcast.api.spaces import SpaceSpec
 from hindcast.api.spelling import YamlWords
@@ -253,6 +263,34 @@ class OfflineTrainingSpec(Model):
     def recorded_inputs(self) -> list[InputSource]:
         """The inputs that are recorded data."""
         return [source for source in self.input if source.sampler is None]
+
+    @property
+    def missing_rules(self) -> dict[str, MissingRule]:
+        """The rules of `prepare.missing` of all inputs, by column."""
+        return {
+            name: rule for source in self.recorded_inputs for name, rule in source.prepare.missing.items()
+        }
+
+    @property
+    def missing_indicators(self) -> bool:
+        """Whether the policy sees which values were missing."""
+        return any(source.prepare.missing_indicators for source in self.recorded_inputs)
+
+    @model_validator(mode="after")
+    def _check_missing_rules(self) -> Self:
+        for index, source in enumerate(self.input):
+            for name, rule in source.prepare.missing.items():
+                if self.missing_rules[name] != rule:
+                    raise_problems(
+                        [
+                            (
+                                f"input[{index}].prepare.missing",
+                                f"has {rule!r} for {name!r}, but another input has {self.missing_rules[name]!r}: the "
+                                "policy has one rule for each column",
+                            )
+                        ]
+                    )
+        return self
 
     @property
     def offline(self) -> OfflineEvaluationSpec | None:

@@ -84,6 +84,13 @@ class ReadFlags:
         Order,
         _source_choice(Order, "How to order the rows of an episode."),
     ] = "Auto"
+    file_episodes: Annotated[
+        bool,
+        _source_option(
+            "--file-episodes",
+            help="No episode continues in another file: each file is an episode, or counts its own ids.",
+        ),
+    ] = False
     gaps: Annotated[
         Gaps,
         _source_choice(
@@ -149,6 +156,7 @@ class ReadFlags:
         )
         prepare = PrepareSpec(
             order=self.order,
+            episodes="File" if self.file_episodes else "Auto",
             gaps=self.gaps,
             duplicates=self.duplicates,
             unfinished=self.unfinished,

@@ -11,7 +11,13 @@ from rich.text import Text
 
 from hindcast import formatting
 from hindcast.datasets.inspection.statistics import ValueDistribution
-from hindcast.datasets.inspection.summary import ActionLeaf, DataProblem, ObservationLeaf, Summary
+from hindcast.datasets.inspection.summary import (
+    ActionLeaf,
+    ColumnProfile,
+    DataProblem,
+    ObservationLeaf,
+    Summary,
+)
 from hindcast.datasets.inspection.summary_text import describe_coverage, make_facts
 
 BAR_WIDTH = 32
@@ -24,6 +30,7 @@ def render_summary(name: str, summary: Summary) -> Iterator[RenderableType]:
     """Yield the output of `hindcast inspect` from top to bottom."""
     yield Text(name, style="bold")
     yield _facts_table(summary)
+    yield from render_columns(summary.table_columns)
     if summary.returns is not None:
         yield from distribution_bars("Returns", summary.returns)
     if summary.lengths is not None:
@@ -52,13 +59,13 @@ def _action_views(leaf: ActionLeaf) -> Iterator[RenderableType]:
         return
     rows = [
         (
-            str(index),
+            name,
             *map(
                 formatting.significant,
                 (distribution.min, distribution.mean, distribution.std, distribution.max),
             ),
         )
-        for index, distribution in enumerate(leaf.dimensions)
+        for name, distribution in zip(leaf.dimension_names, leaf.dimensions, strict=True)
     ]
     yield from _dimension_table(leaf.name, len(leaf.dimensions), ("min", "mean", "std", "max"), rows)
 
@@ -70,18 +77,36 @@ def _observation_views(leaf: ObservationLeaf) -> Iterator[RenderableType]:
             f"{formatting.plural(leaf.values or 0, 'value')} seen\n"
         )
         return
+    has_missing = any(leaf.missing)
     rows = [
         (
-            str(index),
+            name,
             _format_optional(low),
             _format_optional(high),
             "" if share is None else formatting.as_percentage(share),
+            *([formatting.as_percentage(missing)] if has_missing else []),
         )
-        for index, low, high, share in zip(
-            leaf.shown_dimensions, leaf.low, leaf.high, leaf.share_of_space, strict=True
+        for name, low, high, share, missing in zip(
+            leaf.dimension_names, leaf.low, leaf.high, leaf.share_of_space, leaf.missing, strict=True
         )
     ]
-    yield from _dimension_table(leaf.name, leaf.dimensions, ("min", "max", "of the space"), rows)
+    titles = ("min", "max", "of the space", *(["missing"] if has_missing else []))
+    yield from _dimension_table(leaf.name, leaf.dimensions, titles, rows)
+
+
+def render_columns(columns: Sequence[ColumnProfile]) -> Iterator[RenderableType]:
+    """Yield a table of the columns of a table: what they hold, and what they are read as."""
+    if not columns:
+        return
+    yield Text(f"Columns of the table: {len(columns)}")
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for title in ("column", "type", "missing", "example", "read as"):
+        table.add_column(title)
+    for column in columns:
+        example = f"{column.example}, in all rows" if column.constant else column.example
+        missing = formatting.as_percentage(column.missing) if column.missing else ""
+        table.add_row(column.name, column.type, missing, example, column.role or "")
+    yield Padding(table, (0, 0, 1, 2), expand=False)
 
 
 def _dimension_table(

@@ -13,6 +13,7 @@ from hindcast.cli.commands.data import convert, data
 from hindcast.cli.commands.evaluate import evaluate
 from hindcast.cli.commands.export import export
 from hindcast.cli.commands.gate import gate
+from hindcast.cli.commands.init import init
 from hindcast.cli.commands.inspect import inspect
 from hindcast.cli.commands.logs import logs
 from hindcast.cli.commands.plan import plan
@@ -39,6 +40,7 @@ app = typer.Typer(
 )
 
 for function in (
+    init,
     run,
     train,
     tune,

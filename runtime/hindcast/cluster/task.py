@@ -18,7 +18,7 @@ from hindcast.formats.dataset_folder.manifest import read_manifest
 from hindcast.record.environments import close_unplayed_environments, keep_environments
 from hindcast.report.writing import write_training_report
 from hindcast.run.execute import check_early, execute_recording, prepare_inputs
-from hindcast.run.inputs import make_sources
+from hindcast.run.inputs import data_by_name, make_sources
 from hindcast.storage.location import resolve
 
 
@@ -71,7 +71,7 @@ def _execute(resource: OfflineRecording | OfflineTraining, mailbox: Mailbox, poo
         options = pools.options("data" if has_workers else "learner", 1)
         inputs = prepare_inputs(resource, inputs, reporter, interruption, options)
     outcome = train(resource, make_sources(inputs), mailbox, pools)
-    report = write_training_report(resource, outcome, {input_.path: input_.opened_data for input_ in inputs})
+    report = write_training_report(resource, outcome, data_by_name(inputs))
     return FinishedRun(replace(outcome, report=report))
 
 

@@ -84,7 +84,7 @@ def _fitted_leaf(leaf: Leaf, space: gym.Space) -> Leaf:
     dtype = leaf.dtype
     if not isinstance(space, spaces.Box) and (dtype is None or dtype.kind == "f"):
         dtype = np.dtype(np.int64)
-    return Leaf(np.dtype(np.float64) if dtype is None else dtype, space.shape or ())
+    return Leaf(np.dtype(np.float64) if dtype is None else dtype, space.shape or ()).with_names(leaf.names)
 
 
 def _fit(block: Block, name: str, space: gym.Space, locate: Locator) -> np.ndarray:

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hindcast.formats.spec import DataSpec
-
 
 def _ignore(*_: Any) -> None:
     pass
@@ -22,13 +20,11 @@ class Hooks:
             stage.
         note: called with a sentence for the user.
         check: called often; its exception stops the work.
-        accept: called before data are prepared, with their spaces and environment; its exception prevents preparing.
     """
 
     progress: Callable[[str, int, int], None] = _ignore
     note: Callable[[str], None] = _ignore
     check: Callable[[], None] = _ignore
-    accept: Callable[[DataSpec], None] = _ignore
 
 
 NO_HOOKS = Hooks()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import gymnasium as gym
@@ -110,6 +111,7 @@ def check_block(
     locate: Locator,
     *,
     normalized_actions: bool = False,
+    fillable: Mapping[str, NDArray[np.bool_]] = MappingProxyType({}),
 ) -> None:
     """Check that observations, actions and rewards are finite, and discrete observations and actions in their spaces.
 
@@ -123,6 +125,8 @@ def check_block(
         locate: returns the location of an episode of the block.
         normalized_actions: whether Box actions are recorded as the module returns them, normalised and before
             clipping, so that the space's bounds do not apply.
+        fillable: observation leaf -> `[*shape]` True for elements that may be missing (NaN), since the policy replaces
+            them.
 
     Raises:
         DataError: the first invalid value, with file, row, timestep, leaf, the value and what is expected.
@@ -133,12 +137,21 @@ def check_block(
         # Observations may be outside the bounds of their Box, as they are in many environments.
         is_bounded = root(name) == Columns.ACTIONS and not normalized_actions
         for fault in find_faults(
-            name, column, None if isinstance(space, spaces.Box) and not is_bounded else space
+            name,
+            column,
+            None if isinstance(space, spaces.Box) and not is_bounded else space,
+            fillable.get(name),
         ):
             problem = describe_fault(block, name, fault, locate)
             if is_bounded and isinstance(space, spaces.Box) and fault.kind == "outside-space":
                 remedy = "widen the space (spec.actionSpace), or clip the actions in the data"
                 problem = replace(problem, remedy=remedy, mentions=("spec.actionSpace",))
+            elif root(name) == Columns.OBS and fault.kind == "not-finite":
+                problem = replace(
+                    problem,
+                    remedy="if NaN means that a value is missing, set prepare.missing",
+                    mentions=("prepare.missing",),
+                )
             elif isinstance(space, spaces.Discrete):
                 problem = replace(
                     problem, remedy="if the data count from another number, set the space's n and start"
@@ -157,16 +170,22 @@ def get_leaf_spaces(
     return {name: space for name, space in leaf_spaces.items() if name in spec.leaves}
 
 
-def find_faults(name: str, column: NDArray[Any], space: gym.Space | None) -> Iterator[Fault]:
+def find_faults(
+    name: str,
+    column: NDArray[Any],
+    space: gym.Space | None,
+    can_be_missing: NDArray[np.bool_] | bool | None = None,
+) -> Iterator[Fault]:
     """Yield the faults of a column's values.
 
     Args:
         name: name of the leaf; observations, actions and rewards must be finite, also as the float32 of batches.
         column: values of timesteps `[S, *shape]` or of observations `[O, *shape]`.
         space: the space of the values; None for any values.
+        can_be_missing: `[*shape]` True for elements that may be NaN; None for none.
     """
     if column.dtype.kind in "fc" and root(name) in _FINITE_COLUMNS and not _is_finite_in_batches(column):
-        yield from _find_not_finite(column)
+        yield from _find_not_finite(column, can_be_missing)
     is_outside = values_outside_space(column, space)
     if is_outside is not None:
         yield Fault("outside-space", is_outside, describe_space(space))
@@ -181,9 +200,13 @@ def _is_finite_in_batches(column: NDArray[Any]) -> bool:
         return bool(np.isfinite(column.sum(dtype=np.float32)))
 
 
-def _find_not_finite(column: NDArray[Any]) -> Iterator[Fault]:
+def _find_not_finite(
+    column: NDArray[Any], can_be_missing: NDArray[np.bool_] | bool | None
+) -> Iterator[Fault]:
     """Yield a fault for values that are not finite, then a fault for values that become infinite in float32."""
     is_finite = np.isfinite(column)
+    if can_be_missing is not None:
+        is_finite |= np.isnan(column) & can_be_missing
     if not is_finite.all():
         yield Fault("not-finite", ~is_finite, "a finite number")
     is_too_large = is_finite & (np.abs(column) > LARGEST_FLOAT32)

@@ -16,7 +16,7 @@ import io
 import threading
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import gymnasium as gym
@@ -24,6 +24,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from hindcast.api.sentences import nearest
 from hindcast.episodes.nested import Nested, flatten
 from hindcast.errors import DataError
 
@@ -34,6 +35,54 @@ _JSON_NAMES: Final = {"max_length": "maxLength", "min_length": "minLength", "sub
 
 Json = dict[str, Any]
 State = dict[str, Any]
+
+
+class NamedBox(spaces.Box):
+    """A Box of at most one axis with a name for each element, such as the columns of a table.
+
+    Attributes:
+        names: one name per element.
+
+    Raises:
+        ValueError: the number of names is not the number of elements, or a name occurs twice.
+    """
+
+    def __init__(self, box: spaces.Box, names: Sequence[str]) -> None:
+        if len(box.shape) > 1 or len(names) != int(np.prod(box.shape)) or len(set(names)) < len(names):
+            raise ValueError(
+                f"there are the names {list(names)} for a Box of shape {list(box.shape)}: each element of a vector "
+                "requires a name of its own"
+            )
+        super().__init__(box.low, box.high, shape=box.shape, dtype=box.dtype.type)
+        self.names = tuple(names)
+
+    def to_array(self, values: Mapping[str, Any]) -> NDArray[Any]:
+        """Return named values in the order of the names; a value that is None or left out is NaN.
+
+        Raises:
+            DataError: a name is unknown.
+        """
+        for name in values:
+            if name not in self.names:
+                raise DataError(f"has no element {name!r}{nearest(str(name), self.names)}")
+        ordered = [values.get(name) for name in self.names]
+        return np.array([np.nan if value is None else value for value in ordered]).reshape(self.shape)
+
+
+def read_named(value: Any, space: gym.Space | None) -> Any:
+    """Return a value of a space with mappings of a `NamedBox` (`{"heart_rate": 80}`) as arrays, and with None as NaN.
+
+    Raises:
+        DataError: a name is unknown.
+    """
+    if isinstance(space, NamedBox) and isinstance(value, Mapping):
+        return space.to_array(value)
+    if isinstance(space, spaces.Dict) and isinstance(value, Mapping):
+        return {key: read_named(child, space.spaces.get(key)) for key, child in value.items()}
+    if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
+        return value
+    has_none = value is None or (isinstance(value, list | tuple) and any(item is None for item in value))
+    return np.array(value, dtype=space.dtype) if has_none else value  # None becomes NaN
 
 
 class SpaceKind(ABC):
@@ -77,7 +126,7 @@ def space_to_json(space: gym.Space) -> Json:
         DataError: the kind of space cannot be recorded (Graph, Sequence, OneOf, custom spaces).
     """
     for kind in KINDS:
-        if type(space) is kind.space:
+        if type(space) is kind.space or (type(space) is NamedBox and kind.space is spaces.Box):
             return {"type": kind.name, **kind.to_json(space)}
     raise DataError(
         f"the space {space} has kind {type(space).__name__}, which cannot be recorded: {_list_json_names()}"
@@ -177,6 +226,7 @@ class _Box(SpaceKind):
             "high": _bounds_to_json(space.high),
             "shape": list(space.shape),
             "dtype": space.dtype.name,
+            **({"names": list(space.names)} if isinstance(space, NamedBox) else {}),
         }
 
     def to_state(self, space: spaces.Box) -> State:
@@ -192,7 +242,8 @@ class _Box(SpaceKind):
         low = np.broadcast_to(_bounds_from_json(fields["low"], dtype), shape)
         high = np.broadcast_to(_bounds_from_json(fields["high"], dtype), shape)
         # copies, because broadcast arrays are read-only
-        return spaces.Box(np.array(low), np.array(high), shape=shape, dtype=dtype.type)
+        box = spaces.Box(np.array(low), np.array(high), shape=shape, dtype=dtype.type)
+        return NamedBox(box, fields["names"]) if fields.get("names") is not None else box
 
 
 class _Discrete(SpaceKind):

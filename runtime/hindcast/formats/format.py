@@ -19,6 +19,8 @@ from hindcast.storage.location import Entry, Location
 
 PIECE_BYTES: Final = 16 << 20
 """Approximate size of a piece."""
+HEAD_ROWS: Final = 1 << 16
+"""Maximum number of rows of `Format.read_head`."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,14 @@ class Format(ABC):
             DataError: see `list_pieces`.
         """
         return DataSpec()
+
+    def read_head(self, location: Location, options: ReadOptions) -> pa.Table | None:  # noqa: ARG002
+        """Read the first rows of a table with all of its columns, whatever they mean; None for other formats.
+
+        Raises:
+            DataError: the file is damaged.
+        """
+        return None
 
     def list_notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:  # noqa: ARG002
         """List notes on how the file is interpreted. Cheap.

@@ -28,6 +28,16 @@ def fit_shape(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any] | Non
     return array.reshape(len(array), *shape) if is_same_up_to_ones(array.shape[1:], shape) else None
 
 
+def loses_digits(first: np.dtype, second: np.dtype) -> bool:
+    """Return whether the common dtype of two integer dtypes is a float, which rounds large integers."""
+    return first.kind in "iu" and second.kind in "iu" and np.result_type(first, second).kind == "f"
+
+
+def describe_lost_digits(name: str, first: np.dtype, second: np.dtype) -> str:
+    """Describe two integer dtypes of one column without a common one, as a clause."""
+    return f"{name!r} is {first} in one and {second} in the other, and no dtype holds both: write one of them"
+
+
 def to_integers(array: NDArray[Any]) -> tuple[NDArray[Any], Bool]:
     """Convert whole floats, or texts of whole numbers, to int64; integers and booleans stay.
 

@@ -38,6 +38,7 @@ class Rows:
         is_obs_only: `[R]` whether a row holds only the observation after its episode's last timestep, and the flags
             of that timestep; None if no row does.
         left_out: name of a column that is left out, because it cannot be read and nothing requires it -> the reason.
+        names: leaf -> the names of its elements, such as columns of a table; leaves without names are left out.
     """
 
     columns: dict[str, NDArray]
@@ -50,6 +51,7 @@ class Rows:
     t: Timesteps | None = None
     is_obs_only: Bool | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.row)

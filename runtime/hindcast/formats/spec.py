@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -12,7 +13,15 @@ from numpy.typing import NDArray
 
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, is_per_observation, leaves_of, root
-from hindcast.episodes.spaces import space_from_json, space_to_json
+from hindcast.episodes.nested import unflatten
+from hindcast.episodes.spaces import (
+    NamedBox,
+    flatten_space,
+    space_from_json,
+    space_from_struct,
+    space_struct,
+    space_to_json,
+)
 from hindcast.errors import DataError
 
 Json = dict[str, Any]
@@ -28,6 +37,7 @@ class Leaf:
         dtype: type of the numbers, little-endian; None for text and JSON.
         shape: shape of one value, without the time axis.
         kind: "array" (fixed shape), "text" (one string) or "json" (one JSON document as a string).
+        names: name of each element, such as the columns of a table; empty if they have none.
 
     Raises:
         DataError: the dtype is not boolean, integer, float or complex.
@@ -36,6 +46,7 @@ class Leaf:
     dtype: np.dtype | None
     shape: tuple[int, ...] = ()
     kind: LeafKind = "array"
+    names: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         if self.kind != "array":
@@ -62,7 +73,18 @@ class Leaf:
         """Return the leaf that holds the numbers of both; they are the same up to dtype."""
         if self.dtype is None or other.dtype is None:
             return self
-        return Leaf(np.result_type(self.dtype, other.dtype), self.shape)
+        return replace(self, dtype=np.result_type(self.dtype, other.dtype))
+
+    def element_names(self, leaf_name: str) -> tuple[str, ...]:
+        """Return a name for each element; only the leaf's name if it is one number, or has more than one axis."""
+        if self.names or len(self.shape) != 1:
+            return self.names or (leaf_name,)
+        return tuple(f"{leaf_name}[{index}]" for index in range(self.shape[0]))
+
+    def with_names(self, names: Sequence[str]) -> Leaf:
+        """Return the leaf with names for its elements; without, if it does not have that many."""
+        is_named = self.dtype is not None and len(self.shape) <= 1 and len(names) == math.prod(self.shape)
+        return replace(self, names=tuple(names) if is_named else ())
 
     @property
     def itemsize(self) -> int:
@@ -78,7 +100,8 @@ class Leaf:
         """Return the leaf as JSON: `{"dtype": "float32", "shape": [17]}` or `{"kind": "text"}`."""
         if self.dtype is None:
             return {"kind": self.kind}
-        return {"dtype": self.dtype.name, "shape": list(self.shape)}
+        names = {"names": list(self.names)} if self.names else {}
+        return {"dtype": self.dtype.name, "shape": list(self.shape), **names}
 
     @classmethod
     def from_json(cls, data: Json) -> Leaf:
@@ -86,7 +109,7 @@ class Leaf:
         kind = data.get("kind", "array")
         if kind != "array":
             return cls(None, (), kind)
-        return cls(np.dtype(data["dtype"]), tuple(data["shape"]))
+        return cls(np.dtype(data["dtype"]), tuple(data["shape"]), names=tuple(data.get("names", ())))
 
 
 @dataclass(frozen=True)
@@ -107,6 +130,15 @@ class DataSpec:
     action_space: gym.Space | None = None
     environment: str | None = None
     normalized_actions: bool = True
+
+    def name_space(self, space: gym.Space, column: str) -> gym.Space:
+        """Return the space of a column, `obs` or `actions`, with the names that the data have for elements of Boxes."""
+        leaf_spaces = flatten_space(space, column)
+        for name, leaf_space in leaf_spaces.items():
+            names = self.leaves[name].names if name in self.leaves else ()
+            if names and type(leaf_space) is gym.spaces.Box and math.prod(leaf_space.shape) == len(names):
+                leaf_spaces[name] = NamedBox(leaf_space, names)
+        return space_from_struct(unflatten(leaf_spaces, column, space_struct(space)))
 
     @property
     def required_leaves(self) -> set[str]:

@@ -59,7 +59,7 @@ class AlgorithmOptions(RelatedOptions, Model):
 
     train_batch_size_per_learner: Positive = 1024
     """Timesteps in one learner's batch; the global batch is this times the number of learners."""
-    grad_clip: Annotated[float, Field(gt=0)] | None = None
+    grad_clip: AboveZero | None = None
     """Gradient clipping threshold, see gradClipBy; null disables clipping."""
     grad_clip_by: ClipBy = Field(default="global_norm", json_schema_extra={"x-only-with": "gradClip"})
     """What gradClip limits: the norm of all gradients of an optimiser together (GlobalNorm), the norm of each
@@ -84,7 +84,7 @@ class ModelInputs:
         """Build a policy module.
 
         Args:
-            value: whether it has a value head.
+            value: True if it has a value head.
             auto: the algorithm's choice of `model.distribution` if the user leaves it at "auto".
 
         Raises:
@@ -226,7 +226,7 @@ class Algorithm(ABC):
             `sampler`): its losses are valid for actions of any earlier policy, and its policy explores.
         has_own_policy: whether it builds its own class of policy, so that `model.moduleClass` does not apply.
         distributions: the values of `model.distribution` that it can train; None for all.
-        actions: the kind of actions that it can learn; `hindcast validate` refuses others by it, its networks too.
+        actions: the kind of actions that it can learn; `hindcast validate` and the algorithm's networks refuse others.
         target_networks: name of a target network -> path of its source: a network of `networks()`, or a submodule of
             one ("policy.encoder"). A target network starts as a frozen copy of its source.
         unsupported_overrides: methods of RLlib's algorithms that Hindcast never calls -> what to do instead of

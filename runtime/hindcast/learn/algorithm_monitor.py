@@ -15,7 +15,7 @@ _Pair = tuple[str, str]
 
 
 class AlgorithmMonitor:
-    """Observes gradients until they have reached every network, for problems that `check` reports.
+    """Observes which networks gradients reach, until they have reached all; `check` reports those that they miss.
 
     Args:
         nets: the algorithm's networks.

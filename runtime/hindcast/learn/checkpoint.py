@@ -279,7 +279,8 @@ class CheckpointStore:
         """Delete checkpoints that are neither among the newest, nor protected, nor marked; also incomplete ones."""
         best, saved_updates = self._read_mark(), self._saved_updates()
         complete = [updates for updates in saved_updates if self._folder(updates).child(RECORD_FILE).exists()]
-        marked_updates = {mark.updates for mark in (best, best and best.previous) if mark is not None}
+        marks = [] if best is None else [best, best.previous]
+        marked_updates = {mark.updates for mark in marks if mark is not None}
         kept_updates = {*complete[-self._keep :], *protected, *marked_updates}
         for updates in saved_updates:
             if updates not in kept_updates:

@@ -49,6 +49,7 @@ def fused_adam(optimiser_class: type[torch.optim.Optimizer]) -> type[torch.optim
         @torch.no_grad()
         def step(self: Any) -> None:
             for group in self.param_groups:
+                # Filled by torch: parameters, gradients, exp_avgs, exp_avg_sqs and, for amsgrad, max_exp_avg_sqs.
                 states: list[list[Tensor]] = [[] for _ in range(5)]
                 step_counts: list[Tensor] = []
                 self._init_group(group, *states, step_counts)

@@ -216,9 +216,9 @@ class Learner:
         )
         self._seed_by_rank()
         rank = self.group.shard.rank
-        for name, value in select_prefix(
-            f"{_RANDOM}/{rank}/" if rank else f"{_RANDOM}/", state.tensors
-        ).items():
+        prefix = f"{_RANDOM}/{rank}/" if rank else f"{_RANDOM}/"
+        # The leader's prefix also selects the other learners' generators, whose names `_set_generator_state` ignores.
+        for name, value in select_prefix(prefix, state.tensors).items():
             self._set_generator_state(name, value)
 
     def reset_target_networks(self, network: str) -> None:
@@ -312,10 +312,10 @@ class Learner:
             self._check_disjoint(stage.losses)
             backward(list(stage.losses.values()), [self._optimisers[name] for name in stage.losses])
             return
-        for num_remaining, (name, loss) in zip(
-            range(len(stage.losses))[::-1], stage.losses.items(), strict=True
-        ):
-            backward([loss], [self._optimisers[name]], keep_graph=num_remaining > 0)
+        names = list(stage.losses)
+        for name, loss in stage.losses.items():
+            # Losses may share parts of their graphs, so only the last backward pass frees them.
+            backward([loss], [self._optimisers[name]], keep_graph=name != names[-1])
 
     def _check_loss(self, name: str, loss: Tensor) -> None:
         if name not in self._optimisers:
@@ -418,7 +418,7 @@ class Learner:
             self.generator.set_state(value)
         elif name == "cpu":
             torch.set_rng_state(value)
-        elif name == "cuda" == self.device.type:
+        elif name == "cuda" and self.device.type == "cuda":
             torch.cuda.set_rng_state(value, self.device)
 
 

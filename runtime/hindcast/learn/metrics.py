@@ -149,7 +149,9 @@ def _non_finite_names(values: Mapping[str, float]) -> list[str]:
 
 def _message_rank(metric: str) -> int:
     """Rank a metric for the message: the loss of one optimiser comes first, then the sum of losses, then others."""
-    return 0 if metric.startswith(f"{TOTAL_LOSS}/") else 1 if metric == TOTAL_LOSS else 2
+    if metric.startswith(f"{TOTAL_LOSS}/"):
+        return 0
+    return 1 if metric == TOTAL_LOSS else 2
 
 
 def _describe_metric(metric: str) -> str:

@@ -32,6 +32,7 @@ del _OPTIMISER_CLASSES["optimizer"]  # the base class
 _ADAM_CLASSES = (torch.optim.Adam, torch.optim.AdamW)
 _FUSED_CLASSES = (*_ADAM_CLASSES, torch.optim.SGD)
 _KERNEL_OPTIONS = frozenset({"fused", "foreach", "differentiable"})
+"""Options that select a kernel; if the user sets one, the fused kernel is not selected by default."""
 _WRAPPED_METHODS = ("step", "add_param_group", "state_dict", "load_state_dict")
 """The methods that `without_compile_wrappers` unwraps."""
 

@@ -22,6 +22,7 @@ from hindcast.pipeline.shard import Shard
 _CHECK_INTERVAL_SECONDS = 0.25
 """Approximate time between two checks in `Ranks.agree`: each costs a broadcast."""
 _MAX_UPDATES_BETWEEN_CHECKS = 256
+"""Bound on how long a stop waits if updates suddenly become slower."""
 _CONTROL_TIMEOUT = timedelta(days=7)
 """Maximum time that the other learners wait while the leader evaluates. Lost learners need no timeout: the process that
 started the group detects them."""

@@ -63,13 +63,13 @@ class ScheduledValue(nn.Module):
     def float64_value(self, clock: Tensor) -> Tensor:
         """Return the value as a float64 scalar, equal to `value_at` to the bit except for cosines."""
         elapsed = clock - self._starts
-        line_values = self._values + self._rises * elapsed / self._lengths
+        values = self._values + self._rises * elapsed / self._lengths
         if self._has_cosine:
             cosine_values = self._values + self._rises * (
                 0.5 - 0.5 * torch.cos(math.pi * elapsed / self._lengths)
             )
-            line_values = torch.where(self._is_cosine, cosine_values, line_values)
-        return line_values.take(torch.searchsorted(self._ends, clock, right=True))
+            values = torch.where(self._is_cosine, cosine_values, values)
+        return values.take(torch.searchsorted(self._ends, clock, right=True))
 
 
 def value_at(schedule: Curve, timesteps: int) -> float:

@@ -42,6 +42,7 @@ _GAUSSIANS = {
 _BOUNDED_KINDS = ("boundedGaussian", "squashedGaussian", "squashedDeterministic")
 _CONTINUOUS_KINDS = ("gaussian", "deterministic", *_BOUNDED_KINDS)
 _MAX_INTEGER_VALUES = 4096
+"""Maximum number of values of an element of an integer Box; the network has an output for each value."""
 
 
 @dataclass(frozen=True)

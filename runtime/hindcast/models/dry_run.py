@@ -47,9 +47,15 @@ def dry_run(module: RLModule) -> list[Problem]:
         with torch.no_grad():
             copy.forward_exploration(_random_batch(copy, 1))
             copy.forward_inference(_random_batch(copy, 2))
-    owner = f"{module_class.__name__}.{{}} ({definition_location(module_class)})"
-    what = owner + " has weights that do not affect the module's outputs in training: they are never trained."
-    return [Problem(parse_path(_FIELD), what.format(name)) for name in unused_attributes]
+    location = definition_location(module_class)
+    return [
+        Problem(
+            parse_path(_FIELD),
+            f"{module_class.__name__}.{name} ({location}) has weights that do not affect the module's outputs in "
+            "training: they are never trained.",
+        )
+        for name in unused_attributes
+    ]
 
 
 def _run_training_pass(module: RLModule) -> list[str]:

@@ -13,13 +13,16 @@ from torch import Tensor, nn
 
 from hindcast.episodes.batched import batch_dtype
 from hindcast.episodes.columns import SEPARATOR, Columns
-from hindcast.episodes.spaces import flatten_space
+from hindcast.episodes.spaces import NamedBox, flatten_space
 from hindcast.models.mean_std import CLIP, MeanStdFilter
+from hindcast.models.missing_values import MissingValues
 from hindcast.models.policy import Policy
 from hindcast.models.recurrent import as_leaves
 
 FRAMES_IN, FRAMES_OUT = "frames_in", "frames_out"
 """Prefixes of the stacked frames of an observation leaf, which are a state like that of a recurrent layer."""
+LAST_IN, LAST_OUT = "last_in", "last_out"
+"""Prefixes of the last values of an observation leaf, which replace missing ones, and are a state too."""
 
 
 class Port(NamedTuple):
@@ -30,12 +33,16 @@ class Port(NamedTuple):
         shape: shape of one row's value, without B.
         start: value of a state before an episode's first step, `[*shape]`; None for other ports.
         next_state: name of the output with a state's next value; None for other ports.
+        names: name of each element; empty if they have none.
+        fillable: `[*shape]` True for elements that may be NaN, which the policy replaces; None for none.
     """
 
     dtype: np.dtype
     shape: tuple[int, ...]
     start: NDArray[Any] | None = None
     next_state: str | None = None
+    names: tuple[str, ...] = ()
+    fillable: NDArray[np.bool_] | None = None
 
 
 class ExportedPolicy(nn.Module):
@@ -62,7 +69,26 @@ class ExportedPolicy(nn.Module):
         for leaf, mean_std in policy.preprocessing.filters.items():
             self._filters[self._filter_names[leaf]] = _Filter(mean_std, _input_dtype(spaces[leaf]))
         self._to_env = _ActionsToEnv(policy)
-        self.inputs = {leaf: Port(_input_dtype(space), space.shape or ()) for leaf, space in spaces.items()}
+        preprocessing = policy.preprocessing
+        self._missing = nn.ModuleDict()
+        self._missing_names = {leaf: f"leaf{index}" for index, leaf in enumerate(preprocessing.missing)}
+        for leaf, rules in preprocessing.missing.items():
+            dtype = _input_dtype(spaces[leaf])
+            self._missing[self._missing_names[leaf]] = _Missing(rules, dtype)
+        self._appends_flags = preprocessing.missing_indicators
+        self.inputs = {
+            leaf: Port(
+                _input_dtype(space),
+                space.shape or (),
+                names=space.names if isinstance(space, NamedBox) else (),
+                fillable=preprocessing.fillable.get(leaf),
+            )
+            for leaf, space in spaces.items()
+        }
+        for leaf, rules in preprocessing.missing.items():
+            if rules.is_carried.any():
+                fills = rules.fills.astype(_input_dtype(spaces[leaf]))
+                self.inputs[_join(LAST_IN, leaf)] = _state_port(fills, _join(LAST_OUT, leaf))
         for leaf in self._stacked_leaves:
             frames = flatten_space(policy.preprocessing.observation_space, Columns.OBS)[leaf]
             dtype = np.dtype(np.float32) if leaf in self._filter_names else _input_dtype(spaces[leaf])
@@ -83,8 +109,20 @@ class ExportedPolicy(nn.Module):
         inputs = dict(zip(self.inputs, values, strict=True))
         states_and_rewards = {leaf: value for leaf, value in inputs.items() if leaf not in self._obs_leaves}
         observations = {leaf: inputs[leaf] for leaf in self._obs_leaves}
+        last_values: dict[str, Tensor] = {}
+        flags: dict[str, Tensor] = {}
+        for leaf, name in self._missing_names.items():
+            last = inputs.get(_join(LAST_IN, leaf))
+            observations[leaf], last_values[_join(LAST_OUT, leaf)], flags[leaf] = self._missing[name](
+                observations[leaf], last
+            )
         for leaf, name in self._filter_names.items():
             observations[leaf] = self._filters[name](observations[leaf])
+        for leaf in self._missing_names if self._appends_flags else ():
+            rows = (
+                observations[leaf].flatten(1) if observations[leaf].dim() > 1 else observations[leaf][:, None]
+            )
+            observations[leaf] = torch.cat([rows, flags[leaf].to(rows.dtype)], 1)
         for leaf in self._stacked_leaves:
             history, width = inputs[_join(FRAMES_IN, leaf)], observations[leaf].shape[-1]
             observations[leaf] = torch.cat([history[..., width:], observations[leaf]], -1)
@@ -100,8 +138,32 @@ class ExportedPolicy(nn.Module):
         actions = {Columns.ACTIONS: mode} if isinstance(mode, Tensor) else dict(mode)
         next_state = self._policy.state_after(outputs, actions, None)
         results = {**self._to_env(actions), **outputs, **as_leaves(Columns.STATE_OUT, next_state)}
+        results |= last_values
         results |= {_join(FRAMES_OUT, leaf): observations[leaf] for leaf in self._stacked_leaves}
         return tuple(results[name] for name in self.outputs)
+
+
+class _Missing(nn.Module):
+    """`MissingValues` on tensors."""
+
+    fills: Tensor
+    has_rule: Tensor
+    is_carried: Tensor
+    indices: Tensor
+
+    def __init__(self, rules: MissingValues, dtype: np.dtype) -> None:
+        super().__init__()
+        self.register_buffer("fills", torch.from_numpy(rules.fills.astype(dtype)))
+        self.register_buffer("has_rule", torch.from_numpy(rules.has_rule))
+        self.register_buffer("is_carried", torch.from_numpy(rules.is_carried))
+        self.register_buffer("indices", torch.from_numpy(rules.indices))
+
+    def forward(self, rows: Tensor, last: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the rows without missing values, the last values, and `[B, k]` True for missing elements."""
+        is_missing = torch.isnan(rows)
+        filled = torch.where(is_missing & self.has_rule, self.fills if last is None else last, rows)
+        flat = is_missing.flatten(1) if is_missing.dim() > 1 else is_missing[:, None]
+        return filled, torch.where(self.is_carried, filled, self.fills), flat[:, self.indices]
 
 
 class _Filter(nn.Module):

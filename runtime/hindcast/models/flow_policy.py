@@ -79,10 +79,11 @@ class VectorField(NoiseMap):
 class OneStepPolicy(RLModule):
     """Maps noise to actions in one pass, for actions in one bounded float Box.
 
-    Exploration maps a row's noise. A greedy action is the best, by the critics, of those that `draws` map to, without
-    isolated ones; they are drawn once, so that the action is a function of the observation. Actions have no
-    log-probabilities. With chunks the policy chooses several actions at once, plays them in sequence regardless of the
-    observations in between, and then chooses again; the actions that are not yet played are its state.
+    Exploration maps a row's noise. A greedy action is chosen among the actions that `draws` map to: isolated ones are
+    left out (see `_is_isolated`), and of the others the critics' best one is taken. The noise in `draws` is drawn only
+    once, so that the greedy action is a function of the observation. Actions have no log-probabilities. With chunks the
+    policy chooses several actions at once, plays them in sequence regardless of the observations in between, and then
+    chooses again; the actions that are not yet played are its state.
 
     Attributes:
         range: range of a chunk's actions, `[chunk, *shape]`; without chunks, of one action, `[*shape]`.
@@ -224,6 +225,8 @@ class OneStepPolicy(RLModule):
 
 def _is_isolated(values_NBD: Tensor) -> Tensor:
     """Mark the half of the draws that are farthest from the others, `[N, B]`.
+
+    A draw's isolation is the distance within which a quarter of the other draws lie.
 
     A policy that maps noise to actions in one pass also maps some noise to actions between the modes, where no action
     was recorded and the critics' values are not to be relied on. There are few of those, far from each other.

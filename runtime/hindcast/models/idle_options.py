@@ -74,8 +74,12 @@ def _network_cases(module: RLModule, full_model: ModelSpec, has_critics: bool) -
     return [
         (not has_images, "no observation is an image", _IMAGE_OPTIONS),
         (not has_layers, "there are no fcnetHiddens or headFcnetHiddens", _DENSE_LAYER_OPTIONS),
-        (not policy_has_layers, "the policy has no hidden layers", _prefixed("policy")),
-        (has_critics and not critics_have_layers, "the critics have no hidden layers", _prefixed("critics")),
+        (not policy_has_layers, "the policy has no hidden layers", _dense_options("policy")),
+        (
+            has_critics and not critics_have_layers,
+            "the critics have no hidden layers",
+            _dense_options("critics"),
+        ),
         (
             not (model.fcnet_hiddens or critics_have_layers or has_embeddings),
             "there are no fcnetHiddens",
@@ -87,6 +91,6 @@ def _network_cases(module: RLModule, full_model: ModelSpec, has_critics: bool) -
     ]
 
 
-def _prefixed(role: str) -> tuple[str, ...]:
-    """Return the YAML names of the options of dense layers of one role."""
+def _dense_options(role: str) -> tuple[str, ...]:
+    """Return the YAML names of the options of dense layers in the section of one role, "policy" or "critics"."""
     return tuple(f"{role}.{option}" for option in _DENSE_LAYER_OPTIONS)

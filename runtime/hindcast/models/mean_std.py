@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
 
 # As in RLlib's filter, so that policies see the same inputs in both.
 CLIP = 10.0
@@ -25,12 +26,12 @@ class MeanStdFilter:
         shape: shape of one row.
 
     Attributes:
-        count: number of rows in the statistics.
+        count: number of rows in the statistics; of each element, `[*shape]`, if some rows lack values (NaN).
         mean: mean of these rows, `[*shape]`; 0 before the first row.
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
-        self.count = 0
+        self.count: int | I64 = 0
         self.mean: F64 = np.zeros(shape)
         self._squares: F64 = np.zeros(shape)  # sum of squared deviations from the mean
         self._refresh()
@@ -38,10 +39,8 @@ class MeanStdFilter:
     @property
     def std(self) -> F64:
         """Sample standard deviation of the rows; 1 before the second row and for constant elements."""
-        if self.count < 2:
-            return np.ones_like(self.mean)
-        std = np.sqrt(self._squares / (self.count - 1))
-        return np.where(std > _MIN_STD, std, 1.0)
+        std = np.sqrt(self._squares / np.maximum(self.count - 1, 1))
+        return np.where((std > _MIN_STD) & (np.asarray(self.count) > 1), std, 1.0)
 
     def __call__(self, rows: NDArray[Any]) -> NDArray[np.float32]:
         """Return `[..., *shape]` normalised rows, float32. The statistics do not change."""
@@ -51,12 +50,18 @@ class MeanStdFilter:
         return np.clip(normalised_rows, -CLIP, CLIP, out=normalised_rows)
 
     def update(self, rows: NDArray[Any]) -> None:
-        """Add `[n, *shape]` rows to the statistics."""
+        """Add `[n, *shape]` rows to the statistics; missing values (NaN) do not count."""
         if len(rows) == 0:
             return
         values = rows.astype(np.float64, copy=False)
         mean = values.mean(0)
-        self._add(len(values), mean, np.square(values - mean).sum(0))
+        if not np.isnan(mean).any():
+            self._add(len(values), mean, np.square(values - mean).sum(0))
+            return
+        is_missing = np.isnan(values)
+        count = (~is_missing).sum(0)
+        mean = np.where(is_missing, 0.0, values).sum(0) / np.maximum(count, 1)
+        self._add(count, mean, np.where(is_missing, 0.0, np.square(values - mean)).sum(0))
 
     def merge(self, others: Sequence[MeanStdFilter]) -> None:
         """Add the statistics of other filters, as if this filter had seen their rows."""
@@ -79,19 +84,20 @@ class MeanStdFilter:
         """
         if state["mean"].shape != self.mean.shape or state["squares"].shape != self.mean.shape:
             raise ValueError(f"statistics of rows of shape {state['mean'].shape}, expected {self.mean.shape}")
-        self.count = int(state["count"])
+        self.count = int(state["count"]) if state["count"].ndim == 0 else state["count"].astype(np.int64)
         self.mean = state["mean"].astype(np.float64)
         self._squares = state["squares"].astype(np.float64)
         self._refresh()
 
-    def _add(self, count: int, mean: F64, squares: F64) -> None:
-        if count == 0:
+    def _add(self, count: int | I64, mean: F64, squares: F64) -> None:
+        if not np.any(count):
             return
         total = self.count + count
         delta = mean - self.mean
         # Chan, Golub and LeVeque (1979): exact for any split of the rows, without cancellation.
-        self._squares = self._squares + squares + delta * delta * (self.count * count / total)
-        self.mean = self.mean + delta * (count / total)
+        divisor = np.maximum(total, 1)  # some elements may have had no value yet
+        self._squares = self._squares + squares + delta * delta * (self.count * count / divisor)
+        self.mean = self.mean + delta * (count / divisor)
         self.count = total
         self._refresh()
 

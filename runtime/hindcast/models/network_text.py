@@ -75,12 +75,11 @@ def _count(texts: Iterator[str]) -> Iterator[tuple[str, int]]:
 
 def _describe_actions(module: RLModule) -> str:
     model = module.model_config
+    is_auto = model.distribution == "auto"
+    name = "" if is_auto else str(ModelSpec.in_yaml("distribution", model.distribution))
     if not module.action_head.log_std_columns:
-        return (
-            "" if model.distribution == "auto" else str(ModelSpec.in_yaml("distribution", model.distribution))
-        )
-    name = (
-        "Gaussian" if model.distribution == "auto" else ModelSpec.in_yaml("distribution", model.distribution)
-    )
+        return name
     low, high = model.log_std_range
-    return f"{name} with {'free ' if model.free_log_std else ''}log std from {low:g} to {high:g}"
+    return (
+        f"{name or 'Gaussian'} with {'free ' if model.free_log_std else ''}log std from {low:g} to {high:g}"
+    )

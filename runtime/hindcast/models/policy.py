@@ -18,8 +18,9 @@ from torch import Tensor
 from hindcast.episodes.batched import batch_dtype
 from hindcast.episodes.columns import Columns
 from hindcast.episodes.nested import flatten, outline
-from hindcast.episodes.spaces import flatten_space
+from hindcast.episodes.spaces import flatten_space, read_named
 from hindcast.errors import DataError
+from hindcast.formats.spec import Leaf
 from hindcast.models import policy_files
 from hindcast.models.preprocessing import EnvActions, Preprocessing
 from hindcast.models.recurrent import SlotStates, State, as_leaves, extract_state
@@ -168,17 +169,15 @@ class Policy:
         # All weights are compared before any is copied. Only PolicyModule acts without its value head.
         value_head = _VALUE_HEAD_PREFIXES if isinstance(self.module, PolicyModule) else ()
         for name in sorted(weights.keys() | saved_weights.keys()):
-            shapes = saved_shape, shape = [
+            saved_shape, shape = (
                 list(state[name].shape) if name in state else None for state in (saved_weights, weights)
-            ]
-            if saved_shape == shape or (None in shapes and name.startswith(value_head)):
-                continue
-            saved_text, model_text = (
-                "is missing" if shape is None else f"has shape {shape}" for shape in shapes
             )
+            is_in_one = saved_shape is None or shape is None
+            if saved_shape == shape or (is_in_one and name.startswith(value_head)):
+                continue
             raise DataError(
-                f"{where} does not match this model: weight {name} {saved_text} in the file and "
-                f"{model_text} in the model."
+                f"{where} does not match this model: weight {name} {_describe_shape(saved_shape)} in the file and "
+                f"{_describe_shape(shape)} in the model."
             )
         self.module.load_state_dict(
             {**weights, **{name: saved_weights[name] for name in weights if name in saved_weights}}
@@ -211,7 +210,8 @@ class Policy:
         """Return the environment action for one raw observation; call `reset()` at the start of each episode.
 
         Args:
-            obs: raw observation.
+            obs: raw observation; of a vector with names also a mapping, such as `{"heart_rate": 80, …}`, in which a
+                value that is None or left out is missing.
             explore: sample the action; False takes the mode.
             reward: of the previous step, for policies that use it (`module.sees_rewards`).
 
@@ -282,9 +282,10 @@ class Policy:
             DataError: the policy stacks frames, which it keeps itself; or the state is that of another policy; or the
                 policy uses rewards and none are given.
         """
-        if self.preprocessing.stacked_leaves:
+        if self.preprocessing.stacked_leaves or self.preprocessing.carries_forward:
             raise DataError(
-                "compute_actions does not support policies that stack frames: use policy(obs), which keeps the frames."
+                "compute_actions does not support policies that stack frames or carry values forward: use policy(obs), "
+                "which keeps them."
             )
         rows = {**self.preprocessing.observe(obs), **as_leaves(Columns.STATE_IN, state or {})}
         noise = self.draw_noise(self._episode.generator, _num_rows(rows)) if explore else None
@@ -356,7 +357,11 @@ class Policy:
         return Actions(env_actions, actions, logp, _to_array(dist_inputs), state_out), state
 
     def _to_row(self, obs: Any) -> dict[str, NDArray[Any]]:
-        values = {leaf: np.asarray(value) for leaf, value in flatten(obs, Columns.OBS).items()}
+        try:
+            named_obs = read_named(obs, self.observation_space)
+        except DataError as error:
+            raise DataError(f"the observation {error}") from error
+        values = {leaf: np.asarray(value) for leaf, value in flatten(named_obs, Columns.OBS).items()}
         for leaf, space in self._leaves.items():
             shape = values[leaf].shape if leaf in values else None
             if shape != space.shape:
@@ -366,7 +371,21 @@ class Policy:
                     f"the policy received {description}, expected {expected}: pass one raw observation of the "
                     "environment in which it was trained."
                 )
+            self._refuse_missing(leaf, space, values[leaf])
         return {leaf: values[leaf][None] for leaf in self._leaves}
+
+    def _refuse_missing(self, leaf: str, space: gym.Space, value: NDArray[Any]) -> None:
+        """Refuse an observation with a missing value (NaN) that nothing replaces."""
+        if value.dtype.kind != "f" or not np.isnan(value).any():
+            return
+        is_missing = np.isnan(value) & ~self.preprocessing.fillable.get(leaf, np.False_)
+        if is_missing.any():
+            element = Leaf(value.dtype, value.shape, names=getattr(space, "names", ())).element_names(leaf)
+            name = element[int(np.argmax(is_missing))] if len(element) == value.size else leaf
+            raise DataError(
+                f"the observation has no {name} (NaN), and the policy was trained without a rule for that: set "
+                "prepare.missing in its training."
+            )
 
     def _to_tensors(self, rows: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
         return {leaf: self._to_tensor(array) for leaf, array in rows.items()}
@@ -377,6 +396,10 @@ class Policy:
             rows = rows.copy()
         tensor = torch.from_numpy(rows)
         return tensor if self._device is None else tensor.to(self._device)
+
+
+def _describe_shape(shape: list[int] | None) -> str:
+    return "is missing" if shape is None else f"has shape {shape}"
 
 
 def _num_rows(rows: Mapping[str, NDArray[Any]]) -> int:

@@ -1,4 +1,4 @@
-"""`Preprocessing` between an environment and a module: observation filter, frame stack, action scaling.
+"""`Preprocessing` between an environment and a module: missing values, observation filter, frame stack, actions.
 
 Recordings contain the environment's raw observations and the module's raw actions, so that acting and training use the
 same `Preprocessing`; it is saved with the policy. Shape suffix: B = rows; in acting, row i is slot i.
@@ -6,7 +6,8 @@ same `Preprocessing`; it is saved with the policy. Shape suffix: B = rows; in ac
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Self
 
 import gymnasium as gym
@@ -17,13 +18,16 @@ from pydantic.alias_generators import to_camel
 from torch import Tensor
 
 from hindcast.api.environment import EnvironmentSpec
+from hindcast.api.input import MissingRule
 from hindcast.api.model import ModelSpec
 from hindcast.api.spelling import IN_PYTHON
 from hindcast.api.training import RewardsSpec
-from hindcast.episodes.columns import Columns
+from hindcast.episodes.block import Block
+from hindcast.episodes.columns import Columns, leaves_of
 from hindcast.episodes.nested import flatten, unflatten
 from hindcast.episodes.spaces import flatten_space, space_from_struct, space_struct
 from hindcast.models.mean_std import CLIP, MeanStdFilter
+from hindcast.models.missing_values import MissingValues, SlotValues, resolve_rules
 from hindcast.models.reward_scale import RewardScale
 
 Arrays = dict[str, NDArray[Any]]
@@ -33,6 +37,8 @@ EnvActions = NDArray[Any] | list[Any]
 
 _OPTIONS = ("observation_filter", "frame_stack", "normalize_actions", "clip_actions")
 """Options of `Preprocessing`, in the order of its arguments."""
+_MISSING_OPTIONS = ("missing", "missing_indicators")
+"""Options that are written only if they are set, so that policies without them keep their bytes and digest."""
 
 
 class FrameStack:
@@ -100,8 +106,8 @@ class ActionToEnv:
     Attributes:
         module_space: the module's action space.
         scaled_leaves: the leaves that are scaled.
-        log_scale: log of the volume that one unit of module volume has in the environment: a density of environment
-            actions, in logarithms, plus this is the density of module actions. 0.0 if nothing is scaled.
+        log_scale: logarithm of the environment volume per unit of module volume, 0.0 if nothing is scaled. The
+            log-density of module actions is that of the environment actions plus this number.
     """
 
     def __init__(
@@ -188,8 +194,9 @@ class _Scale:
 class Preprocessing:
     """Everything between an environment and its module; built from the resource and saved with the policy.
 
-    Float boxes of observations pass the mean-std filter (`observation_filter: meanStd`), then the frames of boxes are
-    stacked (`frame_stack`). The filter's statistics change only by `update`, never by acting.
+    Missing values (NaN) of float boxes of observations are replaced (`missing`), the boxes pass the mean-std filter
+    (`observation_filter: meanStd`), indicators of missing values are appended to them (`missing_indicators`), and the
+    frames of boxes are stacked (`frame_stack`). Statistics change only by `fit` and `update`, never by acting.
 
     Args:
         observation_space: the environment's observation space.
@@ -198,6 +205,8 @@ class Preprocessing:
         frame_stack: k, see `FrameStack`.
         normalize_actions: see `ActionToEnv`.
         clip_actions: see `ActionToEnv`.
+        missing: what replaces missing values, see `resolve_rules`.
+        missing_indicators: whether the module sees which values with a rule were missing.
         rewards: changes of rewards, which only training sees; None for none.
 
     Attributes:
@@ -205,6 +214,8 @@ class Preprocessing:
         action_space: space of the module's actions.
         frame_stack: number of stacked frames, k.
         filters: leaf -> filter of its rows.
+        missing: leaf -> what replaces its missing values; leaves without a rule are left out.
+        missing_indicators: whether the module sees which values were missing.
         stacked_leaves: the leaves that are stacked; none if k is 1.
         scaled_leaves: the leaves of actions that are scaled, see `ActionToEnv`.
         reward_scale: changes rewards; None without `rewards`.
@@ -219,15 +230,22 @@ class Preprocessing:
         frame_stack: int = 1,
         normalize_actions: bool = True,
         clip_actions: bool = False,
+        missing: Mapping[str, MissingRule] = MappingProxyType({}),
+        missing_indicators: bool = False,
         rewards: RewardsSpec | None = None,
     ) -> None:
         options = (observation_filter, frame_stack, normalize_actions, clip_actions)
         self._options: Json = dict(zip(_OPTIONS, options, strict=True))
+        if missing:
+            self._options |= {"missing": dict(missing), "missing_indicators": missing_indicators}
         self.reward_scale = None if rewards is None else RewardScale(rewards)
         self._spaces = (observation_space, action_space)
         leaves = flatten_space(observation_space, Columns.OBS)
         self._leaves = frozenset(leaves)
         self.frame_stack = frame_stack
+        self.missing: dict[str, MissingValues] = resolve_rules(missing, leaves) if missing else {}
+        self.missing_indicators = missing_indicators and bool(self.missing)
+        self._slot_values = {leaf: SlotValues(rules) for leaf, rules in self.missing.items()}
         self.filters = {
             leaf: MeanStdFilter(space.shape)
             for leaf, space in leaves.items()
@@ -236,7 +254,9 @@ class Preprocessing:
         self.stacked_leaves = tuple(
             leaf
             for leaf, space in leaves.items()
-            if frame_stack > 1 and isinstance(space, gym.spaces.Box) and space.shape
+            if frame_stack > 1
+            and isinstance(space, gym.spaces.Box)
+            and self._shape_with_indicators(leaf, space)
         )
         self._history = FrameStack(frame_stack, self.stacked_leaves)
         self._to_env = ActionToEnv(action_space, normalize_actions, clip_actions)
@@ -254,7 +274,10 @@ class Preprocessing:
         action_space: gym.Space,
         model: ModelSpec,
         environment: EnvironmentSpec | None = None,
+        *,
         rewards: RewardsSpec | None = None,
+        missing: Mapping[str, MissingRule] = MappingProxyType({}),
+        missing_indicators: bool = False,
     ) -> Self:
         """Build the preprocessing of a resource.
 
@@ -267,6 +290,8 @@ class Preprocessing:
             frame_stack=model.frame_stack,
             normalize_actions=environment is None or environment.normalize_actions,
             clip_actions=environment is not None and environment.clip_actions,
+            missing=missing,
+            missing_indicators=missing_indicators,
             rewards=rewards,
         )
 
@@ -276,9 +301,10 @@ class Preprocessing:
         return self.reward_scale is not None and self.reward_scale.spec.normalize != "none"
 
     def fork(self) -> Preprocessing:
-        """Return a copy that shares the filters but has its own frame history."""
+        """Return a copy that shares the statistics but has its own history of frames and values."""
         copy = Preprocessing(*self._spaces, **self._options)
-        copy.filters, copy.reward_scale = self.filters, self.reward_scale
+        copy.filters, copy.reward_scale, copy.missing = self.filters, self.reward_scale, self.missing
+        copy._slot_values = {leaf: SlotValues(rules) for leaf, rules in self.missing.items()}
         return copy
 
     def observe(self, obs: Any, is_first: NDArray[np.bool_] | None = None) -> Arrays:
@@ -290,8 +316,9 @@ class Preprocessing:
                 does, or, in the very first step, all slots.
         """
         batch = self.leaves(obs)
-        if self.filters:
-            batch = self.filter_obs(batch)
+        if self.filters or self.missing:
+            filled = {leaf: values.fill(batch[leaf], is_first) for leaf, values in self._slot_values.items()}
+            batch = self._to_module_rows(batch, filled)
         return self._history(batch, is_first) if self.stacked_leaves else batch
 
     def leaves(self, obs: Any) -> Arrays:
@@ -302,11 +329,63 @@ class Preprocessing:
             return obs
         return {leaf: np.asarray(rows) for leaf, rows in flatten(obs, Columns.OBS).items()}
 
-    def filter_obs(self, obs: Mapping[str, NDArray[Any]]) -> Arrays:
-        """Return filtered leaves as float32, the others unchanged, for any number of rows; changes no state."""
-        return {
-            leaf: self.filters[leaf](rows) if leaf in self.filters else rows for leaf, rows in obs.items()
+    def process_episodes(self, obs: Mapping[str, NDArray[Any]], obs_start: NDArray[np.int64]) -> Arrays:
+        """Fill and filter the observations of whole episodes, without stacking frames; changes no state.
+
+        Args:
+            obs: leaf -> `[O, *shape]`, episode after episode.
+            obs_start: `[N]` the first row of each episode.
+
+        Returns:
+            leaf -> `[O, …]`: filtered leaves as float32.
+        """
+        filled = {
+            leaf: rules.fill_episodes(obs[leaf], obs_start)
+            for leaf, rules in self.missing.items()
+            if leaf in obs
         }
+        return self._to_module_rows(obs, filled)
+
+    def _to_module_rows(self, obs: Mapping[str, NDArray[Any]], filled: Mapping[str, NDArray[Any]]) -> Arrays:
+        """Filter rows, and append indicators; `filled` has those leaves without their missing values."""
+        module_rows: Arrays = {}
+        for leaf, rows in obs.items():
+            result = filled.get(leaf, rows)
+            if leaf in self.filters:
+                result = self.filters[leaf](result)
+            if self.missing_indicators and leaf in self.missing:
+                flags = self.missing[leaf].flags(rows)
+                result = np.concatenate([result.reshape(len(rows), -1), flags], axis=1, dtype=result.dtype)
+            module_rows[leaf] = result
+        return module_rows
+
+    def fit(self, blocks: Iterable[Block], *, rewards_only: bool = False) -> None:
+        """Compute all statistics from blocks of the training data, with raw observations and rewards.
+
+        Args:
+            blocks: consumed only if there is something to compute.
+            rewards_only: the observations' statistics are those of another policy.
+
+        Raises:
+            DataError: a value that must be replaced has no value in the data.
+        """
+        fits_observations = bool(self.filters or self.missing) and not rewards_only
+        if not fits_observations and self.reward_scale is None:
+            return
+        rows: dict[str, list[NDArray[Any]]] = {leaf: [] for leaf in self.missing}
+        for block in blocks:
+            if self.reward_scale is not None and Columns.REWARDS in block.columns:
+                self.reward_scale.update(block.columns[Columns.REWARDS], block.start)
+            if not fits_observations:
+                continue
+            leaves = leaves_of(Columns.OBS, block.columns)
+            # Final observations are left out: no policy acts on them, and those of some data are not recorded.
+            observations = {leaf: block.columns[leaf][block.obs_row] for leaf in leaves}
+            self.update(observations)
+            for leaf, leaf_rows in rows.items():
+                leaf_rows.append(observations[leaf])
+        for leaf, rules in self.missing.items() if fits_observations else ():
+            rules.fit(np.concatenate(rows[leaf]))
 
     def update(self, obs: Mapping[str, NDArray[Any]]) -> None:
         """Add raw observations, leaf -> `[n, *shape]`, to the filters' statistics."""
@@ -318,9 +397,21 @@ class Preprocessing:
         for leaf, mean_std in self.filters.items():
             mean_std.merge([preprocessing.filters[leaf] for preprocessing in others])
 
+    @property
+    def carries_forward(self) -> bool:
+        """True if acting depends on earlier observations of the episode, because missing values are carried forward."""
+        return any(rules.is_carried.any() for rules in self.missing.values())
+
+    @property
+    def fillable(self) -> dict[str, NDArray[np.bool_]]:
+        """Leaf -> `[*shape]` True for elements that are replaced where they are missing."""
+        return {leaf: rules.has_rule for leaf, rules in self.missing.items()}
+
     def reset(self) -> None:
-        """Discard the slots' frames; the next step begins an episode in every slot."""
+        """Discard the slots' frames and values; the next step begins an episode in every slot."""
         self._history.reset()
+        for values in self._slot_values.values():
+            values.reset()
 
     def to_env(self, actions: Mapping[str, NDArray[Any]]) -> EnvActions:
         """Convert module actions to B environment actions; see `ActionToEnv`."""
@@ -335,13 +426,14 @@ class Preprocessing:
         return (logp + self._to_env.log_scale).astype(logp.dtype, copy=False)
 
     def state(self) -> Arrays:
-        """Return the filters' statistics as `<leaf>/count`, `<leaf>/mean`, `<leaf>/squares`, and those of rewards."""
+        """Return the statistics as `<leaf>/count`, `<leaf>/mean`, `<leaf>/squares`, `<leaf>/fills`; and of rewards."""
         parts: dict[str, MeanStdFilter | RewardScale] = dict(self.filters)
         if self.reward_scale is not None:
             parts[Columns.REWARDS] = self.reward_scale
-        return {
+        state = {
             f"{leaf}/{name}": values for leaf, part in parts.items() for name, values in part.state().items()
         }
+        return state | {f"{leaf}/fills": rules.fills.copy() for leaf, rules in self.missing.items()}
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Restore `state()`.
@@ -352,6 +444,8 @@ class Preprocessing:
         """
         for leaf, mean_std in self.filters.items():
             mean_std.load({name: state[f"{leaf}/{name}"] for name in ("count", "mean", "squares")})
+        for leaf, rules in self.missing.items():
+            rules.fills = state[f"{leaf}/fills"].reshape(rules.fills.shape)
         # A warm start loads a policy that may have been trained on other rewards, and fits them anew.
         if self.reward_scale is not None and f"{Columns.REWARDS}/returns" in state:
             names = ("count", "mean", "squares", "returns")
@@ -380,12 +474,29 @@ class Preprocessing:
             observation_space,
             action_space,
             **{option: options[to_camel(option)] for option in _OPTIONS},
+            **{
+                option: options[to_camel(option)]
+                for option in _MISSING_OPTIONS
+                if to_camel(option) in options
+            },
             rewards=None if rewards is None else RewardsSpec.model_validate(rewards),
         )
+
+    def _shape_with_indicators(self, leaf: str, space: gym.Space) -> tuple[int, ...]:
+        shape = space.shape or ()
+        if not self.missing_indicators or leaf not in self.missing:
+            return shape
+        return (int(np.prod(shape)) + len(self.missing[leaf].indices),)
 
     def _module_leaf_space(self, leaf: str, space: gym.Space) -> gym.Space:
         if leaf in self.filters:
             space = gym.spaces.Box(-CLIP, CLIP, space.shape, np.float32)
+        shape = self._shape_with_indicators(leaf, space)
+        if shape != space.shape:
+            num_flags = len(self.missing[leaf].indices)
+            low = np.append(space.low.ravel(), np.zeros(num_flags, space.dtype))
+            high = np.append(space.high.ravel(), np.ones(num_flags, space.dtype))
+            space = gym.spaces.Box(low, high, dtype=space.dtype.type)
         if leaf not in self.stacked_leaves:
             return space
         # Frames before an episode's first one are zero, even if the bounds exclude 0.

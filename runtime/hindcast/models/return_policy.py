@@ -65,8 +65,8 @@ class ReturnPolicy(RLModule):
             heads: number of heads of its attention.
             dropout: see `CausalTransformer`.
             max_timestep: number of timestep embeddings; later timesteps use the last one.
-            return_scale: divisor of the returns; None is the largest return in the training data.
-            target_return: initial value of the buffer; None is NaN.
+            return_scale: divisor of the returns; None leaves it to `set_return_scale`.
+            target_return: return to aim for; None leaves it to `raise_target_return`.
         """
         model = self.model_config
         self._context = context

@@ -13,10 +13,14 @@ from hindcast.models.mean_std import MeanStdFilter
 
 
 class RewardScale:
-    """scale · (r + shift) / n, clipped to ±clip; n is fitted to the data.
+    """scale · (r + shift) / n, clipped to ±clip.
+
+    The divisor n is fitted to the data: with `normalize: std` it is the standard deviation of the rewards, with
+    `returnRange` the difference between the highest and the lowest return of an episode. Otherwise, and before there
+    are data, it is 1.
 
     Args:
-        spec: the options; n is 1 without `normalize`.
+        spec: the options.
 
     Attributes:
         spec: see above.

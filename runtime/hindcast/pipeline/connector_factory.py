@@ -87,7 +87,7 @@ def construct_connector(entry: NamedCall, context: ConnectorContext) -> Any:
     """Return the connector that an entry of `spec.pipeline.connectors` names, or the list that its function returns.
 
     Raises:
-        SpecError: an unknown name.
+        SpecError: an unknown name, or invalid arguments of a library connector.
         UserCodeError: importing or constructing it raised.
     """
     factory = _find_factory(entry.name)
@@ -95,8 +95,14 @@ def construct_connector(entry: NamedCall, context: ConnectorContext) -> Any:
         return copy.deepcopy(factory)
     if not callable(factory):  # a list of connectors, or an object that `_expand` refuses
         return factory
-    with calling(f"creating {entry.name!r}", factory, FIELD):
-        return _call_factory(factory, entry.kwargs, context)
+    try:
+        with calling(f"creating {entry.name!r}", factory, FIELD):
+            return _call_factory(factory, entry.kwargs, context)
+    except (
+        TypeError,
+        ValueError,
+    ) as error:  # of a library connector; those of user code are `UserCodeError`s
+        raise SpecError(f"contains {entry.name} with invalid arguments: {error}.", field=FIELD) from error
 
 
 def parameters_of(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

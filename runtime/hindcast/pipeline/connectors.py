@@ -9,7 +9,7 @@ their state.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -172,3 +172,19 @@ class AddColumns(BlockConnector):
             if leaf_spec.dtype and not is_per_observation(leaf)
         }
         return super().added_columns(spec) | recorded_columns
+
+
+class TargetOptions(BlockConnector):
+    """Sets options with which the algorithm computes its targets, in place of the training's own.
+
+    Args:
+        options: name in Python -> value, such as `{"gamma": 0.9, "lambda_": 0.5}`.
+    """
+
+    reads: Collection[str] | None = ()
+
+    def __init__(self, options: Mapping[str, float]) -> None:
+        self.options = options
+
+    def __call__(self, block: Block, context: Context) -> Block:  # noqa: ARG002
+        return block

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hindcast.episodes.block import concat_ranges
-from hindcast.errors import DataError, UserCodeError
+from hindcast.errors import DataError, SpecError, UserCodeError
 from hindcast.pipeline.loader import LoadedWindow, Loader
 from hindcast.pipeline.order import Window
 from hindcast.pipeline.shard import WHOLE_BATCH, Shard
@@ -217,9 +217,15 @@ class WindowFeed(Feed, ABC):
             and num_updates - window_targets.updates >= targets.every
         )
         if window_targets is None or window_targets.first_cursor != first_cursor or is_due:
-            window_targets = self._window_targets = WindowTargets(
-                first_cursor, num_updates, targets.compute(current.data)
-            )
+            columns = targets.compute(current.data)
+            if replaced_columns := columns.keys() & current.data.columns.keys():
+                names = ", ".join(sorted(replaced_columns))
+                raise SpecError(
+                    f"contains a connector that adds {names}, but the algorithm computes them itself after all "
+                    "connectors, with its current weights: other targets require a custom algorithm.",
+                    field="spec.pipeline.connectors",
+                )
+            window_targets = self._window_targets = WindowTargets(first_cursor, num_updates, columns)
             self._window_with_targets = None
         if self._window_with_targets is None:
             self._window_with_targets = current._replace(

@@ -175,7 +175,7 @@ def _select_columns(block: Block, recipe: Recipe) -> dict[str, Array]:
             columns.update(_leaves_of_column(block, name))
     observations = {leaf: columns[leaf] for leaf in leaves_of(Columns.OBS, columns)}
     if recipe.preprocessing and observations:
-        columns.update(recipe.preprocessing.filter_obs(observations))
+        columns.update(recipe.preprocessing.process_episodes(observations, block.obs_start))
     reward_scale = None if recipe.preprocessing is None else recipe.preprocessing.reward_scale
     if reward_scale is not None and Columns.REWARDS in columns:
         columns[Columns.REWARDS] = reward_scale(columns[Columns.REWARDS])

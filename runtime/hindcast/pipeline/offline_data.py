@@ -19,7 +19,13 @@ from hindcast.errors import DataError, SpecError
 from hindcast.models.preprocessing import Preprocessing
 from hindcast.models.rl_module import RLModule
 from hindcast.pipeline.connector_factory import make_connectors
-from hindcast.pipeline.connectors import BatchConnector, BlockConnector, ConnectorContext, Context
+from hindcast.pipeline.connectors import (
+    BatchConnector,
+    BlockConnector,
+    ConnectorContext,
+    Context,
+    TargetOptions,
+)
 from hindcast.pipeline.contracts import check_batch
 from hindcast.pipeline.executors import Executor, Local
 from hindcast.pipeline.feeds import Feed, State
@@ -108,6 +114,7 @@ class OfflineData(Feed):
         counters: amounts that checkpoints need besides `state`, see `run.trainer.Experience`; none.
         epoch_size: number of items of all sources together.
         epoch_timesteps: number of timesteps of all sources together.
+        target_options: options of the algorithm's targets that connectors set, see `TargetOptions`.
         targets: computes the targets of windows; set it before the first batch if `needs.targets`.
 
     Raises:
@@ -142,7 +149,18 @@ class OfflineData(Feed):
         context = ConnectorContext(*spaces, module, needs_next_obs=Columns.NEXT_OBS in needs.columns)
         # Such a pre-learner has run the connectors of `pipeline` when the data were prepared.
         runs_connectors = prelearner_class(pipeline).runs_connectors()
+        if runs_connectors and (needs.targets or needs.n_step > 1 or needs.seq_len):
+            purpose = "returns" if needs.targets else "n-step returns" if needs.n_step > 1 else "sequences"
+            raise SpecError(
+                f"is {pipeline.pre_learner!r}, which returns separate timesteps, but the algorithm computes {purpose} "
+                "over whole episodes: override _map_to_episodes instead of __call__.",
+                field="spec.pipeline.preLearner",
+            )
         all_connectors = make_connectors(() if runs_connectors else pipeline.connectors, connectors, context)
+        self.target_options: dict[str, float] = {}
+        for connector in all_connectors:
+            if isinstance(connector, TargetOptions):
+                self.target_options.update(connector.options)
         self.batch_size = batch_size
         self.counters: dict[str, int] = {}
         self.targets: Targets | None = None
@@ -165,7 +183,9 @@ class OfflineData(Feed):
             action_space=spaces[1],
             executor=executor or Local(),
             connectors=tuple(
-                connector for connector in all_connectors if isinstance(connector, BlockConnector)
+                connector
+                for connector in all_connectors
+                if isinstance(connector, BlockConnector) and not isinstance(connector, TargetOptions)
             ),
             extra_columns=frozenset().union(
                 *(connector.added_columns(spec) for connector in all_connectors if spec is not None)
@@ -365,7 +385,7 @@ class OfflineData(Feed):
             self._feed.close()
 
     def fit_preprocessing(self, rewards_only: bool = False) -> None:
-        """Fit the observation filter and the scale of rewards to the first window of each recorded source.
+        """Compute the statistics of the preprocessing from the first window of each recorded source.
 
         Call it once, before a training that does not resume.
 
@@ -374,6 +394,7 @@ class OfflineData(Feed):
 
         Raises:
             SpecError: there is a filter but no recorded data.
+            DataError: a column whose missing values are replaced has no values.
         """
         preprocessing = self._settings.preprocessing
         if not self._sources and preprocessing is not None and preprocessing.filters:
@@ -388,8 +409,9 @@ class OfflineData(Feed):
                 field="spec.rewards.normalize",
                 mentions=("rewards.scale",),
             )
-        for source in self._sources:
-            source.fit_preprocessing(rewards_only)
+        if self._sources and preprocessing is not None:
+            blocks = (block for source in self._sources for block in source.first_blocks())
+            preprocessing.fit(blocks, rewards_only=rewards_only)
 
     def plan(self) -> dict[str, Any]:
         """Return what a training will do with the data and why, as JSON; reads no data."""

@@ -8,9 +8,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 from numpy.typing import NDArray
 
 from hindcast.api.pipeline import PipelineSpec
@@ -50,6 +52,7 @@ class OfflinePreLearner:
         action_space: the environment's, for the checks.
         normalized_actions: whether Box actions are recorded as the module returns them, before scaling and clipping, so
             that they may exceed the space's bounds.
+        fillable: elements of observations that may be missing, see `check_block`.
 
     Attributes:
         stochastic: whether the result differs between epochs; a subclass that draws random numbers sets it.
@@ -70,6 +73,7 @@ class OfflinePreLearner:
         observation_space: gym.Space | None = None,
         action_space: gym.Space | None = None,
         normalized_actions: bool = False,
+        fillable: Mapping[str, NDArray[np.bool_]] = MappingProxyType({}),
     ) -> None:
         self.dataset = dataset
         self.observation_space = observation_space
@@ -81,6 +85,7 @@ class OfflinePreLearner:
         self._seed = seed
         self._validate = validate
         self._normalized_actions = normalized_actions
+        self._fillable = dict(fillable)
 
     def __call__(self, unit: Unit, epoch: int = 0) -> Block:
         """Return the block of a unit in an epoch.
@@ -216,6 +221,7 @@ class OfflinePreLearner:
             self.action_space,
             partial(self.dataset.locate, unit),
             normalized_actions=self._normalized_actions,
+            fillable=self._fillable,
         )
 
     def _check_learnable(self, block: Block, unit: Unit) -> None:
@@ -227,7 +233,15 @@ class OfflinePreLearner:
             check_scalar_columns(spec, *first_location)
             if custom_names:
                 check_spec(spec, None, self.action_space, *first_location)
-                check_block(block, spec, None, self.action_space, locate, normalized_actions=True)
+                check_block(
+                    block,
+                    spec,
+                    None,
+                    self.action_space,
+                    locate,
+                    normalized_actions=True,
+                    fillable=self._fillable,
+                )
         except DataError as error:
             if not custom_names:
                 raise

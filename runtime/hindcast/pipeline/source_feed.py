@@ -122,27 +122,10 @@ class SourceFeed:
         """Return all data as one window, as they are in epoch 0."""
         return self._loader.load_all(epoch=0)
 
-    def fit_preprocessing(self, rewards_only: bool = False) -> None:
-        """Fit the observation filter and the scale of rewards to epoch 0's first window."""
-        preprocessing = self._settings.preprocessing
-        if preprocessing is None:
-            return
-        reward_scale, has_filters = (
-            preprocessing.reward_scale,
-            bool(preprocessing.filters) and not rewards_only,
-        )
-        if reward_scale is None and not has_filters:
-            return
+    def first_blocks(self) -> Generator[Block, None, None]:
+        """Yield the blocks of epoch 0's first window, to which statistics are fitted."""
         window, _ = self.order.locate(0)
-        work = (UnitInEpoch(self._dataset.units[unit], window.epoch) for unit in window.units)
-        for block in self._stream(work):
-            if reward_scale is not None and Columns.REWARDS in block.columns:
-                reward_scale.update(block.columns[Columns.REWARDS], block.start)
-            if not has_filters:
-                continue
-            observations = leaves_of(Columns.OBS, block.columns)
-            # Final observations are left out: no policy acts on them, and those of some data are not recorded.
-            preprocessing.update({leaf: block.columns[leaf][block.obs_row] for leaf in observations})
+        return self._stream(UnitInEpoch(self._dataset.units[unit], window.epoch) for unit in window.units)
 
     def plan(self) -> dict[str, Any]:
         """Return what will be done with the data and why, as JSON."""
@@ -198,6 +181,7 @@ class SourceFeed:
                 action_space=settings.action_space,
                 normalized_actions=self._dataset.spec.normalized_actions
                 and _changes_actions(settings.preprocessing),
+                fillable={} if settings.preprocessing is None else settings.preprocessing.fillable,
                 **(constructor_kwargs(cls, settings.pipeline.pre_learner_kwargs) if is_custom else {}),
             )
 

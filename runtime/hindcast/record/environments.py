@@ -118,6 +118,12 @@ def make_environment(spec: EnvironmentSpec) -> gym.Env:
     environment = _make_unwrapped(spec)
     for wrapper in spec.wrappers:
         environment = _wrap(environment, wrapper)
+    for name in ("observation_space", "action_space"):
+        if not isinstance(space := getattr(environment, name, None), gym.Space):
+            raise SpecError(
+                f"{spec.id!r} has {space!r} as {name}, expected a space of gymnasium.",
+                field="spec.environment.id",
+            )
     return environment
 
 

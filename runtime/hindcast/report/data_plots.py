@@ -207,7 +207,7 @@ def _continuous_plot(summary: Summary, leaf: ActionLeaf) -> Picture:
             if index >= len(plotted_dimensions):
                 axes.axis("off")
                 continue
-            _draw_panel(axes, theme, f"{index}", plotted_dimensions[index])
+            _draw_panel(axes, theme, leaf.dimension_names[index], plotted_dimensions[index])
         for axes in grid[max(0, len(plotted_dimensions) - columns) : len(plotted_dimensions)]:
             axes.tick_params(axis="x", labelbottom=True)
 
@@ -222,7 +222,8 @@ def _draw_panel(axes: Axes, theme: Theme, name: str, distribution: ValueDistribu
     _draw_histogram_bars(axes, theme, distribution)
     axes.axvline(distribution.mean, color=theme.reference, linewidth=1.2, dashes=(5, 3))
     mean = round(distribution.mean, 2) + 0.0  # adding 0.0 turns -0.0 into 0.0
-    title = f"dimension {name}, mean {formatting.significant(mean)}"
+    label = f"dimension {name}" if name.isdigit() else name
+    title = f"{label}, mean {formatting.significant(mean)}"
     axes.set_title(title, loc="left", fontsize=8.5, color=theme.muted_ink, pad=3)
 
 
@@ -282,8 +283,8 @@ def _coverage_picture(coverage: Coverage) -> Picture | None:
 def _range_picture(leaf: ObservationLeaf) -> Picture | None:
     """Return a picture with a bar for each bounded dimension: the share of its bounds that the data cover."""
     shares_by_dimension = [
-        (index, share)
-        for index, share in zip(leaf.shown_dimensions, leaf.share_of_space, strict=True)
+        (name, share)
+        for name, share in zip(leaf.dimension_names, leaf.share_of_space, strict=True)
         if share is not None
     ]
     if not shares_by_dimension:
@@ -310,7 +311,7 @@ def _range_picture(leaf: ObservationLeaf) -> Picture | None:
         style_axes(axes, theme, "dimension", "% of the bounds")
         _draw_percentage_bars(axes, theme, percentages)
         bars_per_tick = -(-len(shares_by_dimension) // 16)  # rounded up, so that there are at most 16 ticks
-        names = [str(index) for index, _ in shares_by_dimension[::bars_per_tick]]
+        names = [name for name, _ in shares_by_dimension[::bars_per_tick]]
         font_size = 9.5 if bars_per_tick == 1 else 7
         axes.set_xticks(range(0, len(shares_by_dimension), bars_per_tick), names, fontsize=font_size)
         axes.set_ylim(0, max(100.0, 1.08 * percentages.max()))

@@ -13,6 +13,8 @@ from hindcast import formatting
 from hindcast.api import OfflineRecording, OfflineTraining, document_of
 from hindcast.datasets.inspection.statistics import ValueDistribution
 from hindcast.datasets.inspection.summary import Summary
+from hindcast.datasets.prepare.reading import Reading
+from hindcast.datasets.prepare.reading_text import as_options
 from hindcast.report.curves import Curves
 from hindcast.report.page import Command, Table, Tile
 from hindcast.report.plots import RecordedReturns
@@ -22,9 +24,9 @@ from hindcast.storage.location import Location
 
 @dataclass(frozen=True)
 class RecordedData:
-    """A dataset and its summary."""
+    """A dataset, as the user calls it, and its summary."""
 
-    location: Location
+    name: str
     summary: Summary
 
 
@@ -118,7 +120,7 @@ def data_table(inputs: Sequence[RecordedData]) -> Table:
 def _data_row(dataset: RecordedData) -> Sequence[str]:
     summary = dataset.summary
     return (
-        str(dataset.location),
+        dataset.name,
         formatting.integer(summary.episodes),
         formatting.integer(summary.timesteps),
         formatting.size(summary.bytes),
@@ -171,12 +173,17 @@ def training_commands(
         inputs: paths of the training's datasets.
     """
     commands = []
+    readings = {
+        path: as_options(Reading.from_input(source, path))
+        for path, source in zip(inputs, resource.spec.recorded_inputs, strict=False)
+    }
     if checkpoint is not None:
-        environment_option = "" if resource.spec.environment is not None else " --env ENVIRONMENT"
+        options = "--episodes 100"
+        if resource.spec.environment is None:
+            options = f"--data {inputs[0] if inputs else 'DATASET'}"
         commands += [
-            Command(
-                "Evaluate the policy", f"hindcast evaluate {checkpoint}{environment_option} --episodes 100"
-            ),
+            Command("Evaluate the policy", f"hindcast evaluate {checkpoint} {options}"),
+            Command("Export the policy for an application", f"hindcast export {checkpoint} FOLDER"),
             Command(
                 "Use the policy in Python",
                 f'import hindcast\n\npolicy = hindcast.Policy.load("{checkpoint}")\naction = policy(obs)',
@@ -194,7 +201,9 @@ def training_commands(
         ),
         Command("Watch the curves", f"tensorboard --logdir {folder.child('tensorboard')}"),
     ]
-    return commands + [Command("Look at the data", f"hindcast inspect {path}") for path in inputs]
+    return commands + [
+        Command("Look at the data", f"hindcast inspect {options}") for options in readings.values()
+    ]
 
 
 def recording_commands(folder: Location, *, has_trained_expert: bool) -> list[Command]:

@@ -12,11 +12,12 @@ from hindcast import formatting
 from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.datasets.inspection.sample import SAMPLE_STEPS
 from hindcast.datasets.inspection.summarising import summarise
-from hindcast.datasets.inspection.summary import Summary
+from hindcast.datasets.inspection.summary import ObservationLeaf, Summary
 from hindcast.datasets.inspection.summary_text import describe_coverage, make_facts
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.prepare.opening import OpenedData, open_data
 from hindcast.datasets.prepare.reading import Reading
+from hindcast.datasets.prepare.reading_text import as_options, as_yaml
 from hindcast.errors import UserError
 from hindcast.formats.dataset_folder.commits import read_exported_manifest
 from hindcast.formats.dataset_folder.manifest import FOLDER, Manifest
@@ -166,7 +167,7 @@ def _summarise_inputs(inputs: Mapping[str, OpenedData | None]) -> tuple[list[Rec
         except UserError as error:  # not fatal: the run itself succeeded, perhaps with the user's own reader
             problems.append(ProblemRow("error", str(error)))
             continue
-        datasets.append(RecordedData(resolve(path), summary))
+        datasets.append(RecordedData(path, summary))
         problems += [
             ProblemRow(problem.severity, f"{path}: {problem.message}") for problem in summary.problems
         ]
@@ -183,10 +184,10 @@ def _data_sections(datasets: Sequence[RecordedData]) -> list[Section]:
         suffix = f"-{index}" if len(datasets) > 1 else ""
         pictures = {
             **data_plots(dataset.summary),
-            "expert-return": expert_plot(_expert_curves(dataset.location)),
+            "expert-return": expert_plot(_expert_curves(resolve(dataset.name))),
         }
         pictures_by_file = {f"data-{name}{suffix}": picture for name, picture in pictures.items()}
-        sections.append(Section(f"The data: {dataset.location}", pictures_by_file))
+        sections.append(Section(f"The data: {dataset.name}", pictures_by_file))
     return sections
 
 
@@ -243,12 +244,12 @@ def _summarise_exported(folder: Location, manifest: Manifest) -> Summary:
     )
 
 
-def write_dataset_page(file: str, data: Sequence[str], summary: Summary) -> str:
+def write_dataset_page(file: str, reading: Reading, summary: Summary) -> str:
     """Write a dataset's page as one self-contained HTML file.
 
     Args:
         file: path or URI of the file to write.
-        data: the dataset's locations, as the user wrote them.
+        reading: the dataset's locations, as the user wrote them, and how they were read.
         summary: summary of the dataset.
 
     Returns:
@@ -262,12 +263,12 @@ def write_dataset_page(file: str, data: Sequence[str], summary: Summary) -> str:
         facts_by_label["coverage"] = describe_coverage(summary.coverage)
     page = Page(
         kind="Dataset",
-        name=", ".join(data),
+        name=reading.name,
         outcome=_count_problems(summary),
         tiles=_dataset_tiles(summary),
         sections=[Section("What is in the data", {**data_plots(summary), **coverage_plots(summary)})],
         tables=[Table("Facts", (), list(facts_by_label.items())), *_range_tables(summary)],
-        commands=_dataset_commands(data),
+        commands=_dataset_commands(reading),
         problems=[ProblemRow(problem.severity, problem.message) for problem in summary.problems],
     )
     return write_single_file(resolve(file), page)
@@ -298,27 +299,29 @@ def _dataset_tiles(summary: Summary) -> list[Tile]:
 
 
 def _range_tables(summary: Summary) -> list[Table]:
-    columns = ("dimension", "min", "max", "of the space")
+    columns = ("dimension", "min", "max", "of the space", "missing")
     return [
         Table(
             f"Ranges of {leaf.name}",
             columns,
-            list(_range_rows(leaf.shown_dimensions, leaf.low, leaf.high, leaf.share_of_space)),
+            list(_range_rows(leaf)),
         )
         for leaf in summary.observations
     ]
 
 
-def _range_rows(*columns: Sequence[float | None]) -> list[tuple[str, str, str, str]]:
-    """Return the rows of four columns: dimension, minimum, maximum and share of the space."""
+def _range_rows(leaf: ObservationLeaf) -> list[tuple[str, ...]]:
+    """Return the rows of five columns: dimension, minimum, maximum, share of the space, and of missing values."""
+    columns = (leaf.dimension_names, leaf.low, leaf.high, leaf.share_of_space, leaf.missing)
     return [
         (
-            str(index),
+            name,
             _format_bound(low),
             _format_bound(high),
             "no bounds" if share is None else formatting.as_percentage(share),
+            formatting.as_percentage(missing) if missing else "none",
         )
-        for index, low, high, share in zip(*columns, strict=True)
+        for name, low, high, share, missing in zip(*columns, strict=True)
     ]
 
 
@@ -326,10 +329,12 @@ def _format_bound(value: float | None) -> str:
     return "not finite" if value is None else formatting.significant(value)
 
 
-def _dataset_commands(data: Sequence[str]) -> list[Command]:
-    paths = " ".join(data)
-    inputs = "\n".join(f"  - path: {path}" for path in data)
+def _dataset_commands(reading: Reading) -> list[Command]:
+    options = as_options(reading)
+    entries = ["\n    ".join(entry) for entry in as_yaml(reading)]
+    inputs = "\n".join(f"  - {entry}" for entry in entries)
     return [
-        Command("Check every value, for CI", f"hindcast inspect {paths} --full --strict"),
+        Command("Write a first training on the data", f"hindcast init {options}"),
+        Command("Check every value, for CI", f"hindcast inspect {options} --full --strict"),
         Command("Train on the data: add this to the spec of an OfflineTraining", f"input:\n{inputs}"),
     ]

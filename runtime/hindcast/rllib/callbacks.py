@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, ClassVar
 
 from hindcast.record.callbacks import EPISODE_HOOKS, TRAINING_HOOKS, Callbacks
+from hindcast.user_code import import_object
 
 
 class RLlibCallback(Callbacks):
@@ -42,4 +42,4 @@ def __getattr__(name: str) -> Any:
     if hook not in (*EPISODE_HOOKS, *TRAINING_HOOKS) or "." not in path:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, function = path.rpartition(".")
-    return callbacks_from_function(hook, getattr(importlib.import_module(module), function))
+    return callbacks_from_function(hook, import_object(f"{module}:{function}", ("spec", "callbacks")))

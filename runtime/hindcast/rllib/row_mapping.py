@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import itertools
+import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -52,6 +53,8 @@ SCHEMA: Final = {
 """RLlib's default schema: column -> its name in the data."""
 _ROW_MAPPER: Final = "_map_to_episodes"
 _SAMPLE_BATCH_MAPPER: Final = "_map_sample_batch_to_episode"
+_LOCATION_IN_FILE: Final = re.compile(r", (?:unit|rows?|lines?|record) .*$")
+"""The part of a location in messages that follows the path, which may have commas too."""
 _SAMPLING_METHODS: Final = ("_validate_episodes", "_postprocess_and_sample")
 """Methods of RLlib's pre-learner around its replay buffer."""
 _PARAMETERS: Final = (
@@ -168,7 +171,7 @@ def mapper_name(cls: type, config: TrainingConfig) -> str:
 def prelearn_rows(
     cls: type, rows: Rows, kwargs: Mapping[str, Any], training: Mapping[str, Any], location: str
 ) -> Any:
-    """Run a pre-learner in RLlib's form on rows, with global generators and spaces seeded for `location`.
+    """Run a pre-learner in RLlib's form on rows, with global generators and spaces seeded for the file and its rows.
 
     Args:
         cls: class of the pre-learner, in RLlib's form.
@@ -181,7 +184,8 @@ def prelearn_rows(
         What the pre-learner returned: episodes, in any form that `_map_to_episodes` may return. If it returned a
         module's batch, a block with one episode per row.
     """
-    seed, name = int(training.get("seed") or 0), location.rpartition("/")[2]  # data may be moved
+    # Without the folder, since data may be moved; with the rows, since files of several folders may share a name.
+    seed, name = int(training.get("seed") or 0), f"{location.rpartition('/')[2]} {_digest_rows(rows)}"
     with seeded_generators(seed, "pre-learner", name), _row_ids_of(location):
         config, prelearner = _get_instance(cls, kwargs, training, location)
         for index, space in enumerate((config.observation_space, config.action_space)):
@@ -215,6 +219,17 @@ def _row_ids_of(location: str) -> Iterator[None]:
 
 def _digest_location(location: str) -> str:
     return hashlib.sha256(location.encode()).hexdigest()[:12]
+
+
+def _digest_rows(rows: Rows) -> str:
+    """Return a digest of the rows: all bytes of numbers, the first and the last of other values."""
+    digest = hashlib.sha256()
+    for name in sorted(rows):
+        values = np.asarray(rows[name])
+        digest.update(f"{name} {values.shape} {values.dtype}".encode())
+        is_object = values.dtype == object
+        digest.update(repr([*values.flat[:1], *values.flat[-1:]]).encode() if is_object else values.tobytes())
+    return digest.hexdigest()[:16]
 
 
 def _make_row_id() -> str:
@@ -423,7 +438,7 @@ def _get_instance(
     if is_static and not samples:
         return config, None
     key = orjson.dumps(
-        [id(cls), dict(kwargs), dict(training), location.partition(",")[0] if samples else ""],
+        [id(cls), dict(kwargs), dict(training), _LOCATION_IN_FILE.sub("", location) if samples else ""],
         option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_SORT_KEYS,
     )
     if key not in _instances:

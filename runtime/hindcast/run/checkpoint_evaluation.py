@@ -10,9 +10,11 @@ from typing import Any
 
 from hindcast.algorithms import REGISTRY
 from hindcast.api import EnvironmentSpec
+from hindcast.api.input import InputSource
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.hooks import NO_HOOKS, Hooks
 from hindcast.datasets.prepare.opening import open_data
+from hindcast.datasets.prepare.reading import Reading
 from hindcast.errors import DataError, SpecError
 from hindcast.evaluate.environment import EnvReport, evaluate_policy
 from hindcast.evaluate.offline import OfflineOptions, OfflineReport, evaluate_offline
@@ -104,7 +106,7 @@ class OfflineEvaluation:
 
 def evaluate_checkpoint_offline(
     path: str | Path,
-    data: Sequence[str] | Dataset,
+    data: Sequence[str] | Reading | Dataset,
     *,
     module_class: str | None = None,
     gamma: float | None = None,
@@ -116,8 +118,9 @@ def evaluate_checkpoint_offline(
 
     Args:
         path: see `evaluate_checkpoint`.
-        data: paths of recorded data, which are prepared if they are not whole episodes in order; or the episodes that
-            the checkpoint's run set aside (`load_set_aside`).
+        data: paths of recorded data, which are prepared if they are not whole episodes in order, and read like the
+            inputs of the checkpoint's run (`schema`, `format` …) if they cannot be read without; a reading; or the
+            episodes that the run set aside (`load_set_aside`).
         module_class: the policy's `model.moduleClass`, if it has one.
         gamma: discount; None takes the discount of the run's algorithm, or 0.99 if the algorithm has no discount.
         episodes: number of episodes to sample; None takes all.
@@ -126,13 +129,17 @@ def evaluate_checkpoint_offline(
 
     Raises:
         DataError: there is no checkpoint at `path`, or the data are invalid (see `evaluate_offline`).
-        SpecError: the policy was trained on all but one of the episodes.
+        SpecError: fewer than two of the episodes remain without those that the policy was trained on.
     """
     policy, module = load_policy(path, module_class)
     if gamma is None:
         gamma = find_gamma(resolve(path))
-    dataset = data if isinstance(data, Dataset) else open_data(list(data), hooks=hooks)
-    name = SET_ASIDE_NAME if isinstance(data, Dataset) else ", ".join(data)
+    if isinstance(data, Dataset):
+        dataset, name = data, SET_ASIDE_NAME
+    elif isinstance(data, Reading):
+        dataset, name = open_data(data, hooks=hooks), data.name
+    else:
+        dataset, name = _open_like_inputs(data, resolve(path), hooks), ", ".join(data)
     num_trained = None
     if (record := find_trained_episodes(resolve(path))) is not None:
         dataset, num_trained = exclude_trained_episodes(record, dataset, name)
@@ -141,6 +148,23 @@ def evaluate_checkpoint_offline(
     offline_options = replace(options or OfflineOptions(), gamma=gamma)
     report = evaluate_offline(policy, dataset, name, offline_options, hooks.progress)
     return OfflineEvaluation(module, gamma, num_trained, report)
+
+
+def _open_like_inputs(paths: Sequence[str], location: Location, hooks: Hooks) -> Dataset:
+    """Open data; if that fails, as the run whose folder contains the checkpoint reads its inputs.
+
+    Raises:
+        DataError: the data cannot be opened.
+    """
+    try:
+        return open_data(list(paths), hooks=hooks)
+    except DataError:
+        for spec in _enclosing_specs(location):
+            for source in spec.get("input", ()):
+                if "path" in source and source.keys() & {"schema", "format", "readOptions", "prepare"}:
+                    reading = Reading.from_input(InputSource.model_validate(source), str(source["path"]))
+                    return open_data(replace(reading, paths=tuple(paths)), hooks=hooks)
+        raise
 
 
 def load_policy(path: str | Path, module_class: str | None = None) -> tuple[Policy, str]:

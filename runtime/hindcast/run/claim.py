@@ -93,7 +93,7 @@ def refuse_other_run(
         OutputConflict, DataError: see `claim`.
     """
     owner = require_owner(state)
-    # LOG_RESOURCE is an EpisodeWriter, whose journal may contain episodes that exist nowhere else.
+    # LOG_RESOURCE means that an EpisodeWriter owns the folder; its journal may have episodes that exist nowhere else.
     if (
         owner
         and _belongs_to_other_run(owner, resource)
@@ -132,8 +132,8 @@ def initial_num_learners(state: Location, resource: OfflineTraining) -> int:
 
 
 def _belongs_to_other_run(owner: dict[str, Any], resource: OfflineRecording | OfflineTraining) -> bool:
-    # The course hash omits what may change without a new revision: `stop`, and `evaluation` but for the held-out
-    # episodes.
+    # The course hash omits what may change without a new revision: `stop`, and all of `evaluation` except the fields
+    # that determine the held-out episodes.
     return owner["specHash"] != spec_hash(resource) and _owner_course_hash(owner) != course_hash(resource)
 
 

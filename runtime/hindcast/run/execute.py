@@ -21,7 +21,7 @@ from hindcast.record.environments import (
 from hindcast.report.events import Outcome, Reporter
 from hindcast.report.writing import write_recording_report, write_training_report
 from hindcast.run.claim import CHECKPOINTS_FOLDER, refuse_other_run, run_folder, title
-from hindcast.run.inputs import Input, References, make_sources, open_inputs, resolve_inputs
+from hindcast.run.inputs import Input, References, data_by_name, make_sources, open_inputs, resolve_inputs
 from hindcast.run.interruption import Interruption, catch_signals
 from hindcast.run.placement import LOCAL, Placement
 from hindcast.run.recording.recording_run import RecordingRun
@@ -95,7 +95,12 @@ def _check_and_execute(items: Sequence[LoadedResource], reporter: Reporter) -> l
 
 @contextmanager
 def _add_location(item: LoadedResource, *, is_only_resource: bool) -> Iterator[None]:
-    """Add file, line and resource to a user's error that names a field, or if there are several resources."""
+    """Add file, line and resource to a user's error: to problems that name a field, and to all if it is one of several.
+
+    Args:
+        item: resource that is being checked or executed.
+        is_only_resource: no other resource is executed, so that its name is not needed.
+    """
     try:
         yield
     except Interrupted:
@@ -118,7 +123,7 @@ def _locate(problem: Problem, item: LoadedResource) -> Problem:
 
 
 class EarlyCheck(NamedTuple):
-    """What the check of a resource found, for its execution.
+    """Inputs and networks that the check of a resource has created, for its execution.
 
     Attributes:
         inputs: a training's inputs, not yet open; empty for a recording.
@@ -144,11 +149,11 @@ def check_early(resource: OfflineRecording | OfflineTraining, references: Refere
         networks = build_networks(
             algorithm, spaces, spec.model, spec.environment, seed=spec.seed, rewards=spec.rewards
         )
-        networks.make_policy_and_learner()  # finds options of optimisers that are invalid
+        networks.make_policy_and_learner()  # refuses invalid options of optimisers
         return EarlyCheck(inputs, networks)
     if resource.spec.policy.train is not None:
         module_class_of(resource.spec.policy.train.model.module_class)
-    environment_spaces(resource.spec.environment)  # it can be created
+    environment_spaces(resource.spec.environment)  # refuses an environment that cannot be created
     return EarlyCheck()
 
 
@@ -171,9 +176,8 @@ def prepare_inputs(
     """
     initial, folder = resource.spec.initial_checkpoint, run_folder(resource)
     if initial is not None and CheckpointStore(folder.child(CHECKPOINTS_FOLDER)).latest() is None:
-        load_initial_policy(
-            initial, resource.spec.model
-        )  # fails in moments; preparing the data may take hours
+        # Loaded only for its errors: they appear in moments, while preparing the data may take hours.
+        load_initial_policy(initial, resource.spec.model)
     if folder.child(SUCCESS_FILE).exists():
         refuse_other_run(folder, resource, has_progress=True)
     if read_success(resource, folder) is not None:
@@ -204,8 +208,7 @@ def execute_training(
 ) -> Outcome:
     """Train in this process and write the report; see `train_locally`."""
     outcome, inputs = train_locally(resource, inputs, reporter, interruption, networks)
-    data_by_path = {input_.path: input_.opened_data for input_ in inputs}
-    return replace(outcome, report=write_training_report(resource, outcome, data_by_path))
+    return replace(outcome, report=write_training_report(resource, outcome, data_by_name(inputs)))
 
 
 def train_locally(

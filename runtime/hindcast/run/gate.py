@@ -36,7 +36,7 @@ from hindcast.run.evaluation.trained_episodes import digest_episodes, exclude_tr
 from hindcast.storage.location import Location, resolve
 
 GATE_FILE: Final = "gate.json"
-_REASONS: Final = {
+_DECISIONS: Final = {
     "promoted": ("True", "the policy is better than the recorded policy"),
     "kept": ("False", "the recorded policy is kept"),
     "undecided": ("Unknown", "undecided"),
@@ -66,12 +66,12 @@ class GateResult:
     def sentence(self) -> str:
         """The decision in words."""
         margin = f" by more than {significant(self.spec.by)}" if self.spec.by else ""
-        unfinished = f"{self.num_unfinished:,} unfinished and left out; " if self.num_unfinished else ""
-        claim = _REASONS[self.test.decision][1] + (margin if self.test.decision == "promoted" else "")
+        omission = f"{self.num_unfinished:,} unfinished and left out; " if self.num_unfinished else ""
+        claim = _DECISIONS[self.test.decision][1] + (margin if self.test.decision == "promoted" else "")
         return (
             f"{self.test.decision}: {claim} after {plural(self.test.episodes, 'episode')} "
             f"(evidence {significant(self.test.evidence)} of {significant(1 / self.test.error)}; {self.num_new:,} new; "
-            f"{unfinished}{'sampled' if self.spec.explore else 'greedy'} actions)"
+            f"{omission}{'sampled' if self.spec.explore else 'greedy'} actions)"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class GateResult:
             "explore": self.spec.explore,
             "condition": {
                 "type": "Promoted",
-                "status": _REASONS[self.test.decision][0],
+                "status": _DECISIONS[self.test.decision][0],
                 "reason": self.test.decision.capitalize(),
                 "message": self.sentence,
             },
@@ -118,7 +118,9 @@ def look(
     policy, _ = load_policy(path, module_class)
     file, name = folder.child(GATE_FILE), ", ".join(data)
     bounds = spec.returns
-    test, seen = GateTest(spec.by, spec.error / spec.candidates, bounds.low, bounds.high), set[int]()
+    # The candidates share the error probability, so each gate has an equal part of it.
+    test = GateTest(spec.by, spec.error / spec.candidates, bounds.low, bounds.high)
+    counted_digests: set[int] = set()
     if file.exists():
         state = orjson.loads(file.read_bytes())
         if state["policy"] != policy.digest:
@@ -127,7 +129,7 @@ def look(
                 path=str(file),
                 remedy="name its checkpoint, or train another revision, which has a gate of its own",
             )
-        test, seen = GateTest.from_json(state["test"]), set(state["episodes"])
+        test, counted_digests = GateTest.from_json(state["test"]), set(state["episodes"])
     dataset: Dataset = open_data(list(data), hooks=hooks)
     if not has_logp(dataset):
         raise DataError(
@@ -146,14 +148,16 @@ def look(
     table = dataset.episode_table()
     is_finished = table.terminated | table.truncated
     digests = digest_episodes(dataset)
-    new_episodes = [index for index in np.flatnonzero(is_finished).tolist() if digests[index] not in seen]
+    new_episodes = [
+        index for index in np.flatnonzero(is_finished).tolist() if digests[index] not in counted_digests
+    ]
     num_before = test.episodes
     if new_episodes and test.decision == "undecided":
         new_data = dataset.select(np.array(new_episodes))
         for weight, return_ in _weigh(policy, new_data, spec, find_gamma(resolve(path)), name):
             test.add(float(weight), float(return_))
-        seen |= {digests[index] for index in new_episodes}
-        state = {"policy": policy.digest, "test": test.to_json(), "episodes": sorted(seen)}
+        counted_digests |= {digests[index] for index in new_episodes}
+        state = {"policy": policy.digest, "test": test.to_json(), "episodes": sorted(counted_digests)}
         file.write_bytes(orjson.dumps(state))
     return GateResult(policy.digest, test.episodes - num_before, int((~is_finished).sum()), spec, test)
 
@@ -173,7 +177,12 @@ def _find_gate(location: Location) -> tuple[Location, GateSpec]:
 
 
 def _weigh(policy: Policy, dataset: Dataset, spec: GateSpec, gamma: float, name: str) -> F64:
-    """Return weight and discounted return of each episode, `[N, 2]`."""
+    """Return weight and discounted return of each episode, `[N, 2]`.
+
+    Raises:
+        SpecError: the policy's actions have no density.
+        DataError: a log-probability cannot be used, or a return is beyond the gate's bounds.
+    """
     target = TargetPolicy(policy, spec.explore)
     if not policy.has_logp(spec.explore):
         raise SpecError(
@@ -194,13 +203,14 @@ def _weigh(policy: Policy, dataset: Dataset, spec: GateSpec, gamma: float, name:
     if problem := logp_problem(evidence):
         raise DataError(problem, path=name)
     returns = evidence.sum_by_episode(evidence.discounts * evidence.rewards)
-    outside = np.flatnonzero((returns < spec.returns.low) | (returns > spec.returns.high))
-    if len(outside):
+    out_of_bounds = np.flatnonzero((returns < spec.returns.low) | (returns > spec.returns.high))
+    if len(out_of_bounds):
         raise DataError(
-            f"has the discounted return {significant(returns[outside[0]])}, outside of spec.evaluation.gate.returns, "
-            f"{spec.returns.low:g} to {spec.returns.high:g}, within which the gate's error holds",
+            f"has the discounted return {significant(returns[out_of_bounds[0]])}, outside of "
+            f"spec.evaluation.gate.returns, {spec.returns.low:g} to {spec.returns.high:g}, within which the gate's "
+            "error holds",
             path=name,
-            episode=dataset.episode_table().eps_id[outside[0]],
+            episode=dataset.episode_table().eps_id[out_of_bounds[0]],
             remedy="widen them in another revision of the training",
         )
     with np.errstate(over="ignore"):  # the test limits weights

@@ -35,6 +35,7 @@ INEFFECTIVE_ON_ONE_MACHINE: Final[dict[str, str]] = {
     "runPolicy": "has no effect on one machine",
     "suspend": "has no effect on one machine, where Ctrl-C suspends and the same command resumes",
 }
+"""YAML path of a field -> end of the note on it, if the resource runs without a cluster."""
 
 _RECORDED_DATA_FIELDS: Final = (
     "windowSteps",
@@ -48,6 +49,7 @@ _RECORDED_DATA_FIELDS: Final = (
     "validateData",
     "dataWorkers",
 )
+"""Fields of `pipeline` that have no effect without recorded data."""
 _RECURRENT_OPTIONS: Final = (
     "cellSize",
     "recurrentKernelInitializer",
@@ -56,7 +58,7 @@ _RECURRENT_OPTIONS: Final = (
     "burnIn",
     "initialState",
 )
-"""Options that require a recurrent layer."""
+"""Options of `model` that have no effect without a recurrent layer."""
 
 
 def find_ineffective_fields(
@@ -134,9 +136,9 @@ def find_ineffective_options(
 
 
 def _find_ineffective_evaluation_fields(resource: OfflineTraining) -> dict[str, Problem]:
-    """Return YAML path -> note.
+    """Return YAML path -> note, for fields of `evaluation` that do not apply to the resource.
 
-    For options of playing if the resource has no environment, and options of estimates that it does not request.
+    These are all fields of playing if it has no environment, and fields of estimates that it does not request.
     """
     spec, offline = resource.spec, resource.spec.offline
     env_fields = (

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from hindcast.api import OfflineTraining
 from hindcast.api.formats import AUTO, format_traits
-from hindcast.api.input import InputSource
+from hindcast.api.input import InputSource, MissingRule
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.hooks import Hooks
@@ -21,7 +19,10 @@ from hindcast.datasets.prepare.opening import (
 )
 from hindcast.datasets.prepare.partitions import NOTE_ON_ACTIONS, NOTE_ON_NORMALIZED_ACTIONS
 from hindcast.datasets.prepare.reading import Reading
-from hindcast.errors import SpecError
+from hindcast.episodes.columns import Columns, root
+from hindcast.errors import DataError, SpecError
+from hindcast.formatting import integer, plural
+from hindcast.models.missing_values import OTHER_NAMES
 from hindcast.pipeline.offline_data import Source, has_own_reader
 from hindcast.pipeline.prelearner import (
     OfflinePreLearner,
@@ -33,7 +34,7 @@ from hindcast.ray_session import shared_ray
 from hindcast.report.events import Progress, Reporter
 from hindcast.run.claim import title
 from hindcast.run.evaluation.held_out_evaluation import merge_datasets
-from hindcast.run.spaces import check_spaces_are_known, has_float_actions
+from hindcast.run.spaces import has_float_actions
 from hindcast.run.training.options_document import read_method, training_options
 from hindcast.user_code import is_user_code
 
@@ -69,8 +70,8 @@ class Input(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Path of the data: the prepared copy once it is open, before that the path in the resource."""
-        return str(self.reading.paths[0] if self.opened_data is None else self.opened_data.paths[0])
+        """Path of the data in the resource, or of the dataset that it refers to."""
+        return str(self.reading.paths[0])
 
     @property
     def dataset(self) -> Dataset:
@@ -127,27 +128,54 @@ def open_inputs(
     def note(message: str) -> None:
         listener.note(name, message)
 
-    def open_one(index: int, input_: Input) -> Input:
+    def open_one(input_: Input) -> Input:
         reading = input_.reading
         hooks = Hooks(progress, note, check)
-        # Without an environment, the spaces come from the first input; they are checked before it is prepared.
-        if index == 0 and reading.options.mapper is None:
-            hooks = replace(
-                hooks, accept=partial(check_spaces_are_known, resource, name=str(reading.paths[0]))
-            )
         opened_data = open_reading(reading, cache=cache, hooks=hooks, ray_options=ray_options)
+        _refuse_missing_values(opened_data, resource.spec.missing_rules, reading.name)
         for finding in opened_data.all_notes:
             # The units of actions matter only if these are floats, which can be normalised.
-            is_on_units = finding in (NOTE_ON_ACTIONS, NOTE_ON_NORMALIZED_ACTIONS)
-            if not is_on_units or has_float_actions(resource, opened_data.dataset.spec):
+            is_about_units = finding in (NOTE_ON_ACTIONS, NOTE_ON_NORMALIZED_ACTIONS)
+            if not is_about_units or has_float_actions(resource, opened_data.dataset.spec):
                 note(f"{reading.paths[0]}: {finding}")
         return input_._replace(opened_data=opened_data)
 
     with shared_ray():
-        opened_inputs = [open_one(index, input_) for index, input_ in enumerate(inputs)]
+        opened_inputs = [open_one(input_) for input_ in inputs]
     if len(opened_inputs) > 1 and all(input_.weight is None for input_ in opened_inputs):
         return _with_common_columns(opened_inputs, note)
     return opened_inputs
+
+
+def _refuse_missing_values(data: OpenedData, rules: Mapping[str, MissingRule], name: str) -> None:
+    """Refuse data with missing values of observations that no rule replaces.
+
+    Raises:
+        DataError: there are such values; the error says how many of each column.
+    """
+    leaves = data.dataset.spec.leaves
+    leaf_by_element = {
+        element: leaf
+        for leaf in leaves
+        for element in leaves[leaf].element_names(leaf)
+        if root(leaf) == Columns.OBS
+    }
+    missing = {}
+    for element, finding in data.missing.items():
+        leaf = leaf_by_element.get(element, Columns.OBS)
+        if not {element, leaf, leaf.removeprefix(f"{Columns.OBS}/"), OTHER_NAMES} & rules.keys():
+            missing[element] = finding
+    if not missing:
+        return
+    first_element, first = next(iter(missing.items()))
+    counts = [f"{integer(finding.count)} no {element}" for element, finding in list(missing.items())[1:4]]
+    more = f", and so on for {len(missing) - 4} more columns" if len(missing) > 4 else ""
+    raise DataError(
+        f"{name}: {integer(first.count)} of {plural(data.dataset.num_steps, 'row')} have no {first_element} (first: "
+        f"row {first.row}){''.join(f', {count}' for count in counts)}{more}. Set prepare.missing, such as "
+        f"`missing: {{{first_element}: CarryForward}}` or `{{'*': Median}}`, or leave the column out of `schema`.",
+        mentions=("prepare.missing",),
+    )
 
 
 def _with_common_columns(inputs: Sequence[Input], note: Callable[[str], None]) -> list[Input]:
@@ -165,6 +193,15 @@ def _with_common_columns(inputs: Sequence[Input], note: Callable[[str], None]) -
         input_._replace(opened_data=data.without(differing))
         for input_, data in zip(inputs, opened_data, strict=True)
     ]
+
+
+def data_by_name(inputs: Sequence[Input]) -> dict[str, OpenedData | None]:
+    """Return the data of each input by its path; the same path is numbered where several inputs have it."""
+    named_data: dict[str, OpenedData | None] = {}
+    for number, input_ in enumerate(inputs, 1):
+        name = input_.path if input_.path not in named_data else f"{input_.path} (input {number})"
+        named_data[name] = input_.opened_data
+    return named_data
 
 
 def make_sources(inputs: Sequence[Input]) -> list[Source]:

@@ -19,7 +19,7 @@ from hindcast.storage.location import resolve
 def plan(
     resource: OfflineTraining, other_resources: Sequence[OfflineRecording | OfflineTraining]
 ) -> dict[str, Any]:
-    """Return dataset, feed, windows and sizes of a training as JSON.
+    """Return as JSON what a training would do: its run folder, inputs, feed, windows, sizes and networks.
 
     The data must exist. They are prepared if a run would prepare them; nothing else is written.
 

@@ -6,49 +6,55 @@ from collections.abc import Sequence
 
 import gymnasium as gym
 
+from hindcast import formatting
 from hindcast.api import OfflineTraining
+from hindcast.datasets.dataset import Dataset
+from hindcast.datasets.inspection.guessing import guess_spaces
 from hindcast.episodes.columns import Columns
-from hindcast.episodes.spaces import flatten_space, space_from_json
-from hindcast.errors import SpecError
+from hindcast.episodes.spaces import flatten_space, space_from_json, space_to_json
+from hindcast.errors import Problem, SpecError
 from hindcast.formats.spec import DataSpec
 from hindcast.pipeline.offline_data import Source
 from hindcast.record.environments import Spaces, environment_spaces
 from hindcast.run.claim import title
 
 
-def determine_spaces(resource: OfflineTraining, sources: Sequence[Source]) -> Spaces:
+def determine_spaces(resource: OfflineTraining, sources: Sequence[Source]) -> tuple[Spaces, list[Problem]]:
     """Return the spaces of the environment or, without an environment, of the resource or of the data.
+
+    Elements of vectors have the names of the data's columns.
+
+    Returns:
+        The spaces, and notes on spaces that were guessed.
 
     Raises:
         SpecError: no spaces are known.
     """
-    spec = resource.spec
+    spec, notes = resource.spec, list[Problem]()
     if spec.environment is not None:
-        return environment_spaces(spec.environment)
-    return _require_spaces(resource, sources[0].dataset.spec, spec.recorded_inputs[0].path or sources[0].name)
+        spaces = environment_spaces(spec.environment)
+    else:
+        name = spec.recorded_inputs[0].path or sources[0].name
+        spaces, notes = _find_spaces(resource, sources[0].dataset, name)
+    if not sources:
+        return spaces, notes
+    data_spec = sources[0].dataset.spec
+    named_spaces = Spaces(
+        data_spec.name_space(spaces.observation, Columns.OBS),
+        data_spec.name_space(spaces.action, Columns.ACTIONS),
+    )
+    return named_spaces, notes
 
 
 def declared_spaces(resource: OfflineTraining) -> Spaces | None:
-    """Return the spaces that the resource alone determines; None if only the data determine them."""
+    """Return the spaces that the resource alone determines; None if only the data determine them, or their names."""
     spec = resource.spec
+    if spec.missing_rules or any(source.schema_map for source in spec.recorded_inputs):
+        return None
     if spec.environment is not None:
         return environment_spaces(spec.environment)
     observation, action = _space_from_spec(spec.observation_space), _space_from_spec(spec.action_space)
     return None if observation is None or action is None else Spaces(observation, action)
-
-
-def check_spaces_are_known(resource: OfflineTraining, data_spec: DataSpec, name: str) -> None:
-    """Check that `determine_spaces` will find spaces, before the data are prepared.
-
-    Args:
-        data_spec: spec of the first input's data.
-        name: name of these data in messages.
-
-    Raises:
-        SpecError: the spaces are unknown.
-    """
-    if resource.spec.environment is None:
-        _require_spaces(resource, data_spec, name)
 
 
 def has_float_actions(resource: OfflineTraining, data_spec: DataSpec) -> bool:
@@ -63,21 +69,33 @@ def has_float_actions(resource: OfflineTraining, data_spec: DataSpec) -> bool:
     return any(isinstance(leaf, gym.spaces.Box) and leaf.dtype.kind == "f" for leaf in leaves)
 
 
-def _require_spaces(resource: OfflineTraining, data_spec: DataSpec, name: str) -> Spaces:
-    """Return the spaces of a training without an environment; raise a SpecError if one is unknown."""
-    observation = _space_from_spec(resource.spec.observation_space) or data_spec.observation_space
-    action = _space_from_spec(resource.spec.action_space) or data_spec.action_space
-    if observation is None or action is None:
-        missing_field = "observationSpace" if observation is None else "actionSpace"
-        raise SpecError(
-            f"is required: there is no environment, and {name} does not say "
-            "what its observation and action spaces are. Add it, such as `observationSpace: {type: Box, low: -10, "
-            "high: 10, shape: [4]}` or `actionSpace: {type: Discrete, n: 2}`; `hindcast inspect` shows the data's "
-            "shapes and ranges.",
-            field=f"spec.{missing_field}",
-            resource=title(resource),
-        )
-    return Spaces(observation, action)
+def _find_spaces(resource: OfflineTraining, dataset: Dataset, name: str) -> tuple[Spaces, list[Problem]]:
+    """Return the spaces of a training without an environment, and a note on each space that was guessed."""
+    recorded_spaces = (dataset.spec.observation_space, dataset.spec.action_space)
+    declared_spaces = (resource.spec.observation_space, resource.spec.action_space)
+    found = [
+        recorded if declared is None else _space_from_spec(declared)
+        for declared, recorded in zip(declared_spaces, recorded_spaces, strict=True)
+    ]
+    if None not in found:
+        return Spaces(*found), []
+    guesses = guess_spaces(dataset)
+    notes = []
+    for index, field in enumerate(("observationSpace", "actionSpace")):
+        if found[index] is not None:
+            continue
+        if guesses[index] is None:
+            raise SpecError(
+                f"is required: there is no environment, and {name} does not say what it is. Add it, such as "
+                "`observationSpace: {type: Box, low: -10, high: 10, shape: [4]}` or `actionSpace: {type: Discrete, n: "
+                "2}`; `hindcast inspect` shows the data's shapes and ranges.",
+                field=f"spec.{field}",
+                resource=title(resource),
+            )
+        found[index] = guesses[index]
+        text = f"was guessed from the data: {formatting.space(space_to_json(guesses[index]))}; set it if that is wrong"
+        notes.append(Problem(("spec", field), text))
+    return Spaces(*found), notes
 
 
 def _space_from_spec(space: object) -> gym.Space | None:

@@ -57,7 +57,7 @@ def measurement_hash(spec: OfflineTrainingSpec) -> str:
 
 
 def is_due(interval: int | None, iteration: int, at_end: bool) -> bool:
-    """Return True if an evaluation is due: after every `interval` iterations, or at the end only if that is None."""
+    """Return True if an evaluation is due: after every `interval` iterations; with interval None, only at the end."""
     if interval is None:
         return at_end
     return not at_end and iteration % interval == 0

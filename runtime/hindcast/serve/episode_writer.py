@@ -62,6 +62,7 @@ class EpisodeWriter:
         action_space: space of the actions, with the same default.
         normalized_actions: True if Box actions are in [-1, 1], as a module produces them and recordings contain them;
             False if they are in the application's units.
+        allow_missing: whether observations may have missing values (NaN), as for a policy with `prepare.missing`.
         commit_every_s: maximum seconds until an ended episode is committed.
         file_bytes: size of the ended episodes in memory at which they are committed before `commit_every_s` has passed.
 
@@ -78,6 +79,7 @@ class EpisodeWriter:
         observation_space: gym.Space | None = None,
         action_space: gym.Space | None = None,
         normalized_actions: bool = False,
+        allow_missing: bool = False,
         commit_every_s: float = 60.0,
         file_bytes: int = 16 << 20,
     ) -> None:
@@ -89,6 +91,7 @@ class EpisodeWriter:
         self._pending_ranges: list[tuple[Journal, list[Block]]] = []
         self._pid, self._is_closed = os.getpid(), False
         self._open_stack = contextlib.ExitStack()
+        self._allow_missing = allow_missing
         requested_spec = DataSpec({}, observation_space, action_space, None, normalized_actions)
         # `_open_stack` holds the folder's lease; if opening fails, the inner stack releases the lease.
         with contextlib.ExitStack() as stack:
@@ -264,7 +267,8 @@ class EpisodeWriter:
         guard = stack.enter_context(sole_writer(state_folder))
         self._folder = self._folder.with_guard(guard)
         self._journal_folder = self._folder.child(FOLDER, JOURNAL_FOLDER)
-        self._schema = StepSchema(_agree_on_spec(requested_spec, stored_spec, self._folder))
+        spec = _agree_on_spec(requested_spec, stored_spec, self._folder)
+        self._schema = StepSchema(spec, allow_missing=self._allow_missing)
         commits = read_commits(self._folder)
         remove_orphans(self._folder, commits.values())
         self._num_episodes = sum(commit.episodes for commit in commits.values())

@@ -60,6 +60,7 @@ class PolicyServer:
             observation_space=self.policy.observation_space,
             action_space=self.policy.action_space,
             normalized_actions=True,
+            allow_missing=bool(self.policy.preprocessing.missing),
             **writer_options,
         )
 

@@ -12,7 +12,7 @@ import numpy as np
 from hindcast.datasets.validate import describe_space, values_outside_space
 from hindcast.episodes.columns import SEPARATOR, Columns, leaves_of, root
 from hindcast.episodes.nested import flatten, unflatten
-from hindcast.episodes.spaces import flatten_space, space_from_struct
+from hindcast.episodes.spaces import flatten_space, read_named, space_from_struct
 from hindcast.errors import DataError
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.serve.records import Values
@@ -37,13 +37,15 @@ class StepSchema:
 
     Args:
         spec: the log's spec; before the first step its leaves may be empty and its spaces None.
+        allow_missing: whether observations may have missing values (NaN).
 
     Attributes:
         spec: the log's spec.
     """
 
-    def __init__(self, spec: DataSpec) -> None:
+    def __init__(self, spec: DataSpec, *, allow_missing: bool = False) -> None:
         self.spec = spec
+        self._allow_missing = allow_missing
         self._spaces: dict[str, gym.Space] = {}
         for space, column in ((spec.observation_space, Columns.OBS), (spec.action_space, Columns.ACTIONS)):
             if space is not None:
@@ -84,7 +86,7 @@ class StepSchema:
             observation_space=spec.observation_space or self._guess_space(leaves, Columns.OBS),
             action_space=spec.action_space or self._guess_space(leaves, Columns.ACTIONS),
         )
-        return StepSchema(new_spec)
+        return StepSchema(new_spec, allow_missing=self._allow_missing)
 
     def cast_observation(self, observation: Any, where: str) -> Values:
         """Check an observation and return its leaves in the dtypes of the log.
@@ -116,9 +118,10 @@ class StepSchema:
         }
 
     def _flatten(self, value: Any, column: str, where: str) -> dict[str, Any]:
+        space = self.spec.observation_space if column == Columns.OBS else self.spec.action_space
         try:
-            return dict(flatten(value, column))
-        except ValueError as error:
+            return dict(flatten(read_named(value, space), column))
+        except (ValueError, DataError) as error:
             raise DataError(f"{where}: {error}") from error
 
     def _cast_leaves(self, leaves: Mapping[str, Any], column: str, where: str) -> Values:
@@ -176,7 +179,8 @@ class StepSchema:
                 raise DataError(
                     f"{where}: {name} is {array.tolist()}, which is outside its space: {describe_space(space)}"
                 )
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
+        is_missing = np.isnan(array) if self._allow_missing and root(name) == Columns.OBS else np.False_
+        if array.dtype.kind == "f" and not (np.isfinite(array) | is_missing).all():
             raise DataError(f"{where}: {name} is {array.tolist()}, which is not finite")
         return array.astype(leaf.dtype, copy=True)  # a copy: the application may reuse its array
 

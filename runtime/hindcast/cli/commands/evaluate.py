@@ -2,13 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hindcast.cli.command import Checkpoint, ModuleClass, command
+from hindcast.cli.data_options import ReadFlags
 from hindcast.cli.screen import Screen
 from hindcast.errors import SpecError
+
+if TYPE_CHECKING:
+    from hindcast.datasets.prepare.reading import Reading
 
 _PANEL = "On recorded episodes, without an environment"
 
@@ -60,6 +64,7 @@ class RecordedFlags:
 def evaluate(
     checkpoint: Checkpoint,
     recorded: RecordedFlags,
+    read: ReadFlags,
     *,
     screen: Screen,
     env: Annotated[
@@ -84,7 +89,8 @@ def evaluate(
     """Play episodes with a checkpoint's policy and report their returns.
 
     With --data or --set-aside, evaluate the policy on recorded episodes instead, and compare it with the policy that
-    recorded them.
+    recorded them. Data that need a schema or another option are read like the inputs of the checkpoint's run, or as the
+    options say.
     """
     if recorded.data is None and not recorded.set_aside:
         _refuse_recorded_flags(recorded)
@@ -100,7 +106,8 @@ def evaluate(
             "--env and --data cannot be combined, because with --data or --set-aside no episodes are played: remove "
             "--env, or remove --data and --set-aside."
         )
-    _evaluate_offline(screen, checkpoint, module_class, recorded, (episodes, seed, explore))
+    reading = read.make_reading(recorded.data or ()) if read != ReadFlags() else None
+    _evaluate_offline(screen, checkpoint, module_class, (recorded, reading), (episodes, seed, explore))
 
 
 def _refuse_recorded_flags(recorded: RecordedFlags) -> None:
@@ -175,10 +182,13 @@ def _evaluate_offline(
     screen: Screen,
     checkpoint: str,
     module_class: str | None,
-    recorded: RecordedFlags,
+    source: "tuple[RecordedFlags, Reading | None]",
     settings: tuple[int | None, int, bool],
 ) -> None:
-    """Evaluate on recorded episodes and print the result; `settings` are episodes, seed and explore."""
+    """Evaluate on recorded episodes and print the result; `settings` are episodes, seed and explore.
+
+    The second part of the source says how to read the data, if the user did.
+    """
     from hindcast.cli.offline_view import render_report
     from hindcast.cli.progress import progress_bar
     from hindcast.evaluate.fitted_q import FittedQOptions
@@ -187,6 +197,7 @@ def _evaluate_offline(
     from hindcast.run.final_evaluation import load_set_aside
 
     episodes, seed, explore = settings
+    recorded, reading = source
     data: Sequence[str] = recorded.data or (SET_ASIDE_NAME,)
     updates = FittedQOptions.updates if recorded.model_updates is None else recorded.model_updates
     options = OfflineOptions(
@@ -198,7 +209,7 @@ def _evaluate_offline(
     with progress_bar(screen, "evaluating the policy") as hooks:
         result = evaluate_checkpoint_offline(
             checkpoint,
-            load_set_aside(checkpoint, recorded.data or (), hooks) if recorded.set_aside else data,
+            load_set_aside(checkpoint, recorded.data or (), hooks) if recorded.set_aside else reading or data,
             module_class=module_class,
             gamma=recorded.gamma,
             episodes=episodes,

@@ -12,6 +12,7 @@ from hindcast.cli.screen import Screen
 
 if TYPE_CHECKING:
     from hindcast.datasets.inspection.summary import Summary
+    from hindcast.datasets.prepare.reading import Reading
     from hindcast.errors import DataError
 
 
@@ -44,15 +45,20 @@ def inspect(
     from hindcast.cli.dataset_view import render_summary
     from hindcast.cli.progress import progress_bar
     from hindcast.datasets.inspection.inspecting import inspect_data
+    from hindcast.errors import DataError
 
     name = ", ".join(dataset)
     with progress_bar(screen, "inspecting the data") as hooks:
-        limit = None if read_all else timesteps
-        summary = inspect_data(read.make_reading(dataset), sample_limit=limit, hooks=hooks)
+        limit, reading = None if read_all else timesteps, read.make_reading(dataset)
+        try:
+            summary = inspect_data(reading, sample_limit=limit, hooks=hooks)
+        except DataError:
+            _show_columns(reading, screen)
+            raise
     if html is not None:
         from hindcast.report.writing import write_dataset_page
 
-        screen.note(f"page: {write_dataset_page(str(html), dataset, summary)}")
+        screen.note(f"page: {write_dataset_page(str(html), reading, summary)}")
     failure = _problem_failure(
         name, summary, is_strict=strict or strict_warnings, include_warnings=strict_warnings
     )
@@ -62,6 +68,23 @@ def inspect(
     screen.show_result(document, *render_summary(name, summary))
     if failure is not None:
         raise typer.Exit(report_failure(failure, "inspect", screen.without_json()))
+
+
+def _show_columns(reading: "Reading", screen: Screen) -> None:
+    """Show the columns of a table that cannot be read without a schema, and how to get one."""
+    from hindcast.cli.dataset_view import render_columns
+    from hindcast.datasets.inspection.column_roles import read_profile
+    from hindcast.errors import DataError
+
+    try:
+        profile = read_profile(reading)
+    except DataError:
+        return
+    if profile is None or screen.flags.quiet or screen.flags.json:
+        return
+    screen.err.print(*render_columns(profile.columns))
+    if profile.schema and not profile.missing_roles:
+        screen.note(f"hindcast init {reading.name} writes a resource with a schema for these columns")
 
 
 def _problem_failure(

@@ -1,5 +1,6 @@
 """`hindcast train`: accept the options of RLlib's `rllib train` and run an equivalent YAML file."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,8 @@ from hindcast.cli.commands.run import run_files, write_yaml
 from hindcast.cli.screen import Screen
 
 if TYPE_CHECKING:
-    from hindcast.api import OfflineRecording, OfflineTraining
+    from hindcast.api import OfflineTraining
+    from hindcast.rllib.builder.config import AlgorithmConfig
 
 
 @command
@@ -41,16 +43,29 @@ def train(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the YAML without running it.")] = False,
 ) -> None:
-    """Train on recorded experience, or record an expert, from RLlib's command line.
+    """Train on recorded experience, or record the experience of a training, from RLlib's command line.
 
-    Writes a YAML file to --local-dir and runs it as `hindcast run` does.
+    Without an output it writes a YAML file to --local-dir and runs it as `hindcast run` does.
     """
-    from hindcast.api import document_of
+    from hindcast.api import OfflineTraining, document_of
+    from hindcast.errors import SpecError
     from hindcast.report.text import resource_yaml
     from hindcast.rllib.train_2019 import make_config, make_stop
 
     algorithm_config = make_config(run, env, _parse_mapping("--config", config))
-    resource = algorithm_config.to_resource(experiment_name, stop=make_stop(_parse_mapping("--stop", stop)))
+    stop_fields = make_stop(_parse_mapping("--stop", stop))
+    if algorithm_config.get("output"):
+        if dry_run or keep_checkpoints_num is not None:
+            option = "--dry-run" if dry_run else "--keep-checkpoints-num"
+            raise SpecError(
+                f"{option} does not apply with an output: the episodes of the training are recorded in this process, "
+                "with one checkpoint, and without a YAML file."
+            )
+        folder = local_dir / (experiment_name or run.rpartition(":")[2].lower())
+        _train_and_record(algorithm_config, stop_fields, folder, checkpoint_freq, screen)
+        return
+    resource = algorithm_config.to_resource(experiment_name, stop=stop_fields)
+    assert isinstance(resource, OfflineTraining)
     checkpoint_fields = {"every": checkpoint_freq, "keep": keep_checkpoints_num, "path": str(local_dir)}
     resource = _with_checkpoints(
         resource, {name: value for name, value in checkpoint_fields.items() if value is not None}
@@ -65,6 +80,34 @@ def train(
     write_yaml(file, text, "--local-dir")
     screen.note(f"running {file}")
     run_files([file], screen)
+
+
+def _train_and_record(
+    config: "AlgorithmConfig",
+    stop: Mapping[str, Any],
+    folder: Path,
+    checkpoint_every: int | None,
+    screen: Screen,
+) -> None:
+    from hindcast.rllib.train_2019 import train_and_record
+
+    def report(result: Mapping[str, Any]) -> None:
+        played = result.get("env_runners", {})
+        mean = played.get("episode_return_mean")
+        screen.note(
+            f"iteration {result['training_iteration']}: {played.get('num_episodes', 0)} episodes"
+            + ("" if mean is None else f", mean return {mean:.1f}")
+        )
+
+    if screen.flags.quiet:
+        logging.getLogger("hindcast").setLevel(logging.ERROR)  # notes are warnings
+    result = train_and_record(config, stop, folder, checkpoint_every=checkpoint_every or 10, report=report)
+    document = {"output": str(config["output"]), "checkpoint": str(folder), "result": result}
+    text = (
+        f"finished after iteration {result['training_iteration']}: episodes in {config['output']}, "
+        f"checkpoint in {folder}"
+    )
+    screen.show_result(document, text)
 
 
 def _parse_mapping(option: str, text: str) -> Mapping[str, Any]:
@@ -83,27 +126,9 @@ def _parse_mapping(option: str, text: str) -> Mapping[str, Any]:
     return values[0] if values else {}
 
 
-def _with_checkpoints(
-    resource: "OfflineTraining | OfflineRecording", checkpoint_fields: Mapping[str, Any]
-) -> "OfflineTraining | OfflineRecording":
-    """Return the training with these checkpoint fields, or the recording unchanged.
-
-    Raises:
-        SpecError: fields other than the path are set for a recording, which has no checkpoint fields.
-    """
-    from hindcast.api import OfflineTraining
+def _with_checkpoints(resource: "OfflineTraining", checkpoint_fields: Mapping[str, Any]) -> "OfflineTraining":
+    """Return the training with these checkpoint fields."""
     from hindcast.api.training import CheckpointSpec
-    from hindcast.errors import SpecError
 
-    if isinstance(resource, OfflineTraining):
-        return resource.model_copy(
-            update={
-                "spec": resource.spec.model_copy(update={"checkpoint": CheckpointSpec(**checkpoint_fields)})
-            }
-        )
-    if checkpoint_fields.keys() - {"path"}:
-        raise SpecError(
-            "--checkpoint-freq and --keep-checkpoints-num apply to trainings only: a recording keeps its expert's "
-            "latest state next to the dataset."
-        )
-    return resource
+    checkpoint = CheckpointSpec(**checkpoint_fields)
+    return resource.model_copy(update={"spec": resource.spec.model_copy(update={"checkpoint": checkpoint})})

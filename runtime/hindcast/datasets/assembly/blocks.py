@@ -14,6 +14,7 @@ from hindcast.datasets.assembly.ordering import RowOrder, find_file_changes, ord
 from hindcast.datasets.assembly.row_comparison import follows, has_next_obs
 from hindcast.datasets.assembly.rules import FindingKind, Findings, Rules
 from hindcast.datasets.assembly.steps import Steps
+from hindcast.datasets.validate import all_finite
 from hindcast.episodes.block import I64, Block, Bool
 from hindcast.episodes.columns import Columns, leaves_of, next_leaf, root
 from hindcast.episodes.details import to_text
@@ -24,7 +25,7 @@ from hindcast.formats.format import ReadOptions
 from hindcast.formats.layout import CellError
 from hindcast.formats.registry import FORMATS
 from hindcast.formats.rows import AGENT_COLUMNS, Rows
-from hindcast.formats.spec import describe_array
+from hindcast.formats.spec import Leaf, describe_array
 from hindcast.storage.location import Location
 
 _FINAL_OBS_REMEDIES: Final = (
@@ -74,6 +75,8 @@ def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
     lacks_next_obs = _rows_without_next_obs(steps, index, is_last, rules)
     should_drop = lacks_next_obs & ~steps.terminated[index] & (rules.spec.cut_off_steps == "Drop")
     findings |= _final_findings(steps, index[lacks_next_obs & ~should_drop], index[should_drop], rules)
+    if (is_single := should_drop & is_start & is_last).any():
+        findings["vanished"] = rules.make_finding(steps, np.sort(index[is_single]))
     should_drop |= steps.is_obs_only[index]
     if should_drop.any():
         # In a fragment of one row, no other row becomes the last: the fragment is dropped.
@@ -111,7 +114,25 @@ def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
         orders=order.orders,
         found=findings,
         left_out=dict(steps.left_out),
+        missing=_find_missing_values(steps, index, rules),
     )
+
+
+def _find_missing_values(steps: Steps, index: I64, rules: Rules) -> dict[str, Any]:
+    """Find the rows without a value (NaN) of each element of the observations."""
+    missing: dict[str, Any] = {}
+    for name in leaves_of(Columns.OBS, steps.columns):
+        column = steps.columns[name]
+        if column.dtype.kind != "f" or all_finite(column):
+            continue
+        leaf = Leaf(column.dtype, column.shape[1:]).with_names(rules.names.get(name, ()))
+        element_names = leaf.element_names(name)
+        flat_values = column[index].reshape(len(index), len(element_names), -1)
+        is_missing = np.asarray(np.isnan(flat_values).any(axis=2))
+        for position in np.flatnonzero(is_missing.any(axis=0)):
+            rows = np.sort(index[is_missing[:, position]])
+            missing[element_names[position]] = rules.make_finding(steps, rows)
+    return missing
 
 
 def _drop_reset_rows(steps: Steps, rules: Rules) -> tuple[Steps, dict[FindingKind, Any]]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,7 @@ FindingKind = Literal[
     "dropped",
     "no_final_obs",
     "cut_off",
+    "vanished",
     "resets",
     "joined",
     "same_obs",
@@ -84,6 +85,10 @@ _SENTENCES: Final[dict[FindingKind, tuple[str, str]]] = {
         "1 last step was left out, since there is no new_obs and its episode did not terminate",
         "{} last steps were left out, since there is no new_obs and their episodes did not terminate",
     ),
+    "vanished": (
+        "1 episode of a single step was left out with its last step",
+        "{} episodes of a single step were left out with their last steps",
+    ),
 }
 """Kind of finding -> a sentence for one case, and one for several cases."""
 
@@ -126,6 +131,7 @@ class Findings(JsonModel):
             are not counted.
         found: kind -> finding.
         left_out: name of a column that was left out -> the reason.
+        missing: element of the observations, such as `heart_rate` -> its missing values (NaN), counted in rows.
     """
 
     rows: int = 0
@@ -134,24 +140,21 @@ class Findings(JsonModel):
     orders: dict[str, int] = {}
     found: dict[FindingKind, Finding] = {}
     left_out: dict[str, str] = {}
+    missing: dict[str, Finding] = {}
 
     @classmethod
     def merge(cls, items: Sequence[Findings]) -> Findings:
         """Add up the findings in several sets of rows, such as partitions; of each kind, keep the first location."""
         orders: Counter[str] = Counter()
-        findings_by_kind: dict[FindingKind, Finding] = {}
         for findings in items:
             orders.update(findings.orders)
-            for kind, finding in findings.found.items():
-                earlier = findings_by_kind.get(kind)
-                total = finding.count + (earlier.count if earlier else 0)
-                findings_by_kind[kind] = (earlier or finding).model_copy(update={"count": total})
         return cls(
             rows=sum(findings.rows for findings in items),
             episodes=sum(findings.episodes for findings in items),
             timesteps=sum(findings.timesteps for findings in items),
             orders=dict(orders),
-            found=findings_by_kind,
+            found=_merge_by_key([findings.found for findings in items]),
+            missing=_merge_by_key([findings.missing for findings in items]),
             left_out={
                 name: reason for findings in reversed(items) for name, reason in findings.left_out.items()
             },
@@ -177,6 +180,15 @@ class Findings(JsonModel):
                 if kind in self.found and kind not in _WARNINGS
             ),
             *(f"the column {name!r} was left out: {reason}" for name, reason in self.left_out.items()),
+            *self._missing_sentences(),
+        )
+
+    def _missing_sentences(self) -> tuple[str, ...]:
+        if not self.missing:
+            return ()
+        counts = [f"{name} in {formatting.plural(item.count, 'row')}" for name, item in self.missing.items()]
+        return (
+            f"values are missing: {formatting.first_few(counts, 8)}; prepare.missing says what replaces them",
         )
 
     def warnings(self) -> tuple[str, ...]:
@@ -188,6 +200,20 @@ class Findings(JsonModel):
         """True if no flag or timestep says where the episodes end, and all are in stored order."""
         unfinished = self.found.get("unfinished")
         return unfinished is not None and unfinished.count == self.episodes == self.orders.get("stored")
+
+
+_Key = TypeVar("_Key", bound=str)
+
+
+def _merge_by_key(findings_by_key: Sequence[Mapping[_Key, Finding]]) -> dict[_Key, Finding]:
+    """Add up the counts of each key, and keep its first location."""
+    merged: dict[_Key, Finding] = {}
+    for findings in findings_by_key:
+        for key, finding in findings.items():
+            earlier = merged.get(key)
+            total = finding.count + (earlier.count if earlier else 0)
+            merged[key] = (earlier or finding).model_copy(update={"count": total})
+    return merged
 
 
 def _format_finding(kind: FindingKind, finding: Finding) -> str:
@@ -211,6 +237,7 @@ class Rules:
         has_end_flags: whether flags end any episode. This matters for rows without ids, `t` and next observations: if
             True, an episode continues in the next file until a flag ends it; if False, it ends with its file.
         has_reset_rows: whether rows after an episode's end only reset the environment, and are left out.
+        names: leaf -> the names of its elements.
     """
 
     spec: PrepareSpec
@@ -220,6 +247,7 @@ class Rules:
     is_grouped: bool = True
     has_end_flags: bool = True
     has_reset_rows: bool = False
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def should_split_gaps(self) -> bool:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns, root
 from hindcast.errors import DataError
-from hindcast.formats.lossless import fit_shape
+from hindcast.formats.lossless import describe_lost_digits, fit_shape, loses_digits
 from hindcast.formats.rows import AGENT_COLUMNS, Rows, Timesteps
 from hindcast.formats.spec import describe_array
 
@@ -242,4 +242,6 @@ def _describe_difference(first: Steps, second: Steps) -> str | None:
                 f"{name!r} is {describe_array(column)} in one and {describe_array(other_column)} in the "
                 "other; all must be the same"
             )
+        if loses_digits(column.dtype, other_column.dtype):
+            return describe_lost_digits(name, column.dtype, other_column.dtype)
     return None

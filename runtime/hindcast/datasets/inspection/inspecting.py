@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.hooks import NO_HOOKS, Hooks
+from hindcast.datasets.inspection.column_roles import read_profile
 from hindcast.datasets.inspection.sample import SAMPLE_STEPS
 from hindcast.datasets.inspection.summarising import summarise
 from hindcast.datasets.inspection.summary import DataProblem, Summary, make_file_problem, sort_by_severity
@@ -66,6 +67,7 @@ def inspect_data(
         update={
             "prepared_path": str(opened_data.paths[0]),
             "layouts": formats or summary.layouts,
+            "table_columns": () if (profile := read_profile(reading)) is None else profile.columns,
             "problems": sort_by_severity([*unfinished_problems, *summary.problems]),
         }
     )

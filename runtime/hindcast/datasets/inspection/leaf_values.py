@@ -19,6 +19,7 @@ from hindcast.datasets.validate import Fault, Locator, all_finite, describe_faul
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, root
 from hindcast.errors import Problem
+from hindcast.formats.spec import Leaf
 
 MAX_DIMENSIONS = 64
 MAX_DISTINCT_VALUES = 10_000
@@ -33,6 +34,7 @@ class LeafValues:
 
     Args:
         name: name of the leaf.
+        leaf: shape, dtype and names of its elements.
         space: space of the leaf; None if unknown.
 
     Attributes:
@@ -40,6 +42,7 @@ class LeafValues:
         num_zeros: number of rows of zeros; not counted for observations.
         low: `[D]` minimum of each dimension; None before the first row.
         high: `[D]` maximum of each dimension; None before the first row.
+        num_missing: `[D]` number of timesteps without a value (NaN) of each dimension of an observation.
         shown_dimensions: indices of the dimensions in `spread` and `sampled_rows`: all, or 64 spread evenly.
         value_counts: value -> number of times that it occurs, of a leaf with one integer or boolean per row; incomplete
             if there are more than `MAX_DISTINCT_VALUES` values.
@@ -47,12 +50,14 @@ class LeafValues:
         sampled_rows: shown dimensions of a sample of the steps' observations; empty for other leaves.
     """
 
-    def __init__(self, name: str, space: gym.Space | None) -> None:
+    def __init__(self, name: str, leaf: Leaf, space: gym.Space | None) -> None:
         self.name = name
+        self._leaf = leaf
         self.space = space
         self.num_rows = self.num_zeros = 0
         self.low: NDArray[Any] | None = None
         self.high: NDArray[Any] | None = None
+        self.num_missing: NDArray[np.int64] = np.zeros(0, np.int64)
         self.shown_dimensions: NDArray[np.int64] = np.zeros(0, np.int64)
         self.value_counts: Counter[int] = Counter()
         self.spread = Spread()
@@ -64,14 +69,17 @@ class LeafValues:
         column = block.columns[self.name]
         if not len(column):
             return
-        for fault in find_faults(self.name, column, self.space):
+        is_observation = root(self.name) == Columns.OBS
+        for fault in find_faults(self.name, column, self.space, can_be_missing=is_observation or None):
             self._record_fault(fault, block, locate)
         flat_values = column.reshape(len(column), -1)
         if flat_values.dtype.kind == "c":
             return
         self._update_range(flat_values)
         self.num_rows += block.num_steps
-        if root(self.name) == Columns.OBS:
+        if is_observation:
+            if flat_values.dtype.kind == "f" and not all_finite(flat_values):
+                self.num_missing += np.isnan(flat_values[block.obs_row]).sum(axis=0)
             # Final observations are left out: those of some data are not recorded.
             shown_values = (
                 flat_values[:, self.shown_dimensions]
@@ -91,6 +99,17 @@ class LeafValues:
         return None if self.low is None or not self.low.size else (self.low.min(), self.high.max())  # type: ignore[union-attr]
 
     @property
+    def dimension_names(self) -> tuple[str, ...]:
+        """Name of each shown dimension: of its column, or else its index."""
+        names = self._leaf.names
+        return tuple(names[index] if names else str(index) for index in self.shown_dimensions.tolist())
+
+    @property
+    def missing_shares(self) -> tuple[float, ...]:
+        """Share of the timesteps without a value of each shown dimension."""
+        return tuple((self.num_missing[self.shown_dimensions] / max(1, self.num_rows)).tolist())
+
+    @property
     def constant_dimensions(self) -> NDArray[np.int64]:
         """Indices of the dimensions that never change; empty if there are too few rows to know."""
         if self.low is None or self.num_rows <= _TOO_FEW_ROWS:
@@ -101,6 +120,8 @@ class LeafValues:
         """Yield invalid values, and dimensions that never change."""
         for kind, fault in self._faults.items():
             yield self._make_problem(kind, fault)
+        if self.num_missing.any():
+            yield self._make_missing_problem()
         constant_dimensions = self.constant_dimensions
         if (
             not len(constant_dimensions)
@@ -108,7 +129,9 @@ class LeafValues:
             or self.low is None
         ):
             return
-        num_dimensions, dimensions = len(self.low), formatting.first_few(constant_dimensions.tolist(), 8)
+        names = self._leaf.names
+        constant_names = [names[index] if names else index for index in constant_dimensions.tolist()]
+        num_dimensions, dimensions = len(self.low), formatting.first_few(constant_names, 8)
         severity: Severity = "warning" if len(constant_dimensions) == num_dimensions else "info"
         message = (
             f"{self.name!r} never changes: it is {self.low[0]} in all "
@@ -119,6 +142,21 @@ class LeafValues:
         )
         yield DataProblem(severity=severity, kind="constant", message=message)
 
+    def _make_missing_problem(self) -> DataProblem:
+        names = self._leaf.element_names(self.name)
+        counts = (
+            self.num_missing if len(names) == len(self.num_missing) else self.num_missing.max(keepdims=True)
+        )
+        rows = [
+            f"{names[index]} in {formatting.as_percentage(counts[index] / self.num_rows)}"
+            for index in np.flatnonzero(counts)
+        ]
+        message = (
+            f"values of {self.name!r} are missing (share of the timesteps): {formatting.first_few(rows, 16)}; "
+            "prepare.missing says what replaces them"
+        )
+        return DataProblem(severity="warning", kind="missing-values", message=message)
+
     def _update_range(self, flat_values: NDArray[Any]) -> None:
         if flat_values.dtype.kind == "f" and not all_finite(flat_values):
             low = np.where(np.isnan(flat_values), np.inf, flat_values).min(axis=0)
@@ -127,6 +165,7 @@ class LeafValues:
             low, high = flat_values.min(axis=0), flat_values.max(axis=0)
         if self.low is None or self.high is None:
             self.low, self.high = low, high
+            self.num_missing = np.zeros(flat_values.shape[1], np.int64)
             count = min(flat_values.shape[1], MAX_DIMENSIONS)
             self.shown_dimensions = np.linspace(0, flat_values.shape[1] - 1, count).round().astype(np.int64)
         else:

@@ -92,7 +92,7 @@ class Sample:
         leaf_spaces = self._find_leaf_spaces()
         numeric_leaves = [name for name, leaf in dataset.spec.leaves.items() if leaf.dtype is not None]
         self.leaves = {
-            name: LeafValues(name, leaf_spaces.get(name))
+            name: LeafValues(name, dataset.spec.leaves[name], leaf_spaces.get(name))
             for name in numeric_leaves
             if root(name) in _INSPECTED_COLUMNS
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hindcast import formatting
 from hindcast.datasets.episode_dataset import EpisodeDataset
+from hindcast.datasets.inspection.guessing import guess_space
 from hindcast.datasets.inspection.leaf_values import MAX_DISTINCT_VALUES, LeafValues
 from hindcast.datasets.inspection.sample import SAMPLE_STEPS, Progress, Sample
 from hindcast.datasets.inspection.statistics import F64, ValueDistribution
@@ -26,13 +27,9 @@ from hindcast.datasets.inspection.summary import (
 )
 from hindcast.datasets.validate import LARGEST_FLOAT32, get_leaf_spaces
 from hindcast.episodes.columns import Columns, leaves_of
-from hindcast.episodes.nested import unflatten
-from hindcast.episodes.spaces import space_from_struct, space_to_json
-from hindcast.formats.spec import DataSpec
+from hindcast.episodes.spaces import space_to_json
 
-Bounds = tuple[Any, Any]
 Spaces = Mapping[str, gym.Space]
-_INT64: Final = np.iinfo(np.int64)
 
 GRID_SIDE = 20
 _NEGLIGIBLE_VARIANCE = 1e-3
@@ -134,6 +131,8 @@ def _describe_observations(leaves: Sequence[LeafValues], leaf_spaces: Spaces) ->
             constant_dimensions=len(leaf.constant_dimensions),
             values_seen=len(leaf.value_counts) if isinstance(leaf_space, spaces.Discrete) else None,
             values=int(leaf_space.n) if isinstance(leaf_space, spaces.Discrete) else None,
+            dimension_names=leaf.dimension_names,
+            missing=leaf.missing_shares,
         )
 
 
@@ -184,6 +183,11 @@ def _describe_actions(sample: Sample, leaf_spaces: Spaces) -> Iterator[ActionLea
         yield ActionLeaf(
             name=name,
             dimensions=tuple(distribution for distribution in distributions if distribution is not None),
+            dimension_names=tuple(
+                name
+                for name, distribution in zip(leaf.dimension_names, distributions, strict=True)
+                if distribution is not None
+            ),
         )
 
 
@@ -248,49 +252,3 @@ def _project_to_principal_components(z_scores: F64) -> tuple[F64, float]:
     # An eigenvector's sign is arbitrary: its largest coordinate becomes positive.
     signs = np.sign(components[np.abs(components).argmax(axis=0), np.arange(components.shape[1])])
     return z_scores @ (components * signs), float(variances[::-1][:num_components].sum() / variances.sum())
-
-
-def guess_space(spec: DataSpec, column: str, bounds: Mapping[str, Bounds]) -> gym.Space | None:
-    """Guess the space of `obs` or `actions` from dtypes, shapes and extreme values.
-
-    A non-negative integer is Discrete up to the maximum, if the number of values fits int64; a boolean is Discrete, and
-    an array of booleans MultiBinary. Arrays of uint8 are in [0, 255], other integers between their extremes; floats are
-    unbounded. Leaves named 0, 1, … form a Tuple, other leaves a Dict.
-
-    Args:
-        spec: spec of the data.
-        column: `obs` or `actions`.
-        bounds: leaf name -> minimum and maximum over all dimensions; leaves without values are left out.
-
-    Returns:
-        The space, or None if the column has no leaves, or a leaf is text, complex or without values.
-    """
-    spaces_by_leaf: dict[str, gym.Space] = {}
-    for name in leaves_of(column, spec.leaves):
-        leaf = spec.leaves[name]
-        leaf_space = _guess_leaf_space(leaf.dtype, leaf.shape, bounds.get(name))
-        if leaf_space is None:
-            return None
-        spaces_by_leaf[name] = leaf_space
-    return space_from_struct(unflatten(spaces_by_leaf, column)) if spaces_by_leaf else None
-
-
-def _guess_leaf_space(
-    dtype: np.dtype | None, shape: tuple[int, ...], bounds: Bounds | None
-) -> gym.Space | None:
-    if dtype is None or dtype.kind == "c" or bounds is None:
-        return None
-    low, high = bounds
-    if dtype.kind == "b":
-        return spaces.MultiBinary(list(shape)) if shape else spaces.Discrete(2)
-    if dtype.kind == "f":
-        return spaces.Box(-np.inf, np.inf, shape, dtype.type)
-    if dtype == np.uint8 and shape:
-        return spaces.Box(0, 255, shape, np.uint8)
-    if not shape and low >= 0 and high < _INT64.max:
-        # A uint64 value is never in a space of int64, however small it is.
-        fits_int64 = np.can_cast(dtype, np.int64)
-        return (
-            spaces.Discrete(int(high) + 1) if fits_int64 else spaces.Discrete(int(high) + 1, dtype=dtype.type)
-        )
-    return spaces.Box(np.broadcast_to(low, shape), np.broadcast_to(high, shape), dtype=dtype.type)

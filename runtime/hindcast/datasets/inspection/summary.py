@@ -22,6 +22,7 @@ ProblemKind = Literal[
     "other-space",
     "goes-on",
     "not-finite",
+    "missing-values",
     "outside-space",
     "repeated-id",
     "ended-twice",
@@ -78,11 +79,13 @@ class ActionLeaf(JsonModel):
         values: value -> number of times that it occurs; None if the action is not Discrete, or has over 10,000 values.
         dimensions: distribution of each dimension with finite values (of at most 64 dimensions, spread evenly), if
             `values` is None.
+        dimension_names: name of each of these dimensions, such as the column of a table.
     """
 
     name: str
     values: dict[int, int] | None = None
     dimensions: tuple[ValueDistribution, ...] = ()
+    dimension_names: tuple[str, ...] = ()
 
 
 class ObservationLeaf(JsonModel):
@@ -99,6 +102,8 @@ class ObservationLeaf(JsonModel):
         constant_dimensions: number of dimensions, among all, that never change.
         values_seen: number of different values that occur; None if the space is not Discrete.
         values: number of values in the space; None if the space is not Discrete.
+        dimension_names: name of each shown dimension, such as the column of a table.
+        missing: share of the timesteps that lack the value (NaN) of each shown dimension.
     """
 
     name: str
@@ -110,6 +115,8 @@ class ObservationLeaf(JsonModel):
     constant_dimensions: int
     values_seen: int | None = None
     values: int | None = None
+    dimension_names: tuple[str, ...] = ()
+    missing: tuple[float, ...] = ()
 
 
 class Coverage(JsonModel):
@@ -134,6 +141,26 @@ class Coverage(JsonModel):
     evenness: float
     explained_variance: float
     counts: tuple[tuple[int, ...], ...]
+
+
+class ColumnProfile(JsonModel):
+    """A column of a table, as its first rows show it.
+
+    Attributes:
+        name: name of the column.
+        type: type of its values, in Arrow's words.
+        missing: share of the rows that have no value (null or NaN).
+        constant: whether all rows that have a value have the same.
+        example: a value; empty if there is none.
+        role: Hindcast's name of what the column may be, such as "rewards"; None if it is not read.
+    """
+
+    name: str
+    type: str
+    missing: float
+    constant: bool
+    example: str
+    role: str | None
 
 
 class Summary(JsonModel):
@@ -169,6 +196,7 @@ class Summary(JsonModel):
         actions: statistics of each numeric leaf of the actions.
         terminated: fraction of the checked episodes that the environment ended.
         truncated: fraction of the checked episodes that were cut off.
+        table_columns: columns of the first table, as its first rows show them; empty if the data are no table.
         has_logp: whether the recorded policy's log-probabilities are in the data.
         problems: problems, worst first.
     """
@@ -201,4 +229,5 @@ class Summary(JsonModel):
     terminated: float
     truncated: float
     has_logp: bool
+    table_columns: tuple[ColumnProfile, ...] = ()
     problems: tuple[DataProblem, ...]

@@ -8,9 +8,11 @@ from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from hindcast import formatting
+from hindcast.datasets.assembly.rules import Finding
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.file_index import cache_folder
@@ -68,6 +70,7 @@ class OpenedData(NamedTuple):
         unfinished_notes: notes on incomplete recordings that were prepared.
         columns: columns or leaves that `dataset` is restricted to; None for all.
         is_prepared: whether the data were prepared.
+        missing: element of the observations, such as `heart_rate` -> the rows without its value, if data were prepared.
     """
 
     paths: list[str | Path | Location]
@@ -78,6 +81,7 @@ class OpenedData(NamedTuple):
     unfinished_notes: tuple[str, ...] = ()
     columns: Sequence[str] | None = None
     is_prepared: bool = False
+    missing: Mapping[str, Finding] = MappingProxyType({})
 
     @property
     def name(self) -> str:
@@ -244,7 +248,8 @@ def _make_dataset_source(
         Part(unit.parts[0].path, unit.nbytes, reading.options, partial(read, dataset, unit, reading.options))
         for unit in dataset.units
     ]
-    return PreparationSource(parts, replace(dataset.spec, leaves={}), dataset.notes)
+    names = {name: leaf.names for name, leaf in dataset.spec.leaves.items() if leaf.names}
+    return PreparationSource(parts, replace(dataset.spec, leaves={}), dataset.notes, names)
 
 
 def _open_foreign(
@@ -379,4 +384,13 @@ def _open_prepared(
         indexed_files=[file._replace(origin=preparer.reading.name) for file in data_files.indexed_files]
     )
     dataset = make_dataset(project_columns(files.indexed_files, columns), preparer.reading.name)
-    return OpenedData([folder.uri], files, dataset, *messages, columns=columns, is_prepared=True)
+    return OpenedData(
+        [folder.uri],
+        files,
+        dataset,
+        messages.notes,
+        messages.warnings,
+        columns=columns,
+        is_prepared=True,
+        missing=messages.findings.missing,
+    )

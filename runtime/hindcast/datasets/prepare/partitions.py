@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import orjson
@@ -29,7 +29,7 @@ from hindcast.formats.dataset_folder.commits import (
     write_commit,
 )
 from hindcast.formats.dataset_folder.manifest import Manifest, read_manifest, write_manifest
-from hindcast.formats.lossless import is_same_up_to_ones
+from hindcast.formats.lossless import is_same_up_to_ones, loses_digits
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.storage.location import Location
 
@@ -120,7 +120,11 @@ def make_partition(job: Job, number: int, contents: Sequence[Steps | Block]) -> 
     spec = None
     if blocks:
         blocks = [_concat_blocks(blocks)]
-        spec = replace(job.spec, leaves=DataSpec.from_block(blocks[0]).leaves)
+        leaves = DataSpec.from_block(blocks[0]).leaves
+        leaves |= {
+            name: leaves[name].with_names(names) for name, names in job.rules.names.items() if name in leaves
+        }
+        spec = replace(job.spec, leaves=leaves)
     _write_partition(
         job.folder, number, spec, blocks, Findings.merge([finding for _, finding in results]), ids=ids
     )
@@ -203,8 +207,22 @@ def finish(job: Job, notes: tuple[str, ...]) -> None:
     write_manifest(job.folder, Manifest(spec=spec.to_json(), files=files))
 
 
-def read_notes(folder: Location) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """Read the notes and the warnings of a finished preparation; None if it is not finished.
+class PreparationNotes(NamedTuple):
+    """What a finished preparation found.
+
+    Attributes:
+        notes: sentences for the user.
+        warnings: sentences on what may be a mistake.
+        findings: the findings themselves.
+    """
+
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+    findings: Findings
+
+
+def read_notes(folder: Location) -> PreparationNotes | None:
+    """Read the notes of a finished preparation; None if it is not finished.
 
     Raises:
         DataError: a file cannot be read.
@@ -212,7 +230,8 @@ def read_notes(folder: Location) -> tuple[tuple[str, ...], tuple[str, ...]] | No
     if read_manifest(folder) is None:
         return None
     document = orjson.loads(folder.child(PREPARED_FILE).read_bytes())
-    return tuple(document["notes"]), tuple(document["warnings"])
+    findings = Findings.model_validate(document["findings"])
+    return PreparationNotes(tuple(document["notes"]), tuple(document["warnings"]), findings)
 
 
 def _make_action_notes(spec: DataSpec) -> tuple[str, ...]:
@@ -270,8 +289,9 @@ def _find_differing_columns(specs: Sequence[DataSpec]) -> list[str]:
 
 
 def _can_merge(first: Leaf, second: Leaf) -> bool:
-    are_numbers = first.dtype is not None and second.dtype is not None
-    return first == second or (are_numbers and is_same_up_to_ones(first.shape, second.shape))
+    if first == second or first.dtype is None or second.dtype is None:
+        return first == second
+    return is_same_up_to_ones(first.shape, second.shape) and not loses_digits(first.dtype, second.dtype)
 
 
 def _merge_leaves(name: str, first: Leaf, second: Leaf) -> Leaf:
@@ -279,7 +299,7 @@ def _merge_leaves(name: str, first: Leaf, second: Leaf) -> Leaf:
         return first
     if not _can_merge(first, second):
         raise DataError(f"{name!r} is {first} in some episodes and {second} in others: all must be the same")
-    return Leaf(np.result_type(first.dtype, second.dtype), first.shape)
+    return replace(first, dtype=np.result_type(first.dtype, second.dtype))
 
 
 def _widen_partition(folder: Location, commit: PartitionCommit, spec: DataSpec) -> PartitionCommit:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -42,11 +43,13 @@ class PreparationSource(NamedTuple):
         parts: the parts to read, in stored order.
         spec: spaces and environment, as far as they are known; no leaves.
         notes: notes for the user about the files.
+        names: leaf -> the names of its elements, of complete episodes; rows have their own.
     """
 
     parts: list[Part]
     spec: DataSpec
     notes: tuple[str, ...]
+    names: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class Preparer:
 
     Attributes:
         reading: what to read, and how.
-        hooks: notified of progress; `accept` may prevent the preparation, and `check` may stop it.
+        hooks: notified of progress; `check` may stop the preparation.
         ray_options: Ray's options for the tasks, such as `label_selector`.
     """
 
@@ -75,7 +78,6 @@ class Preparer:
             DataError: data are damaged, rows do not form complete episodes under the rules, or there are no episodes.
             StorageError: the folder cannot be written.
         """
-        self.hooks.accept(source.spec)
         job = self._make_job(folder, source)
         if job.is_in_order and job.rules.is_grouped and not self._prepare_in_stored_order(job):
             _discard_partitions(folder)
@@ -133,6 +135,7 @@ class Preparer:
             or first_steps is None
             or _has_end_flags(first_steps, source.parts),
             has_reset_rows=first_steps is not None and not options.filter and has_reset_rows(first_steps),
+            names=source.names if first_rows is None else first_rows.names,
         )
         spec, normalized_actions = source.spec, self.reading.actions_normalized
         if normalized_actions is not None:

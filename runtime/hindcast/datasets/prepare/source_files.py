@@ -31,7 +31,7 @@ from hindcast.storage.location import Entry, Location, broken_links, missing_err
 from hindcast.user_code import import_object, source_digest
 
 _HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
-PREPARATION_VERSION: Final = 4
+PREPARATION_VERSION: Final = 5
 """Version of prepared data: increased when the same files would become different episodes or commits."""
 _FINGERPRINT_BYTES: Final = 64 << 10
 _RUN_OWNER_FILE: Final = re.compile(rf"(r\d+/)?{re.escape(OWNER_FILE)}")
@@ -149,7 +149,9 @@ def preparation_digest(data: list[str], reading: Reading) -> str:
         "data": data,
         "format": reading.format,
         "actionsNormalized": reading.actions_normalized,
-        "prepare": reading.prepare.model_dump(mode="json", exclude={"cut_off_steps"}),
+        "prepare": reading.prepare.model_dump(
+            mode="json", exclude={"cut_off_steps", "missing", "missing_indicators"}
+        ),
         "schema": dict(options.schema),
         "columns": None if options.columns is None else list(options.columns),
         "filter": [term.model_dump(mode="json") for term in options.filter],

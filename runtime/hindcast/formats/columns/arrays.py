@@ -28,6 +28,7 @@ _RAY_PREFIX: Final = "ray."
 _BOOL_EXTENSION: Final = "arrow.bool8"
 _DECODED_EXTENSIONS: Final = (*_TENSOR_EXTENSIONS, _PICKLED_OBJECT_EXTENSION, "arrow.uuid")
 _IMAGE_FIELDS: Final = ["bytes", "path"]
+_PNG_MAGIC, _WIDE_BITS, _PNG_GREY = b"\x89PNG", 16, 0
 _SPARK_VECTOR_FIELDS: Final = ["type", "size", "indices", "values"]
 _NAME_KEY, _METADATA_KEY = b"ARROW:extension:name", b"ARROW:extension:metadata"
 
@@ -134,6 +135,37 @@ def _decode_spark_vectors(column: pa.ChunkedArray) -> pa.ChunkedArray:
                 values[index] = value
             rows.append(values)
     return pa.chunked_array([pa.array(rows, pa.list_(pa.float64()))])
+
+
+def mark_missing(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column of numbers, or of lists of numbers, with NaN in place of nulls; other columns unchanged."""
+    if pa.types.is_null(column.type):
+        return pa.chunked_array([pa.array(np.full(len(column), np.nan))])
+    marked_chunks = [_mark_nulls(chunk) for chunk in column.chunks]
+    types = {chunk.type for chunk in marked_chunks}
+    if len(types) > 1:  # only some chunks have nulls
+        floats = next(arrow_type for arrow_type in types if arrow_type != column.type)
+        marked_chunks = [chunk.cast(floats) for chunk in marked_chunks]
+    return pa.chunked_array(marked_chunks, None if marked_chunks else column.type)
+
+
+def _mark_nulls(values: pa.Array) -> pa.Array:
+    if _is_list(values.type) and not values.null_count:
+        flat_values = values.flatten()
+        items = _mark_nulls(flat_values)
+        if items is flat_values:
+            return values
+        if pa.types.is_fixed_size_list(values.type):
+            return pa.FixedSizeListArray.from_arrays(items, values.type.list_size)
+        offsets = values.offsets.to_numpy() - values.offsets[0].as_py()
+        make_list = pa.LargeListArray if pa.types.is_large_list(values.type) else pa.ListArray
+        return make_list.from_arrays(pa.array(offsets, values.offsets.type), items)
+    if not values.null_count or not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
+        return values
+    number_type = values.type if pa.types.is_floating(values.type) else pa.float64()
+    with suppress(pa.ArrowInvalid):  # integers that float64 cannot hold stay, and their nulls are refused
+        return pc.fill_null(values.cast(number_type), np.nan)
+    return values
 
 
 def is_text(arrow_type: pa.DataType) -> bool:
@@ -276,7 +308,7 @@ def _decode_images(column: pa.ChunkedArray, name: str) -> NDArray[Any]:
             ) from error
         try:
             with Image.open(io.BytesIO(data)) as image:
-                images.append(np.asarray(image))
+                images.append(_image_to_numpy(image, data))
         except (OSError, ValueError) as error:
             raise CellError(row, f"{name!r} is not an image: {error}") from error
         except Image.DecompressionBombError as error:
@@ -287,6 +319,24 @@ def _decode_images(column: pa.ChunkedArray, name: str) -> NDArray[Any]:
                 f"{name!r} is an image of {list(images[row].shape)}, the first one of {list(images[0].shape)}",
             )
     return np.stack(images)
+
+
+def _image_to_numpy(image: Any, data: bytes) -> NDArray[Any]:
+    """Convert an image of Pillow to an array of colours, `[H, W, C]` or `[H, W]`.
+
+    Raises:
+        ValueError: Pillow would cut its colours to 8 bits.
+    """
+    if data.startswith(_PNG_MAGIC) and data[24] == _WIDE_BITS and data[25] != _PNG_GREY:
+        raise ValueError(
+            "it has 16 bits per colour, of which only 8 would be read: write it with 8, or as a list"
+        )
+    if image.mode == "P":  # indices into a palette
+        image = image.convert("RGBA" if "transparency" in image.info else "RGB")
+    elif image.mode == "1":
+        image = image.convert("L")
+    array = np.asarray(image)
+    return array.astype(np.uint16) if image.mode == "I" else array  # some versions read 16-bit grey as 32-bit
 
 
 def _stack_samples(samples: list[Any], name: str) -> Arrays:

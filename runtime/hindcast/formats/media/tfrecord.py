@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
 from hindcast.formats.format import PIECE_BYTES, Format, NoRowsError, Piece, ReadOptions
-from hindcast.formats.layout import CellError, first_true
+from hindcast.formats.layout import CellError, RowError, first_true
 from hindcast.formats.media.examples import DecodedRecords, decode_examples
 from hindcast.formats.media.record_file import FOOTER_BYTES, HEADER_BYTES, read_lengths, read_records
 from hindcast.formats.rows import Rows
@@ -101,13 +101,19 @@ class TFRecord(Format):
         location, extent, read_options = piece.location, piece.extent, _parse_read_options(options)
         data, starts = read_records(location, extent.start, extent.lengths, extent.first_record)
         groups = decode_examples(data, starts, extent.lengths)
+        record_of_row = np.arange(len(starts))
         try:
             first_group = next(groups)
             groups = chain([first_group], groups)
-            if _IS_FIRST in first_group.columns:
-                columns, episode = _decode_episodes(groups, len(starts))
+            is_episodes = _IS_FIRST in first_group.columns
+            if is_episodes:
+                columns, record_of_row = _decode_episodes(groups, len(starts))
             else:
-                columns, episode = _decode_columns(groups, len(starts)), None
+                columns = _decode_columns(groups, len(starts))
+        except CellError as error:
+            raise _record_error(error, location, extent.first_record + error.row) from error
+        records = extent.first_record + record_of_row
+        try:
             table = pa.table(
                 {
                     name: _to_arrow(name, values, read_options[_DTYPES_OPTION])
@@ -115,16 +121,26 @@ class TFRecord(Format):
                 }
             )
         except CellError as error:
-            record = extent.first_record + error.row
-            raise DataError(str(error), path=str(location), row=record, row_name="record") from error
-        if episode is not None:
-            table = table.append_column(Columns.EPS_ID, _make_ids(location, extent.first_record + episode))
+            raise _record_error(error, location, int(records[error.row])) from error
+        if is_episodes:
+            table = table.append_column(Columns.EPS_ID, _make_ids(location, records))
             options = replace(options, schema=_without_step_prefix(options.schema))
         with locate_errors(str(location)):
             plan = plan_columns(table.column_names, options)
-        rows = decode_rows(table, extent.first_record, TableContext(str(location), plan, DataSpec(), options))
+        try:
+            rows = decode_rows(table, 0, TableContext(str(location), plan, DataSpec(), options))
+        except RowError as error:
+            row = error.problems[0].row
+            raise _record_error(error, location, int(records[row or 0])) from error
         if rows is not None:
+            rows = replace(rows, row=records[rows.row])
             yield _reshape_columns(location, rows, plan, read_options[_SHAPES_OPTION])
+
+
+def _record_error(error: CellError | RowError, location: Location, record: int) -> DataError:
+    """Return the error of a record, which is counted from 0 in its file."""
+    what = error.problems[0].what if isinstance(error, RowError) else str(error)
+    return DataError(what, path=str(location), row=record, row_name="record")
 
 
 def _parse_read_options(options: ReadOptions) -> dict[str, dict[str, Any]]:
@@ -178,6 +194,10 @@ def _decode_episodes(
         if _IS_FIRST not in group.columns:
             raise CellError(int(group.record[0]), f"it has no {_IS_FIRST!r}, which other records have")
         count = group.columns[_IS_FIRST].shape[1]
+        if not count:
+            raise CellError(
+                int(group.record[0]), f"its {_IS_FIRST!r} is empty, so it has no steps: leave it out"
+            )
         num_steps[group.record] = count
         for name, values in group.columns.items():
             if name.startswith(_STEP_PREFIX) and values.shape[1] and values.shape[1] % count == 0:

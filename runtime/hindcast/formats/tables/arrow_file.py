@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -9,7 +10,7 @@ from typing import Final
 import pyarrow as pa
 
 from hindcast.errors import DataError
-from hindcast.formats.format import Format, NoRowsError, Piece, ReadOptions
+from hindcast.formats.format import HEAD_ROWS, Format, NoRowsError, Piece, ReadOptions
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.decoding import TableContext, decode_rows, locate_errors
@@ -50,6 +51,12 @@ class ArrowFile(Format):
     def list_notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
         """See `Format.list_notes`."""
         return self._plan(location, options).notes
+
+    def read_head(self, location: Location, options: ReadOptions) -> pa.Table | None:
+        """See `Format.read_head`."""
+        with _open_batches(location) as (schema, batches):
+            table = pa.Table.from_batches(list(itertools.islice(batches, 1)), schema).slice(0, HEAD_ROWS)
+            return add_keys(table, options)
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
         """See `Format.read`."""

@@ -15,10 +15,10 @@ from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns, obs_leaf, root
 from hindcast.errors import DataError
 from hindcast.formats.columns import infos
-from hindcast.formats.columns.arrays import Arrays, as_plain_table, decode_leaves, is_text
+from hindcast.formats.columns.arrays import Arrays, as_plain_table, decode_leaves, is_text, mark_missing
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.layout import CellError, RowError
-from hindcast.formats.lossless import fit_shape
+from hindcast.formats.lossless import describe_lost_digits, fit_shape, loses_digits
 from hindcast.formats.rows import Rows, Timesteps
 from hindcast.formats.spec import DataSpec, Leaf, describe_array
 from hindcast.formats.tables.episode_rows import StepTable, flatten_episodes
@@ -31,6 +31,7 @@ _NUMBER: Final = re.compile(
     r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*|\s*[+-]?(nan|inf|infinity)\s*", re.I
 )
 _REQUIRED_CELL_ADVICE: Final = "fix it, or remove its episode from the data"
+_OBSERVATION_COLUMNS: Final = (Columns.OBS, Columns.NEXT_OBS)
 # Columns that a user is not advised to leave out.
 _REQUIRED_COLUMNS: Final = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS)
 
@@ -107,6 +108,7 @@ def decode_rows(table: pa.Table, first_row: int, context: TableContext) -> Rows 
             t=_decode_steps_in_order(table, plan, is_obs_only),
             is_obs_only=is_obs_only,
             left_out=left_out,
+            names=plan.names,
         )
 
 
@@ -142,7 +144,7 @@ def _decode_columns(table: pa.Table, context: TableContext, row: I64) -> tuple[A
     columns: Arrays = {}
     left_out: dict[str, str] = {}
     for name, source in context.plan.sources.items():
-        is_empty = pa.types.is_null(table.schema.field(source.columns[0]).type)
+        is_empty = all(pa.types.is_null(table.schema.field(column).type) for column in source.columns)
         if name in (*ROLE_COLUMNS, Columns.INFOS) or is_empty:
             continue
         try:
@@ -183,7 +185,7 @@ def locate_errors(path: str, row: Sequence[int] | I64 = ()) -> Iterator[None]:
 
 def _decode_source(table: pa.Table, name: str, source: LeafSource, context: TableContext) -> Arrays:
     if source.shape is not None:
-        return {name: _assemble_vector(table, name, source, source.shape)}
+        return {name: _assemble_vector(table, name, source, context)}
     source_name = source.columns[0]
     column, field = table.column(source_name), table.schema.field(source_name)
     if is_text(column.type) and column.null_count == 0:
@@ -196,6 +198,9 @@ def _decode_source(table: pa.Table, name: str, source: LeafSource, context: Tabl
         json_column = parse_json_cells(column, source_name)
         if json_column is not None:
             column, field = json_column, pa.field(source_name, json_column.type)
+    if _can_miss_values(name, context):
+        column = mark_missing(column)
+        field = field.with_type(column.type)
     try:
         return decode_leaves(column, field, name)
     except CellError as error:
@@ -210,18 +215,25 @@ def _can_leave_out(name: str, context: TableContext) -> bool:
     return not ({name, root(name)} & {*_REQUIRED_COLUMNS, *requested_names} or context.spec.leaves)
 
 
-def _assemble_vector(table: pa.Table, name: str, source: LeafSource, shape: tuple[int, ...]) -> NDArray[Any]:
+def _can_miss_values(name: str, context: TableContext) -> bool:
+    """Return whether nulls are missing values, NaN. Hindcast writes no nulls: in its own files they are damage."""
+    return root(name) in _OBSERVATION_COLUMNS and not context.spec.leaves
+
+
+def _assemble_vector(table: pa.Table, name: str, source: LeafSource, context: TableContext) -> NDArray[Any]:
     arrays = []
     for source_name in source.columns:
-        (array,) = decode_leaves(
-            table.column(source_name), table.schema.field(source_name), source_name
-        ).values()
+        column, field = table.column(source_name), table.schema.field(source_name)
+        if _can_miss_values(name, context):
+            column = mark_missing(column)
+            field = field.with_type(column.type)
+        (array,) = decode_leaves(column, field, source_name).values()
         if array.dtype == object:
             raise _not_a_number_error(array, source_name, name)
         if array.ndim != 1:
             raise CellError(0, f"{source_name!r} is a part of {name!r}, so it must be a column of numbers")
         arrays.append(array)
-    return np.stack(arrays, axis=1).reshape(len(table), *shape)
+    return np.stack(arrays, axis=1).reshape(len(table), *(source.shape or ()))
 
 
 def _not_a_number_error(texts: NDArray[np.object_], source_name: str, name: str) -> CellError:
@@ -285,6 +297,8 @@ def fit_next_observations(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray
                 f"{describe_array(current)}: both must be the same"
             )
         if fitted_column.dtype != current.dtype:
+            if loses_digits(fitted_column.dtype, current.dtype):
+                raise DataError(describe_lost_digits(obs_leaf(name), current.dtype, fitted_column.dtype))
             dtype = np.result_type(fitted_column, current)
             fitted_column, fitted_leaves[obs_leaf(name)] = fitted_column.astype(dtype), current.astype(dtype)
         fitted_leaves[name] = fitted_column
@@ -317,38 +331,40 @@ def _cast_to_leaf(name: str, array: NDArray[Any], leaf: Leaf | None) -> NDArray[
 
 
 def _fill_next_observations(table: pa.Table, plan: TablePlan) -> tuple[pa.Table, Bool]:
-    """Replace null next observations by the observations of the same rows, so that the column can be decoded.
+    """Replace next observations that are null by the observations of the same rows, so that they can be decoded.
+
+    If only some columns of a next observation are null, these values are missing, and stay null.
 
     Returns:
         The table, and `[R]` whether a next observation was null.
 
     Raises:
-        CellError: the two columns have different types.
+        CellError: two columns that belong together have different types.
     """
-    missing = np.zeros(len(table), dtype=np.bool_)
-    for name, source in plan.sources.items():
-        current_source = plan.sources.get(obs_leaf(name))
-        if (
-            root(name) != Columns.NEXT_OBS
-            or current_source is None
-            or len(current_source.columns) != len(source.columns)
-        ):
-            continue
-        for next_name, current_name in zip(source.columns, current_source.columns, strict=True):
-            column = table.column(next_name)
-            if not column.null_count or pa.types.is_null(column.type):
-                continue
-            is_null = column.is_null().to_numpy()
-            current = table.column(current_name)
-            if current.type != column.type:
-                column, current = _cast_to_common_type(column, current, next_name, current_name)
-            # take() chooses from the next observations followed by the current ones
-            candidates = pa.chunked_array([*column.chunks, *current.chunks], column.type)
-            rows = np.arange(len(table)) + np.where(is_null, len(table), 0)
-            position = table.column_names.index(next_name)
-            field = table.schema.field(next_name).with_type(column.type)
-            table = table.set_column(position, field, candidates.take(pa.array(rows)))
-            missing |= is_null
+    column_pairs = [
+        pair
+        for name, source in plan.sources.items()
+        if root(name) == Columns.NEXT_OBS
+        and (current_source := plan.sources.get(obs_leaf(name))) is not None
+        and len(current_source.columns) == len(source.columns)
+        for pair in zip(source.columns, current_source.columns, strict=True)
+        if not pa.types.is_null(table.schema.field(pair[0]).type)
+    ]
+    if not column_pairs or not all(table.column(next_name).null_count for next_name, _ in column_pairs):
+        return table, np.zeros(len(table), dtype=np.bool_)
+    missing = np.logical_and.reduce(
+        [table.column(next_name).is_null().to_numpy() for next_name, _ in column_pairs]
+    )
+    for next_name, current_name in column_pairs:
+        column, current = table.column(next_name), table.column(current_name)
+        if current.type != column.type:
+            column, current = _cast_to_common_type(column, current, next_name, current_name)
+        # take() chooses from the next observations followed by the current ones
+        candidates = pa.chunked_array([*column.chunks, *current.chunks], column.type)
+        rows = np.arange(len(table)) + np.where(missing, len(table), 0)
+        position = table.column_names.index(next_name)
+        field = table.schema.field(next_name).with_type(column.type)
+        table = table.set_column(position, field, candidates.take(pa.array(rows)))
     return table, missing
 
 

@@ -7,10 +7,10 @@ import fnmatch
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from hindcast.episodes.columns import SEPARATOR, Columns, next_leaf, root
+from hindcast.episodes.columns import SEPARATOR, Columns, next_leaf, obs_leaf, root
 from hindcast.errors import DataError
 from hindcast.formats.columns.steps import DONE_NAMES, NON_OUTPUT_COLUMNS
 from hindcast.formats.format import ReadOptions
@@ -89,6 +89,7 @@ class TablePlan:
             episode's last timestep; None without it.
         end_infos: source column of infos that may say why an episode ends; None without `done_column` or infos.
         skipped_columns: source columns that are not read because other columns replace them.
+        names: leaf of `obs` or `actions` -> the columns that the user chose for its elements.
     """
 
     sources: dict[str, LeafSource]
@@ -96,6 +97,7 @@ class TablePlan:
     end_infos: str | None
     skipped_columns: tuple[str, ...]
     last_column: str | None = None
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def columns(self) -> list[str]:
@@ -159,6 +161,7 @@ def plan_columns(names: Sequence[str], options: ReadOptions, empty_leaves: Colle
                 sources[stem] = source
     done_column, end_infos = _find_done_column(sources, options)
     last_column = _find_last_column(sources)
+    _check_compressed_columns({*map(root, sources), *names}, options.compress_columns or ())
     sources = _select_sources(sources, options.columns)
     _check_required({*sources, *empty_leaves}, options.columns, names)
     ignored_names = NON_OUTPUT_COLUMNS - set(DONE_NAMES) - ALIASES.keys()
@@ -168,7 +171,23 @@ def plan_columns(names: Sequence[str], options: ReadOptions, empty_leaves: Colle
         end_infos,
         tuple(name for name in skipped_names if name not in ignored_names),
         last_column,
+        {
+            leaf: source.columns
+            for leaf, source in sources.items()
+            if root(leaf) in (Columns.OBS, Columns.ACTIONS)
+            and root(leaf) in map(root, options.schema)
+            and source.columns[0] not in (root(leaf), *ALIASES[root(leaf)])
+        },
     )
+
+
+def _check_compressed_columns(names: Collection[str], compressed_names: Sequence[str]) -> None:
+    known_names = set(map(obs_leaf, names))
+    for name in compressed_names:
+        if obs_leaf(name) not in known_names:
+            raise DataError(
+                f"it has no column {name!r}, which `compressColumns` contains; {suggest_name(name, sorted(names))}"
+            )
 
 
 def _without_columns(schema: Mapping[str, str], names: Collection[str]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
 from hindcast.formats.columns.infos import clear_repeated_infos
 from hindcast.formats.columns.layout import COLUMNS_LAYOUT
-from hindcast.formats.format import PIECE_BYTES, Format, NoRowsError, Piece, ReadOptions
+from hindcast.formats.format import HEAD_ROWS, PIECE_BYTES, Format, NoRowsError, Piece, ReadOptions
 from hindcast.formats.parquet.description import read_description, read_index
 from hindcast.formats.parquet.opening import compute_fingerprint, describe_damage, open_parquet
 from hindcast.formats.rows import Rows
@@ -93,6 +93,15 @@ class Parquet(Format):
         """See `Format.list_notes`."""
         with open_parquet(location) as file:
             return _plan_file(location, file.schema_arrow, options).notes
+
+    def read_head(self, location: Location, options: ReadOptions) -> pa.Table | None:
+        """See `Format.read_head`."""
+        with open_parquet(location) as file:
+            if read_description(file.schema_arrow) is not None:
+                return None
+            batch = next(file.iter_batches(HEAD_ROWS, use_threads=False), None)
+            table = file.schema_arrow.empty_table() if batch is None else pa.Table.from_batches([batch])
+            return add_keys(table, options, file.schema_arrow)
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
         """See `Format.read`. A piece of more than 64 MiB is read in several tables."""

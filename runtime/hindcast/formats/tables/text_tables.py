@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from hindcast.episodes.columns import Columns, obs_leaf, root
 from hindcast.errors import DataError
-from hindcast.formats.format import Format, NoRowsError, Piece, ReadOptions
+from hindcast.formats.format import HEAD_ROWS, Format, NoRowsError, Piece, ReadOptions
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.formats.tables import text_files
@@ -146,6 +146,14 @@ class TextTables(Format):
             *notes,
             f"{self.name} has no types: numbers are read as int64, or as float64 if there is a decimal point",
         )
+
+    def read_head(self, location: Location, options: ReadOptions) -> pa.Table | None:
+        """See `Format.read_head`."""
+        options = replace(options, schema={}, columns=(), filter=())  # then no column is required
+        for piece in self.list_pieces(location, options)[:1]:
+            for table, _, _ in self._iter_tables(location, piece.extent, options):
+                return add_keys(table.slice(0, HEAD_ROWS), options)
+        return None
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
         """See `Format.read`."""

@@ -7,15 +7,22 @@ writer receives them at the end.
 
 from __future__ import annotations
 
+import hashlib
+import itertools
+import logging
+import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from hindcast import formatting
+from hindcast.episodes import nested
 from hindcast.errors import SpecError, UserCodeError
 from hindcast.formats.dataset_folder.manifest import read_manifest
-from hindcast.rllib.batch_io.readers import DatasetReader, InputReader, IOContext, JsonWriter
+from hindcast.rllib.batch_io.readers import DatasetReader, InputReader, IOContext, JsonReader, JsonWriter
 from hindcast.rllib.batch_io.sample_batch import SampleBatch
 from hindcast.rllib.batch_io.tables import TableInput
 from hindcast.storage.location import resolve
@@ -23,7 +30,10 @@ from hindcast.user_code import calling
 
 Creator = Callable[[IOContext], Any]
 MAX_TIMESTEPS: Final = 10_000_000
-"""A reader that returns more timesteps is assumed to repeat its batches forever."""
+"""A reader that returns more timesteps is assumed never to end."""
+FIRST_CHECK: Final = 100_000
+"""Timesteps after which a reader is first checked for repeating its batches; later checks are at twice the last one."""
+_LOG = logging.getLogger("hindcast")
 _creators: dict[str, Creator] = {}
 """Name for `input_` -> the creator registered in this process."""
 
@@ -92,9 +102,12 @@ class ReaderFolders:
         if creator is None:
             return entry
         folder = self._make_folder()
-        num_steps = _write_batches(creator, IOContext(folder, options), Path(folder))
+        num_steps, repeats = _write_batches(creator, IOContext(folder, options), Path(folder))
         name = entry if isinstance(entry, str) else getattr(entry, "__qualname__", type(entry).__name__)
-        self.notes.append(f"input_: the reader {name} returned {formatting.plural(num_steps, 'timestep')}")
+        repetition = ", which it repeats endlessly: they are read once" if repeats else ""
+        self.notes.append(
+            f"input_: the reader {name} returned {formatting.plural(num_steps, 'timestep')}{repetition}"
+        )
         return folder
 
     def _make_folder(self) -> str:
@@ -103,14 +116,32 @@ class ReaderFolders:
         return folder.name
 
 
-def _write_batches(creator: Creator, context: IOContext, folder: Path) -> int:
-    """Write all batches of a reader to the folder, and return the number of timesteps."""
+def _write_batches(creator: Creator, context: IOContext, folder: Path) -> tuple[int, bool]:
+    """Write the batches of a reader to the folder, those that it repeats once.
+
+    Returns:
+        The number of timesteps, and whether the reader repeats its batches endlessly.
+
+    Raises:
+        SpecError: the reader does not end, and does not repeat its batches.
+        UserCodeError: it returned no timesteps.
+    """
     with calling("the reader of input_", creator):
         reader = creator(context)
-    writer, num_steps = JsonWriter(folder), 0
+    writer, num_steps, next_check = JsonWriter(folder), 0, FIRST_CHECK
+    digests: list[bytes] = []
+    counts: list[int] = []
     for batch in _read_batches(reader):
         writer.write(batch)
         num_steps += batch.count
+        digests.append(_digest(batch))
+        counts.append(batch.count)
+        if num_steps >= next_check:
+            next_check *= 2
+            if (period := _find_period(digests)) is not None:
+                _keep_first_batches(folder, period)
+                return sum(counts[:period]), True
+            _LOG.warning("input_: the reader returned %s timesteps so far", formatting.integer(num_steps))
         if num_steps > MAX_TIMESTEPS:
             raise SpecError(
                 f"input_: the reader did not stop after {formatting.integer(MAX_TIMESTEPS)} timesteps: let "
@@ -119,7 +150,36 @@ def _write_batches(creator: Creator, context: IOContext, folder: Path) -> int:
             )
     if not num_steps:
         raise UserCodeError("input_: the reader returned no timesteps.")
-    return num_steps
+    return num_steps, False
+
+
+def _find_period(digests: Sequence[bytes]) -> int | None:
+    """Return the number of batches after which all of them repeat at least once; None if they do not."""
+    candidates = (period for period in range(1, len(digests) // 2 + 1) if digests[period] == digests[0])
+    return next((period for period in candidates if digests[period:] == digests[:-period]), None)
+
+
+def _digest(batch: SampleBatch) -> bytes:
+    digest = hashlib.sha256()
+    for name, value in sorted(batch.items()):
+        for leaf, array in nested.flatten(value, name).items():
+            values = np.asarray(array)
+            digest.update(f"{leaf} {values.shape} {values.dtype}".encode())
+            digest.update(repr(values.tolist()).encode() if values.dtype == object else values.tobytes())
+    return digest.digest()
+
+
+def _keep_first_batches(folder: Path, num_batches: int) -> None:
+    """Rewrite the folder of a `JsonWriter` with its first batches."""
+    old_files = sorted(folder.iterdir())
+    with tempfile.TemporaryDirectory(prefix="hindcast-reader-") as other_folder:
+        writer = JsonWriter(other_folder)
+        for batch in itertools.islice(JsonReader(str(folder)).read_all_files(), num_batches):
+            writer.write(batch)
+        for file in old_files:
+            file.unlink()
+        for file in Path(other_folder).iterdir():
+            shutil.move(file, folder)
 
 
 def _read_batches(reader: Any) -> Iterator[SampleBatch]:

@@ -107,6 +107,11 @@ class SampleBatch(dict[str, Any]):
         return SampleBatch({name: _concatenate([sample[name] for sample in samples]) for name in names})
 
 
+def concat_samples(samples: Sequence[Mapping[str, Any]]) -> SampleBatch:
+    """Call `SampleBatch.concat_samples`, under RLlib's name of the function."""
+    return SampleBatch.concat_samples(samples)
+
+
 class SampleBatchBuilder:
     """A builder of a `SampleBatch` from single timesteps."""
 

@@ -17,7 +17,14 @@ from hindcast.learn.checkpoint import find_checkpoint
 from hindcast.learn.model_defaults import differences_from_rllib
 from hindcast.models.policy import Policy
 from hindcast.models.rl_module import RLModule
-from hindcast.names import DEFAULT_MODULE_ID, ENV_RUNNER_RESULTS, EVALUATION_RESULTS, TRAINING_ITERATION
+from hindcast.names import (
+    DEFAULT_MODULE_ID,
+    ENV_RUNNER_RESULTS,
+    EVALUATION_RESULTS,
+    LEARNER_UPDATE_TIMER,
+    TIMERS,
+    TRAINING_ITERATION,
+)
 from hindcast.pipeline.offline_data import OfflineData
 from hindcast.record.environments import environment_spaces
 from hindcast.report.events import Reporter
@@ -32,7 +39,7 @@ from hindcast.rllib.builder.checkpoints import (
     parse_component,
 )
 from hindcast.rllib.builder.evaluation_recording import EvaluationRecording
-from hindcast.rllib.builder.option_names import UnknownName
+from hindcast.rllib.builder.option_names import UnknownName, describe_defaults
 from hindcast.rllib.builder.options import DATA_MENTIONS, option_names_in_errors, use_option_names
 from hindcast.rllib.builder.resources import BuildPlan
 from hindcast.rllib.builder.training_recording import TrainingRecording
@@ -187,7 +194,8 @@ class RunningAlgorithm:
             The iteration's results by RLlib's nested names: `learners/default_policy/…`,
             `num_env_steps_trained_lifetime` …. After the first evaluation they include the latest evaluation:
             `evaluation/env_runners/episode_return_mean` …, `evaluation/training_iteration` (the iteration of the
-            evaluated weights) and `evaluation/offline/estimated_return` ….
+            evaluated weights) and `evaluation/offline/estimated_return` …. `timers/learner_update_timer` is the mean
+            number of seconds of an update.
 
         Raises:
             SpecError: there are no data and no environment to train on.
@@ -196,6 +204,7 @@ class RunningAlgorithm:
         """
         # Before the iteration, so that its rollout is recorded.
         self._open_experience_recording()
+        num_previous_updates = self._trainer.learner.updates
         result = self._trainer.iterate()
         start_time = time.monotonic()
         held_out, online_evaluation = self._trainer.held_out_evaluator, self._run_due_evaluation()
@@ -207,7 +216,10 @@ class RunningAlgorithm:
             self._last_evaluation = {**(self._last_evaluation or {}), **evaluation[EVALUATION_RESULTS]}
         if self._last_evaluation is not None:
             result[EVALUATION_RESULTS] = self._last_evaluation
-        result["timers"]["evaluation_s"] = time.monotonic() - start_time
+        timers = result[TIMERS]
+        timers["evaluation_s"] = time.monotonic() - start_time
+        num_updates = self._trainer.learner.updates - num_previous_updates
+        timers[LEARNER_UPDATE_TIMER] = timers["update_s"] / max(1, num_updates)
         self._callbacks.call("on_train_result", result=result)
         return result
 
@@ -420,6 +432,8 @@ class RunningAlgorithm:
             differences = differences_from_rllib(learner.algorithm, plan.model, policy.action_space)
             if differences is not None:
                 self._add_note(differences)
+        if defaults_note := describe_defaults(plan.algorithm, self.config):
+            self._add_note(defaults_note)
         if plan.training is None or plan.is_online:
             self._warm_start(plan.initial_checkpoint)
         else:

@@ -6,20 +6,33 @@ from collections.abc import Mapping
 from typing import Any, Final, get_args
 
 from hindcast.api.evaluation import EstimateName
+from hindcast.api.sentences import nearest
 from hindcast.errors import SpecError
 from hindcast.rllib.builder.option_names import find_schema, turns_off_default
 from hindcast.rllib.builder.option_values import (
+    WRITE_ARGUMENTS_WITHOUT_EFFECT,
     estimate_names,
     has_recorded_input,
     input_entries,
     require_mapping,
 )
+from hindcast.rllib.builder.options import check_types
 
 Options = Mapping[str, Any]
 
 _SIMULATION: Final = "simulation"
 _OFFLINE_EVALUATION_DATA: Final = ("offline_evaluation_held_out", "offline_evaluation_input")
 _DEFAULT_HELD_OUT: Final = 0.1
+_WRITE_ARGUMENTS: Final = {
+    "compression": "output_compression",
+    "max_rows_per_file": "output_max_rows_per_file",
+    "num_rows_per_file": "output_max_rows_per_file",
+    "filesystem": "output_filesystem",
+    "mode": "output_on_existing",
+}
+"""Argument of Ray Data's write methods -> the option that does the same."""
+_SAVE_MODES: Final = {"append": "Resume", "overwrite": "Replace", "error": "Fail"}
+"""Ray's save mode -> value of `output_on_existing`."""
 _UNIFORM_BUFFER: Final = "EpisodeReplayBuffer"
 _PRIORITIZED_BUFFER: Final = "PrioritizedEpisodeReplayBuffer"
 _BUFFER_CLASSES: Final = (_UNIFORM_BUFFER, _PRIORITIZED_BUFFER)
@@ -44,7 +57,13 @@ def expand_options(algorithm: str | None, options: Options) -> dict[str, Any]:
         for name, value in options.items()
         if value is not None or turns_off_default(algorithm, name, value)
     }
+    check_types(set_options)
+    if set_options.get("materialize_data") and set_options.get("materialize_mapped_data"):
+        raise SpecError(
+            "materialize_data and materialize_mapped_data are both True: set one of them; both keep the data in memory."
+        )
     set_options |= _expand_evaluation_environment(set_options)
+    set_options = {**_expand_write_method(set_options), **set_options}
     evaluation = _expand_input_evaluation(set_options.pop("input_evaluation", None), set_options)
     return {**evaluation, **_expand_replay_buffer_type(algorithm, set_options), **set_options}
 
@@ -101,6 +120,32 @@ def _expand_replay_buffer_type(algorithm: str | None, options: Options) -> dict[
             f"{_UNIFORM_BUFFER!r}, and leave out alpha and beta."
         )
     return {"prioritized_replay": True} | {f"prioritized_replay_{key}": exponents[key] for key in exponents}
+
+
+def _expand_write_method(options: Options) -> dict[str, Any]:
+    """Return the options of the output that the arguments of Ray Data's write method stand for.
+
+    Raises:
+        SpecError: an argument has no equivalent.
+    """
+    arguments = options.get("output_write_method_kwargs")
+    if not isinstance(arguments, Mapping):
+        return {}
+    expanded_options = {}
+    for name, argument in arguments.items():
+        value = argument
+        if name in WRITE_ARGUMENTS_WITHOUT_EFFECT or value is None:
+            continue
+        if name not in _WRITE_ARGUMENTS:
+            allowed_names = (*_WRITE_ARGUMENTS, *WRITE_ARGUMENTS_WITHOUT_EFFECT)
+            raise SpecError(
+                f"output_write_method_kwargs: {name!r} is not an option here{nearest(name, allowed_names)}"
+            )
+        if name == "mode":
+            mode = str(getattr(value, "value", value))  # a SaveMode of Ray, or its value
+            value = _SAVE_MODES.get(mode, mode)
+        expanded_options[_WRITE_ARGUMENTS[name]] = value
+    return expanded_options
 
 
 def _expand_evaluation_environment(options: Options) -> dict[str, Any]:

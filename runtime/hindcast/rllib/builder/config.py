@@ -45,6 +45,7 @@ from hindcast.rllib.builder.option_values import (
     copy_value,
     has_recorded_input,
     is_filesystem,
+    make_filesystem,
     named_connectors,
 )
 from hindcast.rllib.builder.options import option_names_in_errors
@@ -55,6 +56,7 @@ from hindcast.rllib.builder.resources import (
     make_build_plan,
     recording_resource,
     training_resource,
+    with_sections,
 )
 from hindcast.rllib.builder.user_objects import refuse_local_objects, to_import_path, to_portable
 from hindcast.user_code import import_object, refuse_unused_overrides
@@ -219,6 +221,7 @@ class AlgorithmConfig:
         *,
         stop: Mapping[str, Any] | None = None,
         policy: Mapping[str, Any] | None = None,
+        spec: Mapping[str, Any] | None = None,
     ) -> OfflineTraining | OfflineRecording:
         """Return the equivalent YAML resource: a recording if only an `output` is set, else a training.
 
@@ -227,21 +230,28 @@ class AlgorithmConfig:
             stop: `spec.stop` of a training, or of the policy's training in a recording (`{"epochs": 5}`); None
                 trains for one iteration, as one `train()` does.
             policy: `spec.policy` of a recording (`{"checkpoint": {"path": …}}`); None trains one.
+            spec: sections of the spec that no option sets, by their names in YAML: `cluster`, `runPolicy`,
+                `checkpoint`, `revision` and `suspend`.
 
         Raises:
             SpecError: one line per problem, in the names of the options.
         """
         for option in ("input_filesystem", "output_filesystem"):
-            if is_filesystem(self.get(option)):
+            if is_filesystem(filesystem := make_filesystem(option, self._options)):
                 raise SpecError(
-                    f"{option} is a {type(self[option]).__name__}, which a resource cannot contain: write paths as "
+                    f"{option} is a {type(filesystem).__name__}, which a resource cannot contain: write paths as "
                     "URIs (s3://bucket/folder); credentials come from the environment."
                 )
         algorithm, name = self._algorithm_path, name or self._resource_name
         stop_fields = {to_camel(key): value for key, value in stop.items()} if stop else None
         options = expand_options(self.algorithm, self._explicit_options)
+        if options.get("output") and options.get("input_"):
+            raise SpecError(
+                "input_ and output are both set, but a resource either trains or records: leave one of them out. Only "
+                "build_algo() does both."
+            )
         resource: OfflineTraining | OfflineRecording
-        if options.get("output") and not options.get("input_"):
+        if options.get("output"):
             resource = recording_resource(
                 algorithm, options, name, dict(policy) if policy else None, stop_fields
             )
@@ -253,7 +263,9 @@ class AlgorithmConfig:
         else:
             resource = training_resource(algorithm, options, name, stop_fields)
         refuse_local_objects(resource.model_dump())
-        return resource
+        if spec is None:
+            return resource
+        return with_sections(resource, spec)
 
     @option_names_in_errors()
     def plan(self) -> BuildPlan:
@@ -447,6 +459,8 @@ def _learner_class_path(learner_class: Any, algorithm: str) -> str:
     from hindcast.algorithms import resolve
 
     path = str(to_import_path("learner_class", learner_class))
+    if ":" not in path:
+        raise SpecError(f'learner_class is {path!r}, expected a class, or its "package.module:Class".')
     if not issubclass(resolve(path), resolve(algorithm)):
         raise SpecError(
             f"learner_class is {path!r}, which is not a learner of {algorithm}: derive it from {algorithm}TorchLearner "

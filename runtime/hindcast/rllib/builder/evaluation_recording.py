@@ -54,8 +54,12 @@ class EvaluationRecording(GrowingDataset):
             self._record_ranges(workers, policy, self._take_next_ranges(duration.episodes), report)
             return report
         assert duration.timesteps is not None
-        while sum(report.lengths) < duration.timesteps:
-            self._record_ranges(workers, policy, self._take_next_ranges(self._range_size), report)
+        while (remaining := duration.timesteps - sum(report.lengths)) > 0:
+            # At most as many episodes as are needed if all are as long as the longest so far. The ranges of a script
+            # that runs again are the same, since the lengths are.
+            num_episodes = remaining // max(report.lengths) if report.lengths else 1
+            num_episodes = min(max(1, num_episodes), self._range_size)
+            self._record_ranges(workers, policy, self._take_next_ranges(num_episodes), report)
         return report
 
     def close(self) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from hindcast.errors import SpecError
@@ -18,7 +19,10 @@ _COMPARISONS: Final = {
     "is_in": "in",
 }
 _MIRRORED_OPERATORS: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_NEGATED_OPERATORS: Final = {"==": "!=", "!=": "=="}
+"""Operator -> its negation; negated inequalities also hold for NaN, which no operator expresses."""
 _AND_FUNCTIONS: Final = ("and_kleene", "and", "and_")
+_OR_FUNCTIONS: Final = ("or_kleene", "or", "or_")
 _TOKEN: Final = re.compile(r"(call|field_ref|literal|options|end): '(.*)'")
 
 Term = dict[str, Any]
@@ -35,27 +39,22 @@ def parse_comparisons(expression: Any) -> list[Term]:
     """Return the filter terms (`column`, `op`, `value`) that are together equivalent to the expression.
 
     Args:
-        expression: comparisons of a column with a value, including `isin`, joined by `&`.
+        expression: comparisons of a column with a value, including `isin`, and Boolean columns, joined by `&`. `|` may
+            join values of one column, and `~` negate `==`, `!=` and what `|` joins: the rest has no equivalent, or
+            treats NaN or missing values in another way.
 
     Raises:
         SpecError: the expression contains anything else.
     """
     try:
         tokens, values = _tokenize(expression)
-        # Without the calls of `and`, each comparison has four tokens: the call, two operands and its end.
-        comparison_tokens = [
-            token for token in tokens if not (token[0] in ("call", "end") and token[1] in _AND_FUNCTIONS)
-        ]
-        # The same iterator four times: each tuple takes the next four tokens.
-        terms = zip(*[iter(comparison_tokens)] * 4, strict=True)
-        return [
-            _parse_term(call, left_operand, right_operand, end, values)
-            for call, left_operand, right_operand, end in terms
-        ]
+        iterator = iter(tokens)
+        return _convert(next(iterator), iterator, values)
     except (LookupError, NotImplementedError, TypeError, ValueError) as error:
         raise SpecError(
             f"input_read_method_kwargs: the filter {expression} is not a list of comparisons: compare columns with "
-            "numbers, text, true or false using ==, !=, <, <=, >, >= or isin, joined by &."
+            "numbers, text, true or false using ==, !=, <, <=, >, >= or isin, joined by &; | may join values of one "
+            "column, and ~ negate == and !=."
         ) from error
 
 
@@ -75,6 +74,37 @@ def _tokenize(expression: Any) -> tuple[list[Token], Sequence[Any]]:
     if len(tokens) < len(lines):
         raise ValueError("a nested column, or a column with an unsupported name")
     return tokens, [column[0].as_py() for column in batch.columns]
+
+
+def _convert(
+    token: Token, tokens: Iterator[Token], values: Sequence[Any], is_negated: bool = False
+) -> list[Term]:
+    """Return the terms of the subexpression that begins with a token, and take its other tokens."""
+    kind, name = token
+    if kind == "field_ref":
+        return [{"column": name, "op": "==", "value": not is_negated}]
+    if kind != "call":
+        raise TypeError(f"{kind} {name} is not a comparison")
+    if name not in (*_AND_FUNCTIONS, *_OR_FUNCTIONS, "invert"):
+        left_operand, right_operand, end = islice(tokens, 3)
+        term = _parse_term(token, left_operand, right_operand, end, values)
+        return [term | {"op": _NEGATED_OPERATORS[term["op"]]} if is_negated else term]
+    operands = [
+        _convert(operand, tokens, values, is_negated != (name == "invert"))
+        for operand in iter(lambda: next(tokens), ("end", name))
+    ]
+    is_conjunction = name == "invert" or (name in _AND_FUNCTIONS) != is_negated
+    return [term for terms in operands for term in terms] if is_conjunction else [_join_values(operands)]
+
+
+def _join_values(operands: Sequence[Sequence[Term]]) -> Term:
+    """Return one term for alternative values of a column."""
+    terms = [term for (term,) in operands]
+    (column,) = {term["column"] for term in terms}
+    if any(term["op"] not in ("==", "in") for term in terms):
+        raise TypeError(f"only values of {column} can be joined by |")
+    values = [term["value"] if term["op"] == "in" else [term["value"]] for term in terms]
+    return {"column": column, "op": "in", "value": [value for group in values for value in group]}
 
 
 def _parse_term(

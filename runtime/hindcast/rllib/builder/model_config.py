@@ -168,6 +168,8 @@ def _convert_field(name: str, value: Any, options: Mapping[str, Any]) -> Any:
     if name in _FIELD_CONVERTERS:
         return _FIELD_CONVERTERS[name](value)
     if name == "use_lstm":
+        if not isinstance(value, bool):
+            raise SpecError(f"model_config.use_lstm is {value!r}, expected True or False.")
         return "lstm" if value else "none"
     if name == "conv_filters" and _is_list_of_layers(value):
         return [[_to_square_size(size) for size in layer[:3]] for layer in value]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from pydantic.alias_generators import to_camel
@@ -10,7 +10,16 @@ from pydantic.alias_generators import to_camel
 from hindcast.api.options import is_custom, options_of, schemas
 from hindcast.api.sentences import nearest, similar
 from hindcast.errors import SpecError
-from hindcast.rllib.builder.options import MODEL, OPTIONS, Option, is_in_table, methods_with, to_option_name
+from hindcast.rllib.builder.options import (
+    DEPRECATED_VALUE,
+    MODEL,
+    OPTIONS,
+    RLLIB_DEFAULTS,
+    Option,
+    is_in_table,
+    methods_with,
+    to_option_name,
+)
 
 _MODEL_FIELD = "a field of rl_module(model_config=DefaultModelConfig(...))"
 _CUSTOM_ALGORITHM_HINT: Final = (
@@ -38,8 +47,6 @@ _RLLIB_DEFAULTS: Final = {
 """Option that only some algorithms have here -> RLlib's default, which the other algorithms accept."""
 _UNSET_VALUES: Final = {"target_entropy": "auto"}
 """Option -> RLlib's value that leaves the choice to the algorithm, as an unset option does here."""
-_DEPRECATED_VALUE: Final = -1
-"""RLlib's value of deprecated options."""
 REMOVED_METHODS: Final = {
     "exploration": "RLlib renamed it; use env_runners(explore=...)",
     "experimental": "does not apply here; leave it out",
@@ -134,6 +141,24 @@ def check_name(algorithm: str | None, method: str, name: str, value: Any) -> Non
         raise SpecError(f"{method}({name}={_format_value(value)}): {option.remark}.")
 
 
+def describe_defaults(algorithm: str, options: Iterable[str]) -> str | None:
+    """Return a note on the algorithm's defaults that differ from RLlib's; None if there are none.
+
+    Args:
+        algorithm: its name.
+        options: names of the options that the user set; they are left out.
+    """
+    set_options = set(options)
+    differences = [
+        f"{name} {find_default(algorithm, name)} ({value})"
+        for name, value in RLLIB_DEFAULTS.get(algorithm, {}).items()
+        if name not in set_options
+    ]
+    if not differences:
+        return None
+    return f"{algorithm}'s defaults, with RLlib's if they differ: {', '.join(differences)}; docs/reference.md says why"
+
+
 def is_default_of_missing_option(algorithm: str | None, name: str, value: Any) -> bool:
     """Return True if the algorithm lacks the option here and the value is RLlib's default, which requests nothing."""
     if is_in_table(algorithm, name) or _is_algorithm_option(algorithm, name) or not _algorithms_with(name):
@@ -161,7 +186,7 @@ def _requests_something(option: Option, value: Any) -> bool:
         return not _equals(value, option.default)
     # Objects such as classes are never a default; `bool` of an array would raise.
     is_builtin = isinstance(value, bool | int | float | str | Mapping | list | tuple)
-    return not is_builtin or (bool(value) and not _equals(value, _DEPRECATED_VALUE))
+    return not is_builtin or (bool(value) and not _equals(value, DEPRECATED_VALUE))
 
 
 def _equals(value: Any, default: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from pydantic.alias_generators import to_camel, to_snake
 
 from hindcast.api.base import find_non_json, to_yaml_types
 from hindcast.api.environment import NamedCall
+from hindcast.api.evaluation import GateSpec
 from hindcast.api.formats import format_traits
 from hindcast.api.input import PrepareSpec, Sampler
 from hindcast.api.sentences import nearest
@@ -35,6 +37,12 @@ _WRITE_METHODS: Final = {"write_parquet": None, "write_json": "JSON", "write_csv
 """Write method of Ray Data -> format of the output; None leaves the format to `output_write_episodes`."""
 _URI_SCHEMES: Final = {"gcs": "gs://", "s3": "s3://", "abs": "abfss://"}
 """RLlib's name of a file system -> the scheme of its URIs."""
+_FILESYSTEM_CLASSES: Final = {
+    "gcs": "pyarrow.fs.GcsFileSystem",
+    "s3": "pyarrow.fs.S3FileSystem",
+    "abs": "adlfs.AzureBlobFileSystem",
+}
+"""RLlib's name of a file system -> the class that RLlib constructs."""
 _ESTIMATORS: Final = {
     "ImportanceSampling": "is",
     "WeightedImportanceSampling": "wis",
@@ -46,11 +54,18 @@ _WORKER_FIELDS: Final = {"num_cpus": "cpus", "num_gpus": "gpus", "memory": "memo
 """Ray's resource option of a worker -> field of `dataWorkers`."""
 _BATCHING_OPTIONS: Final = ("prefetch_batches", "local_shuffle_buffer_size", "local_shuffle_seed")
 _BLOCK_SIZE_OPTIONS: Final = ("override_num_blocks", "concurrency")
+WRITE_ARGUMENTS_WITHOUT_EFFECT: Final = ("concurrency", "ray_remote_args", "try_create_dir")
+"""Arguments of Ray Data's write methods that a recording does not need."""
 _REPLACED_ENTRIES: Final = {
     "input_read_method_kwargs": dict.fromkeys(
         _BLOCK_SIZE_OPTIONS, "Hindcast chooses the size of blocks for each format"
     ),
     "map_batches_kwargs": {"zero_copy_batch": "blocks are always read in shared memory"},
+    "output_write_method_kwargs": {
+        **dict.fromkeys(
+            WRITE_ARGUMENTS_WITHOUT_EFFECT, "runners write the files themselves, into a new folder"
+        ),
+    },
 }
 """Option -> its entries without effect -> the reason."""
 
@@ -181,6 +196,31 @@ def is_filesystem(value: Any) -> bool:
     return isinstance(value, FileSystem | AbstractFileSystem) or is_from_obstore(value)
 
 
+def make_filesystem(option: str, options: Options) -> Any:
+    """Return the value of `input_filesystem` or `output_filesystem`; with arguments, the file system that it names.
+
+    Raises:
+        SpecError: the arguments do not apply, or the file system refuses them.
+    """
+    filesystem, kwargs = options.get(option), options.get(f"{option}_kwargs")
+    if not kwargs:
+        return filesystem
+    if filesystem not in _FILESYSTEM_CLASSES:
+        raise SpecError(
+            f"{option}_kwargs are arguments of the file system that {option} names: set {option} to one of "
+            f"{', '.join(map(repr, _FILESYSTEM_CLASSES))}."
+        )
+    module, _, name = _FILESYSTEM_CLASSES[filesystem].rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)(**kwargs)
+    except ModuleNotFoundError:
+        raise SpecError(
+            f"{option} is {filesystem!r} with arguments, which requires the package {module}."
+        ) from None
+    except Exception as error:
+        raise SpecError(f"{option}_kwargs: {name} raised {type(error).__name__}: {error}") from error
+
+
 def check_batching(options: Any) -> None:
     """Check the options of `iter_batches_kwargs`.
 
@@ -225,7 +265,7 @@ def _add_scheme(path: Any, option: str, options: Options) -> str:
 
     A file system object replaces the path's own scheme; a name such as "s3" only applies to a path without a scheme.
     """
-    text, filesystem = str(path), options.get(option)
+    text, filesystem = str(path), make_filesystem(option, options)
     if is_filesystem(filesystem):
         from hindcast.storage.user_files import register_filesystem
 
@@ -256,7 +296,12 @@ def _convert_read_kwargs(options: Any) -> dict[str, Any]:
 
 def _convert_data_workers(options: Any) -> dict[str, Any]:
     """Convert `map_batches_kwargs` to `spec.pipeline.dataWorkers`."""
-    _check_names("map_batches_kwargs", options, ("concurrency", "zero_copy_batch", *_WORKER_FIELDS))
+    _check_names(
+        "map_batches_kwargs", options, ("concurrency", "zero_copy_batch", "ray_remote_args", *_WORKER_FIELDS)
+    )
+    remote_args = options.get("ray_remote_args") or {}
+    _check_names("map_batches_kwargs: ray_remote_args", remote_args, tuple(_WORKER_FIELDS))
+    options = {**remote_args, **options}
     workers = {_WORKER_FIELDS[name]: value for name, value in options.items() if name in _WORKER_FIELDS}
     concurrency = options.get("concurrency")
     # For Ray Data a pair is the minimum and maximum size of a pool.
@@ -441,8 +486,13 @@ CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "output_write_episodes": lambda value: "Episodes" if value else "Columns",
     "output_write_method": partial(_convert_choice, "output_write_method", _WRITE_METHODS),
     "output_max_file_size": _convert_bytes,
+    # The options that they stand for are set instead, see `expand_options` and `make_filesystem`.
+    **dict.fromkeys(
+        ("output_write_method_kwargs", "input_filesystem_kwargs", "output_filesystem_kwargs"), lambda _: None
+    ),
     "evaluation_interval": lambda value: value or None,
     "evaluation_config": _get_explore,
+    "evaluation_gate": partial(_to_camel_section, "evaluation_gate", GateSpec),
     "offline_evaluation_interval": lambda value: value or None,
     "offline_evaluation_input": lambda value: [value] if isinstance(value, str | Path) else value,
     "offline_evaluation_type": _convert_evaluation_type,

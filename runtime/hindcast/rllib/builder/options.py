@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import keyword
 import tomllib
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.resources import files
@@ -18,7 +18,7 @@ from pydantic.alias_generators import to_camel, to_snake
 
 from hindcast.api.input import PrepareSpec
 from hindcast.api.options import is_custom
-from hindcast.errors import DataError, FieldPath, Problem, UserError, format_path, parse_path
+from hindcast.errors import DataError, FieldPath, Problem, SpecError, UserError, format_path, parse_path
 
 Kind = Literal["mapped", "replaced", "refused"]
 
@@ -90,16 +90,45 @@ def _parse_row(method: str, row: dict[str, Any]) -> list[Option]:
     return [Option(method, name, kind, training, recording, *remaining) for name in names]
 
 
-_ROWS: Final = {
-    method: [_parse_row(method, row) for row in rows]
-    for method, rows in tomllib.loads(
-        files("hindcast.rllib.builder").joinpath("options.toml").read_text(encoding="utf-8")
-    ).items()
+_TABLE: Final = tomllib.loads(
+    files("hindcast.rllib.builder").joinpath("options.toml").read_text(encoding="utf-8")
+)
+TYPES: Final = {name: kind for kind, names in _TABLE.pop("types").items() for name in names}
+"""Option that no field checks -> type of its values: a key of `_TYPE_CHECKS`."""
+RLLIB_DEFAULTS: Final[dict[str, dict[str, Any]]] = _TABLE.pop("defaults")
+"""Algorithm -> its options whose defaults differ here -> RLlib's default."""
+_ROWS: Final = {method: [_parse_row(method, row) for row in rows] for method, rows in _TABLE.items()}
+_TYPE_CHECKS: Final[dict[str, tuple[tuple[type, ...], str]]] = {
+    "bool": ((bool,), "True or False"),
+    "int": ((int,), "a whole number"),
+    "float": ((int, float), "a number"),
+    "str": ((str,), "text"),
+    "dict": ((dict,), "a dictionary"),
 }
+"""Type in the table -> accepted types of Python, and how messages name them."""
+DEPRECATED_VALUE: Final = -1
+"""RLlib's value of deprecated options, of any type."""
 OPTIONS: Final = {
     method: {option.name: option for row in rows for option in row} for method, rows in _ROWS.items()
 }
 """Method -> name -> option. `training` also accepts the algorithm's own options."""
+
+
+def check_types(options: Mapping[str, Any]) -> None:
+    """Check the types of options that no field of a resource checks.
+
+    Raises:
+        SpecError: one line per problem.
+    """
+    problems = []
+    for name, value in options.items():
+        types, description = _TYPE_CHECKS.get(TYPES.get(name, ""), ((object,), ""))
+        is_misused_bool = isinstance(value, bool) and bool not in types and object not in types
+        is_valid = isinstance(value, types) and not is_misused_bool
+        if not (is_valid or value is None or (isinstance(value, int) and value == DEPRECATED_VALUE)):
+            problems.append(Problem((), f"{name} is {value!r}, expected {description}."))
+    if problems:
+        raise SpecError.of(problems)
 
 
 def methods_with(name: str) -> list[str]:

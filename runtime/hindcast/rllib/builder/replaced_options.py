@@ -52,7 +52,7 @@ def _notes_on_option(
         yield reason
     else:
         yield from _first_reason(reason_by_field, option.training, option.recording)
-        yield from _notes_on_entries(options, name, reason_by_field)
+        yield from _notes_on_entries(algorithm, options, name, reason_by_field)
 
 
 def _first_reason(reason_by_field: Mapping[str, Problem], *fields: str) -> list[str]:
@@ -79,9 +79,9 @@ def _missing_resource_reason(algorithm: str | None, options: Mapping[str, Any], 
 
 
 def _notes_on_entries(
-    options: Mapping[str, Any], name: str, reason_by_field: Mapping[str, Problem]
+    algorithm: str | None, options: Mapping[str, Any], name: str, reason_by_field: Mapping[str, Problem]
 ) -> Iterator[str]:
-    """Yield notes on entries of an option's value."""
+    """Yield notes on entries of an option's value, and on combinations in which it has no effect in part."""
     value = options[name]
     if name == "model_config":
         yield from replaced_model_fields(value, reason_by_field)
@@ -90,10 +90,15 @@ def _notes_on_entries(
     yield from replaced_entries(name, value)
     if name == "output_compress_columns" and not has_packed_columns(options):
         yield "only applies to output_format='SampleBatch'; for Parquet use output_compression"
+    plays_in_training = algorithm is not None and can_learn_online(algorithm)
+    if name == "num_env_runners" and plays_in_training and isinstance(value, int) and value > 1:
+        yield "only applies to evaluate(); train() plays in this process, in num_envs_per_env_runner environments"
+    if name == "evaluation_gate":
+        yield "only applies to to_resource(), whose resource `hindcast gate` reads"
     if name == "evaluation_parallel_to_training" and value and not options.get("evaluation_num_env_runners"):
         yield "one process evaluates; set evaluation_num_env_runners for more"
-    if name == "materialize_mapped_data" and bool(value) != bool(options.get("materialize_data", value)):
-        yield "contradicts materialize_data; the data stay resident because one of the two is True"
+    if name == "materialize_mapped_data" and value is False and options.get("materialize_data"):
+        yield "has no effect: materialize_data keeps the data in memory"
 
 
 def _find_reasons_by_field(algorithm: str | None, options: Mapping[str, Any]) -> dict[str, Problem]:

@@ -36,9 +36,11 @@ R = TypeVar("R", OfflineRecording, OfflineTraining)
 _POLICY_FOLDER: Final = "_hindcast/policy/module"
 """Folder of the recorded policy: relative to the dataset, so that a dataset may be recorded at any location."""
 _ONE_ITERATION: Final = {"iterations": 1}
+_SECTIONS: Final = ("cluster", "runPolicy", "checkpoint", "revision", "suspend")
+"""Sections of a spec that no option sets."""
 _CALLBACKS_FIELD: Final = "callbacks"
 """The only field to which several options append entries."""
-_SOURCE_OPTIONS: Final = ("input_", "input_filesystem")
+_SOURCE_OPTIONS: Final = ("input_", "input_filesystem", "input_filesystem_kwargs")
 """Options with an entry in `spec.input` for each value; the other options of the input apply to all entries."""
 
 
@@ -135,6 +137,32 @@ def recording_resource(
     _check_environment(spec, is_required=True)
     with option_names_in_errors(_set_names(options)):
         return _parse_resource(OfflineRecording, name, spec)
+
+
+def with_sections(
+    resource: OfflineTraining | OfflineRecording, sections: Mapping[str, Any]
+) -> OfflineTraining | OfflineRecording:
+    """Return a resource with sections that no option sets.
+
+    Args:
+        resource: the resource.
+        sections: sections of the spec, by their names in YAML.
+
+    Raises:
+        SpecError: options set a section, or a section is invalid.
+    """
+    allowed_names = [name for name in _SECTIONS if name in map(to_camel, type(resource.spec).model_fields)]
+    for name in sections:
+        if name not in allowed_names:
+            raise SpecError(
+                f"spec has {name!r}, expected some of {', '.join(allowed_names)}; options set the rest."
+            )
+    fields = resource.model_dump(mode="json", by_alias=True, exclude_unset=True)["spec"]
+    model: Any = type(resource)
+    new_resource: OfflineTraining | OfflineRecording = _parse_resource(
+        model, resource.metadata.name, {**fields, **to_yaml_types(dict(sections))}
+    )
+    return new_resource
 
 
 def has_packed_columns(options: Options) -> bool:

@@ -6,9 +6,10 @@ Adjacent connectors of this form become one `EpisodeConnector`: they share episo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import gymnasium as gym
 import torch
@@ -20,16 +21,27 @@ from hindcast.episodes.convert import block_to_episodes, episodes_to_block
 from hindcast.errors import SpecError
 from hindcast.metrics_logger import MetricsLogger
 from hindcast.pipeline.connector_factory import FIELD, construct_connector, parameters_of
-from hindcast.pipeline.connectors import AddColumns, BatchConnector, BlockConnector, ConnectorContext, Context
+from hindcast.pipeline.connectors import (
+    AddColumns,
+    BatchConnector,
+    BlockConnector,
+    ConnectorContext,
+    Context,
+    TargetOptions,
+)
 from hindcast.pipeline.contracts import check_episodes
 from hindcast.rllib.connectors.connector_v2 import ConnectorV2, LearnerConnectorPipeline
 from hindcast.rllib.connectors.library import (
     LIBRARY_CONNECTORS,
-    UNNEEDED_CONNECTORS,
     AddColumnsFromEpisodesToTrainBatch,
+    AddInfosFromEpisodesToTrainBatch,
     AddNextObservationsFromEpisodesToTrainBatch,
+    AddObservationsFromEpisodesToBatch,
+    FlattenObservations,
+    FrameStackingLearner,
+    GeneralAdvantageEstimation,
     default_connectors,
-    is_default,
+    is_unneeded,
 )
 from hindcast.rllib.connectors.module_batches import with_batch
 from hindcast.rllib.multi_rl_module import MultiRLModule, frozen_copy
@@ -52,25 +64,36 @@ class EpisodeConnectorForm:
         """Return what a connector consists of, without what a training does anyway.
 
         A pipeline loses the default connectors at its end. A connector of RLlib that adds columns becomes an
-        `AddColumns`. Any other connector is returned alone.
+        `AddColumns`, and GAE the options of the algorithm's targets. Any other connector is returned alone.
 
         Raises:
             SpecError: a training does not need the connector.
         """
         if type(connector) is LearnerConnectorPipeline:
             return _expand_pipeline(connector)
-        if type(connector) in LIBRARY_CONNECTORS.values():
+        if type(connector) is GeneralAdvantageEstimation:
+            return [TargetOptions({"gamma": connector.gamma, "lambda_": connector.lambda_})]
+        if type(connector) in _COLUMN_CONNECTORS:
             adds_all_recorded = isinstance(connector, AddColumnsFromEpisodesToTrainBatch)
             return [AddColumns(connector.added_columns, all_recorded=adds_all_recorded)]
-        if type(connector).__name__ in UNNEEDED_CONNECTORS and is_default(connector):
-            raise SpecError(_unneeded_message(type(connector).__name__), FIELD)
+        if is_unneeded(connector) and type(connector) is not AddInfosFromEpisodesToTrainBatch:
+            raise _make_unneeded_error(connector)
         return [connector]
 
     def adapt(self, connectors: Sequence[Any], context: ConnectorContext) -> BlockConnector:
+        if type(connectors[-1]) is AddInfosFromEpisodesToTrainBatch:  # no connector reads the infos
+            raise _make_unneeded_error(connectors[-1])
         return EpisodeConnector(connectors, context)
 
 
 FORM = EpisodeConnectorForm()
+_COLUMN_CONNECTORS: Final = (
+    AddObservationsFromEpisodesToBatch,
+    AddNextObservationsFromEpisodesToTrainBatch,
+    AddColumnsFromEpisodesToTrainBatch,
+)
+_FIELD_IN_TEXT: Final = re.compile(r"spec(?:\.\w+)+")
+_RESHAPING_CONNECTORS: Final = (FlattenObservations, FrameStackingLearner)
 
 
 class EpisodeConnector(BlockConnector):
@@ -168,25 +191,42 @@ def make_learner_pipeline(
 
 
 def _flatten(entry: Any) -> list[Any]:
-    """Return the connectors in an entry: a connector, a pipeline, or nested lists of them."""
-    if isinstance(entry, list | tuple):
+    """Return the connectors in an entry: a connector, a pipeline, or nested lists and pipelines of them."""
+    if isinstance(entry, list | tuple) or type(entry) is LearnerConnectorPipeline:
         return [connector for element in entry for connector in _flatten(element)]
-    return list(entry) if type(entry) is LearnerConnectorPipeline else [entry]
+    return [entry]
 
 
 def _expand_pipeline(pipeline: LearnerConnectorPipeline) -> list[Any]:
-    """Return the connectors up to the last custom one, then the requests of columns for the algorithm."""
-    connectors = list(pipeline)
-    requested_columns = [
-        AddColumns(connector.added_columns)
+    """Return the connectors up to the last custom one, then what the pipeline requests of the algorithm.
+
+    Raises:
+        SpecError: a connector of RLlib would change the observations for which the network is built.
+    """
+    connectors = _flatten(pipeline)
+    requests = [
+        request
         for connector in connectors
-        if type(connector) is AddNextObservationsFromEpisodesToTrainBatch
+        if type(connector) in (AddNextObservationsFromEpisodesToTrainBatch, GeneralAdvantageEstimation)
+        for request in FORM.expand(connector)
     ]
+    connectors = [connector for connector in connectors if type(connector) is not GeneralAdvantageEstimation]
+    if reshaping_connectors := [
+        connector for connector in connectors if type(connector) in _RESHAPING_CONNECTORS
+    ]:
+        return list(FORM.expand(reshaping_connectors[0]))
     # Custom connectors may rely on default connectors before them, so only those at the end are dropped.
-    while connectors and (is_default(connectors[-1]) or type(connectors[-1]) in LIBRARY_CONNECTORS.values()):
+    while connectors and _is_default(connectors[-1]):
         connectors.pop()
-    return [*connectors, *requested_columns]
+    return [*connectors, *requests]
 
 
-def _unneeded_message(name: str) -> str:
-    return f"{connector_problem(name)}."
+def _is_default(connector: Any) -> bool:
+    """Return True if a training does the connector's work anyway, if no connector follows it."""
+    is_used_by_others = type(connector) is AddInfosFromEpisodesToTrainBatch
+    return type(connector) in _COLUMN_CONNECTORS or (is_unneeded(connector) and not is_used_by_others)
+
+
+def _make_unneeded_error(connector: Any) -> SpecError:
+    problem = f"{connector_problem(type(connector).__name__)}."
+    return SpecError(problem, FIELD, mentions=tuple(_FIELD_IN_TEXT.findall(problem)))

@@ -1,8 +1,9 @@
-"""RLlib's connectors for learners, under RLlib's names.
+"""RLlib's connectors for learners, under RLlib's names and with RLlib's arguments.
 
 A training needs none of them to fill its batches. In `spec.pipeline.connectors` the `Add…` connectors name columns
-that batches hold in addition to those that the algorithm needs. In a custom pipeline, and before a custom connector,
-they do the same as RLlib's, on the episodes of a unit.
+that batches hold in addition to those that the algorithm needs, and `GeneralAdvantageEstimation` sets the arguments of
+the algorithm's own estimate. In a custom pipeline, and before a custom connector, they do the same as RLlib's, on the
+episodes of a unit.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ import torch
 from numpy.typing import NDArray
 
 from hindcast.episodes import batched, nested
-from hindcast.episodes.columns import Columns
+from hindcast.episodes.columns import Columns, leaves_of
+from hindcast.episodes.convert import episodes_to_block
 from hindcast.episodes.episode import SingleAgentEpisode
+from hindcast.learn.gae import block_gae, discounted_sums
+from hindcast.models.rl_module import RLModule
 from hindcast.names import DEFAULT_MODULE_ID
 from hindcast.rllib.connectors.connector_v2 import BatchedNdArray, ConnectorV2, Items
+from hindcast.user_code import Misuse
 
 Episodes = Sequence[SingleAgentEpisode]
 
@@ -73,18 +78,173 @@ class AddColumnsFromEpisodesToTrainBatch(ConnectorV2):
         return batch
 
 
+class AddInfosFromEpisodesToTrainBatch(ConnectorV2):
+    """Adds the `infos` of each step, dictionaries, to the batch if it has none; for the connectors that follow."""
+
+    def __call__(self, *, batch: Items, episodes: Episodes, **_: Any) -> Items:
+        if Columns.INFOS not in batch:
+            for episode in episodes:
+                infos = list(episode.get_infos(slice(0, len(episode))))
+                self.add_n_batch_items(batch, Columns.INFOS, infos, len(episode), episode)
+        return batch
+
+
+class ComputeReturnsToGo(ConnectorV2):
+    """Adds `returns_to_go`: the discounted sum of the rewards from each step to the end of its episode.
+
+    Args:
+        spaces: see `ConnectorV2`.
+        gamma: discount, from 0 to 1.
+        kwargs: see `ConnectorV2`.
+    """
+
+    columns = (Columns.RETURNS_TO_GO,)
+
+    def __init__(self, *spaces: gym.Space | None, gamma: float, **kwargs: Any) -> None:
+        super().__init__(*spaces, **kwargs)
+        self.gamma = _check_fraction("gamma", gamma)
+
+    def __call__(self, *, batch: Items, episodes: Episodes, **_: Any) -> Items:
+        for episode in episodes:
+            rewards = torch.from_numpy(np.array(episode.get_rewards(slice(0, len(episode))), np.float64))
+            returns = discounted_sums(rewards, torch.full_like(rewards, self.gamma)).numpy()
+            self.add_n_batch_items(batch, Columns.RETURNS_TO_GO, returns, len(episode), episode)
+        return batch
+
+
+class GeneralAdvantageEstimation(ConnectorV2):
+    """Adds `value_targets` and standardised `advantages` (GAE, arXiv 1506.02438) to the module's batch.
+
+    In a training it is not called: the algorithm computes its value targets with these arguments and the current
+    weights. An algorithm that has no value targets refuses it.
+
+    Args:
+        spaces: see `ConnectorV2`.
+        gamma: discount, from 0 to 1.
+        lambda_: from 0, the rewards of one step, to 1, those of the whole episode.
+        kwargs: see `ConnectorV2`.
+    """
+
+    def __init__(self, *spaces: gym.Space | None, gamma: float, lambda_: float, **kwargs: Any) -> None:
+        super().__init__(*spaces, **kwargs)
+        self.gamma, self.lambda_ = _check_fraction("gamma", gamma), _check_fraction("lambda_", lambda_)
+
+    def __call__(
+        self, *, batch: Items, episodes: Episodes, rl_module: Mapping[str, RLModule], **_: Any
+    ) -> Items:
+        """Add the columns, from the values of the module, the batch's rewards and the ends of the episodes.
+
+        Raises:
+            Misuse: the batch is not complete, because `BatchIndividualItems` did not run before.
+            NotImplementedError: the module has no value function.
+        """
+        if DEFAULT_MODULE_ID not in batch:
+            raise Misuse("got a batch of single items: it must be after BatchIndividualItems.")
+        module_batch, module = batch[DEFAULT_MODULE_ID], rl_module[DEFAULT_MODULE_ID]
+        for episode in episodes:
+            episode.to_numpy()
+        block = episodes_to_block(list(episodes))
+        rewards = nested.map_leaves(
+            np.asarray, module_batch.get(Columns.REWARDS, block.columns[Columns.REWARDS])
+        )
+        block = block.with_columns({**block.columns, Columns.REWARDS: rewards})
+        observations = {leaf: block.columns[leaf] for leaf in leaves_of(Columns.OBS, block.columns)}
+        with torch.no_grad():
+            values = module.compute_values(
+                {leaf: torch.from_numpy(array) for leaf, array in observations.items()}
+            )
+        advantages, value_targets = block_gae(block, values, self.gamma, self.lambda_)
+        std = advantages.std(correction=0).clamp(min=1e-4)
+        module_batch[Columns.ADVANTAGES] = (advantages - advantages.mean()) / std
+        module_batch[Columns.VALUE_TARGETS] = value_targets
+        return batch
+
+
+class FlattenObservations(ConnectorV2):
+    """Adds `obs` of each step as one vector: numbers as they are, discrete components one-hot.
+
+    In a training networks flatten observations themselves.
+
+    Args:
+        input_observation_space: space of the episodes' observations, of any kind.
+        input_action_space: see `ConnectorV2`.
+        multi_agent: must be False.
+        agent_ids: must be None.
+        as_learner_connector: must be True; without it RLlib's changes the last observation of playing episodes.
+        keys_to_remove: keys of a Dict space to leave out.
+        kwargs: see `ConnectorV2`.
+    """
+
+    def __init__(
+        self,
+        input_observation_space: gym.Space | None = None,
+        input_action_space: gym.Space | None = None,
+        *,
+        multi_agent: bool = False,
+        agent_ids: Any = None,
+        as_learner_connector: bool = False,
+        keys_to_remove: Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(input_observation_space, input_action_space, **kwargs)
+        _refuse_several_agents(multi_agent or agent_ids is not None)
+        if not as_learner_connector:
+            raise ValueError(
+                "as_learner_connector is False, but there are no connectors between environment and module: pass "
+                'True, or write .environment(wrappers=["gymnasium.wrappers:FlattenObservation"])'
+            )
+        self.keys_to_remove = tuple(keys_to_remove or ())
+        if self.keys_to_remove and not isinstance(input_observation_space, gym.spaces.Dict):
+            raise ValueError(f"keys_to_remove requires a Dict space, not {input_observation_space}")
+
+    def recompute_output_observation_space(
+        self,
+        input_observation_space: gym.Space | None,
+        input_action_space: gym.Space | None,  # noqa: ARG002
+    ) -> gym.Space | None:
+        """Return an unbounded Box of one dimension."""
+        if input_observation_space is None:
+            return None
+        size = gym.spaces.utils.flatdim(self._without_removed_keys(input_observation_space))
+        return gym.spaces.Box(-np.inf, np.inf, (size,), np.float32)
+
+    def __call__(self, *, batch: Items, episodes: Episodes, **_: Any) -> Items:
+        space = self._without_removed_keys(self.input_observation_space)
+        for episode in episodes:
+            observations = episode.get_observations(slice(0, len(episode)))
+            steps = batched.unstack(observations) if episode.is_numpy else observations
+            vectors = [
+                gym.spaces.utils.flatten(space, self._without_removed_keys(observation))
+                for observation in steps
+            ]
+            self.add_n_batch_items(
+                batch, Columns.OBS, np.stack(vectors).astype(np.float32), len(episode), episode
+            )
+        return batch
+
+    def _without_removed_keys(self, value: Any) -> Any:
+        """Return a space or an observation without the removed keys."""
+        if not self.keys_to_remove:
+            return value
+        entries = {key: entry for key, entry in value.items() if key not in self.keys_to_remove}
+        return gym.spaces.Dict(entries) if isinstance(value, gym.spaces.Dict) else entries
+
+
 class BatchIndividualItems(ConnectorV2):
     """Stacks the items of all episodes, in order, to arrays: `{"default_policy": {column: [steps, ...]}}`."""
 
     def __init__(self, *spaces: gym.Space | None, multi_agent: bool = False, **kwargs: Any) -> None:
         super().__init__(*spaces, **kwargs)
-        if multi_agent:
-            raise ValueError("multi_agent is True, but there is only one agent")
+        _refuse_several_agents(multi_agent)
 
     def __call__(self, *, batch: Items, **_: Any) -> Items:
         """Stack the columns that are not arrays yet."""
         columns = batch.pop(DEFAULT_MODULE_ID, {})
-        return {DEFAULT_MODULE_ID: {**columns, **{name: stack_items(items) for name, items in batch.items()}}}
+        stacked_columns = {
+            name: join_items(items) if name == Columns.INFOS else stack_items(items)
+            for name, items in batch.items()
+        }
+        return {DEFAULT_MODULE_ID: {**columns, **stacked_columns}}
 
 
 class NumpyToTensor(ConnectorV2):
@@ -98,6 +258,13 @@ class NumpyToTensor(ConnectorV2):
         }
 
 
+class TensorToNumpy(ConnectorV2):
+    """Converts tensors to arrays on the CPU."""
+
+    def __call__(self, *, batch: Items, **_: Any) -> Items:
+        return dict(nested.map_leaves(_to_array, batch))
+
+
 class FrameStackingLearner(ConnectorV2):
     """Stacks the last `num_frames` observations `[height, width, 1]` of each step to `[height, width, num_frames]`.
 
@@ -105,8 +272,11 @@ class FrameStackingLearner(ConnectorV2):
     also when the policy acts.
     """
 
-    def __init__(self, *spaces: gym.Space | None, num_frames: int = 1, **kwargs: Any) -> None:
+    def __init__(
+        self, *spaces: gym.Space | None, num_frames: int = 1, multi_agent: bool = False, **kwargs: Any
+    ) -> None:
         super().__init__(*spaces, **kwargs)
+        _refuse_several_agents(multi_agent)
         self.num_frames = num_frames
 
     def recompute_output_observation_space(
@@ -131,8 +301,8 @@ class FrameStackingLearner(ConnectorV2):
     def _stack(self, frames: NDArray[Any]) -> NDArray[Any]:
         """Stack `[T, height, width, 1]` to `[T, height, width, num_frames]`."""
         if frames.ndim != 4 or frames.shape[-1] != 1:
-            raise ValueError(
-                f"observations of shape {list(frames.shape[1:])} cannot be stacked: they must be [height, width, 1]"
+            raise Misuse(
+                f"got observations of shape {list(frames.shape[1:])}: only [height, width, 1] can be stacked."
             )
         zeros = np.zeros((self.num_frames - 1, *frames.shape[1:]), frames.dtype)
         padded = np.concatenate([zeros, frames])[..., 0]
@@ -140,16 +310,13 @@ class FrameStackingLearner(ConnectorV2):
 
 
 class _UnneededConnector(ConnectorV2):
-    """Base class of RLlib's connectors that Hindcast does not need; they change nothing.
+    """Base class of RLlib's connectors whose work the pipeline does; they change nothing.
 
     Attributes:
         reason: why it is not needed.
     """
 
     reason: ClassVar[str]
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        super().__init__()
 
     def __call__(self, *, batch: Items, **_: Any) -> Items:
         """Return the batch unchanged."""
@@ -158,10 +325,6 @@ class _UnneededConnector(ConnectorV2):
 
 class AddOneTsToEpisodesAndTruncate(_UnneededConnector):
     reason = "episodes are stored with their final observation"
-
-
-class GeneralAdvantageEstimation(_UnneededConnector):
-    reason = "algorithms that use advantages compute them themselves"
 
 
 class AddStatesFromEpisodesToBatch(_UnneededConnector):
@@ -175,6 +338,16 @@ class AddTimeDimToBatchAndZeroPad(_UnneededConnector):
 class AgentToModuleMapping(_UnneededConnector):
     reason = "there is one agent and one module"
 
+    def __init__(
+        self,
+        *spaces: gym.Space | None,
+        rl_module_specs: Any = None,  # noqa: ARG002
+        agent_to_module_mapping_fn: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*spaces, **kwargs)
+        _refuse_several_agents(agent_to_module_mapping_fn is not None)
+
 
 LIBRARY_CONNECTORS: Final = {
     connector.__name__: connector
@@ -182,19 +355,24 @@ LIBRARY_CONNECTORS: Final = {
         AddObservationsFromEpisodesToBatch,
         AddNextObservationsFromEpisodesToTrainBatch,
         AddColumnsFromEpisodesToTrainBatch,
+        ComputeReturnsToGo,
+        GeneralAdvantageEstimation,
     )
 }
 """Connectors that `spec.pipeline.connectors` may name without their module."""
 UNNEEDED_CONNECTORS: Final = {
+    "AddInfosFromEpisodesToTrainBatch": "batches only contain numbers; connectors read infos by episode.get_infos()",
     "BatchIndividualItems": "data stay in columns from storage to batch, so there are no single items to batch",
-    "NumpyToTensor": "batches are already tensors on the learner's device",
+    "FlattenObservations": "networks flatten observations themselves; to remove keys, record with a wrapper of the "
+    "environment (gymnasium.wrappers:FilterObservation)",
     "FrameStackingLearner": "spec.model.frameStack stacks frames, both in training and in acting",
     "MeanStdFilter": "spec.model.observationFilter normalises observations, both in training and in acting",
+    "NumpyToTensor": "batches are already tensors on the learner's device",
+    "TensorToNumpy": "losses compute with tensors",
     **{
         connector.__name__: connector.reason
         for connector in (
             AddOneTsToEpisodesAndTruncate,
-            GeneralAdvantageEstimation,
             AddStatesFromEpisodesToBatch,
             AddTimeDimToBatchAndZeroPad,
             AgentToModuleMapping,
@@ -202,6 +380,20 @@ UNNEEDED_CONNECTORS: Final = {
     },
 }
 """RLlib's connectors that a training does not need -> the reason."""
+
+
+def connector_table() -> str:
+    """Return RLlib's connectors and what a training does with them as Markdown."""
+    effects = {
+        AddObservationsFromEpisodesToBatch: "batches contain `obs`",
+        AddNextObservationsFromEpisodesToTrainBatch: "batches contain `new_obs`",
+        AddColumnsFromEpisodesToTrainBatch: "batches contain all recorded columns",
+        ComputeReturnsToGo: "batches contain `returns_to_go`, with its `gamma`",
+        GeneralAdvantageEstimation: "MARWIL's value targets have its `gamma` and `lambda_`; refused by others",
+    }
+    rows = {connector.__name__: effect for connector, effect in effects.items()} | UNNEEDED_CONNECTORS
+    lines = ["| Connector | In a training |", "|---|---|"]
+    return "\n".join([*lines, *(f"| `{name}` | {rows[name]} |" for name in sorted(rows))])
 
 
 def default_connectors() -> list[ConnectorV2]:
@@ -214,11 +406,16 @@ def default_connectors() -> list[ConnectorV2]:
     ]
 
 
-def is_default(connector: Any) -> bool:
-    """Return True if a connector is one of RLlib's default or unneeded connectors, which a training does not need."""
-    return type(connector).__module__ == __name__ and not isinstance(
-        connector, AddNextObservationsFromEpisodesToTrainBatch | FrameStackingLearner
-    )
+def is_unneeded(connector: Any) -> bool:
+    """Return True if a training does without one of RLlib's connectors; False for the subclasses of users."""
+    return type(connector).__module__ == __name__ and type(connector).__name__ in UNNEEDED_CONNECTORS
+
+
+def join_items(items: Any) -> Any:
+    """Return the items of all episodes, `{(episode id,): items}`, as one list; anything else unchanged."""
+    if isinstance(items, Mapping) and all(isinstance(key, tuple) for key in items):
+        return [item for episode_items in items.values() for item in episode_items]
+    return items
 
 
 def stack_items(items: Any) -> Any:
@@ -228,8 +425,7 @@ def stack_items(items: Any) -> Any:
         items: a list of items, each of one step or of several (`BatchedNdArray`); or such lists by episode,
             `{(episode id,): items}`. Anything else, such as arrays, is returned unchanged.
     """
-    if isinstance(items, Mapping) and all(isinstance(key, tuple) for key in items):
-        items = [item for episode_items in items.values() for item in episode_items]
+    items = join_items(items)
     if not isinstance(items, list):
         return items
     if not any(isinstance(leaf, BatchedNdArray) for item in items for leaf in nested.leaves(item)):
@@ -259,6 +455,28 @@ def _episode_columns(episode: SingleAgentEpisode) -> dict[str, Any]:
         **flags,
         **outputs,
     }
+
+
+def _to_array(value: Any) -> Any:
+    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value
+
+
+def _check_fraction(name: str, value: Any) -> float:
+    """Return a discount or a λ as a float.
+
+    Raises:
+        ValueError: it is not a number from 0 to 1.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise ValueError(f"{name} is {value!r}, expected a number from 0 to 1")
+    return float(value)
+
+
+def _refuse_several_agents(is_requested: bool) -> None:
+    if is_requested:
+        raise ValueError(
+            "there is only one agent: leave out multi_agent, agent_ids and the mapping of agents"
+        )
 
 
 def _to_tensor(value: Any) -> Any:

@@ -14,7 +14,7 @@ from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, is_per_observation, leaves_of, next_leaf, root
 from hindcast.episodes.convert import info_to_json
 from hindcast.names import DEFAULT_MODULE_ID
-from hindcast.rllib.connectors.library import stack_items
+from hindcast.rllib.connectors.library import join_items, stack_items
 from hindcast.user_code import Misuse
 
 Array = NDArray[Any]
@@ -94,6 +94,11 @@ def with_batch(block: Block, batch: Mapping[str, Any], *, needs_next_obs: bool) 
         Misuse: a column does not match the episodes.
     """
     if DEFAULT_MODULE_ID in batch or "batch" in batch:
+        if single_items := batch.keys() - {DEFAULT_MODULE_ID, "batch"}:
+            raise Misuse(
+                f"added {', '.join(map(repr, sorted(single_items)))} beside {DEFAULT_MODULE_ID!r}: prepend a connector "
+                f"that adds items of episodes; after BatchIndividualItems add to batch[{DEFAULT_MODULE_ID!r}]."
+            )
         columns = module_columns(batch)
     else:
         columns = {
@@ -234,7 +239,9 @@ def _order_by_episode(name: str, items: Any, block: Block) -> Any:
             f"returned a column {name!r} of the batch with items of {unknown_keys[0]!r}, an unknown episode."
         )
     items_by_episode = {(eps_id,): items[(eps_id,)] for eps_id in block.eps_id if items.get((eps_id,))}
-    return stack_items(items_by_episode) if items_by_episode else np.empty(0)
+    if not items_by_episode:
+        return np.empty(0)
+    return join_items(items_by_episode) if name == Columns.INFOS else stack_items(items_by_episode)
 
 
 def _leaf_arrays(name: str, value: Any) -> dict[str, Array]:

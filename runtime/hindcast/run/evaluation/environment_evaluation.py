@@ -37,6 +37,7 @@ FIELD: Final = "spec.evaluation.customFunction"
 NUM_ARGUMENTS: Final = 3
 """Number of arguments of an evaluation function: policy, environment, seed."""
 _DEFAULT_NUM_ENVIRONMENTS = 8
+"""Environments of a process if `evaluation.envsPerRunner` is not set."""
 
 
 @dataclass(frozen=True)
@@ -140,8 +141,8 @@ class Evaluations:
     def collect(self) -> Result | None:
         """Wait for the parallel evaluation and return its result; None if no evaluation runs, or if it timed out.
 
-        If checkpoints are selected by return, marks that of the evaluated weights as the best one if their return is
-        the highest so far.
+        If checkpoints are selected by return and this return is the highest so far, the checkpoint of the evaluated
+        weights is marked as the best one.
         """
         if self._pending is None or self._spec is None or self._workers is None:
             return None
@@ -157,17 +158,11 @@ class Evaluations:
             )
             return None
         result = self._finish(pending.iteration, self._results_from_report(report))
-        checkpoint = next(
-            (
-                saved_checkpoint
-                for saved_checkpoint in self._store.all()
-                if saved_checkpoint.updates == pending.updates
-            ),
-            None,
-        )
-        if checkpoint is not None and selection_metric(self._resource.spec) == EPISODE_RETURN_MEAN:
+        if selection_metric(self._resource.spec) == EPISODE_RETURN_MEAN:
             score = result[ENV_RUNNER_RESULTS][EPISODE_RETURN_MEAN]
-            self._store.mark_best(checkpoint, score, method=self._measurement_hash)
+            for checkpoint in self._store.all():
+                if checkpoint.updates == pending.updates:
+                    self._store.mark_best(checkpoint, score, method=self._measurement_hash)
         return result
 
     def close(self) -> None:
@@ -203,7 +198,7 @@ class EvaluationFunction:
     Args:
         path: "package.module:function".
         environment: environment of the training, for the function.
-        explore: actions are sampled; for adapters.
+        explore: True if the policy should sample its actions; only adapters receive it.
 
     Raises:
         SpecError: there is no function at the path, or it takes other arguments.
@@ -284,9 +279,8 @@ def metrics_to_json(result: Any, expected: str) -> dict[str, Any]:
     except TypeError as error:
         raise Misuse(f"returned metrics that are not JSON ({error}).") from error
     env_runner_results = metrics.get(ENV_RUNNER_RESULTS, metrics)
-    value = (
-        env_runner_results.get(EPISODE_RETURN_MEAN, 0.0) if isinstance(env_runner_results, Mapping) else 0.0
-    )
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Misuse(f"returned {EPISODE_RETURN_MEAN} {value!r}; it must be a number.")
+    if isinstance(env_runner_results, Mapping):
+        mean_return = env_runner_results.get(EPISODE_RETURN_MEAN, 0.0)
+        if isinstance(mean_return, bool) or not isinstance(mean_return, int | float):
+            raise Misuse(f"returned {EPISODE_RETURN_MEAN} {mean_return!r}; it must be a number.")
     return metrics

@@ -21,7 +21,7 @@ from hindcast.datasets.merging import OnConflict, merge
 from hindcast.datasets.prepare.opening import find_differing_leaves, open_data
 from hindcast.episodes.columns import Columns
 from hindcast.errors import SpecError
-from hindcast.evaluate.estimators import DOUBLY_ROBUST_ESTIMATES, RATIO_ESTIMATES
+from hindcast.evaluate.estimators import DOUBLY_ROBUST_ESTIMATES, MODEL_ESTIMATES, RATIO_ESTIMATES
 from hindcast.evaluate.fitted_q import FittedQOptions
 from hindcast.evaluate.offline import (
     MAX_CALIBRATION_ERROR,
@@ -102,11 +102,9 @@ def split_episodes(
 
 def _exclude_episodes(dataset: Dataset, excluded_ids: Collection[str]) -> Dataset:
     """Return the dataset without the episodes of these ids; the same dataset if it has none of them."""
-    keep_mask = (
-        [eps_id not in excluded_ids for eps_id in dataset.episode_table().eps_id.tolist()]
-        if excluded_ids
-        else []
-    )
+    if not excluded_ids:
+        return dataset
+    keep_mask = [eps_id not in excluded_ids for eps_id in dataset.episode_table().eps_id.tolist()]
     return dataset if all(keep_mask) else dataset.select(np.flatnonzero(keep_mask))
 
 
@@ -237,9 +235,9 @@ class HeldOutEvaluator:
     def evaluate(self, iteration: int, progress: FitProgress = lambda *_: None) -> Result:
         """Evaluate the current weights on the held-out episodes. The result is deterministic.
 
-        In the result, `validation_loss` and `metrics` are the algorithm's own loss and metrics over all timesteps, and
-        `estimated_return` is the value of the first estimate (None if it cannot be computed for this policy). All
-        estimates and diagnostics are as in `OfflineReport.to_json`.
+        In the result, `validation_loss` and `metrics` are the algorithm's own loss and metrics over all timesteps (None
+        if NaN or infinite), and `estimated_return` is the value of the first estimate (None if it cannot be computed
+        for this policy). All estimates and diagnostics are as in `OfflineReport.to_json`.
 
         Args:
             iteration: number of finished iterations, for the result.
@@ -297,7 +295,7 @@ class HeldOutEvaluator:
             self._check_recurrent_estimates(ratio_estimates)
 
     def _check_recurrent_estimates(self, ratio_estimates: Sequence[str]) -> None:
-        model_estimates = [name for name in self._spec.estimates if name in ("dm", *DOUBLY_ROBUST_ESTIMATES)]
+        model_estimates = [name for name in self._spec.estimates if name in MODEL_ESTIMATES]
         if model_estimates:
             raise SpecError(
                 f"has {', '.join(model_estimates)}, which can never be computed: "
@@ -378,7 +376,7 @@ class HeldOutEvaluator:
             estimates=tuple(spec.estimates),
             ratios=any(name in (*RATIO_ESTIMATES, *DOUBLY_ROBUST_ESTIMATES) for name in spec.estimates),
             fit=FittedQOptions(updates=spec.model_updates)
-            if {"dm", *DOUBLY_ROBUST_ESTIMATES}.intersection(spec.estimates)
+            if set(MODEL_ESTIMATES).intersection(spec.estimates)
             else None,
         )
 

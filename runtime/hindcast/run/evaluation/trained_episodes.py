@@ -18,7 +18,7 @@ from hindcast.storage.location import Location
 
 TRAINED_EPISODES_FILE: Final = "trained-episodes.npy"
 _FIELDS: Final = np.dtype([("id", "<u8"), ("length", "<i8"), ("return", "<f8")])
-"""Digest of the id, number of timesteps and sum of rewards (0 without rewards) of an episode."""
+"""An episode: digest of its id, number of timesteps, and sum of its rewards (0 without rewards)."""
 
 
 class UntrainedEpisodes(NamedTuple):
@@ -34,7 +34,7 @@ class UntrainedEpisodes(NamedTuple):
 
 
 def record_trained_episodes(folder: Location, datasets: Sequence[Dataset]) -> None:
-    """Write the record of a run that is trained on all episodes of the datasets."""
+    """Write the record of a run that is trained on all episodes of the datasets, unless the run has one already."""
     file = folder.child(TRAINED_EPISODES_FILE)
     if file.exists() or not datasets:
         return
@@ -54,13 +54,13 @@ def exclude_trained_episodes(
         file: the run's record, `TRAINED_EPISODES_FILE` in its folder.
         dataset: any dataset.
         name: name of the data in messages.
-        min_episodes: number of episodes that must remain.
+        min_episodes: number of episodes that must remain, if the dataset has as many.
 
     Raises:
-        SpecError: fewer than `min_episodes` remain.
+        SpecError: the dataset has at least `min_episodes`, but fewer remain.
     """
-    trained = np.load(io.BytesIO(file.read_bytes()), allow_pickle=False)
-    is_trained = _contains(trained, _describe(dataset))
+    trained_rows = np.load(io.BytesIO(file.read_bytes()), allow_pickle=False)
+    is_trained = _contains(trained_rows, _describe(dataset))
     num_trained = int(is_trained.sum())
     if dataset.num_episodes - num_trained < min_episodes <= dataset.num_episodes:
         raise SpecError(
@@ -96,23 +96,18 @@ def _describe(dataset: Dataset) -> NDArray[Any]:
     return rows
 
 
-def _contains(known: NDArray[Any], rows: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return `[N]` True for rows that `known` contains, with returns that are equal up to the order of their sums."""
-    order = np.argsort(known, order=["id", "length", "return"])
-    known = known[order]
-    first = np.searchsorted(known["id"], rows["id"], side="left")
-    last = np.searchsorted(known["id"], rows["id"], side="right")
-    return np.array(
-        [
-            bool(
-                (
-                    (known["length"][low:high] == row["length"])
-                    & np.isclose(
-                        known["return"][low:high], row["return"], rtol=1e-5, atol=1e-6, equal_nan=True
-                    )
-                ).any()
-            )
-            for low, high, row in zip(first, last, rows, strict=True)
-        ],
-        dtype=bool,
-    )
+def _contains(trained_rows: NDArray[Any], rows: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return a mask `[N]` of the `rows` that `trained_rows` contains; both have `_FIELDS`.
+
+    Returns count as equal if they differ only by rounding, as sums of the same rewards in another order do.
+    """
+    trained_rows = np.sort(trained_rows, order="id")
+    starts = np.searchsorted(trained_rows["id"], rows["id"], side="left")
+    ends = np.searchsorted(trained_rows["id"], rows["id"], side="right")
+    mask = np.zeros(len(rows), dtype=bool)
+    for index, (start, end, row) in enumerate(zip(starts, ends, rows, strict=True)):
+        candidates = trained_rows[start:end]
+        has_length = candidates["length"] == row["length"]
+        has_return = np.isclose(candidates["return"], row["return"], rtol=1e-5, atol=1e-6, equal_nan=True)
+        mask[index] = (has_length & has_return).any()
+    return mask

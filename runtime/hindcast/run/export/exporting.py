@@ -46,6 +46,8 @@ export may overwrite.
 """
 _NUM_SLOTS, _NUM_STEPS, _EPISODE_STEPS = 3, 24, 8
 """For the comparison of actions: number of parallel episodes, of steps in all, and of steps of an episode."""
+_MISSING_SHARE = 0.25
+"""Share of values that are missing in the comparison of actions, if the policy replaces missing values."""
 _TOLERANCE = 1e-5
 """Maximum difference between an exported action and the original one."""
 
@@ -132,7 +134,12 @@ def _export_onnx(function: ExportedPolicy) -> bytes:
             output_names=list(function.outputs),
         )
         assert program is not None
-        return bytes(program.model_proto.SerializeToString())
+        model = program.model_proto
+        for name, port in function.inputs.items():
+            if port.names:
+                entry = model.metadata_props.add()
+                entry.key, entry.value = f"{name}.names", json.dumps(list(port.names), ensure_ascii=False)
+        return bytes(model.SerializeToString())
 
 
 def _make_torch_step(data: bytes) -> Step:
@@ -197,10 +204,13 @@ def _measure_difference(policy: Policy, function: ExportedPolicy, step: Step) ->
     for seed, space in enumerate(spaces.values()):
         space.seed(seed)
     state: Arrays = {}
-    max_difference = 0.0
+    max_difference, generator = 0.0, np.random.default_rng(0)
     for t in range(_NUM_STEPS):
         is_start = t % _EPISODE_STEPS == 0
         obs = {leaf: np.stack([space.sample() for _ in range(_NUM_SLOTS)]) for leaf, space in spaces.items()}
+        for leaf, fillable in policy.preprocessing.fillable.items():
+            is_missing = fillable & (generator.random(obs[leaf].shape) < _MISSING_SHARE)
+            obs[leaf] = np.where(is_missing, np.nan, obs[leaf]).astype(obs[leaf].dtype)
         rewards = np.linspace(-1.0, 1.0, _NUM_SLOTS)
         actions = policy.act(obs, is_first=np.full(_NUM_SLOTS, is_start), rewards=rewards)
         if is_start:
@@ -251,4 +261,13 @@ def _describe_export(policy: Policy, function: ExportedPolicy) -> dict[str, Any]
 
 def _describe_port(name: str, port: Port) -> dict[str, Any]:
     state_fields = {} if port.start is None else {"start": port.start.tolist(), "follows": port.next_state}
-    return {"name": name, "dtype": port.dtype.name, "shape": list(port.shape), **state_fields}
+    element_fields: dict[str, Any] = {"names": list(port.names)} if port.names else {}
+    if port.fillable is not None:
+        element_fields["fillable"] = port.fillable.tolist()
+    return {
+        "name": name,
+        "dtype": port.dtype.name,
+        "shape": list(port.shape),
+        **element_fields,
+        **state_fields,
+    }

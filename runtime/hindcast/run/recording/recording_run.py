@@ -146,7 +146,7 @@ class RecordingRun:
             )
 
     def _clear_other_recording(self) -> None:
-        """Delete the other recording if it should be replaced; else a policy that it copied before it left results."""
+        """Delete the other recording if it should be replaced; if it left no results, delete the policy it copied."""
         if self._spec.output.on_existing == "Replace":
             self._clear()
         elif not self._is_started():
@@ -256,10 +256,7 @@ class RecordingRun:
         """Return the path of the checkpoint that the resource names or refers to."""
         if self._spec.policy.checkpoint is not None:
             return self._spec.policy.checkpoint.path
-        if self._checkpoint is None:
-            raise SpecError(
-                "was not resolved to a checkpoint.", field="spec.policy.trainingRef", resource=self._name
-            )
+        assert self._checkpoint is not None  # the caller resolves `trainingRef`
         return self._checkpoint
 
     def _load_actor(self, policy: str) -> Policy | RandomActor:

@@ -51,6 +51,7 @@ def kind_mismatch(policy: Policy, saved: Policy, algorithm: Algorithm, trained_b
     """
     module_class, saved_class = type(policy.module), type(saved.module)
     has_custom_module = any(candidate.module.model_config.module_class for candidate in (policy, saved))
+    # Different custom modules are reported by `option_mismatch`, because `model.moduleClass` can select them.
     if module_class is saved_class or (has_custom_module and not algorithm.has_own_policy):
         return None
     origin = "" if trained_by is None else f" that {trained_by} trained"
@@ -88,16 +89,16 @@ def shape_mismatch(policy: Policy, saved: Policy) -> str | None:
 def _list_algorithms(policy_class: type[RLModule], algorithm: Algorithm) -> str:
     """Return the names of the algorithms that build this kind of policy, joined by commas and "or"."""
     algorithm_class = type(algorithm)
-    names = [
-        name
-        for name, candidate in REGISTRY.items()
-        if (
-            not candidate.has_own_policy
-            if policy_class is PolicyModule
-            else issubclass(candidate, algorithm_class) or issubclass(algorithm_class, candidate)
-        )
-    ] or [algorithm_class.__name__]
-    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    if policy_class is PolicyModule:
+        names = [name for name, candidate in REGISTRY.items() if not candidate.has_own_policy]
+    else:
+        names = [
+            name
+            for name, candidate in REGISTRY.items()
+            if issubclass(candidate, algorithm_class) or issubclass(algorithm_class, candidate)
+        ]
+    *first_names, last_name = names or [algorithm_class.__name__]
+    return f"{', '.join(first_names)} or {last_name}" if first_names else last_name
 
 
 def _describe_difference(
@@ -106,7 +107,7 @@ def _describe_difference(
     """Describe the first option of a section that differs, or return None if all are equal."""
     for option, value in options.items():
         if saved_options.get(option) != value:
-            hint = " (what they leave out is the algorithm's own choice)" if section == "model" else ""
+            hint = " (each algorithm has its own defaults for options left out)" if section == "model" else ""
             values = (saved_options.get(option), value)
             if section == "model":
                 values = tuple(ModelSpec.in_yaml(option, value) for value in values)

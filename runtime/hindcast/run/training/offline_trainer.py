@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from hindcast.api import OfflineTraining, spec_hash
@@ -12,7 +12,7 @@ from hindcast.api.options import options_field
 from hindcast.api.training import OfflineTrainingSpec, StopSpec
 from hindcast.errors import Problem, SpecError, parse_path
 from hindcast.formatting import integer, plural, significant, size
-from hindcast.learn.algorithm import needs_for, window_targets
+from hindcast.learn.algorithm import Algorithm, needs_for, window_targets
 from hindcast.learn.compiling import compile_losses
 from hindcast.learn.group import Group
 from hindcast.pipeline.needs import Needs
@@ -65,6 +65,8 @@ def make_offline_trainer(
     # The other learners wait for this before they create their trainers (`follow_first_learner`).
     group.broadcast(["open", initial_num_learners])
     device, clamp_note = choose_learner_device(spec.learners, placement.is_one_machine)
+    # Before episodes are split off, which may be the only ones with an action.
+    all_spaces, space_notes = determine_spaces(resource, sources)
     offline, held_out_data = spec.offline, None
     # Set-aside episodes are removed first, so that `heldOut` is a fraction of the remaining ones.
     if offline is not None and offline.set_aside is not None:
@@ -74,10 +76,12 @@ def make_offline_trainer(
         held_out_data = merge_datasets(holdouts, "Rename")
     networks = networks or build_networks(
         make_algorithm(resource),
-        determine_spaces(resource, sources),
+        all_spaces,
         spec.model,
         spec.environment,
         seed=spec.seed,
+        missing=spec.missing_rules,
+        missing_indicators=spec.missing_indicators,
         rewards=spec.rewards,
     )
     algorithm, spaces = networks.algorithm, networks.spaces
@@ -85,7 +89,8 @@ def make_offline_trainer(
     if spec.learners.compile:
         compile_losses(algorithm)
     policy, learner = networks.make_policy_and_learner(device, group)
-    notes = [*([Problem((), clamp_note)] if clamp_note else []), *networks.notes(policy)]
+    notes = [*([Problem((), clamp_note)] if clamp_note else []), *space_notes]
+    notes += networks.notes(policy)
     with calling(f"{spec.algorithm}.needs"):
         needs = needs_for(algorithm, policy.module)
     live_sources = [
@@ -123,6 +128,8 @@ def make_offline_trainer(
     )
     if spec.input:
         data.open_reader(lambda: training_options(resource, spec.input[0]))
+    for copy_of_algorithm in (algorithm, uncompiled_algorithm):
+        _set_target_options(copy_of_algorithm, needs, data.target_options)
     if device.type == "cpu" and not live_sources:
         _refuse_batch_beyond_memory(spec, data, group.shard.size)
     batch_notes += _batch_size_notes(spec, data, needs.timesteps_per_item)
@@ -149,6 +156,7 @@ def make_offline_trainer(
     def prepare() -> None:
         if initial_checkpoint is not None:
             warm_start(policy, learner, initial_checkpoint)
+        # With an initial checkpoint, the observation filter is that of its policy.
         data.fit_preprocessing(rewards_only=initial_checkpoint is not None)
 
     return Trainer(
@@ -166,6 +174,23 @@ def make_offline_trainer(
         if prelearner_path(spec.pipeline) is None
         else (),
     )
+
+
+def _set_target_options(algorithm: Algorithm, needs: Needs, options: Mapping[str, float]) -> None:
+    """Set the options that connectors request for the algorithm's targets.
+
+    Raises:
+        SpecError: the algorithm has no targets with these options.
+    """
+    if not options:
+        return
+    if not needs.targets or not options.keys() <= type(algorithm.options).model_fields.keys():
+        raise SpecError(
+            f"contains GeneralAdvantageEstimation, but {type(algorithm).__name__} has no value targets: leave the "
+            "connector out, or train with MARWIL.",
+            field="spec.pipeline.connectors",
+        )
+    algorithm.options = algorithm.options.model_copy(update=dict(options))
 
 
 def _shard_notes(timesteps: int, needs: Needs, num_learners: int, initial_num_learners: int) -> list[Problem]:
@@ -212,11 +237,11 @@ def _batch_size_notes(spec: OfflineTrainingSpec, data: OfflineData, timesteps_pe
         return []
     unit = "timestep" if timesteps_per_item == 1 else "sequence"
     times = significant(data.batch_size / data.epoch_size)
-    what = (
+    text = (
         f"a batch has {plural(data.batch_size, unit)}, but the data have only {integer(data.epoch_size)}: each is in "
         f"every batch {times} times on average"
     )
-    return [Problem(parse_path(_size_field(spec)), what)]
+    return [Problem(parse_path(_size_field(spec)), text)]
 
 
 def _refuse_batch_beyond_memory(spec: OfflineTrainingSpec, data: OfflineData, num_learners: int) -> None:

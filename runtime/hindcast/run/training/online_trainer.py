@@ -213,7 +213,7 @@ def make_online_trainer(
 def _preprocess(preprocessing: Preprocessing, block: Block) -> Block:
     """Filter and stack observations as the module saw them, then update the filter for the next iteration."""
     raw_obs = {leaf: block.columns[leaf] for leaf in leaves_of(Columns.OBS, block.columns)}
-    module_obs = preprocessing.filter_obs(raw_obs)
+    module_obs = preprocessing.process_episodes(raw_obs, block.obs_start)
     preprocessing.update(raw_obs)
     rows = torch.arange(block.num_steps + block.num_episodes)
     first_rows = torch.from_numpy(block.obs_start).repeat_interleave(torch.from_numpy(block.length + 1))

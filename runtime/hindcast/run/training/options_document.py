@@ -1,4 +1,4 @@
-"""The options of a training as JSON, from which classes in RLlib's form get a `TrainingConfig`."""
+"""The options of a training as JSON. User classes written for RLlib receive them as a `TrainingConfig`."""
 
 from __future__ import annotations
 

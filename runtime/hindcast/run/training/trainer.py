@@ -6,12 +6,14 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
 from hindcast.api.environment import EnvironmentSpec
+from hindcast.api.input import MissingRule
 from hindcast.api.model import ModelOptions, ModelSpec
 from hindcast.api.spelling import IN_PYTHON
 from hindcast.api.training import RewardsSpec
@@ -36,8 +38,10 @@ from hindcast.run.evaluation.held_out_evaluation import HeldOutEvaluator
 from hindcast.threads import choose_num_threads, torch_threads
 
 _VALUE_NETWORKS = (ActionValues, Critics, StateValue)
+"""Classes of networks that have the options of `model.critics`."""
 _VALUE_METRICS = ("mean_q", "mean_v", "mean_advantage")
-_TARGETS = "targets/"
+"""Metrics that losses return in the unit of the scaled rewards."""
+_EXPERIENCE_PREFIX = "targets/"
 """Prefix of tensors in a checkpoint that are part of the experience's state: targets, priorities and others."""
 
 
@@ -59,7 +63,7 @@ class Experience(Protocol):
 
         Args:
             iteration: number of complete iterations before it.
-            updates: number of updates so far; more than these iterations have if it is resumed.
+            updates: number of updates so far; includes those of this iteration if it is resumed.
         """
 
     def iterations(self, iteration: int, updates: int) -> int:
@@ -106,7 +110,7 @@ class Trainer:
 
     Attributes:
         iteration: number of iterations with a result; a stop criterion may have cut the last one short.
-        seconds: time that they took, and interrupted ones too.
+        seconds: time that all iterations took, interrupted ones included.
         num_busy_processors: processors that other processes of this run occupy.
     """
 
@@ -212,7 +216,7 @@ class Trainer:
             store: store of the run's checkpoints.
             metrics: metrics of these weights, for the checkpoint's record.
             extra_state: JSON values that the caller needs to resume; they are added to the record's counters. With
-                `evaluating`, a number of updates, the store does not delete the checkpoint after that many updates.
+                `evaluating`, a number of updates, the store also keeps the checkpoint with that number of updates.
         """
         experience = self.experience
         state = TrainingState(
@@ -233,7 +237,7 @@ class Trainer:
         learner_state = self.learner.state()
         experience_tensors = {} if experience is None else experience.tensors()
         tensors = learner_state.tensors | {
-            f"{_TARGETS}{name}": tensor for name, tensor in experience_tensors.items()
+            f"{_EXPERIENCE_PREFIX}{name}": tensor for name, tensor in experience_tensors.items()
         }
         return store.save(self.policy, replace(learner_state, tensors=tensors), state, protected_updates)
 
@@ -249,7 +253,7 @@ class Trainer:
         self.learner.load(learner_state)
         self.policy.preprocessing.load(Policy.load(checkpoint.location).preprocessing.state())
         if self.experience is not None:
-            self.experience.seek(state.feed, select_prefix(_TARGETS, learner_state.tensors))
+            self.experience.seek(state.feed, select_prefix(_EXPERIENCE_PREFIX, learner_state.tensors))
             self.experience.counters |= {name: state.counters[name] for name in self.experience.counters}
         self.iteration = state.iteration
         # With a raised stop, an iteration that the lower one cut short is completed first.
@@ -353,15 +357,25 @@ def build_networks(
     *,
     seed: int,
     rewards: RewardsSpec | None = None,
+    missing: Mapping[str, MissingRule] = MappingProxyType({}),
+    missing_indicators: bool = False,
 ) -> Networks:
     """Build an algorithm's networks for these spaces, with its defaults for options that `model` leaves out.
+
+    `missing` is what replaces missing values of observations.
 
     Raises:
         SpecError: the model's options do not fit, or the algorithm does not build `model.moduleClass`.
     """
     full_model = complete_model(algorithm, model, spaces.action)
     preprocessing = Preprocessing.from_specs(
-        spaces.observation, spaces.action, full_model, environment, rewards
+        spaces.observation,
+        spaces.action,
+        full_model,
+        environment,
+        rewards=rewards,
+        missing=missing,
+        missing_indicators=missing_indicators,
     )
     inputs = ModelInputs(preprocessing.observation_space, preprocessing.action_space, full_model)
     nets = new_networks(algorithm, inputs, seed)

@@ -1,0 +1,379 @@
+"""The columns of a table: how many values are missing, which never change, and what each of them may be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hindcast.datasets.inspection.summary import ColumnProfile
+from hindcast.datasets.prepare.reading import Reading
+from hindcast.datasets.prepare.source_files import find_source_files, recognise_formats
+from hindcast.episodes.columns import Columns, root
+from hindcast.errors import DataError
+from hindcast.formats.columns.arrays import as_plain_table, is_text
+from hindcast.formats.format import ReadOptions
+from hindcast.formats.layout import CellError
+from hindcast.formats.tables.naming import ALIASES, format_names, plan_columns
+from hindcast.formatting import natural_sort_key
+
+_WORDS: Final[dict[str, tuple[str, ...]]] = {
+    Columns.EPS_ID: (
+        *(
+            "episode",
+            "trajectory",
+            "traj",
+            "patient",
+            "subject",
+            "person",
+            "user",
+            "customer",
+            "client",
+            "session",
+        ),
+        *(
+            "encounter",
+            "admission",
+            "stay",
+            "trial",
+            "case",
+            "run",
+            "device",
+            "vehicle",
+            "machine",
+            "game",
+            "id",
+        ),
+    ),
+    Columns.T: (
+        "timestep",
+        "step",
+        "t",
+        "time",
+        "timestamp",
+        "datetime",
+        "date",
+        "day",
+        "hour",
+        "visit",
+        "index",
+    ),
+    Columns.REWARDS: (
+        "reward",
+        "outcome",
+        "return",
+        "score",
+        "utility",
+        "payoff",
+        "gain",
+        "profit",
+        "revenue",
+        "r",
+    ),
+    Columns.ACTIONS: (
+        *("action", "act", "dose", "dosage", "treatment", "decision", "intervention", "choice", "control"),
+        *("command", "setpoint", "arm", "a", "u"),
+    ),
+    Columns.TERMINATEDS: (
+        *(
+            "terminated",
+            "terminal",
+            "done",
+            "discharged",
+            "discharge",
+            "died",
+            "dead",
+            "death",
+            "healed",
+            "recovered",
+        ),
+        *("success", "finished", "completed", "complete", "ended", "end"),
+    ),
+    Columns.TRUNCATEDS: (
+        *("truncated", "timeout", "left", "dropout", "dropped", "censored", "withdrawn", "lost", "aborted"),
+        *("interrupted", "cut"),
+    ),
+}
+"""Hindcast's column -> words in the names of columns that are likely to be it, the likeliest first."""
+_NEXT_PREFIXES: Final = ("next_", "new_", "next.")
+_PART: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
+_FLAG_TEXTS: Final = {"true", "false", "0", "1", "yes", "no", "t", "f", "0.0", "1.0"}
+Schema = dict[str, str | list[str]]
+
+
+@dataclass(frozen=True)
+class TableProfile:
+    """The columns of a table, and the `schema` that says what they are.
+
+    Attributes:
+        columns: the columns, in order.
+        schema: Hindcast's column -> column or columns of the table; only those that Hindcast does not know by name.
+        left_out: name of a column that is not read -> the reason.
+        missing_roles: Hindcast's columns that no column of the table seems to be.
+        num_rows: number of rows that were read.
+        has_next_obs: whether the table has next observations.
+    """
+
+    columns: tuple[ColumnProfile, ...]
+    schema: Schema
+    left_out: dict[str, str]
+    missing_roles: tuple[str, ...]
+    num_rows: int
+    has_next_obs: bool
+
+    def require_roles(self) -> None:
+        """Check that every required column was found.
+
+        Raises:
+            DataError: a column is missing; the error says how to name it.
+        """
+        if self.missing_roles:
+            role = self.missing_roles[0]
+            names = format_names([column.name for column in self.columns])
+            raise DataError(
+                f"no column looks like {role!r}: name it with --schema {role}=COLUMN; the columns are {names}"
+            )
+
+
+def read_profile(reading: Reading) -> TableProfile | None:
+    """Read the first rows of the first table of a reading; None if the data are no table.
+
+    Args:
+        reading: what to read; its `schema` says what some columns are.
+
+    Raises:
+        DataError: a path does not exist, or a file is damaged.
+    """
+    recognised_files, _ = recognise_formats(find_source_files(reading), reading)
+    for file_format, location, options in recognised_files:
+        table = file_format.read_head(location, options)
+        if table is None:
+            continue
+        try:
+            return profile_table(as_plain_table(table), reading.options.schema)
+        except CellError as error:
+            raise DataError(str(error), path=str(location), row=error.row) from error
+    return None
+
+
+def profile_table(table: pa.Table, schema: Mapping[str, str | Sequence[str]]) -> TableProfile:
+    """Describe a table's columns; `schema` says what some of them are, and the others are judged by name and values."""
+    table = table.combine_chunks()
+    roles = _find_roles(table, schema)
+    left_out: dict[str, str] = {}
+    if Columns.OBS not in roles:
+        roles |= _find_observations(table, roles, left_out)
+    role_by_column = {name: role for role, names in roles.items() for name in names}
+    profiles = tuple(
+        _profile_column(table.column(name), name, role_by_column.get(name)) for name in table.column_names
+    )
+    known_names = {role: {role, *ALIASES.get(role, ())} for role in roles}
+    suggested: Schema = {
+        role: names[0] if len(names) == 1 else names
+        for role, names in roles.items()
+        if role not in map(root, schema)
+        and names
+        and names[0] not in known_names[role]
+        and not _is_known(role, names, table)
+    }
+    missing_roles = [role for role in (Columns.OBS, Columns.ACTIONS, Columns.REWARDS) if not roles.get(role)]
+    return TableProfile(
+        profiles,
+        {
+            **{role: names if isinstance(names, str) else list(names) for role, names in schema.items()},
+            **suggested,
+        },
+        left_out,
+        tuple(missing_roles),
+        len(table),
+        bool(roles.get(Columns.NEXT_OBS)),
+    )
+
+
+def _is_known(role: str, names: Sequence[str], table: pa.Table) -> bool:
+    """Return whether Hindcast finds the columns of a role without a schema."""
+    return list(_known_columns(table, {}).get(role, ())) == list(names)
+
+
+def _known_columns(table: pa.Table, schema: Mapping[str, str | Sequence[str]]) -> dict[str, list[str]]:
+    """Return Hindcast's column -> columns, of those that Hindcast finds by their names or by the schema."""
+    known: dict[str, list[str]] = {}
+    for columns in ((), None):
+        try:
+            plan = plan_columns(table.column_names, ReadOptions(schema=dict(schema), columns=columns))
+        except DataError:
+            continue
+        for leaf, source in plan.sources.items():
+            if root(leaf) in (*_WORDS, Columns.OBS, Columns.NEXT_OBS):
+                names = known.setdefault(root(leaf), [])
+                names += [name for name in source.columns if name not in names]
+    return known
+
+
+def _find_roles(table: pa.Table, schema: Mapping[str, str | Sequence[str]]) -> dict[str, list[str]]:
+    """Return Hindcast's column -> columns of the table, without observations that no name shows."""
+    roles = _known_columns(table, schema)
+    for name in (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS):
+        if name in roles:
+            continue
+        # Alone, without the other required columns, Hindcast's own names are not part of a plan.
+        matches = [column for column in (name, *ALIASES[name]) if column in table.column_names]
+        roles |= {name: matches[:1]} if matches else {}
+    used_columns = {column for names in roles.values() for column in names}
+    for role in _WORDS:
+        if role in roles:
+            continue
+        candidates = [
+            column
+            for column in table.column_names
+            if column not in used_columns and _can_be(role, column, table)
+        ]
+        columns = _best_matches(role, candidates)
+        if role != Columns.ACTIONS:
+            columns = columns[:1]
+        if columns:
+            roles[role] = columns
+            used_columns.update(columns)
+    episode_columns = roles.get(Columns.EPS_ID)
+    time_columns = roles.get(Columns.T)
+    if time_columns and time_columns[0] not in ALIASES[Columns.T] and time_columns[0] != Columns.T:
+        keys = [*(episode_columns or ()), *time_columns]
+        if len(table.group_by(keys).aggregate([])) < len(table):
+            del roles[Columns.T]  # two rows of an episode have the same value
+    return roles
+
+
+def _find_observations(
+    table: pa.Table, roles: Mapping[str, Sequence[str]], left_out: dict[str, str]
+) -> dict[str, list[str]]:
+    """Return `obs`, and `new_obs` if each of its columns has one, of the remaining columns of numbers."""
+    used_columns = {column for names in roles.values() for column in names}
+    remaining = [column for column in table.column_names if column not in used_columns]
+    next_columns = {
+        column: name.removeprefix(prefix)
+        for column in remaining
+        for prefix in _NEXT_PREFIXES
+        if (name := column).startswith(prefix) and name.removeprefix(prefix) in remaining
+    }
+    observations: list[str] = []
+    for column in remaining:
+        if column in next_columns:
+            continue
+        reason = _left_out_reason(table.column(column), column)
+        if reason is None:
+            observations.append(column)
+        else:
+            left_out[column] = reason
+    found = {
+        Columns.OBS: sorted(observations, key=natural_sort_key)
+        if _are_numbered(observations)
+        else observations
+    }
+    by_observation = {observation: column for column, observation in next_columns.items()}
+    if observations and all(name in by_observation for name in observations):
+        found[Columns.NEXT_OBS] = [by_observation[name] for name in found[Columns.OBS]]
+    return {role: names for role, names in found.items() if names}
+
+
+def _are_numbered(names: Collection[str]) -> bool:
+    return all(re.search(r"\d+\]?$", name) for name in names)
+
+
+def _left_out_reason(column: pa.ChunkedArray, name: str) -> str | None:
+    """Return why a column is no observation; None if it can be one."""
+    if not (_is_number(column.type) or pa.types.is_boolean(column.type)):
+        return f"it holds {'text' if is_text(column.type) else column.type}, not numbers"
+    if column.null_count == len(column):
+        return "it has no values"
+    if len(column) > 1 and _is_constant(column):
+        return "it never changes"
+    if pa.types.is_boolean(column.type) and column.null_count:
+        return "it is true, false or missing: write 1, 0 and null"
+    if name.lower() in ("id", "index", "row", "unnamed: 0", "__index_level_0__"):
+        return "it numbers the rows"
+    return None
+
+
+def _best_matches(role: str, columns: Iterable[str]) -> list[str]:
+    """Return the columns whose name has the likeliest word of a role: several only if they are numbered alike."""
+    columns = list(columns)
+    for word in _WORDS[role]:
+        exact_matches = [column for column in columns if column.lower() in (word, f"{word}s")]
+        matches = [column for column in columns if {word, f"{word}s"} & set(_parts_of(column))]
+        if exact_matches or (matches and len(word) > 1):  # a single letter is often part of another name
+            return exact_matches[:1] or matches
+    return []
+
+
+def _parts_of(name: str) -> list[str]:
+    return [part.lower() for part in _PART.findall(name)]
+
+
+def _can_be(role: str, name: str, table: pa.Table) -> bool:
+    """Return whether the values of a column allow a role."""
+    column = table.column(name)
+    arrow_type = column.type
+    if column.null_count and role not in (Columns.ACTIONS, Columns.REWARDS):
+        return False
+    if role == Columns.EPS_ID:
+        is_id = is_text(arrow_type) or pa.types.is_integer(arrow_type) or pa.types.is_dictionary(arrow_type)
+        return is_id and 1 <= pc.count_distinct(column).as_py() < max(2, len(column))
+    if role == Columns.T:
+        is_time = pa.types.is_temporal(arrow_type) or (is_text(arrow_type) and _are_times(column))
+        return is_time or pa.types.is_integer(arrow_type)
+    if role in (Columns.TERMINATEDS, Columns.TRUNCATEDS):
+        return _are_flags(column)
+    return _is_number(arrow_type) or (role == Columns.ACTIONS and pa.types.is_boolean(arrow_type))
+
+
+def _are_flags(column: pa.ChunkedArray) -> bool:
+    if not (_is_number(column.type) or is_text(column.type)):
+        return bool(pa.types.is_boolean(column.type))
+    values = pc.unique(column).to_pylist()
+    return len(values) <= 2 and {str(value).lower() for value in values} <= _FLAG_TEXTS
+
+
+def _are_times(column: pa.ChunkedArray) -> bool:
+    try:
+        for text in column.slice(0, 100).to_pylist():
+            datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _is_number(arrow_type: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(arrow_type) or pa.types.is_floating(arrow_type))
+
+
+def _is_constant(column: pa.ChunkedArray) -> bool:
+    if pa.types.is_nested(column.type) or not len(column):
+        return False
+    values = column.drop_null()
+    if pa.types.is_floating(values.type):
+        values = values.filter(pc.invert(pc.is_nan(values)))
+    try:
+        return bool(len(values)) and pc.count_distinct(values).as_py() == 1
+    except pa.ArrowNotImplementedError:
+        return False
+
+
+def _profile_column(column: pa.ChunkedArray, name: str, role: str | None) -> ColumnProfile:
+    num_missing = column.null_count
+    if pa.types.is_floating(column.type):
+        num_missing = pc.sum(pc.is_null(column, nan_is_null=True)).as_py() or 0
+    example: Any = next((value for value in column.slice(0, 100).to_pylist() if value is not None), "")
+    text = f"{example:g}" if isinstance(example, float) else str(example)
+    return ColumnProfile(
+        name=name,
+        type=str(column.type),
+        missing=num_missing / max(1, len(column)),
+        constant=len(column) > 1 and _is_constant(column),
+        example=text if len(text) <= 24 else f"{text[:23]}…",
+        role=role,
+    )

@@ -1,0 +1,227 @@
+"""The pages' configs with other data, algorithms, options and orders of calls: they work, or one sentence refuses them.
+
+`VARIATIONS=1000 pytest -m minutes tests/rllib/test_rllib_varied.py` runs more of them.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from test_rllib_options import SAMPLES
+from test_rllib_prelearner_kinds import (
+    KINDS,
+    SPACES,
+    Calls,
+    MapsAny,
+    MapsAs240,
+    MapsAs260,
+    MapsStatically,
+    Postprocesses,
+    data,  # noqa: F401
+)
+
+from hindcast import AlgorithmConfig, ConnectorV2, EpisodeReplayBuffer, OfflineData
+from hindcast.errors import UserError
+from hindcast.rllib.builder.options import OPTIONS
+from hindcast.rllib.connectors import library
+
+NUM_VARIATIONS = int(os.environ.get("VARIATIONS", "100"))
+ALGORITHMS = ("BC", "BC", "BC", "MARWIL", "MARWIL", "DQN", "CQL", "IQL", "IQL", "DecisionTransformer")
+WRONG_VALUES = (
+    "yes",
+    -1,
+    2.5,
+    [],
+    {},
+    [None],
+    True,
+    float("nan"),
+    "no such",
+    object(),
+    np.zeros(2),
+    {"a": {"b": 1}},
+)
+METHODS = (
+    "environment",
+    "env_runners",
+    "training",
+    "learners",
+    "offline_data",
+    "evaluation",
+    "rl_module",
+    "debugging",
+    "reporting",
+    "callbacks",
+    "fault_tolerance",
+)
+TOO_LONG = (
+    "replay_buffer_config",
+    "sampler",
+    "num_steps_sampled_before_learning_starts",
+    "torch_compile_learner",
+)
+"""Options that would make a variation take long."""
+
+
+_SPACE_OPTIONS = ("observation_space", "action_space")
+
+
+class Counts(gym.Env):
+    """Plays three steps in the spaces of the data."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        self.observation_space, self.action_space = copy.deepcopy(SPACES)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.num_steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.num_steps += 1
+        return np.full(2, self.num_steps, np.float32), 1.0, self.num_steps == 3, False, {}
+
+
+class Doubles(ConnectorV2):
+    def __call__(self, *, batch, episodes, **kwargs):
+        for episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
+            for t in range(len(episode)):
+                episode.set_rewards(new_data=2 * episode.get_rewards(t), at_indices=t)
+        return batch
+
+
+class Filters(OfflineData):
+    def __init__(self, config):
+        super().__init__(config)
+        self.data = self.data.filter(lambda row: row["t"] < 2)
+
+
+class Halves(OfflineData):
+    def sample(self, num_samples, return_iterator=False, num_shards=1):
+        return super().sample(num_samples=num_samples, return_iterator=return_iterator, num_shards=num_shards)
+
+
+def vary(rng: random.Random, folder: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Return calls of a config's methods: those of a page's block, with some of them changed."""
+    kind = rng.choice([*KINDS])
+    prelearner = rng.choice([None, None, MapsAs260, MapsAs240, MapsAny, MapsStatically, Calls, Postprocesses])
+    if kind in ("text", "images") and rng.random() < 0.8:
+        prelearner = MapsAny
+    calls: list[tuple[str, dict[str, Any]]] = [
+        (
+            "environment",
+            {"env": Counts} if rng.random() < 0.6 else dict(zip(_SPACE_OPTIONS, SPACES, strict=True)),
+        ),
+        ("offline_data", {"input_": str(folder / kind), "dataset_num_iters_per_learner": 2, **KINDS[kind]}),
+        ("training", {"train_batch_size_per_learner": 20}),
+        ("rl_module", {"model_config": {"fcnet_hiddens": [4]}}),
+    ]
+    if prelearner is not None:
+        kwargs = rng.choice([{}, {"scale": 3.0}, {"scale": 3.0}, {"no_such": 1}])
+        calls.append(("offline_data", {"prelearner_class": prelearner, "prelearner_kwargs": kwargs}))
+    changes: list[Callable[[], tuple[str, dict[str, Any]]]] = [
+        lambda: ("learners", {"learner_connector": rng.choice(connectors(rng))}),
+        lambda: ("offline_data", {"prelearner_buffer_class": EpisodeReplayBuffer}),
+        lambda: ("offline_data", {"offline_data_class": Halves}),
+        lambda: ("environment", {"env": rng.choice(["CartPole-v1", "Pendulum-v1", "NoSuch-v0", gym.Env, 3])}),
+        lambda: ("offline_data", {"output": str(folder / f"out-{rng.random()}")}),
+        lambda: ("offline_data", {"input_": rng.choice([str(folder / "no*"), [], None, 3, str(folder)])}),
+        lambda: sample_option(rng),
+        lambda: sample_option(rng),
+        lambda: wrong_option(rng),
+    ]
+    calls += [change() for change in rng.sample(changes, rng.randint(0, 3))]
+    if rng.random() < 0.3:
+        rng.shuffle(calls)
+    return calls
+
+
+def connectors(rng: random.Random) -> list[Any]:
+    pieces = [
+        Doubles,
+        Doubles(),
+        lambda *spaces: [Doubles(*spaces)],
+        library.ComputeReturnsToGo(gamma=0.9),
+        library.GeneralAdvantageEstimation(gamma=0.9, lambda_=0.5),
+        library.AddNextObservationsFromEpisodesToTrainBatch(),
+        library.AddInfosFromEpisodesToTrainBatch(),
+        library.FrameStackingLearner(num_frames=2),
+        library.BatchIndividualItems(),
+        "ComputeReturnsToGo",
+        "NoSuchConnector",
+        3,
+    ]
+    return [*pieces, rng.sample(pieces, 2)]
+
+
+def sample_option(rng: random.Random) -> tuple[str, dict[str, Any]]:
+    name = rng.choice([name for name in SAMPLES if name not in TOO_LONG])
+    method = (
+        next(method for method in METHODS if name in OPTIONS[method]) if is_set_by(name) else "offline_data"
+    )
+    return method, {name: copy.copy(SAMPLES[name][0])}
+
+
+def is_set_by(name: str) -> bool:
+    return any(name in OPTIONS[method] for method in METHODS)
+
+
+def wrong_option(rng: random.Random) -> tuple[str, dict[str, Any]]:
+    method = rng.choice(METHODS)
+    name = rng.choice([name for name in OPTIONS[method] if name not in TOO_LONG])
+    return method, {name: rng.choice(WRONG_VALUES)}
+
+
+def run(calls: list[tuple[str, dict[str, Any]]], algorithm: str, order: random.Random) -> None:
+    config = AlgorithmConfig(algorithm)
+    for method, options in calls:
+        getattr(config, method)(**options)
+    with config.build_algo() as algo:
+        steps: list[Callable[[], Any]] = [algo.train]
+        if config.get("env") is not None:
+            steps.append(algo.evaluate)
+        order.shuffle(steps)
+        for step in steps:
+            step()
+
+
+def outcome(seed: int, folder: Path) -> str:
+    """Return "works", or the sentence that refuses a variation; any other error propagates."""
+    rng = random.Random(seed)
+    algorithm = rng.choice(ALGORITHMS)
+    calls = vary(rng, folder)
+    try:
+        for _ in range(2):  # as a notebook's cell that runs twice
+            run(calls, algorithm, random.Random(seed))
+    except UserError as error:
+        assert str(error).strip()
+        assert "Traceback" not in str(error)
+        return str(error)
+    except Exception as error:
+        raise AssertionError(f"seed {seed}: {algorithm} with {calls}") from error
+    return "works"
+
+
+SEEDS = [
+    pytest.param(seed, marks=[] if seed < 12 else [pytest.mark.minutes]) for seed in range(NUM_VARIATIONS)
+]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_variation_of_a_page_works_or_is_refused_in_a_sentence(
+    seed: int,
+    data: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    outcome(seed, data)
