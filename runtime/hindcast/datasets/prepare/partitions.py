@@ -208,7 +208,7 @@ def finish(job: Job, notes: tuple[str, ...]) -> None:
 
 
 class PreparationNotes(NamedTuple):
-    """What a finished preparation found.
+    """The results of a finished preparation that concern the user.
 
     Attributes:
         notes: sentences for the user.
