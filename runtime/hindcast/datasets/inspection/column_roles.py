@@ -38,7 +38,7 @@ _WORDS: Final[dict[str, str]] = {
     ),
     Columns.TRUNCATEDS: "truncated timeout left dropout dropped censored withdrawn lost aborted interrupted cut",
 }
-"""Hindcast's column -> words in the names of columns that are likely to be it, the likeliest first."""
+"""Hindcast's column -> words in the names of columns that are likely to be it, likeliest first."""
 _NEXT_PREFIXES: Final = ("next_", "new_", "next.")
 _PART: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
 _FLAG_TEXTS: Final = {"true", "false", "0", "1", "yes", "no", "t", "f", "0.0", "1.0"}
