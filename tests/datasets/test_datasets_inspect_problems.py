@@ -54,12 +54,12 @@ def find_problems(folder, kind: str, **options):
 @pytest.mark.parametrize("layout", WRITTEN_LAYOUTS)
 def test_values_that_are_not_finite_are_errors(kit, tmp_path, layout):
     block = kit.block([3, 5, 2])
-    block.columns["obs"][6, 1] = np.nan
+    block.columns["obs"][6, 1] = -np.inf
     block.columns["obs"][7, 0] = np.inf
     write(tmp_path, block, layout=layout)
     (problem,) = find_problems(tmp_path, "not-finite")
     assert problem.severity == "error"
-    assert "(episode e1, t 2): 'obs' has nan, expected a finite number; and 1 more row" in problem.message
+    assert "(episode e1, t 2): 'obs' has -inf, expected a finite number; and 1 more row" in problem.message
     assert (problem.path or "").endswith("s-000.parquet")
     assert problem.row == 1
 
