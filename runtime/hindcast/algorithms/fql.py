@@ -193,10 +193,10 @@ def recorded_mask(batch: Tensors) -> Tensor:
 
 
 def from_first_steps(batch: Tensors) -> Tensors:
-    """Keep all actions of each sequence, but other columns of its first step only; timesteps stay unchanged.
+    """Reduce each sequence to its first step, which keeps the actions of all steps.
 
     The n-step return of the first step is that of the whole chunk. Padding is filled, see `fill_padding`. Columns with
-    one value per sequence are left out. A batch without sequences is returned as it is.
+    one value per sequence are left out. A batch of timesteps instead of sequences is returned as it is.
     """
     if Columns.LOSS_MASK not in batch:
         return batch

@@ -101,7 +101,10 @@ class Dataset(ABC):
         return View(self.spec, [self], origins, digest)
 
     def without(self, leaves: Collection[str]) -> View:
-        """Return the same episodes without some leaves; names that the dataset does not have are ignored."""
+        """Return the same episodes without some leaves; names that the dataset does not have are ignored.
+
+        The view's spec lacks these leaves, but `read` still returns one that is named.
+        """
         remaining_leaves = {name: leaf for name, leaf in self.spec.leaves.items() if name not in leaves}
         origins = [UnitOrigin(self, unit, np.arange(len(unit.lengths))) for unit in self.units]
         digest = digest_of([self.digest, "without", *sorted(leaves)])
@@ -171,7 +174,8 @@ class Dataset(ABC):
             seed: a different seed draws different episodes.
 
         Raises:
-            SpecError: not exactly one of the three sizes is set, or the dataset has fewer episodes or timesteps.
+            SpecError: not exactly one of the three sizes is set, a number is less than 1 or more than the dataset has,
+                or the fraction is not between 0 and 1.
         """
         if sum(option is not None for option in (episodes, timesteps, fraction)) != 1:
             raise SpecError("a sample requires exactly one of episodes, timesteps and fraction")
@@ -181,7 +185,8 @@ class Dataset(ABC):
         ):
             if count is not None and not 0 < count <= available:
                 raise SpecError(
-                    f"a sample of {count:,} {unit_name} cannot be drawn: the data have {available:,}"
+                    f"a sample of {count:,} {unit_name} cannot be drawn: expected a number from 1 to {available:,}, "
+                    "the number in the data"
                 )
         table = self.episode_table()
         order = table.shuffled_order(seed)
@@ -266,6 +271,7 @@ class View(Dataset):
         column_names = set(self.spec.leaves if columns is None else columns)
         leaves = [leaf for leaf in self.spec.leaves if {leaf, root(leaf)} & column_names]
         missing_leaves = [leaf for leaf in leaves if leaf not in dataset.spec.leaves]
+        # Names that the view does not know are passed on: the source's error for them names its files.
         unknown_names = column_names.difference(leaves, map(root, leaves))
         block = dataset.read(source_unit, unknown_names.union(leaves).difference(missing_leaves))
         if len(episodes) < block.num_episodes:
@@ -329,4 +335,4 @@ def _parse_episode_term(term: FilterTerm | str) -> FilterTerm:
 
 def _check_fraction(name: str, fraction: float) -> None:
     if not 0 < fraction < 1:
-        raise SpecError(f"{name} is {fraction:g}: expected a number between 0 and 1")
+        raise SpecError(f"{name} is {fraction:g}: expected a number between 0 and 1, excluding both")

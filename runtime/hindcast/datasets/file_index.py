@@ -120,7 +120,7 @@ class _CachedFile(JsonModel):
         layout: see `IndexedFile`.
         spec: see `IndexedFile`; as JSON.
         entry: see `IndexedFile`.
-        runs: `IndexedFile.stored_fragments`.
+        runs: `IndexedFile.stored_fragments`, under the name that it has in existing caches.
     """
 
     size: int

@@ -1,4 +1,4 @@
-"""A dataset with values in the form of its spaces: whole floats or digits for integers, without axes of one."""
+"""A dataset whose values are converted to the form of its spaces, such as 2.0 or "2" to 2, and `[S, 1]` to `[S]`."""
 
 from __future__ import annotations
 
@@ -95,9 +95,9 @@ def _fit(block: Block, name: str, space: gym.Space, locate: Locator) -> np.ndarr
     """
     column = fit_shape(block.columns[name], space.shape or ())
     assert column is not None
-    fitted, is_wrong = to_numbers(column) if isinstance(space, spaces.Box) else to_integers(column)
-    if is_wrong.any():
+    values, is_invalid = to_numbers(column) if isinstance(space, spaces.Box) else to_integers(column)
+    if is_invalid.any():
         advice = "; replace each text by a number" if column.dtype == object else ""
-        fault = Fault("outside-space", is_wrong, f"{describe_space(space)}{advice}")
+        fault = Fault("outside-space", is_invalid, f"{describe_space(space)}{advice}")
         raise DataError.of([describe_fault(block.with_columns({name: column}), name, fault, locate)])
-    return fitted
+    return values

@@ -93,7 +93,7 @@ def project_columns(files: Sequence[IndexedFile], columns: Sequence[str] | None)
             leaves, such as `t`, are ignored.
 
     Raises:
-        DataError: none of the files has one of the columns.
+        DataError: a column is in none of the files.
     """
     if columns is None or not files:
         return files

@@ -102,9 +102,9 @@ def glob_base(location: Location) -> Location:
     if wildcard is None or location.exists():
         return location
     # Without a folder before the wildcard, the base is "/" of an absolute path, and "" of any other.
-    base_path = (
-        location.path[: wildcard.start()].rpartition("/")[0] or location.path[: location.path[0] == "/"]
-    )
+    root_path = "/" if location.path.startswith("/") else ""
+    base_path = location.path[: wildcard.start()].rpartition("/")[0] or root_path
+    # The URI ends with the same pattern as the path, so without the pattern it is the base's URI.
     remainder = location.path[len(base_path) :].strip("/")
     uri = location.uri.rstrip("/")
     prefix = uri[: len(uri) - len(remainder)]

@@ -16,6 +16,7 @@ from hindcast.formats.entries import RowGroup
 from hindcast.formats.spec import DataSpec
 
 UNIT_BYTES = 16 << 20
+"""Default of the maximum size of a unit in memory."""
 
 
 class FilePart(NamedTuple):

@@ -43,7 +43,11 @@ class Fault(NamedTuple):
 
 
 def check_spec(
-    spec: DataSpec, observation_space: gym.Space | None, action_space: gym.Space | None, path: str
+    spec: DataSpec,
+    observation_space: gym.Space | None,
+    action_space: gym.Space | None,
+    path: str,
+    row: int | None = None,
 ) -> None:
     """Check that a dataset's observations and actions have the shapes and kinds of the spaces.
 
@@ -51,7 +55,8 @@ def check_spec(
         spec: spec of the dataset.
         observation_space: the module's observation space; not checked if None.
         action_space: the module's action space; not checked if None.
-        path: path of the dataset, for the message.
+        path: path of the dataset or its first file, for the message.
+        row: row of the first episode in that file, for the message; None without it.
 
     Raises:
         DataError: a leaf does not fit its space.
@@ -66,6 +71,7 @@ def check_spec(
                 f"{column!r} has the columns {leaf_names or 'none'}, but the space {space} requires "
                 f"{sorted(expected_leaves)}",
                 path=path,
+                row=row,
             )
         for name, leaf_space in expected_leaves.items():
             leaf = spec.leaves[name]
@@ -74,16 +80,19 @@ def check_spec(
                 if isinstance(leaf_space, spaces.Discrete) and leaf.shape == (leaf_space.n,):
                     advice = "; if it is one-hot, store the index of the 1"
                 raise DataError(
-                    f"{name!r} is {leaf}, but the space has {describe_space(leaf_space)}{advice}", path=path
+                    f"{name!r} is {leaf}, but the space has {describe_space(leaf_space)}{advice}",
+                    path=path,
+                    row=row,
                 )
 
 
-def check_scalar_columns(spec: DataSpec, path: str) -> None:
+def check_scalar_columns(spec: DataSpec, path: str, row: int | None = None) -> None:
     """Check that rewards and log-probabilities are one number per timestep, as every algorithm expects.
 
     Args:
         spec: spec of the data.
-        path: path of the data, for the message.
+        path: path of the data or their first file, for the message.
+        row: row of the first episode in that file, for the message; None without it.
 
     Raises:
         DataError: a leaf does not have one number per timestep.
@@ -91,7 +100,7 @@ def check_scalar_columns(spec: DataSpec, path: str) -> None:
     for name in (leaf for column in SCALAR_COLUMNS for leaf in leaves_of(column, spec.leaves)):
         leaf = spec.leaves[name]
         if name not in SCALAR_COLUMNS or leaf.dtype is None or leaf.dtype.kind not in "biuf" or leaf.shape:
-            raise DataError(f"{name!r} is {leaf}; expected a number for each timestep", path=path)
+            raise DataError(f"{name!r} is {leaf}; expected a number for each timestep", path=path, row=row)
 
 
 def check_block(

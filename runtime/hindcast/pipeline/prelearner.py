@@ -231,12 +231,12 @@ class OfflinePreLearner:
     def _check_learnable(self, block: Block, unit: Unit) -> None:
         """Check that algorithms can learn from the columns; check results of custom connectors like recorded data."""
         spec, locate = DataSpec.from_block(block), partial(self.dataset.locate, unit)
-        first_location = str(locate(0))
+        first_location = locate(0)
         custom_names = [connector.name for connector in self._connectors if is_user_code(connector.function)]
         try:
-            check_scalar_columns(spec, first_location)
+            check_scalar_columns(spec, *first_location)
             if custom_names:
-                check_spec(spec, None, self.action_space, first_location)
+                check_spec(spec, None, self.action_space, *first_location)
                 check_block(
                     block,
                     spec,

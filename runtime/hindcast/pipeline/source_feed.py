@@ -99,7 +99,7 @@ class SourceFeed:
     ) -> None:
         dataset = fit_to_spaces(dataset, settings.observation_space, settings.action_space)
         first_location = dataset.locate(dataset.units[0], 0)
-        check_spec(dataset.spec, settings.observation_space, settings.action_space, str(first_location))
+        check_spec(dataset.spec, settings.observation_space, settings.action_space, *first_location)
         self.name = name
         self._dataset = dataset
         self._settings = settings

@@ -16,14 +16,15 @@ from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns
 
 _MAX_CHANCE: Final = 0.01
-"""Probability of a coincidence, as far as the rewards show it, below which rows count as resets."""
+"""Rows with a reward of 0 count as resets only if all of them have it by chance with a lower probability."""
 
 
 def has_reset_rows(steps: Steps) -> bool:
-    """Return whether every row after an episode's end only resets, judged by some rows in stored order.
+    """Return whether every row after an episode's end only resets the environment.
 
     Args:
-        steps: rows; those of one id are of one environment, and all rows if there are no ids.
+        steps: some of the data's rows, in stored order. Rows with one id come from one environment; without ids, all
+            rows do.
     """
     rewards = steps.columns.get(Columns.REWARDS)
     if steps.t is not None or rewards is None or rewards.ndim > 1 or not has_next_obs(steps):
@@ -32,7 +33,8 @@ def has_reset_rows(steps: Steps) -> bool:
     rows = index[1:][_find_ends(steps, index)]
     if not len(rows) or not find_reset_rows(steps, is_grouped=True)[rows].all():
         return False
-    # Without a jump, all observations may be equal; with zero rewards, one longer episode may have been cut there.
+    # A reset leads to another observation: if one does not, the observations show nothing, since all may be equal. If
+    # other rewards are 0, too, the rows may be ordinary ones, in the middle of a longer episode that was cut.
     other_rewards = np.delete(rewards, rows)
     return (
         not follows(steps, rows, rows).any() and float((other_rewards == 0).mean()) ** len(rows) < _MAX_CHANCE

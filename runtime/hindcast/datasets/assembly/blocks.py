@@ -234,8 +234,9 @@ def _rows_without_next_obs(steps: Steps, index: I64, is_last: Bool, rules: Rules
         rules: say whether a last row may lack its next observation.
 
     Raises:
-        DataError: a row that is not the last of its fragment lacks its next observation, or the last row of a fragment
-            that did not terminate does and the rules do not allow it. After a terminated row nothing is observed.
+        DataError: a next observation is missing in a row that is not the last of its fragment; or in a last row that
+            did not terminate, and the rules do not allow it. It may always be missing in a terminated row, after which
+            nothing is observed.
     """
     is_missing = steps.next_missing[index] if has_next_obs(steps) else is_last
     is_missing = is_missing & ~steps.is_obs_only[index]

@@ -17,6 +17,7 @@ from hindcast.episodes.columns import Columns, leaves_of, next_leaf
 
 Array = NDArray[Any]
 _MAX_COMPARED_ROWS = 1 << 16
+"""Number of rows that are compared at once, which limits the memory for their copies."""
 
 
 def with_flags(steps: Steps) -> dict[str, Array]:
@@ -50,7 +51,6 @@ def values_equal(
     a: Array, rows_a: I64, b: Array, rows_b: I64, convert: Callable[[Array], Array] = np.asarray
 ) -> Bool:
     """Return `[n]` True for rows of two columns that are equal after conversion, bit for bit: NaN equals NaN."""
-    # A slice at a time, so that the copies of the compared rows stay small.
     is_equal = np.empty(len(rows_a), dtype=np.bool_)
     for first in range(0, len(rows_a), _MAX_COMPARED_ROWS):
         rows = slice(first, first + _MAX_COMPARED_ROWS)
@@ -90,6 +90,7 @@ def mix_bits(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _hash_texts(column: Array) -> NDArray[np.uint64]:
+    # Python's hash differs from process to process, but these hashes never leave the process.
     return np.array([[hash(text) & 0xFFFFFFFFFFFFFFFF] for text in column], dtype=np.uint64).reshape(-1, 1)
 
 

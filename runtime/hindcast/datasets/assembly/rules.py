@@ -234,8 +234,8 @@ class Rules:
         should_repeat_final_obs: whether the observation of an episode's last row replaces a missing one after it.
         is_grouped: whether rows have episode ids, by which they are grouped. Otherwise rows are in stored order, and
             an episode ends where its flags, `t` or observations say so.
-        has_end_flags: whether flags end any episode; without ids, `t` and next observations, an episode then continues
-            in the next file until a flag ends it, and otherwise it ends with its file.
+        has_end_flags: whether flags end any episode. This matters for rows without ids, `t` and next observations: if
+            True, an episode continues in the next file until a flag ends it; if False, it ends with its file.
         has_reset_rows: whether rows after an episode's end only reset the environment, and are left out.
         names: leaf -> the names of its elements.
     """

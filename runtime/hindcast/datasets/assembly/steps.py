@@ -20,6 +20,7 @@ from hindcast.formats.spec import describe_array
 
 Array = NDArray[Any]
 ONLY_SOME_FILES: Final = "not all files have it in one form"
+"""Reason for which a column is left out, see `Steps.left_out`."""
 _REQUIRED_COLUMNS: Final = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS)
 _ROW_FIELDS: Final = ("terminated", "truncated", "next_missing", "is_obs_only", "part", "row")
 
@@ -92,7 +93,7 @@ class Steps:
         return replace(self, columns=columns, t=None if self.t is None else self.t[index], **arrays)
 
     def split(self, num_partitions: int) -> dict[int, Steps]:
-        """Split rows by a hash of their episode's id, and return number of a partition -> rows, if it has any."""
+        """Split rows by a hash of their episode's id; return number of a partition -> its rows, at least one."""
         if num_partitions == 1:
             return {0: self}
         # Not Python's `hash`, which differs from process to process.
@@ -194,14 +195,14 @@ def _fit_columns(chunks: Sequence[Steps]) -> Sequence[Steps]:
     for name in dict.fromkeys(name for chunk in chunks for name in chunk.columns):
         arrays = [chunk.columns.get(name) for chunk in chunks]
         first = next(array for array in arrays if array is not None)
-        fitted = [None if array is None else fit_shape(array, first.shape[1:]) for array in arrays]
-        fits = [
+        fitted_arrays = [None if array is None else fit_shape(array, first.shape[1:]) for array in arrays]
+        compatible_arrays = [
             array
-            for array in fitted
+            for array in fitted_arrays
             if array is not None and (array.dtype == object) == (first.dtype == object)
         ]
-        if len(fits) == len(chunks):
-            for columns, array in zip(fitted_columns, fits, strict=True):
+        if len(compatible_arrays) == len(chunks):
+            for columns, array in zip(fitted_columns, compatible_arrays, strict=True):
                 columns[name] = array
         elif root(name) not in _REQUIRED_COLUMNS:
             left_out[name] = reasons.get(name, ONLY_SOME_FILES)

@@ -36,8 +36,10 @@ from hindcast.storage.lease import LOCK, sole_writer
 from hindcast.worker_processes import choose_num_workers, map_unordered
 
 _MIN_RANGE_BYTES = 32 << 20
+"""Minimum size of a range in memory, so that small files do not make many commits."""
 _TEXT_GROWTH = 4  # text takes about this many times the bytes of arrays
 _UNITS_PER_TASK = 8
+"""Number of units that a worker reads back at a time."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def check_target(dataset: Dataset, target: Target) -> None:
     """
     if not dataset.num_episodes:
         raise DataError(f"the selection has no episodes to write to {target.folder}: select at least one")
-    is_claimed(target, dataset.digest)
+    is_claimed(target, dataset.digest)  # raises if the folder holds something else
 
 
 def write(
@@ -119,9 +121,11 @@ def write(
         for commit in commits:
             assert commit.content is not None
             content += Content.from_json(commit.content)
-        # Even if an earlier call wrote everything, since files may have changed after it.
+        # Files are compared even if an earlier call wrote everything, since they may have changed after it.
         difference = _find_difference(dataset.spec, content, target, hooks)
         if difference:
+            if not is_finished:
+                clear_dataset(target.folder, keep=(LOCK,))
             raise _difference_error(target, difference, is_finished)
     return WriteResult(
         state="AlreadyFinished" if is_finished else "Succeeded",
@@ -256,11 +260,10 @@ def _compute_content(dataset: Dataset, units: range) -> Content:
 
 
 def _difference_error(target: Target, difference: str, is_finished: bool) -> DataError:
-    """Delete the files unless an earlier call wrote them, and make the error for data that differ when read back."""
+    """Make the error for data that differ when read back; unless an earlier call wrote the files, they are deleted."""
     problem = f"the data read back from {target.folder} have {difference}"
     if is_finished:
         return DataError(f"{problem}: run the command again with --replace")
-    clear_dataset(target.folder, keep=(LOCK,))
     return DataError(
         f"{target.format} cannot hold these data: {problem}; the files were deleted; choose another format"
     )

@@ -23,84 +23,23 @@ from hindcast.formats.layout import CellError
 from hindcast.formats.tables.naming import ALIASES, format_names, plan_columns
 from hindcast.formatting import natural_sort_key
 
-_WORDS: Final[dict[str, tuple[str, ...]]] = {
+_WORDS: Final[dict[str, str]] = {
     Columns.EPS_ID: (
-        *(
-            "episode",
-            "trajectory",
-            "traj",
-            "patient",
-            "subject",
-            "person",
-            "user",
-            "customer",
-            "client",
-            "session",
-        ),
-        *(
-            "encounter",
-            "admission",
-            "stay",
-            "trial",
-            "case",
-            "run",
-            "device",
-            "vehicle",
-            "machine",
-            "game",
-            "id",
-        ),
+        "episode trajectory traj patient subject person user customer client session encounter "
+        "admission stay trial case run device vehicle machine game id"
     ),
-    Columns.T: (
-        "timestep",
-        "step",
-        "t",
-        "time",
-        "timestamp",
-        "datetime",
-        "date",
-        "day",
-        "hour",
-        "visit",
-        "index",
-    ),
-    Columns.REWARDS: (
-        "reward",
-        "outcome",
-        "return",
-        "score",
-        "utility",
-        "payoff",
-        "gain",
-        "profit",
-        "revenue",
-        "r",
-    ),
+    Columns.T: "timestep step t time timestamp datetime date day hour visit index",
+    Columns.REWARDS: "reward outcome return score utility payoff gain profit revenue r",
     Columns.ACTIONS: (
-        *("action", "act", "dose", "dosage", "treatment", "decision", "intervention", "choice", "control"),
-        *("command", "setpoint", "arm", "a", "u"),
+        "action act dose dosage treatment decision intervention choice control command setpoint arm a u"
     ),
     Columns.TERMINATEDS: (
-        *(
-            "terminated",
-            "terminal",
-            "done",
-            "discharged",
-            "discharge",
-            "died",
-            "dead",
-            "death",
-            "healed",
-            "recovered",
-        ),
-        *("success", "finished", "completed", "complete", "ended", "end"),
+        "terminated terminal done discharged discharge died dead death healed recovered success "
+        "finished completed complete ended end"
     ),
-    Columns.TRUNCATEDS: (
-        *("truncated", "timeout", "left", "dropout", "dropped", "censored", "withdrawn", "lost", "aborted"),
-        *("interrupted", "cut"),
-    ),
+    Columns.TRUNCATEDS: "truncated timeout left dropout dropped censored withdrawn lost aborted interrupted cut",
 }
-"""Hindcast's column -> words in the names of columns that are likely to be it, the likeliest first."""
+"""Hindcast's column -> words in the names of columns that are likely to be it, likeliest first."""
 _NEXT_PREFIXES: Final = ("next_", "new_", "next.")
 _PART: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
 _FLAG_TEXTS: Final = {"true", "false", "0", "1", "yes", "no", "t", "f", "0.0", "1.0"}
@@ -203,7 +142,8 @@ def _is_known(role: str, names: Sequence[str], table: pa.Table) -> bool:
 
 def _known_columns(table: pa.Table, schema: Mapping[str, str | Sequence[str]]) -> dict[str, list[str]]:
     """Return Hindcast's column -> columns, of those that Hindcast finds by their names or by the schema."""
-    known: dict[str, list[str]] = {}
+    known_columns: dict[str, list[str]] = {}
+    # A plan of all columns is refused if a required one is missing; a plan of none still has ids, timesteps and flags.
     for columns in ((), None):
         try:
             plan = plan_columns(table.column_names, ReadOptions(schema=dict(schema), columns=columns))
@@ -211,9 +151,9 @@ def _known_columns(table: pa.Table, schema: Mapping[str, str | Sequence[str]]) -
             continue
         for leaf, source in plan.sources.items():
             if root(leaf) in (*_WORDS, Columns.OBS, Columns.NEXT_OBS):
-                names = known.setdefault(root(leaf), [])
+                names = known_columns.setdefault(root(leaf), [])
                 names += [name for name in source.columns if name not in names]
-    return known
+    return known_columns
 
 
 def _find_roles(table: pa.Table, schema: Mapping[str, str | Sequence[str]]) -> dict[str, list[str]]:
@@ -270,10 +210,10 @@ def _find_observations(
     used_columns = {column for names in roles.values() for column in names}
     remaining = [column for column in table.column_names if column not in used_columns]
     next_columns = {
-        column: name.removeprefix(prefix)
+        column: column.removeprefix(prefix)
         for column in remaining
         for prefix in _NEXT_PREFIXES
-        if (name := column).startswith(prefix) and name.removeprefix(prefix) in remaining
+        if column.startswith(prefix) and column.removeprefix(prefix) in remaining
     }
     observations: list[str] = []
     for column in remaining:
@@ -284,15 +224,17 @@ def _find_observations(
             observations.append(column)
         else:
             left_out[column] = reason
-    found = {
+    observation_roles = {
         Columns.OBS: sorted(observations, key=natural_sort_key)
         if _are_numbered(observations)
         else observations
     }
     by_observation = {observation: column for column, observation in next_columns.items()}
     if observations and all(name in by_observation for name in observations):
-        found[Columns.NEXT_OBS] = [by_observation[name] for name in found[Columns.OBS]]
-    return {role: names for role, names in found.items() if names}
+        observation_roles[Columns.NEXT_OBS] = [
+            by_observation[name] for name in observation_roles[Columns.OBS]
+        ]
+    return {role: names for role, names in observation_roles.items() if names}
 
 
 def _are_numbered(names: Collection[str]) -> bool:
@@ -315,9 +257,9 @@ def _left_out_reason(column: pa.ChunkedArray, name: str) -> str | None:
 
 
 def _best_matches(role: str, columns: Iterable[str]) -> list[str]:
-    """Return the columns whose name has the likeliest word of a role: several only if they are numbered alike."""
+    """Return the columns with the likeliest word of a role: the one that is the word, else all that contain it."""
     columns = list(columns)
-    for word in _WORDS[role]:
+    for word in _WORDS[role].split():
         exact_matches = [column for column in columns if column.lower() in (word, f"{word}s")]
         matches = [column for column in columns if {word, f"{word}s"} & set(_parts_of(column))]
         if exact_matches or (matches and len(word) > 1):  # a single letter is often part of another name

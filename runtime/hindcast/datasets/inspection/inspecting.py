@@ -47,20 +47,22 @@ def inspect_data(
         opened_data = open_reading(reading, hooks=hooks, verify=sample_limit is None, finder=finder)
     except DataError as error:
         return _inspect_file_by_file(reading, finder, error, sample_limit, hooks)
-    notes = [
+    opening_problems = [
         *(DataProblem(severity="warning", message=message) for message in opened_data.warnings),
         *(DataProblem(severity="info", message=note) for note in opened_data.notes),
     ]
     dataset, problems = survey(opened_data.files, reading.options.columns)
     progress = partial(hooks.progress, "Looking")
-    summary = summarise(dataset, sample_limit, known_problems=[*notes, *problems], progress=progress)
+    summary = summarise(
+        dataset, sample_limit, known_problems=[*opening_problems, *problems], progress=progress
+    )
     if summary.episodes:
         summary = summary.model_copy(update={"verdict": judge_data(dataset)})
     if not opened_data.is_prepared:
         return summary
     recognised_files, _ = recognise_formats(find_source_files(reading), reading)
     formats = tuple(sorted({file.format.name for file in recognised_files}))
-    warnings = [
+    unfinished_problems = [
         DataProblem(severity="warning", kind="incomplete", message=message)
         for message in opened_data.unfinished_notes
     ]
@@ -69,7 +71,7 @@ def inspect_data(
             "prepared_path": str(opened_data.paths[0]),
             "layouts": formats or summary.layouts,
             "table_columns": () if (profile := read_profile(reading)) is None else profile.columns,
-            "problems": sort_by_severity([*warnings, *summary.problems]),
+            "problems": sort_by_severity([*unfinished_problems, *summary.problems]),
         }
     )
 
@@ -83,6 +85,7 @@ def _inspect_file_by_file(
         DataError: `error`, if there is only one file, or if no problem belongs to one file.
     """
     if reading.can_open_directly:
+        # If the first refused file is foreign, all files may be, and none is usable before it is prepared.
         is_foreign = isinstance(finder.error, UnknownLayoutError)
         if finder.files is not None:
             dataset, problems = survey(finder.files, reading.options.columns)

@@ -25,6 +25,7 @@ MAX_DIMENSIONS = 64
 MAX_DISTINCT_VALUES = 10_000
 _MAX_SAMPLED_ROWS = 1 << 17
 _TOO_FEW_ROWS = 20
+"""Number of rows up to which equal values do not show that a dimension is constant."""
 _COLUMNS_CHECKED_FOR_CONSTANTS = (Columns.OBS, Columns.ACTIONS)
 
 

@@ -27,9 +27,11 @@ from hindcast.errors import DataError
 from hindcast.formats.arrow.layout import ARROW_EPISODES
 
 SAMPLE_STEPS = 1_000_000
+"""Default of the approximate number of timesteps in a sample."""
 _SAMPLE_BYTES = 1 << 30
 _MIN_UNITS = 8
 _MAX_UNITS_FOR_FLAGS = 2_000
+"""Number of units up to which ids and flags outside the sample are read, too."""
 _INSPECTED_COLUMNS = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.ACTION_LOGP)
 # Kind and severity of a problem of episodes, and the clause after "2 of 30 episodes have".
 _DESCRIPTIONS: Final[tuple[tuple[ProblemKind, Severity, str], ...]] = (

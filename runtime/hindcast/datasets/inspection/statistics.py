@@ -12,7 +12,7 @@ from hindcast.formats.entries import JsonModel
 _NUM_BINS = 20
 _MAX_ROWS = 1 << 18
 _MAX_WHOLE = float(1 << 52)
-"""Bound of floats between which all halves of integers are floats."""
+"""Absolute value up to which a float can be an integer plus 0.5, as the edges of an integer's bin are."""
 
 F64 = NDArray[np.float64]
 
@@ -64,6 +64,7 @@ class ThinnedRows:
 
     def add(self, rows: NDArray[Any]) -> None:
         """Add rows; the rows that are kept are copied."""
+        # Rows are kept whose index, over all calls, is a multiple of the stride.
         thinned_rows = rows[-self._num_seen % self._stride :: self._stride].copy()
         self._num_seen += len(rows)
         self._parts.append(thinned_rows)

@@ -33,8 +33,9 @@ Spaces = Mapping[str, gym.Space]
 
 GRID_SIDE = 20
 _NEGLIGIBLE_VARIANCE = 1e-3
-
+"""Fraction of the first component's variance below which the second component is left out."""
 _MAX_DIMENSIONS = 256
+"""Number of dimensions, spread evenly over all, from which the coverage is computed at most."""
 
 
 def summarise(

@@ -44,12 +44,10 @@ class Finder:
 
     def _record_problem(self, reason: RefusalReason, location: Location, error: DataError) -> None:
         self.error = self.error or error
-        is_damaged = reason == "unreadable"
-        self.problems.append(
-            make_file_problem(str(location), error)
-            if is_damaged
-            else _make_error_problem(reason, location, str(error))
-        )
+        if reason == "unreadable":  # the error may name a row
+            self.problems.append(make_file_problem(str(location), error))
+        else:
+            self.problems.append(_make_error_problem(reason, location, str(error)))
 
 
 def survey(
@@ -119,13 +117,14 @@ def _select_unchanged_files(files: Sequence[IndexedFile], problems: list[DataPro
         return None
 
     problems_of_files = map_in_threads(find_difference, files)
-    problems += [
-        _make_error_problem(kind, file.location, message)
-        for file, problem in zip(files, problems_of_files, strict=True)
-        if problem
-        for kind, message in [problem]
-    ]
-    return [file for file, problem in zip(files, problems_of_files, strict=True) if problem is None]
+    unchanged_files: list[IndexedFile] = []
+    for file, problem in zip(files, problems_of_files, strict=True):
+        if problem is None:
+            unchanged_files.append(file)
+        else:
+            kind, message = problem
+            problems.append(_make_error_problem(kind, file.location, message))
+    return unchanged_files
 
 
 def _describe_size(file: IndexedFile) -> str:

@@ -74,7 +74,7 @@ class Job:
             episode seem to be adjacent. Otherwise rows are grouped by their episode's id.
         open_parts: index of a part -> iterator over all its chunks, for a part that this process has begun to read;
             `read` continues with the iterator, and removes it.
-        on_read: called with the index of a part before it is read; None on Ray, since tasks have other processes.
+        on_read: called with the index of a part before it is read; None on Ray, whose tasks run in other processes.
     """
 
     folder: Location

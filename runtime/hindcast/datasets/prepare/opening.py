@@ -278,8 +278,8 @@ def _make_foreign_source(
         error: error of the attempt to open the files directly; None if there was no attempt.
 
     Raises:
-        DataError: no file, or not every file that the user named, has the reading's format (any known format, if that
-            is Auto). If `error` is not None, it is raised instead.
+        DataError: no file has the reading's format (with Auto: a known format), or a file that the user named has
+            another. If `error` is not None, it is raised instead, except for a named file of unknown format with Auto.
     """
     recognised_files, unknown_files = recognise_formats(source_files, reading)
     named_locations = [file.location for file in source_files if file.is_named]

@@ -208,7 +208,7 @@ def finish(job: Job, notes: tuple[str, ...]) -> None:
 
 
 class PreparationNotes(NamedTuple):
-    """What a finished preparation found.
+    """The results of a finished preparation that concern the user.
 
     Attributes:
         notes: sentences for the user.
@@ -273,7 +273,10 @@ def _merge_specs(commits: Sequence[PartitionCommit]) -> tuple[DataSpec, dict[str
 
 
 def _find_differing_columns(specs: Sequence[DataSpec]) -> list[str]:
-    """Return the leaves that not all specs have in a form that can be merged, except required ones."""
+    """Return the leaves that a spec lacks, or has in a form that cannot be merged.
+
+    Leaves of observations, actions and rewards are never returned: they cannot be left out.
+    """
     names = dict.fromkeys(name for spec in specs for name in spec.required_leaves)
     return [
         name

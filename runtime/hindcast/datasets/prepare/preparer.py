@@ -167,6 +167,7 @@ def prepare_in_process(job: Job, progress: Progress) -> None:
         num_made = 0
         job = replace(job, on_read=lambda part_index: progress(part_index + num_made, total))
         for num_made, _ in enumerate(make_ordered_partitions(job, missing), 1):
+            # All parts before the next partition have been read, or belong to partitions made earlier.
             progress(job.bounds[missing[num_made - 1] + 1] + num_made, total)
         return
     contents: dict[int, list[Steps | Block]] = {number: [] for number in missing}
@@ -182,7 +183,7 @@ def prepare_in_process(job: Job, progress: Progress) -> None:
 
 
 def _has_end_flags(first_steps: Steps, parts: Sequence[Part]) -> bool:
-    """Return whether a flag ends any episode; reads no more rows than that takes."""
+    """Return whether a flag ends any episode; rows are read until one does."""
     if first_steps.is_end.any():
         return True
     chunks = (chunk for part in parts for chunk in part.read())

@@ -46,7 +46,7 @@ class Reading:
         Args:
             source: the input.
             path: path of the input, or of the dataset that it refers to.
-            mapper: import path of the training's pre-learner; None if it has none of its own.
+            mapper: import path of the user's pre-learner; None if the training uses the default one.
             mapper_kwargs: the pre-learner's keyword arguments.
             mapper_training: the training as JSON values, for the pre-learner.
         """
@@ -85,7 +85,7 @@ class Reading:
 
     @property
     def maps_episodes(self) -> bool:
-        """True if the user's class maps complete episodes, should the paths hold any: it maps rows of Parquet."""
+        """True if the user's class maps the rows of Parquet files; it then also maps complete episodes in them."""
         return (
             self.format == "RayData"
             and self.options.mapper is not None

@@ -105,7 +105,9 @@ def _infer_key_types(source_files: list[SourceFile]) -> dict[str, pa.DataType]:
     values: dict[str, list[str]] = {}
     for file in source_files:
         for name, value in file.keys.items():
-            values.setdefault(name, []).extend([] if value is None else [value])
+            texts = values.setdefault(name, [])
+            if value is not None:
+                texts.append(value)
     return {
         name: pa.int64() if texts and all(map(_INTEGER.fullmatch, texts)) else pa.string()
         for name, texts in values.items()
@@ -159,7 +161,8 @@ def preparation_digest(data: list[str], reading: Reading) -> str:
         "mapper": options.mapper,
         "mapperSource": mapper_digest(options),
         "mapperKwargs": dict(options.mapper_kwargs),
-        # Newer options are included only if they are set, so that data prepared by older versions are still found.
+        # Newer options are included only if they are set, so that data prepared by older versions are still found. For
+        # the same reason, the training that the mapper gets keeps its old name "mapperGiven".
         **({"cutOffSteps": "Drop"} if reading.prepare.cut_off_steps == "Drop" else {}),
         **({"mapperGiven": dict(options.mapper_training)} if options.mapper_training else {}),
         **_method_source(options),

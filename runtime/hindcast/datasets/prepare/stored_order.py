@@ -51,7 +51,8 @@ def cut_partitions(
                 steps = Steps.from_rows(chunk.with_ids(), part_index)
                 is_start = _find_episode_starts(steps, previous_row, job)
                 if job.rules.has_reset_rows and not job.rules.is_grouped:
-                    # Only the row before tells a reset row from an episode's first step: both are in one partition.
+                    # A reset row can be told from an episode's first step only by the row before it, so it must be in
+                    # the partition of that row.
                     is_start &= ~_find_reset_rows(steps, previous_row, job)
                 episode_starts = np.flatnonzero(is_start)
                 first_start = int(episode_starts[0]) if len(episode_starts) else len(steps)
@@ -132,9 +133,9 @@ def _find_reset_rows(steps: Steps, previous_row: Steps | None, job: Job) -> Bool
 
 
 def _find_file_ends(steps: Steps, job: Job) -> Bool:
-    """Return `[R - 1]` True for pairs of rows in different files of which nothing says that an episode continues.
+    """Return `[R - 1]` True for pairs of rows in different files, unless the second row may continue the episode.
 
-    Timesteps are not compared here.
+    If the rows have `t`, all pairs may: the caller compares timesteps.
     """
     is_new_file = find_file_changes(steps, np.arange(len(steps)), job.rules)
     if job.rules.spec.episodes == "File":

@@ -61,7 +61,7 @@ class Json(TextTables):
             chunk = rows[first_row : first_row + _CHUNK_ROWS]
             yield Span(0, 0, first_row, len(chunk)), chunk
 
-    def first_column_names(self, location: Location, options: ReadOptions) -> Sequence[str]:  # noqa: ARG002
+    def first_column_names(self, location: Location, spec: DataSpec, options: ReadOptions) -> Sequence[str]:  # noqa: ARG002
         """See `TextTables.first_column_names`: the keys of the first object, unless it is very long."""
         text = (
             read_head(location, _FIRST_OBJECT_BYTES)

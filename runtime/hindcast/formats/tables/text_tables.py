@@ -90,9 +90,12 @@ class TextTables(Format):
             DataError: an option is invalid, or a column is missing.
         """
 
-    def first_column_names(self, location: Location, options: ReadOptions) -> Sequence[str]:
-        """Return the names of the first record's columns; empty if the beginning of the file does not show them."""
-        return self.inspect(location, DataSpec(), options).names or ()
+    def first_column_names(self, location: Location, spec: DataSpec, options: ReadOptions) -> Sequence[str]:
+        """Return the names of the first record's columns; empty if the beginning of the file does not show them.
+
+        See `inspect` for the arguments and errors.
+        """
+        return self.inspect(location, spec, options).names or ()
 
     def quote_character(self, options: ReadOptions) -> bytes | None:  # noqa: ARG002
         """Return the quote character; line ends between two quotes are text."""
@@ -133,11 +136,11 @@ class TextTables(Format):
 
     def list_notes(self, location: Location, options: ReadOptions) -> tuple[str, ...]:
         """See `Format.list_notes`: one of the notes is that text has no types."""
-        names = self.first_column_names(location, options)
-        leaves = read_recorded_spec(location, self.name).leaves
+        spec = read_recorded_spec(location, self.name)
+        names = self.first_column_names(location, spec, options)
         with locate_errors(str(location)):
-            notes = plan_columns(names, options, find_empty_leaves(leaves)).notes if names else ()
-        if leaves:
+            notes = plan_columns(names, options, find_empty_leaves(spec.leaves)).notes if names else ()
+        if spec.leaves:
             return notes
         return (
             *notes,
