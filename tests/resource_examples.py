@@ -349,7 +349,9 @@ def invalid_changes() -> list[tuple[str, dict[str, Any], str]]:
     excluded_fields = _read(_SAMPLER_EXCLUDES) | {
         f"prepare.{field.alias}": next(word for word in get_args(field.annotation) if word != field.default)
         for field in PrepareSpec.model_fields.values()
+        if isinstance(field.default, str)
     }
+    excluded_fields |= {"prepare.missing": {"pulse": "Mean"}, "prepare.missingIndicators": True}
     for field, value in excluded_fields.items():
         section, _, name = field.partition(".")
         source = {"path": None, "sampler": {}, section: {name: value} if name else value}

@@ -65,7 +65,9 @@ def test_target_networks_follow_by_tau(name, first_move):
     new_weights = nets.state_dict()
     target_keys = [key for key in new_weights if key.startswith("target_")]
     for key in target_keys:
-        expected = 0.9 * old_weights[key] + 0.1 * new_weights[key.removeprefix("target_")]
+        target, _, weight = key.partition(".")
+        source = algorithm.target_networks[target]
+        expected = 0.9 * old_weights[key] + 0.1 * new_weights[f"{source}.{weight}"]
         torch.testing.assert_close(new_weights[key], expected)
     assert target_keys
 

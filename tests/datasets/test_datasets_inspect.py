@@ -247,7 +247,8 @@ SUMMARY_FIELDS = {
     "layouts", "preparedPath", "episodes", "timesteps", "bytes", "storedBytes", "files", "digest", "environment",
     "observationSpace", "actionSpace", "observationSpaceFrom", "actionSpaceFrom", "columns", "sampledEpisodes",
     "sampledTimesteps", "checkedEpisodes", "lengths", "returns", "rewards", "zeroRewards",
-    "rewardedEpisodesShare", "observations", "coverage", "actions", "terminated", "truncated", "hasLogp", "problems",
+    "rewardedEpisodesShare", "observations", "coverage", "actions", "terminated", "truncated", "hasLogp",
+    "tableColumns", "verdict", "problems",
 }  # fmt: skip
 
 
@@ -257,7 +258,7 @@ def test_summary_json_keeps_its_fields(kit, tmp_path):
     assert document["problems"][0].keys() == {"severity", "kind", "message", "path", "row"}
     assert document["observations"][0].keys() == {
         "name", "dimensions", "shownDimensions", "low", "high", "shareOfSpace", "constantDimensions", "valuesSeen",
-        "values",
+        "values", "dimensionNames", "missing",
     }  # fmt: skip
     assert document["coverage"].keys() == {
         "observations", "side", "occupiedShare", "evenness", "explainedVariance", "counts",

@@ -59,9 +59,12 @@ def test_values_that_are_not_finite_are_errors(kit, tmp_path, layout):
     write(tmp_path, block, layout=layout)
     (problem,) = find_problems(tmp_path, "not-finite")
     assert problem.severity == "error"
-    assert "(episode e1, t 2): 'obs' has nan, expected a finite number; and 1 more row" in problem.message
+    assert "(episode e1, t 3): 'obs' has inf, expected a finite number" in problem.message
     assert (problem.path or "").endswith("s-000.parquet")
     assert problem.row == 1
+    (missing,) = find_problems(tmp_path, "missing-values")
+    assert missing.severity == "warning"
+    assert "values of 'obs' are missing (share of the timesteps): obs[1] in 10 %" in missing.message
 
 
 @pytest.mark.parametrize(

@@ -331,7 +331,7 @@ class TestUntrustedPickles:
         ({"eps_id": ["a", None, "a", "b", "b"]}, "row 1: 'eps_id' is null: every row requires the id of its episode"),
         ({"rewards": [1.0, None, 1.0, 1.0, 1.0]}, "row 1: 'rewards' is null"),
         ({"obs": [[1.0, 2.0], [1.0], *[[2.0, 3.0]] * 3]}, "row 1: 'obs' has 1 number, but the row before has 2"),
-        ({"obs": [[1.0, None]] * 5}, "'obs' holds a null: expected a number"),
+        ({"actions": [[1.0, None]] * 5}, "'actions' holds a null: expected a number"),
         ({"terminateds": [0, 0, 7, 0, 0]}, "row 2: 'terminateds' is 7: expected true or false"),
         ({"t": [0.0, 1.5, 2.0, 0.0, 1.0]}, "row 1: 't' is 1.5: expected a whole number"),
         ({"obs": make_tensor_column(CURRENT_OBS, metadata=b"[3]")}, "expected tensors of [3]"),

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hindcast import BCConfig
-from hindcast.errors import DataError, OutputConflict, SpecError
+from hindcast.errors import DataError, OutputConflict
 from hindcast.run.execute import FileReferences, train_locally
 from hindcast.run.inputs import open_inputs, resolve_inputs
 from hindcast.run.interruption import Interruption
@@ -148,15 +148,10 @@ def test_builder_ignores_run_folder_of_same_name(
         assert any("rows were put in order" in note for note in algo.notes)
 
 
-def test_unknown_spaces_are_reported_before_data_are_prepared(
-    tmp_path: Path, scrambled_folder: Path, cache: Path
-) -> None:
+def test_unknown_spaces_are_guessed_with_a_note(tmp_path: Path, scrambled_folder: Path, cache: Path) -> None:
     table = pq.read_table(scrambled_folder).replace_schema_metadata(None)
     pq.write_table(table, tmp_path / "plain.parquet")
     reporter = MemoryReporter()
-    with pytest.raises(
-        SpecError, match=rf"observationSpace is required: .* {tmp_path}/plain\.parquet does not say"
-    ):
-        train(training(tmp_path / "run", tmp_path / "plain.parquet"), reporter)
-    assert reporter.stages == []
-    assert not list(cache.rglob("*.parquet"))
+    train(training(tmp_path / "run", tmp_path / "plain.parquet"), reporter)
+    assert any("observationSpace was guessed from the data: Box(" in note for note in reporter.notes)
+    assert list(cache.rglob("*.parquet"))

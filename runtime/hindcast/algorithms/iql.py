@@ -15,7 +15,7 @@ from hindcast.api.model import STOCHASTIC_DISTRIBUTIONS, ModelOptions
 from hindcast.episodes.columns import Columns
 from hindcast.learn.algorithm import Losses, ModelInputs, NonNegative, Step, Tensors
 from hindcast.learn.batches import actions_of, compute_td_target
-from hindcast.learn.model_defaults import has_bounded_actions
+from hindcast.learn.model_defaults import regression_policy
 from hindcast.learn.optimisers import OptimiserSpec, adam_specs
 from hindcast.learn.schedules import Schedule
 from hindcast.learn.streams import run_parallel
@@ -70,13 +70,7 @@ class IQL(ActorCritic):
     options: IQLOptions
 
     def model_defaults(self, action_space: gym.Space[Any] | None) -> ModelOptions:
-        return ModelOptions(
-            fcnet_activation="relu",
-            distribution="boundedGaussian" if has_bounded_actions(action_space) else "auto",
-            free_log_std=True,
-            log_std_min=-5.0,
-            log_std_max=2.0,
-        )
+        return regression_policy(action_space)
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
         policy = inputs.policy(value=False)

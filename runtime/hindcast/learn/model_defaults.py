@@ -92,6 +92,20 @@ def has_bounded_actions(action_space: gym.Space[Any] | None) -> bool:
     return bool(floats) and all(space.is_bounded() for space in floats)
 
 
+def regression_policy(action_space: gym.Space[Any] | None) -> ModelOptions:
+    """Return the policy of IQL's paper, for regressions on recorded actions that are weighted by their advantages.
+
+    A mean within the bounds cannot stray where heavily weighted actions lie at them.
+    """
+    return ModelOptions(
+        fcnet_activation="relu",
+        distribution="boundedGaussian" if has_bounded_actions(action_space) else "auto",
+        free_log_std=True,
+        log_std_min=-5.0,
+        log_std_max=2.0,
+    )
+
+
 def float_spaces(action_space: gym.Space[Any] | None) -> list[gym.spaces.Box]:
     """Return the spaces of continuous actions; none for an unknown space."""
     leaves = {} if action_space is None else flatten_space(action_space, Columns.ACTIONS)

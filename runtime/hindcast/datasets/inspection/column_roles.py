@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -218,6 +219,20 @@ def _known_columns(table: pa.Table, schema: Mapping[str, str | Sequence[str]]) -
 def _find_roles(table: pa.Table, schema: Mapping[str, str | Sequence[str]]) -> dict[str, list[str]]:
     """Return Hindcast's column -> columns of the table, without observations that no name shows."""
     roles = _known_columns(table, schema)
+    for target, source in schema.items():
+        patterns = [source] if isinstance(source, str) else source
+        roles.setdefault(
+            root(target),
+            [
+                column
+                for pattern in patterns
+                for column in (
+                    [pattern]
+                    if pattern in table.column_names
+                    else fnmatch.filter(table.column_names, pattern)
+                )
+            ],
+        )
     for name in (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS):
         if name in roles:
             continue
