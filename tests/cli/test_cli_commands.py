@@ -124,7 +124,7 @@ def test_evaluate_is_reproducible_and_seeded(hindcast, finished_folder):
 def test_evaluate_of_run_folder_uses_best_checkpoint(hindcast, finished_folder, subfolder):
     result = hindcast("evaluate", Path(RUN_FOLDER, subfolder), "--episodes", "1")
     assert result.code == 0, result.err
-    assert result.out.startswith("CartPole-v1, 1 episode: return ")
+    assert result.out.startswith("CartPole-v1, 1 episode, greedy actions: return ")
     assert f"checkpoint: {RUN_FOLDER}/checkpoints/checkpoint-" in result.out
 
 

@@ -138,6 +138,7 @@ class EvaluationSpec(Model):
             ),
             "must equal @offline.explore, so that the evaluated policy is promoted",
             field="gate.explore",
+            checked_by="loader",  # resources that earlier versions accepted stay valid on the API server
         ),
     )
 
