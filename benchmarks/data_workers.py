@@ -17,7 +17,8 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator
-from itertools import chain, islice
+from concurrent.futures import Future
+from itertools import islice
 from pathlib import Path
 
 from measuring import ratio, report, take_turns
@@ -28,10 +29,11 @@ from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.opening import open_dataset
 from hindcast.episodes.block import Block
 from hindcast.pipeline.data_workers import DataWorkers
-from hindcast.pipeline.executors import Executor, Local, UnitInEpoch
+from hindcast.pipeline.executors import Executor, Local
 from hindcast.ray_session import ray_connection
 
 _PASSES = 4
+_UNITS_AHEAD = 6
 
 
 def main() -> None:
@@ -87,13 +89,17 @@ def measure_speed(
 
 def stream_blocks(executor: Executor, dataset: Dataset, num_sources: int) -> Iterator[Block]:
     """Yield the blocks of all passes, read as `num_sources` sources, in turns."""
-    work = [UnitInEpoch(unit, epoch) for epoch in range(_PASSES) for unit in dataset.units]
-    work_by_source = [work[index::num_sources] for index in range(num_sources)]
-    streams = [
-        executor.stream(f"data{i}", source_work, OfflinePreLearner(dataset))
-        for i, source_work in enumerate(work_by_source)
-    ]
-    return chain.from_iterable(zip(*streams, strict=False))
+    work = [(unit, epoch) for epoch in range(_PASSES) for unit in dataset.units]
+    prelearners = [OfflinePreLearner(dataset) for _ in range(num_sources)]
+    pending: deque[Future[Block]] = deque()
+    for index, (unit, epoch) in enumerate([*work, *[(None, 0)] * _UNITS_AHEAD]):
+        if unit is not None:
+            pending.append(
+                executor.submit(prelearners[index % num_sources], unit, epoch, lambda block: block)
+            )
+        if pending and index >= _UNITS_AHEAD:
+            yield pending.popleft().result()
+    executor.close()
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ WITHOUT_RIVAL_PYTHON = (
     "training.py",
     "cartpole.py",
     "data_workers.py",
+    "lanes.py",
     "inspect_dataset.py",
     "serving.py",
 )

@@ -36,7 +36,7 @@ from hindcast.threads import num_processors
 OBSERVATIONS, ACTIONS, BATCH, LENGTH = 17, 6, 1024, 1000
 
 
-def write_data(folder: Path, num_episodes: int) -> None:
+def write_data(folder: Path, num_episodes: int, row_group_bytes: int = 16 << 20) -> None:
     """Write episodes of noise in the shape of HalfCheetah's."""
     rng = np.random.default_rng(0)
     num_steps = num_episodes * LENGTH
@@ -57,7 +57,9 @@ def write_data(folder: Path, num_episodes: int) -> None:
         gym.spaces.Box(-np.inf, np.inf, (OBSERVATIONS,), np.float32),
         gym.spaces.Box(-1, 1, (ACTIONS,), np.float32),
     )
-    with BlockWriter(resolve(folder), spec, make_file_stem(0, "bench")) as writer:
+    with BlockWriter(
+        resolve(folder), spec, make_file_stem(0, "bench"), row_group_bytes=row_group_bytes
+    ) as writer:
         writer.write(block)
 
 

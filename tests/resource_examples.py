@@ -289,6 +289,9 @@ _INVALID_TRAININGS = """
   - {evaluation: {gate: {returns: {low: 2, high: 1}}}}
 "evaluation.gate.by must be less than spec.evaluation.gate.returns.high - spec.evaluation.gate.returns.low":
   - {evaluation: {gate: {returns: {low: 0, high: 1}, by: 1}}}
+"evaluation.gate.explore must equal spec.evaluation.offline.explore, so that the evaluated policy is promoted":
+  - {evaluation: {gate: {returns: {low: 0, high: 1}}, offline: {heldOut: 0.2, estimates: [pdwis], explore: true}}}
+  - {evaluation: {gate: {returns: {low: 0, high: 1}, explore: true}, offline: {heldOut: 0.2, estimates: [dm]}}}
 "evaluation.referenceReturns.random is 1.5, expected less than spec.evaluation.referenceReturns.expert, 1":
   - {evaluation: {referenceReturns: {random: 1.5, expert: 1}}}
 "evaluation.offline: exactly one of heldOut, input is needed, found none": [{evaluation: {offline: {}}}]

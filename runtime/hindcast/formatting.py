@@ -62,6 +62,11 @@ def as_percentage(fraction: float) -> str:
     return f"{percent:.1f} %" if 0 < percent < 1 else f"{percent:.0f} %"
 
 
+def acting(explore: bool) -> str:
+    """Name the actions of a policy that samples them, or takes their mode: `sampled actions`, `greedy actions`."""
+    return f"{'sampled' if explore else 'greedy'} actions"
+
+
 def plural(number: float, noun: str) -> str:
     """Format a number with its noun: `1 episode`, `500 episodes`, `1,024 updates`."""
     return f"{integer(number)} {noun}" + ("" if number == 1 else "s")

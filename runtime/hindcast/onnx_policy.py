@@ -24,12 +24,13 @@ class OnnxPolicy:
 
     Args:
         folder: the folder that `hindcast export` wrote.
+        seed: seed of a policy that samples its actions; None draws a new one.
 
     Raises:
         ValueError: the folder holds no policy, or one in a newer format.
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, seed: int | None = None) -> None:
         import onnxruntime  # imported here because exporting, which needs the constants above, works without it
 
         description_file = Path(folder, DESCRIPTION)
@@ -47,6 +48,7 @@ class OnnxPolicy:
         self._inputs: list[dict[str, Any]] = description["inputs"]
         self._outputs = [output["name"] for output in description["outputs"]]
         self._struct = _make_struct(description["actionSpace"])
+        self._generator = np.random.default_rng(seed)
         self._session = onnxruntime.InferenceSession(str(Path(folder, PROGRAM)))
         self.reset()
 
@@ -74,14 +76,23 @@ class OnnxPolicy:
         """
         names = {port["name"]: port["names"] for port in self._inputs if "names" in port}
         leaves = {**dict(_iterate_leaves(obs, _OBS, names)), _REWARD: reward}
-        inputs = {port["name"]: self._state.get(port["name"]) for port in self._inputs}
-        inputs |= {port["name"]: _input_row(port, leaves) for port in self._inputs if "start" not in port}
+        inputs = {port["name"]: self._input_row(port, leaves) for port in self._inputs}
         outputs = dict(zip(self._outputs, self._session.run(self._outputs, inputs), strict=True))
         self._state = {port["name"]: outputs[port["follows"]] for port in self._inputs if "start" in port}
         return _nest({name: rows[0] for name, rows in outputs.items()}, _ACTIONS, self._struct)
 
+    def _input_row(self, port: dict[str, Any], leaves: dict[str, Any]) -> NDArray[Any]:
+        """Return the value of an input of the program, as a batch of one row."""
+        if "start" in port:
+            return self._state[port["name"]]
+        if "noise" in port:
+            generator = self._generator
+            draw = generator.standard_normal if port["noise"] == "normal" else generator.random
+            return np.asarray(draw((1, *port["shape"]), dtype=np.float32))
+        return _leaf_row(port, leaves)
 
-def _input_row(port: dict[str, Any], leaves: dict[str, Any]) -> NDArray[Any]:
+
+def _leaf_row(port: dict[str, Any], leaves: dict[str, Any]) -> NDArray[Any]:
     """Return the leaf for an input of the program, `port`, as a batch of one row, after checking its shape."""
     name, shape = port["name"], tuple(port["shape"])
     if name not in leaves or np.shape(leaves[name]) != shape:

@@ -59,7 +59,7 @@ def make_window(algorithm, rewards):
     }
     t_started = np.array([0, 0, 3])
     block = build_block(columns, LENGTHS, t_started=t_started, terminated=np.array([True, False, False]))
-    return build_window(LENGTHS, [block], Recipe(algorithm.needs()))
+    return build_window([block], Recipe(algorithm.needs()))
 
 
 def make_step(updates=0, seed=0):

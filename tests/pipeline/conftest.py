@@ -7,24 +7,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pipeline_fakes import ACTION_SPACE, FEED_CLASSES, OBSERVATION_SPACE, FakeDataset, make_loader
+from pipeline_fakes import (
+    ACTION_SPACE,
+    ALL_COLUMNS,
+    FEED_CLASSES,
+    OBSERVATION_SPACE,
+    FakeDataset,
+    make_loader,
+)
 
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.formats.spec import DataSpec
-from hindcast.pipeline.feeds import WindowFeed
+from hindcast.pipeline.lane_feed import LaneFeed
+from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.targets import Targets
 from hindcast.pipeline.window import Recipe
 from hindcast.storage.location import resolve
 
-MakeFeed = Callable[..., WindowFeed]
+MakeFeed = Callable[..., LaneFeed]
 
 
 @pytest.fixture
 def make_feed() -> Iterator[MakeFeed]:
     """`make_feed(feed_kind, dataset, batch_size=…, …)`; the feeds are closed after the test."""
-    feeds: list[WindowFeed] = []
+    feeds: list[LaneFeed] = []
 
     def make(
         feed_kind: str,
@@ -35,7 +43,9 @@ def make_feed() -> Iterator[MakeFeed]:
         targets: Targets | None = None,
         prelearn: Any = None,
         **order_options: Any,
-    ) -> WindowFeed:
+    ) -> LaneFeed:
+        if recipe is None:
+            recipe = Recipe(Needs(ALL_COLUMNS, targets=targets is not None))
         feeds.append(
             FEED_CLASSES[feed_kind](
                 make_loader(dataset, recipe, prelearn, **order_options), batch_size, targets

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -17,7 +18,7 @@ from hindcast.episodes.block import Block
 from hindcast.episodes.columns import root
 from hindcast.formats.spec import DataSpec
 from hindcast.pipeline.executors import Local
-from hindcast.pipeline.feeds import ResidentFeed, StreamingFeed
+from hindcast.pipeline.lane_feed import LaneFeed
 from hindcast.pipeline.loader import Loader
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.order import Order
@@ -25,7 +26,10 @@ from hindcast.pipeline.window import Batch, Recipe
 
 OBSERVATION_SPACE = gym.spaces.Box(-np.inf, np.inf, (3,), np.float64)
 ACTION_SPACE = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
-FEED_CLASSES = {"resident": ResidentFeed, "streaming": StreamingFeed}
+FEED_CLASSES = {
+    "resident": partial(LaneFeed, is_resident=True),
+    "streaming": LaneFeed,
+}
 UNITS = [[5, 1, 7], [20], [3, 3, 3, 3], [11, 9], [2], [30, 1]]
 """Lengths of the episodes of each unit."""
 STEPS = sum(map(sum, UNITS))
@@ -130,7 +134,8 @@ def make_loader(
     return Loader(
         dataset,
         make_order(dataset, **order_options),
-        lambda work: Local().stream(0, work, read),
+        Local(),
+        read,
         recipe or Recipe(Needs(ALL_COLUMNS)),
         "data",
     )

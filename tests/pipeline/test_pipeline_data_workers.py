@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +15,8 @@ from pipeline_fakes import UNITS, FakeDataset, are_equal_batches
 from hindcast import OfflinePreLearner
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.errors import DataError, UserCodeError, WorkerLost
-from hindcast.pipeline.data_workers import DataWorkers, _Worker
-from hindcast.pipeline.executors import Local, UnitInEpoch
+from hindcast.pipeline.data_workers import DataWorkers
+from hindcast.pipeline.executors import Local
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData, Source
 from ray_here import POOL
@@ -101,14 +101,20 @@ class NotThreadSafeCall(NotThreadSafeMapping):
         return block
 
 
-def units_in_epochs(dataset, num_epochs):
-    return [UnitInEpoch(unit, epoch) for epoch in range(num_epochs) for unit in dataset.units]
+def read(executor, work, prelearn):
+    """Return the first reward of each unit of the work, read together; then end the pool."""
+    futures = [
+        executor.submit(prelearn, unit, epoch, lambda block: float(block.columns["rewards"][0]))
+        for unit, epoch in work
+    ]
+    try:
+        return [future.result(60) for future in futures]
+    finally:
+        executor.close()
 
 
-def assert_all_units_are_read(blocks, dataset, work):
-    """Check that the blocks are those of the units in `work`, in order, by the blocks' first rewards."""
-    first_rewards = [float(block.columns["rewards"][0]) for block in blocks]
-    assert first_rewards == [float(dataset.blocks[unit.id].columns["rewards"][0]) for unit, _ in work]
+def first_rewards(dataset, work):
+    return [float(dataset.blocks[unit.id].columns["rewards"][0]) for unit, _ in work]
 
 
 def make_data(dataset, executor, **pipeline):
@@ -154,21 +160,31 @@ def test_two_sources_share_one_worker_with_all_cpus(make_dataset):
     assert_same_batches(make_mixed(DataWorkers((1, 2), num_cpus=4)), make_mixed(Local()), 40)
 
 
-def test_pool_grows_when_blocks_are_late(tmp_path: Path):
-    dataset, file = FakeDataset(UNITS), tmp_path / "readers"
-    work = units_in_epochs(dataset, num_epochs=10)
-    blocks = DataWorkers((1, 3), num_cpus=0.5).stream(0, work, SlowPreLearn(dataset, file))
-    assert_all_units_are_read(blocks, dataset, work)
-    assert len(set(file.read_text().split())) == 3
+def test_pool_grows_while_learners_wait(tmp_path: Path):
+    """With two units at a time, one worker would need 20 seconds."""
+    dataset, executor = FakeDataset(UNITS), DataWorkers((1, 3), num_cpus=0.5)
+    prelearn = SlowPreLearn(dataset, tmp_path, 0.4)
+    futures = [
+        executor.submit(prelearn, dataset.units[index % 6], index // 6, lambda block: block.num_steps)
+        for index in range(100)
+    ]
+    while not all(future.done() for future in futures):
+        executor.note_wait()
+        time.sleep(0.2)
+    assert sum(future.result() for future in futures) == sum(
+        dataset.blocks[i % 6].num_steps for i in range(100)
+    )
+    readers = {line.split()[0] for line in (tmp_path / "readers").read_text().splitlines()}
+    assert len(readers) == 3
+    executor.close()
 
 
 @pytest.mark.parametrize("prelearner_class", [NotThreadSafeMapping, NotThreadSafeCall])
 def test_worker_reads_two_units_at_a_time_and_maps_one(tmp_path: Path, prelearner_class):
     dataset, file = FakeDataset(UNITS), tmp_path / "reads"
-    work = units_in_epochs(dataset, num_epochs=3)
+    work = [(dataset.units[index % 6], index // 6) for index in range(18)]
     prelearn = prelearner_class(SlowDataset(dataset, file), validate=False)
-    blocks = DataWorkers((1, 1), num_cpus=0.5).stream(0, work, prelearn)
-    assert_all_units_are_read(blocks, dataset, work)
+    assert read(DataWorkers((1, 1), num_cpus=0.5), work, prelearn) == first_rewards(dataset, work)
     # A custom `__call__` reads during its turn, so that reads do not overlap.
     assert ("begin begin" in file.read_text()) == (prelearner_class is NotThreadSafeMapping)
 
@@ -182,16 +198,16 @@ def test_resident_data_are_read_by_data_workers_once(make_dataset):
 
 def test_stream_after_killed_data_worker_is_unchanged(tmp_path: Path):
     dataset = FakeDataset(UNITS)
-    work = units_in_epochs(dataset, num_epochs=5)
-    blocks = DataWorkers((2, 2), num_cpus=0.5).stream(0, work, DiesOnce(dataset, tmp_path / "died"))
-    assert_all_units_are_read(blocks, dataset, work)
+    work = [(dataset.units[index % 6], index // 6) for index in range(30)]
+    prelearn = DiesOnce(dataset, tmp_path / "died")
+    assert read(DataWorkers((2, 2), num_cpus=0.5), work, prelearn) == first_rewards(dataset, work)
     assert (tmp_path / "died").exists()
 
 
 def test_stream_raises_when_data_workers_keep_dying():
     dataset = FakeDataset([[3]])
     with pytest.raises(WorkerLost, match="a data worker died 4 times"):
-        next(DataWorkers((1, 1), num_cpus=0.5).stream(0, [UnitInEpoch(dataset.units[0], 0)], Dies()))
+        read(DataWorkers((1, 1), num_cpus=0.5), [(dataset.units[0], 0)], Dies())
 
 
 def test_user_error_on_data_worker_keeps_its_message(make_dataset):
@@ -214,51 +230,43 @@ def test_invalid_data_on_data_worker_names_file_and_row():
     invalid.close()
 
 
-def test_closed_stream_releases_its_cpus():
+def test_pool_stays_until_it_is_closed():
     import ray
 
-    dataset = FakeDataset(UNITS)
-    endless_work = (UnitInEpoch(dataset.units[0], epoch) for epoch in itertools.count())
-    blocks = DataWorkers((2, 2), num_cpus=1).stream(0, endless_work, lambda unit, epoch: dataset.read(unit))
-    next(blocks)
+    dataset, executor = FakeDataset(UNITS), DataWorkers((2, 2), num_cpus=1)
+    submit = partial(executor.submit, PlainPreLearn(dataset), dataset.units[0], 0)
+    assert submit(lambda block: block.num_steps).result(60) == 13
+    assert submit(lambda block: block.num_episodes).result(60) == 3
     assert ray.available_resources()["CPU"] == 2
-    blocks.close()
+    executor.close()
     deadline = time.monotonic() + 30
     while ray.available_resources().get("CPU") != 4 and time.monotonic() < deadline:
         time.sleep(0.2)
     assert ray.available_resources()["CPU"] == 4
 
 
-class IdleWorker(_Worker):
-    """A worker that has been idle for an hour until it is assigned a unit."""
+def test_learners_share_one_pool():
+    """Together two learners have no more workers than one."""
+    import ray
 
-    def __init__(self):
-        self.num_units = 0
-        self.is_ended = False
-
-    def is_ready(self):
-        return True
-
-    def load(self):
-        return self.num_units
-
-    def idle_seconds(self):
-        return 0.0 if self.num_units else 3600.0
-
-    def read(self, job, work):
-        self.num_units += 1
-        return "block"
-
-    def end(self):
-        self.is_ended = True
+    dataset = FakeDataset(UNITS)
+    leader = DataWorkers((1, 1), num_cpus=4)
+    follower = leader.join(leader.open_pool())
+    prelearn = PlainPreLearn(dataset)
+    futures = [
+        executor.submit(prelearn, unit, 0, lambda block: block.num_steps)
+        for unit in dataset.units
+        for executor in (leader, follower)
+    ]
+    assert sum(future.result(60) for future in futures) == 2 * dataset.num_steps
+    follower.close()
+    assert ray.available_resources().get("CPU", 0) == 0
+    leader.close()
 
 
-def test_idle_worker_that_is_assigned_a_unit_is_not_ended(monkeypatch):
-    """The first worker is busy, so that the unit goes to the second one."""
-    monkeypatch.setattr(_Worker, "load", lambda worker: worker.load())
-    pool = DataWorkers((1, 2))
-    pool._pool += [IdleWorker(), IdleWorker()]
-    pool._pool[0].num_units = 1
-    assert pool._submit(job=[], work=None, is_needed=True) == "block"
-    assert [worker.num_units for worker in pool._pool] == [1, 1]
-    assert not any(worker.is_ended for worker in pool._pool)
+class PlainPreLearn:
+    def __init__(self, dataset):
+        self.dataset = dataset
+
+    def __call__(self, unit, epoch):
+        return self.dataset.read(unit)

@@ -9,7 +9,7 @@ from hindcast.errors import DataError, SpecError
 from hindcast.pipeline.live_feed import LiveFeed, LiveSource
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData, Source
-from hindcast.pipeline.shard import Shard
+from hindcast.pipeline.shard import WHOLE_BATCH, Shard
 from hindcast.pipeline.window import Recipe, concat_batches
 
 UNITS = [[5, 1, 7], [20], [3, 3, 3, 3]]
@@ -50,9 +50,11 @@ def make_live_source(**options):
     return LiveSource("sampler", FakePlayer(), UpdateCounter(), **{**defaults, **options})
 
 
-def make_live_feed(sampling="epochs", batch_size=10, seed=0, needs=None, updates=0, **options):
+def make_live_feed(
+    sampling="epochs", batch_size=10, seed=0, needs=None, *, updates=0, shard=WHOLE_BATCH, **options
+):
     recipe = Recipe(Needs(ALL_COLUMNS, sampling=sampling, **(needs or {})))
-    feed = LiveFeed(make_live_source(**options), recipe, batch_size, seed)
+    feed = LiveFeed(make_live_source(**options), recipe, batch_size, seed, shard)
     feed._live.updates.updates = updates
     return feed
 
@@ -166,9 +168,9 @@ def test_resume_repeats_the_run_exactly(sampling, num_batches):
 
 
 def test_shards_of_draws_equal_the_batch_of_one_learner():
-    single_feed, ranks = make_live_feed(), [make_live_feed() for _ in range(2)]
+    single_feed, ranks = make_live_feed(), [make_live_feed(shard=Shard(rank, 2)) for rank in range(2)]
     for _ in range(6):
-        shards = [feed.take(10, Shard(rank, 2)) for rank, feed in enumerate(ranks)]
+        shards = [feed.next() for feed in ranks]
         assert are_equal_batches(concat_batches(shards), single_feed.next())
 
 

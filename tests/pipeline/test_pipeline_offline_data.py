@@ -19,6 +19,7 @@ from hindcast.models.preprocessing import Preprocessing
 from hindcast.pipeline.connectors import BatchConnector, BlockConnector
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData, Source, offline_data_class
+from hindcast.pipeline.prelearner import set_extracted, without_index
 from hindcast.pipeline.targets import Targets
 from hindcast.run.inputs import Input, make_sources
 from user_errors import raises_user_error
@@ -136,10 +137,12 @@ def test_plan_reports_residency_and_reason(options, feed, reason, make_data):
     assert source["feed"] == feed
     assert reason in source["reason"]
     assert (source["timesteps"], source["episodes"], source["units"]) == (STEPS, 13, 6)
-    assert source["windows"] == len(data._sources[0].order.windows(0))
+    order = data._sources[0].order
+    assert source["lanes"] == order.num_lanes
+    assert source["windows"] == sum(len(order.windows(lane, 0)) for lane in range(order.num_lanes))
     assert source["columns"] == ["actions", "obs", "rewards"]
     assert plan["updatesPerIteration"] == -(-STEPS // 10)
-    assert type(data._feed).__name__ == f"{feed}Feed"
+    assert data._feed._is_resident == (feed == "Resident")
 
 
 def test_plan_reports_bytes_of_the_feed(make_data):
@@ -147,7 +150,7 @@ def test_plan_reports_bytes_of_the_feed(make_data):
         FakeDataset(UNITS), Needs(frozenset({"obs", "new_obs", "actions", "rewards", "terminateds"}))
     )
     data.next()
-    window = data._feed._data
+    window = data._feed._resident.data
     data_bytes = sum(column.nbytes for column in window.columns.values()) + window.obs_row.nbytes
     assert data.plan()["sources"][0]["dataBytes"] == data_bytes
 
@@ -428,7 +431,10 @@ def test_mixed_sources_keep_weights_order_and_cursors(make_data):
     assert batch_sources == [same_seed._feed.source_of(batch) for batch in range(400)]
     assert batch_sources != [other_seed._feed.source_of(batch) for batch in range(400)]
     assert [source["share"] for source in data.plan()["sources"]] == [0.25, 0.75]
-    single_sources = [make_data([source], windowSteps=25) for source in sources]
+    # Both sources share the window.
+    single_sources = [
+        make_data([source], windowSteps=steps) for source, steps in zip(sources, (6, 18), strict=True)
+    ]
     for index in batch_sources[:40]:
         assert are_equal_batches(data.next(), single_sources[index].next())
     resumed_data = make_data(sources, windowSteps=25)
@@ -454,9 +460,18 @@ def test_seek_with_other_inputs_or_batch_size_raises(make_data):
 
 
 def test_two_inputs_of_one_path_are_two_sources(make_data):
-    """For example, a dataset is one input, and its best episodes are the other."""
-    sources = [Source("data", FakeDataset([[9], [8]]), 1.0), Source("data", FakeDataset(UNITS), 3.0)]
-    data, single_sources = make_data(sources), [make_data([source]) for source in sources]
+    """An example is a dataset, and as a second input the best episodes of this dataset."""
+    best_episodes, all_episodes = (
+        Source("data", FakeDataset([[9], [8]]), 1.0),
+        Source("data", FakeDataset(UNITS), 3.0),
+    )
+    data, single_sources = (
+        make_data([best_episodes, all_episodes]),
+        [
+            make_data([source], windowSteps=int(share * 2**20))
+            for source, share in ((best_episodes, 0.25), (all_episodes, 0.75))
+        ],
+    )
     assert data.epoch_size == sum(single.epoch_size for single in single_sources)
     batch_sources = [data._feed.source_of(batch) for batch in range(40)]
     assert set(batch_sources) == {0, 1}
@@ -506,11 +521,29 @@ def test_rllib_connectors_keep_composite_leaves(make_data):
     assert torch.equal(batch["obs/camera"][:, 0], 0.25 - batch["rewards"])
 
 
+def test_data_workers_receive_a_unit_without_the_index(make_dataset, make_data):
+    """Also of a view; the pre-learner is as small for many files as for one."""
+    sizes = []
+    for units in (UNITS, UNITS * 5):
+        dataset = make_dataset(units, f"data-{len(units)}").filter("length > 1")
+        prelearn = make_data(dataset, preLearner="user_steps:DoubleRewards")._sources[0]._loader.prelearn
+        detached, source = without_index(prelearn)
+        pickled = pickle.dumps(detached)
+        sizes.append(len(pickled))
+        for unit in dataset.units[:6]:
+            set_extracted(pickle.loads(pickle.dumps(source.extract(unit))))
+            block, expected = pickle.loads(pickled)(unit, 0), prelearn(unit, 0)
+            assert block.columns.keys() == expected.columns.keys()
+            assert all(np.array_equal(block.columns[leaf], expected.columns[leaf]) for leaf in block.columns)
+            assert source.extract(unit).locate(unit, 0) == dataset.locate(unit, 0)
+    assert max(sizes) - min(sizes) < 100
+
+
 def test_prelearner_and_connectors_can_be_pickled(make_dataset, make_data):
     names = [{"name": "user_steps:Scale", "kwargs": {"factor": 2}}, "user_steps:NegateRewards"]
     dataset = make_dataset(UNITS)
     data = make_data(dataset, connectors=names, preLearner="user_steps:DoubleRewards")
-    prelearn = data._sources[0]._prelearn
+    prelearn = data._sources[0]._loader.prelearn
     restored_prelearn = pickle.loads(pickle.dumps(prelearn))
     for unit in dataset.units:
         block, restored_block = prelearn(unit, 0), restored_prelearn(unit, 0)

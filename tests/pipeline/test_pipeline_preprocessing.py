@@ -65,5 +65,7 @@ def test_images_keep_dtype_and_are_stored_once(feed_kind, make_feed):
     assert batch["obs"].shape == (10, 8, 8, 4)
     assert batch["obs"].dtype == torch.uint8
     assert torch.equal(batch["obs"][..., 1:], batch["new_obs"][..., :-1])
-    data = feed._current_window.data
-    assert data.columns["obs"].nbytes == 8 * 8 * (data.num_steps + len(data.length))
+    windows = [lane._current for lane in feed._lanes if lane._current is not None]
+    assert windows
+    for data in (window.data for window in windows):
+        assert data.columns["obs"].nbytes == 64 * (data.num_steps + len(data.length))

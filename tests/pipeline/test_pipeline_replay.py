@@ -11,20 +11,20 @@ from hindcast.pipeline.draws import ReplayFeed
 from hindcast.pipeline.items import count_sequences
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData, Source
-from hindcast.pipeline.shard import Shard
+from hindcast.pipeline.shard import WHOLE_BATCH, Shard
 from hindcast.pipeline.window import Recipe, concat_batches
 
 both_samplings = pytest.mark.parametrize("sampling", ["uniform", "prioritized"])
 
 
-def make_replay_feed(sampling, batch_size=10, seed=0, units=UNITS, **needs):
+def make_replay_feed(sampling, batch_size=10, seed=0, units=UNITS, shard=WHOLE_BATCH, **needs):
     recipe, order = Recipe(Needs(ALL_COLUMNS, sampling=sampling, **needs)), {}
     if "seq_len" in needs:
         num_sequences = [
             count_sequences(np.array(unit), needs["seq_len"], needs["burn_in"]) for unit in units
         ]
         order = {"unit_items": np.array([count.sum() for count in num_sequences])}
-    return ReplayFeed(make_loader(FakeDataset(units), recipe, seed=seed, **order), batch_size)
+    return ReplayFeed(make_loader(FakeDataset(units), recipe, seed=seed, **order), batch_size, shard)
 
 
 def priorities_of_batch(batch):
@@ -32,15 +32,12 @@ def priorities_of_batch(batch):
     return (batch["rewards"] * 0.37).sin()
 
 
-def train(feed, num_batches, shard=None):
-    """Take batches and set the priorities of items that are drawn by priority, like a training.
-
-    With a `shard` priorities are not set, since the caller has to collect them from all learners.
-    """
+def train(feed, num_batches):
+    """Take batches and set the priorities of items that are drawn by priority, like a training."""
     batches = []
     for _ in range(num_batches):
-        batches.append(feed.take(feed.batch_size, shard) if shard else feed.next())
-        if "weights" in batches[-1] and shard is None:
+        batches.append(feed.next())
+        if "weights" in batches[-1]:
             feed.prioritise(priorities_of_batch(batches[-1]))
     return batches
 
@@ -90,10 +87,11 @@ def test_resume_repeats_the_run_exactly(sampling, num_batches):
 
 @both_samplings
 def test_shards_of_learners_equal_the_draws_of_one(sampling):
-    single_feed, ranks = make_replay_feed(sampling), [make_replay_feed(sampling) for _ in range(3)]
+    single_feed = make_replay_feed(sampling)
+    ranks = [make_replay_feed(sampling, shard=Shard(rank, 3)) for rank in range(3)]
     for _ in range(20):
         (expected,) = train(single_feed, 1)
-        shards = [train(feed, 1, Shard(rank, 3))[0] for rank, feed in enumerate(ranks)]
+        shards = [feed.next() for feed in ranks]
         assert are_equal_batches(concat_batches(shards), expected)
         for feed in ranks if sampling == "prioritized" else ():
             feed.prioritise(torch.cat([priorities_of_batch(shard_batch) for shard_batch in shards]))

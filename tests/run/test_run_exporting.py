@@ -227,6 +227,31 @@ def test_torch_export_of_flow_policy_is_compared(tmp_path: Path) -> None:
     assert export_policy(tmp_path / "module", tmp_path / "out", "torch").max_difference is not None
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["categorical", "bounded", "deterministic", "lstm", "composite"])
+def test_exported_policy_that_samples_acts_like_policy_with_same_seed(tmp_path: Path, name: str) -> None:
+    policy = make_policy_case(name)
+    policy.save(tmp_path / "module")
+    export_policy(tmp_path / "module", tmp_path / "out", explore=True)
+    description = json.loads((tmp_path / "out" / "policy.json").read_bytes())
+    assert description["explore"] == (name != "deterministic")
+    onnx_policy = OnnxPolicy(tmp_path / "out", seed=3)
+    policy.observation_space.seed(1)
+    policy.reset(seed=3)
+    actions = []
+    for _ in range(8):
+        obs = policy.observation_space.sample()
+        actions.append(onnx_policy(obs))
+        assert_close(actions[-1], policy(obs, explore=True))
+
+
+def test_exported_flow_policy_that_samples_has_noise(tmp_path: Path) -> None:
+    make_algorithm_policy("FQL", *ALGORITHMS["FQL"]).save(tmp_path / "module")
+    export_policy(tmp_path / "module", tmp_path / "out", "torch", explore=True)
+    inputs = json.loads((tmp_path / "out" / "policy.json").read_bytes())["inputs"]
+    assert [port["noise"] for port in inputs if port["name"] == "noise"] == ["normal"]
+
+
 def test_safetensors_export_loads_as_same_policy(tmp_path: Path) -> None:
     make_policy_case("lstm").save(tmp_path / "module")
     export_policy(tmp_path / "module", tmp_path / "out", "safetensors")

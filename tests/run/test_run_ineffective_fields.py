@@ -44,7 +44,7 @@ def test_each_set_field_is_noted_once() -> None:
 
 def test_most_fields_have_effect_on_cluster() -> None:
     (note,) = training_notes(**SET_FIELDS, is_one_machine=False)
-    assert note.startswith("spec.pipeline.prefetchBatches has no effect: the next window is filled while")
+    assert note.startswith("spec.pipeline.prefetchBatches has no effect: the next windows are filled while")
 
 
 def test_defaults_are_not_noted() -> None:

@@ -446,7 +446,10 @@ class TestContinuation:
     @pytest.mark.parametrize(
         ("first_evaluation", "second_evaluation"),
         [
-            ({"interval": 1, "duration": 1}, {"interval": 1, "duration": 20, "explore": True}),
+            (
+                {"interval": 1, "duration": 3, "explore": True},
+                {"interval": 1, "duration": 20, "explore": True},
+            ),
             pytest.param(
                 {"offline": DIRECT_METHOD}, {"offline": DIRECT_METHOD | {"gamma": 0}}, marks=pytest.mark.slow
             ),

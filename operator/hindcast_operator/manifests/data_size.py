@@ -15,6 +15,8 @@ DECODED_RATIO: Final = 2
 LZ4."""
 MAX_UNIT_BYTES: Final = 64 * MI
 """Maximum size of a unit, which a data worker reads at once. Only a unit that is one large episode exceeds it."""
+_MIN_WINDOW_BYTES: Final = 256 * MI
+"""A unit of 16 MiB in each of 16 lanes, the fewest that data of many units have."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class DataSize:
 
     Attributes:
         total_bytes: size of all data; None if unknown.
-        window_bytes: size of a window; with weights, of the windows of all sources together.
+        window_bytes: size of the windows of all lanes together; weighted sources share it.
         unit_bytes: size of a unit, which a data worker reads at once.
         reason: where the numbers come from, for people.
     """
@@ -35,23 +37,16 @@ class DataSize:
 
 
 def compute_data_size(spec: OfflineTrainingSpec, inputs: Mapping[str, ResolvedInput]) -> DataSize:
-    """Return the size of a training's recorded sources. With weights, each source has a window of its own."""
+    """Return the size of a training's recorded sources."""
     sizes = [_source_size(source, inputs) for source in spec.recorded_inputs]
     max_window_bytes = parse_bytes(spec.pipeline.window_bytes)
     if not sizes:
         return DataSize(0, 0, 0, "there are no recorded data")
-    is_weighted = spec.recorded_inputs[0].weight is not None
     if None in sizes:
-        num_windows = len(sizes) if is_weighted else 1
         reason = f"the data size is not known; a full window of {format_bytes(max_window_bytes)} is assumed"
-        return DataSize(None, max_window_bytes * num_windows, MAX_UNIT_BYTES, reason)
-    known_sizes = [entry for entry in sizes if entry is not None]
-    if not is_weighted:
-        known_sizes = [_combine(known_sizes)]
-    total_bytes = sum(entry.bytes for entry in known_sizes)
-    window_bytes = sum(
-        _window_bytes(entry, max_window_bytes, spec.pipeline.window_steps) for entry in known_sizes
-    )
+        return DataSize(None, max_window_bytes, MAX_UNIT_BYTES, reason)
+    data = _combine([entry for entry in sizes if entry is not None])
+    total_bytes, window_bytes = data.bytes, _window_bytes(data, max_window_bytes, spec.pipeline.window_steps)
     total_size, window_size = (
         format_bytes(round_up(total_bytes, MI)),
         format_bytes(round_up(window_bytes, MI)),
@@ -85,8 +80,8 @@ def _combine(sources: list[_SourceSize]) -> _SourceSize:
 
 
 def _window_bytes(source: _SourceSize, max_bytes: int, max_steps: int) -> int:
-    """Return the size of a source's window in bytes. It is at least one unit, because units are never divided."""
+    """Return the size of a window in bytes: at least a unit in each lane, because only windowBytes divides units."""
     bytes_of_steps = (
         source.bytes if not source.timesteps else -(-source.bytes * max_steps // source.timesteps)
     )
-    return min(source.bytes, max(MAX_UNIT_BYTES, min(max_bytes, bytes_of_steps)))
+    return min(source.bytes, max_bytes, max(_MIN_WINDOW_BYTES, bytes_of_steps))

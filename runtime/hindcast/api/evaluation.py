@@ -5,7 +5,17 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import Field, WithJsonSchema
 
 from hindcast.api.base import FIXED, OPERATIONAL, ClassPath, Location, Model, NonNegative, Positive
-from hindcast.api.rules import Rule, compare, comparison, difference, field_value, is_one_of, is_set, is_text
+from hindcast.api.rules import (
+    Rule,
+    compare,
+    comparison,
+    difference,
+    field_value,
+    is_empty,
+    is_one_of,
+    is_set,
+    is_text,
+)
 from hindcast.api.spelling import YamlWords
 
 EstimateName = Literal["is", "wis", "pdis", "pdwis", "dm", "dr", "wdr"]
@@ -101,6 +111,8 @@ class GateSpec(Model):
     """Test the policy with sampled actions. Otherwise it takes the most likely ones."""
 
 
+_IS_GATE_SAMPLED: Final = is_one_of("gate.explore", True)
+_IS_OFFLINE_SAMPLED: Final = is_one_of("offline.explore", True)
 _IS_PARALLEL: Final = is_one_of("parallelToTraining", True)
 
 
@@ -119,6 +131,13 @@ class EvaluationSpec(Model):
             ~is_set("customFunction") | ~_IS_PARALLEL,
             "excludes parallelToTraining: custom functions run in the driver only",
             field="customFunction",
+        ),
+        Rule(
+            (is_set("gate") & ~is_empty("offline.estimates")).implies(
+                (_IS_GATE_SAMPLED & _IS_OFFLINE_SAMPLED) | (~_IS_GATE_SAMPLED & ~_IS_OFFLINE_SAMPLED)
+            ),
+            "must equal @offline.explore, so that the evaluated policy is promoted",
+            field="gate.explore",
         ),
     )
 
@@ -151,6 +170,18 @@ class EvaluationSpec(Model):
     gate: Annotated[GateSpec | None, FIXED] = None
     """Conditions for the promotion of the trained policy, for `hindcast gate`. They can only change with the revision.
     Default: none."""
+
+    @property
+    def judges_samples(self) -> bool:
+        """True if the policy is judged by sampled actions, False if by greedy ones.
+
+        The gate counts first, then estimates from recorded episodes, then the evaluation in the environment.
+        """
+        if self.gate is not None:
+            return self.gate.explore
+        if self.offline is not None and (self.offline.estimates or self.offline.explore):
+            return self.offline.explore
+        return self.explore
 
     @property
     def num_runners(self) -> int:

@@ -65,13 +65,14 @@ class PipelineSpec(Model):
     data_workers: Annotated[DataWorkersSpec, OPERATIONAL] = DataWorkersSpec()
     """The pool that reads data and runs the pre-learner."""
     prefetch_batches: Annotated[NonNegative, OPERATIONAL] = 2
-    """Has no effect, and a note says so: the next window is always prefetched; windowSteps sets its size."""
+    """Has no effect, and a note says so: the next windows are always prefetched; windowSteps sets their size."""
     window_steps: Positive = 2**20
-    """Maximum timesteps of a window. Timesteps are shuffled within it, so it also affects the order of the data."""
+    """Timesteps of all lanes' windows together, at least a unit in each. It also affects the order of the data."""
     window_bytes: Quantity = "1Gi"
-    """Maximum bytes of a window in memory, with all columns decoded; windowSteps and windowBytes both limit it."""
+    """Maximum bytes of all lanes' windows in memory, with all columns decoded; larger units are cut, and read for each
+    piece."""
     residency: Annotated[Literal["Auto", "Resident", "Streaming"], OPERATIONAL] = "Auto"
-    """`Resident` keeps all data on the learner's device, `Streaming` a window; the batches are the same.
+    """`Resident` keeps a learner's data on its device, `Streaming` windows of them; the batches are the same.
     `Auto`: resident if the data fit the budget."""
     resident_budget: Annotated[Quantity | None, OPERATIONAL] = None
     """Bytes that resident data may take. Default: part of the device's free memory."""

@@ -24,6 +24,13 @@ Checkpoint = Annotated[
 ModuleClass = Annotated[
     str | None, typer.Option(help="package.module:Class of the policy's network, if custom.")
 ]
+Explore = Annotated[
+    bool | None,
+    typer.Option(
+        "--explore/--greedy",
+        help="Sample actions, or take the most likely ones. Default: as the run's spec.evaluation judges the policy.",
+    ),
+]
 Namespace = Annotated[
     str | None, typer.Option("--namespace", "-n", help="Namespace. Default: the context's.")
 ]

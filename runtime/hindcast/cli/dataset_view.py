@@ -23,6 +23,7 @@ from hindcast.datasets.inspection.summary_text import describe_coverage, make_fa
 BAR_WIDTH = 32
 MAX_ROWS = 12
 MAX_PROBLEMS_PER_KIND = 10
+_ANSWER_COLOURS = {"improve": "green", "clone": "yellow", "unusable": "red"}
 _COLOURS = {"error": "bold red", "warning": "yellow", "info": "dim"}
 
 
@@ -30,6 +31,8 @@ def render_summary(name: str, summary: Summary) -> Iterator[RenderableType]:
     """Yield the output of `hindcast inspect` from top to bottom."""
     yield Text(name, style="bold")
     yield _facts_table(summary)
+    if summary.verdict is not None:
+        yield Text(f"Verdict: {summary.verdict.sentence}\n", style=_ANSWER_COLOURS[summary.verdict.answer])
     yield from render_columns(summary.table_columns)
     if summary.returns is not None:
         yield from distribution_bars("Returns", summary.returns)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hindcast.cli.command import USAGE_ERROR, Debug, Json, Quiet, add_module_folder
+from hindcast.cli.commands.audit import audit
 from hindcast.cli.commands.compare import compare
 from hindcast.cli.commands.data import convert, data
 from hindcast.cli.commands.evaluate import evaluate
@@ -61,6 +62,7 @@ for function in (
 ):
     app.command()(function)
 app.add_typer(data, name="data")
+app.add_typer(audit, name="audit")
 
 
 def _show_version(is_requested: bool) -> None:

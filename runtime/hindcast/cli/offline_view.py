@@ -24,7 +24,7 @@ def render_report(evaluation: OfflineEvaluation, data_name: str) -> Iterator[Ren
     yield (
         f"{data_name}: {formatting.plural(report.episodes, 'episode')}, "
         f"{formatting.plural(report.timesteps, 'timestep')}; returns discounted by {evaluation.gamma:g}; "
-        f"{'sampled' if report.explore else 'greedy'} actions"
+        f"{formatting.acting(report.explore)}"
     )
     if evaluation.num_trained:
         left_out = formatting.plural(evaluation.num_trained, "more episode")

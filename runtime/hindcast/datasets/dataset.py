@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -71,6 +72,10 @@ class Dataset(ABC):
     @abstractmethod
     def locate(self, unit: Unit, episode: int) -> EpisodeLocation:
         """Return the stored location of an episode, given its index in the block that `read` returns for the unit."""
+
+    @abstractmethod
+    def extract(self, unit: Unit) -> Dataset:
+        """Return a dataset that can `read` and `locate` only this unit, without the index of the other files."""
 
     def select(self, episodes: Episodes) -> View:
         """Select episodes, in the dataset's order.
@@ -253,7 +258,7 @@ class View(Dataset):
         self.digest = digest
         self.notes = (*(note for dataset in datasets for note in dataset.notes), *notes)
         self.units = tuple(origin.make_unit(unit_id) for unit_id, origin in enumerate(origins))
-        self._origins = origins
+        self._origins: Mapping[int, UnitOrigin] | Sequence[UnitOrigin] = origins
 
     def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
         """See `Dataset.read`; JSON leaves that the source dataset lacks are empty."""
@@ -282,6 +287,15 @@ class View(Dataset):
         """See `Dataset.locate`."""
         dataset, source_unit, episodes, _ = self._origins[unit.id]
         return dataset.locate(source_unit, int(episodes[episode]))
+
+    def extract(self, unit: Unit) -> Dataset:
+        """See `Dataset.extract`."""
+        origin, part = self._origins[unit.id], copy.copy(self)
+        part.units, part._origins = (
+            (unit,),
+            {unit.id: origin._replace(dataset=origin.dataset.extract(origin.unit))},
+        )
+        return part
 
 
 def _to_indices(episodes: Episodes, num_episodes: int) -> I64:

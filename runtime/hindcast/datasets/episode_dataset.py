@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 import numpy as np
 
@@ -28,6 +30,8 @@ from hindcast.formats.layouts import LAYOUTS
 from hindcast.formats.parquet.fragments import join_fragments
 from hindcast.formats.parquet.opening import FooterCache, open_parquet
 from hindcast.formats.spec import DataSpec
+
+_CHANGED: Final = "was changed after it was indexed: open the dataset again"
 
 
 class EpisodeDataset(Dataset):
@@ -87,6 +91,21 @@ class EpisodeDataset(Dataset):
         origin = self._files[path].origin
         return EpisodeLocation(origin, None) if origin else EpisodeLocation(path, row)
 
+    def extract(self, unit: Unit) -> EpisodeDataset:
+        """See `Dataset.extract`."""
+        files = {}
+        for path, row_groups in unit.parts:
+            entry = self._files[path].entry
+            # The rows of other row groups only tell where a row is in the file.
+            groups = tuple(
+                group if i in row_groups else group.model_copy(update={"lengths": ()})
+                for i, group in enumerate(entry.row_groups)
+            )
+            files[path] = self._files[path]._replace(entry=entry.model_copy(update={"row_groups": groups}))
+        part = copy.copy(self)
+        part.units, part._files = (unit,), files
+        return part
+
     def unreadable_files(
         self, unit: Unit, columns: Iterable[str] | None = None
     ) -> Iterator[tuple[str, DataError]]:
@@ -123,13 +142,17 @@ class EpisodeDataset(Dataset):
         indexed_file = self._files[part.path]
         layout = LAYOUTS[indexed_file.layout]
         try:
-            with open_parquet(indexed_file.location, self._footers) as file:
+            with open_parquet(indexed_file.location, self._footers, indexed_file.entry.bytes) as file:
                 columns = layout.required_columns(file.schema_arrow, self.spec, leaves)
                 table = file.read_row_groups(list(part.row_groups), columns=columns, use_threads=False)
                 return layout.decode(table, self.spec, leaves)
         except CellError as error:
             raise error.to_row_error(*self._locate_row([part], error.row)) from error
         except DataError as error:
+            # A bucket was not asked for the size, so a rewritten object was read at wrong offsets.
+            location = indexed_file.location
+            if not location.is_local and location.info().size not in (None, indexed_file.entry.bytes):
+                raise DataError(f"{part.path} {_CHANGED}") from error
             error.locate(path=part.path)
             raise
 
@@ -138,7 +161,7 @@ class EpisodeDataset(Dataset):
 
     def _changed_error(self, unit: Unit) -> DataError:
         paths = " or ".join(part.path for part in unit.parts)
-        return DataError(f"{paths} was changed after it was indexed: open the dataset again")
+        return DataError(f"{paths} {_CHANGED}")
 
     def _locate_row(self, parts: Sequence[FilePart], row: int) -> tuple[str, int]:
         """Return the path of a file and a row in it, given the row's position among all rows of the parts."""

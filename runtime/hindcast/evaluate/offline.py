@@ -16,6 +16,7 @@ from hindcast import formatting
 from hindcast.datasets.dataset import Dataset
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
+from hindcast.evaluate.action_comparison import ActionComparison, compare_actions
 from hindcast.evaluate.behaviour_clone import Calibration, Clone, CloneOptions
 from hindcast.evaluate.estimators import (
     DOUBLY_ROBUST_ESTIMATES,
@@ -255,6 +256,12 @@ class OfflineEvaluator:
         behaviour = self._behaviour if has_ratios else None
         window = target.with_recurrent_outputs(self._window) if target.is_stateful else self._window
         return _Evaluation(target, window, behaviour, self._options, check, critic).report()
+
+    def compare_actions(self, policy: Policy) -> ActionComparison:
+        """Compare the actions of a policy with the recorded ones; see `action_comparison`."""
+        target = TargetPolicy(policy, self._options.explore)
+        window = target.with_recurrent_outputs(self._window) if target.is_stateful else self._window
+        return compare_actions(target, window, self._options.seed)
 
     def _find_behaviour(self, policy: Policy, check: Check) -> _Behaviour:
         """Return the recorded log-probabilities, or those of a clone, which is fitted here."""
@@ -543,7 +550,7 @@ class _Evaluation:
 
     def _verdict_by(self, name: str) -> Verdict:
         arguments = (self._usable_evidence, name, self._resampled_estimates, self._contributions)
-        remarks = ["sampled actions" if self.options.explore else "greedy actions"]
+        remarks = [formatting.acting(self.options.explore)]
         difference: Difference | None
         if name == "dm":
             assert self._model is not None

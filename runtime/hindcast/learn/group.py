@@ -30,7 +30,7 @@ class Group:
         return self.shard.rank == 0
 
     def share_executor(self, executor: Executor) -> Executor:
-        """Return an executor through which all learners together read each unit only once."""
+        """Return an executor with which all learners share one pool of data workers."""
         return executor
 
     def weighted_sum(self, tensors: Sequence[Tensor], weight: float | Tensor = 1.0) -> None:
@@ -57,6 +57,10 @@ class Group:
         values[self.shard.slice_of(count)] = shard_values
         self.weighted_sum([values])
         return values
+
+    def gather_values(self, value: Any) -> list[Any]:
+        """Return the values of all learners in order of rank; all of them must call it."""
+        return [value]
 
     def agree(self, check: Callable[[], None]) -> None:
         """Run `check` before an update, so that its `Interrupted` reaches all learners at the same update.

@@ -16,7 +16,6 @@ from hindcast.errors import Interrupted
 from hindcast.learn.group import Group, PeerLost
 from hindcast.pipeline.data_workers import DataWorkers
 from hindcast.pipeline.executors import Executor
-from hindcast.pipeline.relay import FollowerExecutor, LeaderExecutor, find_relay, open_relay
 from hindcast.pipeline.shard import Shard
 
 _CHECK_INTERVAL_SECONDS = 0.25
@@ -44,14 +43,13 @@ class Ranks(Group):
         self._last_check_time = time.monotonic()
 
     def share_executor(self, executor: Executor) -> Executor:
-        """See `Group.share_executor`: the other learners receive what the leader's data workers read."""
+        """See `Group.share_executor`: all learners ask the workers of the leader's pool."""
         if not isinstance(executor, DataWorkers):
             return executor
         if self.is_leader:
-            relay, name = open_relay(self.shard.size - 1)
-            self._broadcast_object(name)
-            return LeaderExecutor(executor, relay)
-        return FollowerExecutor(find_relay(self._broadcast_object(None)))
+            self._broadcast_object(executor.open_pool())
+            return executor
+        return executor.join(self._broadcast_object(None))
 
     def weighted_sum(self, tensors: Sequence[Tensor], weight: float | Tensor = 1.0) -> None:
         """See `Group.weighted_sum`: one reduction over all tensors of a dtype, concatenated."""
@@ -65,6 +63,13 @@ class Ranks(Group):
             with torch.no_grad():
                 for tensor, total in zip(group_tensors, totals, strict=True):
                     tensor.copy_(total.view_as(tensor))
+
+    def gather_values(self, value: Any) -> list[Any]:
+        """See `Group.gather_values`."""
+        values = [None] * self.shard.size
+        with _raising_peer_lost():
+            dist.all_gather_object(values, value, group=self._control_group)
+        return values
 
     def agree(self, check: Callable[[], None]) -> None:
         """See `Group.agree`. Only some calls check.

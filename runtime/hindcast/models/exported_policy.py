@@ -19,6 +19,8 @@ from hindcast.models.missing_values import MissingValues
 from hindcast.models.policy import Policy
 from hindcast.models.recurrent import as_leaves
 
+NOISE = "noise"
+"""Name of the input that actions are sampled from."""
 FRAMES_IN, FRAMES_OUT = "frames_in", "frames_out"
 """Prefixes of the stacked frames of an observation leaf, which are a state like that of a recurrent layer."""
 LAST_IN, LAST_OUT = "last_in", "last_out"
@@ -33,6 +35,7 @@ class Port(NamedTuple):
         shape: shape of one row's value, without B.
         start: value of a state before an episode's first step, `[*shape]`; None for other ports.
         next_state: name of the output with a state's next value; None for other ports.
+        noise: "uniform" on [0, 1) or standard "normal" for the noise that actions are sampled from; None for others.
         names: name of each element; empty if they have none.
         fillable: `[*shape]` True for elements that may be NaN, which the policy replaces; None for none.
     """
@@ -41,25 +44,31 @@ class Port(NamedTuple):
     shape: tuple[int, ...]
     start: NDArray[Any] | None = None
     next_state: str | None = None
+    noise: str | None = None
     names: tuple[str, ...] = ()
     fillable: NDArray[np.bool_] | None = None
 
 
 class ExportedPolicy(nn.Module):
-    """A policy that acts greedily, from raw observations to the environment's actions.
+    """A policy from raw observations to the environment's actions.
 
     Args:
         policy: the policy to export, on the CPU.
+        explore: True to sample actions, False to take their mode.
 
     Attributes:
+        explore: True if actions are sampled; False also for policies without noise.
         inputs: name -> port, in the order of `forward`'s arguments: observations (`obs`, or `obs/camera`), states
-            (`state_in/h`, `frames_in/obs`), and `prev_rewards`, the reward of the previous step, if the module sees it.
+            (`state_in/h`, `frames_in/obs`), `prev_rewards`, the reward of the previous step, if the module sees it, and
+            `noise` if actions are sampled.
         outputs: name -> port, in the order of `forward`'s results: actions (`actions`, or `actions/…`), states.
     """
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, explore: bool = False) -> None:
         super().__init__()
         self._policy = policy.module.eval()
+        head = policy.module.action_head
+        self.explore = explore and head.noise_size > 0
         self._obs_leaves = tuple(flatten_space(policy.observation_space, Columns.OBS))
         self._stacked_leaves = policy.preprocessing.stacked_leaves
         self._filters = nn.ModuleDict()
@@ -99,6 +108,8 @@ class ExportedPolicy(nn.Module):
             self.inputs[_join(Columns.STATE_IN, name)] = _state_port(start.detach().numpy(), output)
         if policy.module.sees_rewards:
             self.inputs[Columns.PREV_REWARDS] = Port(np.dtype(np.float32), ())
+        if self.explore:
+            self.inputs[NOISE] = Port(np.dtype(np.float32), (head.noise_size,), noise=head.noise_kind)
         self.outputs = dict(self._to_env.ports)
         for port in self.inputs.values():
             if port.next_state is not None:
@@ -107,6 +118,7 @@ class ExportedPolicy(nn.Module):
     def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
         """Act for one step; each input and output is `[B, *shape]`."""
         inputs = dict(zip(self.inputs, values, strict=True))
+        noise = inputs.pop(NOISE, None)
         states_and_rewards = {leaf: value for leaf, value in inputs.items() if leaf not in self._obs_leaves}
         observations = {leaf: inputs[leaf] for leaf in self._obs_leaves}
         last_values: dict[str, Tensor] = {}
@@ -127,16 +139,18 @@ class ExportedPolicy(nn.Module):
             history, width = inputs[_join(FRAMES_IN, leaf)], observations[leaf].shape[-1]
             observations[leaf] = torch.cat([history[..., width:], observations[leaf]], -1)
         # Filters take float64 observations as they are; the module computes in float32.
-        outputs = self._policy.forward_inference(
+        forward = self._policy.forward_inference if noise is None else self._policy.forward_exploration
+        outputs = forward(
             states_and_rewards
             | {
                 leaf: rows.float() if rows.dtype == torch.float64 else rows
                 for leaf, rows in observations.items()
             }
         )
-        mode = self._policy.distribution(outputs[Columns.ACTION_DIST_INPUTS]).mode()
-        actions = {Columns.ACTIONS: mode} if isinstance(mode, Tensor) else dict(mode)
-        next_state = self._policy.state_after(outputs, actions, None)
+        distribution = self._policy.distribution(outputs[Columns.ACTION_DIST_INPUTS])
+        action = distribution.mode() if noise is None else distribution.sample(noise)
+        actions = {Columns.ACTIONS: action} if isinstance(action, Tensor) else dict(action)
+        next_state = self._policy.state_after(outputs, actions, noise)
         results = {**self._to_env(actions), **outputs, **as_leaves(Columns.STATE_OUT, next_state)}
         results |= last_values
         results |= {_join(FRAMES_OUT, leaf): observations[leaf] for leaf in self._stacked_leaves}

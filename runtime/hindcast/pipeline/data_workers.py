@@ -1,28 +1,26 @@
-"""`DataWorkers`, one pool of Ray actors that reads units for all sources of a training.
+"""`DataWorkers`, one pool of Ray actors that pre-learns units for all sources and learners of a training.
 
-A stream keeps a few units in progress on each worker, bounded by their bytes in the object store, and takes the blocks
-in the order of the work. Blocks travel through Ray's object store, and their arrays are views of its shared memory; a
-user's error travels in place of a block.
+Each learner asks the workers itself for the units of its lanes. Blocks travel through Ray's object store, and their
+arrays are views of its shared memory; a user's error travels in place of a block.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 import time
+import uuid
 import warnings
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import chain, islice
+from collections.abc import Mapping
 from typing import Any, Final, cast
 
+from hindcast.datasets.dataset import Dataset
+from hindcast.datasets.units import Unit
 from hindcast.episodes.block import Block
 from hindcast.errors import OutOfMemory, UserError, WorkerLost, catch_user_error, first_line, unwrap
 from hindcast.memory import count_oom_kills
-from hindcast.pipeline.executors import PreLearn, UnitInEpoch
+from hindcast.pipeline.executors import Executor, PreLearn
+from hindcast.pipeline.prelearner import set_extracted, without_index
 from hindcast.pipeline.turn_lock import hold_turn
 from hindcast.user_code import calling
 from hindcast.worker_processes import end_with_parent
@@ -31,97 +29,213 @@ from hindcast.worker_processes import end_with_parent
 # from a local disk, no slower.
 _CONCURRENT_READS: Final = 2
 """Units that a worker reads at a time: one is fetched while the other is decoded and pre-learned."""
-_MAX_UNITS_PER_WORKER: Final = _CONCURRENT_READS + 1
-"""Units assigned to a worker: those that it reads, and one more, so that it never waits for work."""
-_MAX_UNITS_PER_STREAM_AND_WORKER: Final = 4
-"""Units in progress per stream and worker, including those that are read and wait to be delivered."""
+_UNITS_PER_WORKER: Final = _CONCURRENT_READS + 1
+"""Units that a learner assigns to a worker: those that it reads, and one more, so that it never waits for work."""
 _OBJECT_STORE_FRACTION: Final = 0.25
-"""Fraction of the cluster's object stores that all units in progress may occupy."""
+"""Fraction of the cluster's object stores that the units of all learners in progress may occupy."""
+_MAX_LEARNERS: Final = 1000
+_REFRESH_SECONDS: Final = 1.0
+"""Time after which a learner asks for the current workers again."""
+_START_POLL_SECONDS: Final = 0.1
 _MAX_IDLE_SECONDS: Final = 30.0
 _MAX_RETRIES: Final = 3
 OOM_MESSAGES = ("NODE_OUT_OF_MEMORY", "running low on memory")
 """Parts of Ray's messages about a process that its memory monitor killed."""
 
 
-@dataclass
-class DataWorkers:
-    """An `Executor` whose data workers are Ray actors; Ray must be connected.
+class DataWorkers(Executor):
+    """An executor whose units are read by a pool of Ray actors; Ray must be connected.
 
-    Blocks are the same, in the same order, for any number of workers, whichever of them die. The workers
-    start with the first stream and end with the last one.
+    Blocks are the same for any number of workers, whichever of them die. The pool starts with the first unit and stays
+    until `close`.
 
     Args:
-        worker_limits: minimum and maximum number of data workers; the pool grows and shrinks with the load.
+        worker_limits: minimum and maximum number of data workers; the pool grows while learners wait for data, and
+            shrinks while workers are idle.
         num_cpus: logical CPUs per worker.
         num_gpus: logical GPUs per worker.
         remote_args: further Ray options of the actors (`label_selector`, `memory`).
+        pool_name: name of a pool that another learner of the group has opened; None opens one.
     """
 
-    worker_limits: tuple[int, int]
-    num_cpus: float = 1.0
-    num_gpus: float = 0.0
-    remote_args: Mapping[str, Any] = field(default_factory=dict)
-    # One pool for all sources. With Ray Data each source had a pool of its own: the pools waited for each other's CPUs,
-    # and whenever a source read on, actors were started and the dataset's index was sent to them again.
-    _pool: list[_Worker] = field(default_factory=list, init=False, compare=False, repr=False)
-    _num_streams: int = field(default=0, init=False, compare=False, repr=False)
-    _max_bytes: float = field(default=math.inf, init=False, compare=False, repr=False)
-    _lock: Any = field(default_factory=threading.Lock, init=False, compare=False, repr=False)
+    def __init__(
+        self,
+        worker_limits: tuple[int, int],
+        num_cpus: float = 1.0,
+        num_gpus: float = 0.0,
+        remote_args: Mapping[str, Any] | None = None,
+        pool_name: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.worker_limits = worker_limits
+        self.options = {"num_cpus": num_cpus, "num_gpus": num_gpus, **(remote_args or {})}
+        self._shared_name = pool_name
+        self._id = uuid.uuid4().hex
+        self._pool: Any = None
+        # Not the lock of the queue: waiting for the pool must not keep units from being submitted.
+        self._pool_lock = threading.Lock()
+        self._num_reading: dict[Any, int] = {}  # handle of a worker -> units that it reads for this learner
+        self._refresh_time = 0.0
+        self._is_waiting = False
+        self._jobs: dict[int, tuple[PreLearn, list[Any], Dataset | None]] = {}
 
-    def stream(self, source: int, work: Iterable[UnitInEpoch], prelearn: PreLearn) -> Iterator[Block]:  # noqa: ARG002
-        """See `Executor.stream`.
+    def open_pool(self) -> str:
+        """Open the pool unless it is open, and return its name."""
+        import ray
+
+        name = self._shared_name or f"hindcast-data-{self._id}"
+        if self._pool is None and self._shared_name:
+            self._pool = ray.get_actor(name)
+        elif self._pool is None:
+            # Each learner's call occupies one of the actor's concurrent calls.
+            options = {"name": name, "num_cpus": 0, "max_concurrency": _MAX_LEARNERS, "get_if_exists": True}
+            node_selector = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
+            actor = ray.remote(DataPool).options(label_selector=node_selector, **options)
+            self._pool = actor.remote(self.worker_limits, self.options)
+        return name
+
+    def join(self, pool_name: str) -> DataWorkers:
+        """Return an executor that reads with the pool of this name, which another learner has opened."""
+        return DataWorkers(self.worker_limits, pool_name=pool_name)
+
+    def note_wait(self) -> None:
+        self._is_waiting = True
+
+    def close(self) -> None:
+        """End the pool, if this learner opened it; the next unit opens another one."""
+        import ray
+
+        with self._pool_lock:
+            if self._pool is not None and self._shared_name is None:
+                ray.kill(self._pool)  # which ends the workers, too
+                self._id = uuid.uuid4().hex
+            self._pool, self._num_reading, self._jobs = None, {}, {}
+
+    def _max_threads(self) -> int:
+        return _UNITS_PER_WORKER * max(1, len(self._num_reading))
+
+    def _read(self, prelearn: PreLearn, unit: Unit, epoch: int) -> Block:
+        """See `Executor._read`.
 
         Raises:
             UserError: the pre-learner raised it.
             WorkerLost: data workers keep dying.
         """
-        for reference in self.references(work, prelearn):
-            yield fetch_block(reference)
+        job, dataset = self._job(prelearn)
+        part = dataset and dataset.extract(unit)
+        while True:
+            worker = self._assign()
+            try:
+                return fetch_block(worker.read.remote(job, part, unit, epoch))
+            except WorkerLost:
+                # A worker that the pool has ended meanwhile, because it was idle, is no loss.
+                if self._is_in_pool(worker):
+                    raise
+            finally:
+                with self._pool_lock:
+                    if worker in self._num_reading:
+                        self._num_reading[worker] -= 1
 
-    def references(self, work: Iterable[UnitInEpoch], prelearn: PreLearn) -> Iterator[Any]:
-        """Yield references to the blocks in the object store, for `fetch_block`, in the order of `stream`."""
+    def _job(self, prelearn: PreLearn) -> tuple[list[Any], Dataset | None]:
+        """Return a list with one reference, to the pre-learner, which is stored once, and the dataset of its units."""
         import ray
 
-        pending = iter(work)
-        # The pool starts with no more workers than there are units.
-        first_work = list(islice(pending, self.worker_limits[0]))
-        pending = chain(first_work, pending)
-        # The pre-learner is stored once for all units. In a list, since Ray would replace a reference that is itself an
-        # argument by its object in every call.
-        job = [ray.put(prelearn)]
-        in_progress: deque[tuple[Any, int]] = deque()  # reference to a block, and its unit's bytes in memory
-        with self._open_stream(min(max(self.worker_limits[0], 1), max(len(first_work), 1))):
-            next_work = next(pending, None)
-            while in_progress or next_work is not None:
-                while next_work is not None and self._has_room(in_progress, next_work):
-                    reference = self._submit(job, next_work, is_needed=not in_progress)
-                    if reference is None:
-                        break
-                    in_progress.append((reference, next_work.unit.nbytes))
-                    next_work = next(pending, None)
-                self._grow_if_slow(in_progress[0][0])
-                yield in_progress.popleft()[0]
+        with self._pool_lock:
+            if id(prelearn) not in self._jobs:
+                detached, dataset = without_index(prelearn)
+                # In a list, since Ray would replace a reference that is itself an argument by its object in every call.
+                self._jobs[id(prelearn)] = prelearn, [ray.put(detached)], dataset
+            return self._jobs[id(prelearn)][1:]
 
-    @contextmanager
-    def _open_stream(self, count: int) -> Iterator[None]:
-        """Grow the pool to at least `count` workers for a stream; end all workers with the last stream."""
+    def _assign(self) -> Any:
+        """Return the worker that reads the fewest units for this learner; wait for a worker to start."""
+        while True:
+            with self._pool_lock:
+                if not self._num_reading or time.monotonic() - self._refresh_time > _REFRESH_SECONDS:
+                    self._refresh()
+                if self._num_reading:
+                    worker = min(self._num_reading, key=self._num_reading.__getitem__)
+                    self._num_reading[worker] += 1
+                    return worker
+            time.sleep(_START_POLL_SECONDS)
+
+    def _is_in_pool(self, worker: Any) -> bool:
+        with self._pool_lock:
+            self._refresh()
+            return worker in self._num_reading
+
+    def _refresh(self) -> None:
+        """Ask the pool for its workers, and tell it how much this learner reads."""
+        import ray
+
+        self.open_pool()
+        num_units = sum(self._num_reading.values()) + 1
+        workers, num_learners = ray.get(self._pool.workers.remote(self._id, num_units, self._is_waiting))
+        self._num_reading = {worker: self._num_reading.get(worker, 0) for worker in workers}
+        self._refresh_time, self._is_waiting = time.monotonic(), False
+        object_store_bytes = ray.cluster_resources().get("object_store_memory")
+        if object_store_bytes:
+            self._max_bytes = int(_OBJECT_STORE_FRACTION * object_store_bytes / num_learners)
+
+
+class DataPool:
+    """The actor that starts and ends the data workers of a training.
+
+    Args:
+        worker_limits: see `DataWorkers`.
+        options: Ray options of the workers.
+    """
+
+    def __init__(self, worker_limits: tuple[int, int], options: Mapping[str, Any]) -> None:
+        end_with_parent(os.getppid())  # Ray only notices that its raylet died if init adopts the actor
+        self._min_workers, self._max_workers = max(1, worker_limits[0]), max(1, *worker_limits)
+        self._options = options
+        self._lock = threading.Lock()
+        self._starting: dict[Any, Any] = {}  # reference that is ready once the worker has started -> worker
+        self._ready: list[Any] = []
+        self._retired: list[tuple[float, Any]] = []
+        self._demand: dict[str, tuple[float, int]] = {}
+        self._last_busy = time.monotonic()
+        for _ in range(self._min_workers):
+            self._start_worker()
+
+    def workers(self, learner: str, num_units: int, is_waiting: bool) -> tuple[list[Any], int]:
+        """Return the workers that have started, and the number of learners; grow or shrink the pool.
+
+        Args:
+            learner: id of the learner that asks.
+            num_units: number of units that it has assigned to workers.
+            is_waiting: whether it has waited for data since it asked last.
+        """
         import ray
 
         with self._lock:
-            self._num_streams += 1
-            object_store_bytes = ray.cluster_resources().get("object_store_memory", math.inf)
-            self._max_bytes = _OBJECT_STORE_FRACTION * object_store_bytes
-            self._pool += [self._start_worker() for _ in range(count - len(self._pool))]
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._num_streams -= 1
-                if not self._num_streams:
-                    while self._pool:
-                        self._pool.pop().end()
+            now = time.monotonic()
+            self._demand[learner] = now, num_units
+            if self._starting:
+                count = len(self._starting)
+                started, _ = ray.wait(list(self._starting), num_returns=count, timeout=0)
+                self._ready += [self._starting.pop(reference) for reference in started]
+            self._demand = {
+                name: (asked, count)
+                for name, (asked, count) in self._demand.items()
+                if now - asked < _MAX_IDLE_SECONDS
+            }
+            total = sum(count for _, count in self._demand.values())
+            num_busy = -(-total // _CONCURRENT_READS)
+            if num_busy >= len(self._ready):
+                self._last_busy = now
+                if is_waiting and self._ready and not self._starting and len(self._ready) < self._max_workers:
+                    self._start_worker()
+            elif now - self._last_busy > _MAX_IDLE_SECONDS and len(self._ready) > self._min_workers:
+                self._retired.append((now, self._ready.pop()))
+                self._last_busy = now
+            # Only after all learners have asked again and assign it nothing more.
+            while self._retired and now - self._retired[0][0] > 2 * _REFRESH_SECONDS:
+                ray.kill(self._retired.pop(0)[1])
+            return self._ready, len(self._demand)
 
-    def _start_worker(self) -> _Worker:
+    def _start_worker(self) -> None:
         import ray
 
         options = {
@@ -129,107 +243,10 @@ class DataWorkers:
             "max_restarts": -1,
             "max_task_retries": _MAX_RETRIES,
             "max_concurrency": _CONCURRENT_READS,
-            **self.remote_args,
+            **self._options,
         }
-        actor = ray.remote(BlockReader).options(num_cpus=self.num_cpus, num_gpus=self.num_gpus, **options)
-        return _Worker(actor.remote())
-
-    def _has_room(self, in_progress: deque[tuple[Any, int]], next_work: UnitInEpoch) -> bool:
-        """Return True if a stream may have another unit in progress."""
-        if not in_progress:
-            return True
-        if len(in_progress) >= _MAX_UNITS_PER_STREAM_AND_WORKER * len(self._pool):
-            return False
-        total_bytes = sum(nbytes for _, nbytes in in_progress) + next_work.unit.nbytes
-        return total_bytes * self._num_streams <= self._max_bytes
-
-    def _submit(self, job: list[Any], work: UnitInEpoch, is_needed: bool) -> Any | None:
-        """Assign a unit to the least loaded worker and return a reference to its block; wait for a worker to start.
-
-        Args:
-            job: a list with one reference, to the pre-learner.
-            work: the unit.
-            is_needed: whether to assign the unit even if all workers are full; if not, None is returned then.
-        """
-        import ray
-
-        while True:
-            with self._lock:
-                # Workers that have not started get nothing: the cluster may never have room for the whole pool.
-                ready = [worker for worker in self._pool if worker.is_ready()]
-                if ready:
-                    worker = min(ready, key=_Worker.load)
-                    if worker.load() >= _MAX_UNITS_PER_WORKER and not is_needed:
-                        return None
-                    reference = worker.read(job, work)
-                    # After the assignment, so that the assigned worker is not idle.
-                    self._end_one_idle_worker(ready)
-                    return reference
-                starting = [worker.started for worker in self._pool]
-            ray.wait(starting, timeout=1.0)
-
-    def _grow_if_slow(self, reference: Any) -> None:
-        """Start another worker if the next block is not ready and all workers are busy."""
-        import ray
-
-        # `fetch_local=False` asks whether the block is ready, without copying it to this node.
-        if len(self._pool) >= self.worker_limits[1] or ray.wait([reference], timeout=0, fetch_local=False)[0]:
-            return
-        with self._lock:
-            if all(worker.is_ready() and worker.load() for worker in self._pool):
-                self._pool.append(self._start_worker())
-
-    def _end_one_idle_worker(self, ready: list[_Worker]) -> None:
-        """End a worker that has been idle for `_MAX_IDLE_SECONDS`, unless the pool has its minimum size."""
-        idle = [worker for worker in ready if worker.idle_seconds() > _MAX_IDLE_SECONDS]
-        if idle and len(self._pool) > max(self.worker_limits[0], 1):
-            self._pool.remove(idle[-1])
-            idle[-1].end()
-
-
-class _Worker:
-    """A worker of the pool, as the process that assigns units sees it.
-
-    Attributes:
-        started: a reference that is ready once the worker has started.
-    """
-
-    def __init__(self, actor: Any) -> None:
-        self._actor = actor
-        self.started = actor.start.remote()
-        self._is_ready = False
-        self._reading: list[Any] = []
-        self._last_busy = time.monotonic()
-
-    def is_ready(self) -> bool:
-        import ray
-
-        self._is_ready = self._is_ready or bool(ray.wait([self.started], timeout=0)[0])
-        return self._is_ready
-
-    def load(self) -> int:
-        """Return the number of units assigned and not read yet; a call also notes when the worker was last busy."""
-        import ray
-
-        if self._reading:
-            self._last_busy = time.monotonic()
-            count = len(self._reading)
-            self._reading = ray.wait(self._reading, num_returns=count, timeout=0, fetch_local=False)[1]
-        return len(self._reading)
-
-    def idle_seconds(self) -> float:
-        return 0.0 if self.load() else time.monotonic() - self._last_busy
-
-    def read(self, job: list[Any], work: UnitInEpoch) -> Any:
-        """Assign a unit to the worker, and return a reference to its block."""
-        reference = self._actor.read.remote(job, work)
-        self._reading.append(reference)
-        return reference
-
-    def end(self) -> None:
-        import ray
-
-        ray.kill(self._actor)
+        worker = ray.remote(BlockReader).options(**options).remote()
+        self._starting[worker.start.remote()] = worker
 
 
 class BlockReader:
@@ -243,16 +260,19 @@ class BlockReader:
     def start(self) -> None:
         """Return once the worker has started."""
 
-    def read(self, job: list[Any], work: UnitInEpoch) -> Block | UserError:
-        """Return the block of a unit, or the user's error in its place.
+    def read(self, job: list[Any], part: Dataset | None, unit: Unit, epoch: int) -> Block | UserError:
+        """Return the block of a unit in an epoch, or the user's error in its place.
 
         Args:
             job: a list with one reference, to the pre-learner.
-            work: the unit.
+            part: the dataset of the unit, see `without_index`.
+            unit: the unit.
+            epoch: number of the epoch.
         """
-        return catch_user_error(lambda: self._read_block(job[0], work))
+        set_extracted(part)
+        return catch_user_error(lambda: self._read_block(job[0], unit, epoch))
 
-    def _read_block(self, prelearner_reference: Any, work: UnitInEpoch) -> Block:
+    def _read_block(self, prelearner_reference: Any, unit: Unit, epoch: int) -> Block:
         if self._was_killed_for_memory:
             raise OutOfMemory(
                 "a data worker ran out of memory: raise spec.pipeline.dataWorkers.memory",
@@ -260,14 +280,14 @@ class BlockReader:
             )
         # The pre-learner is user code, which need not be thread-safe.
         with hold_turn():
-            block = self._load_prelearner(prelearner_reference)(*work)
+            block = self._load_prelearner(prelearner_reference)(unit, epoch)
         return block.without_details()  # drops cached properties too, such as the episode of each step
 
     def _load_prelearner(self, reference: Any) -> PreLearn:
         import ray
 
         key = reference.hex()
-        # Loaded once per worker: it contains the dataset's index.
+        # Loaded once per worker.
         if key not in self._prelearners:
             # Unpickling imports user code, which may fail on a data worker only.
             with calling("loading the pre-learner and its connectors on a data worker"):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError, UserCodeError
-from hindcast.pipeline.feeds import Feed, State, check_same_position, refuse_priorities
+from hindcast.pipeline.feeds import Feed, GatherValues, State, check_same_position, refuse_priorities
 from hindcast.pipeline.loader import Loader
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.priorities import INITIAL_PRIORITY, Priorities
@@ -164,8 +164,11 @@ class Draws:
 class DrawsFeed(Feed, ABC):
     """Base class of feeds that draw with replacement: draws, priorities, and each learner's shard of a batch."""
 
-    def __init__(self, recipe: Recipe, batch_size: int, seed: int, size: int) -> None:
+    def __init__(
+        self, recipe: Recipe, batch_size: int, seed: int, size: int, shard: Shard = WHOLE_BATCH
+    ) -> None:
         self.batch_size = batch_size
+        self._shard = shard
         self._recipe = recipe
         self._draws = Draws(recipe.needs, seed, size, recipe.device)
         self._wait_seconds = 0.0
@@ -174,7 +177,7 @@ class DrawsFeed(Feed, ABC):
     def cursor(self) -> int:
         return self._draws.num_drawn
 
-    def take(self, count: int, shard: Shard = WHOLE_BATCH) -> Batch:
+    def take(self, count: int) -> Batch:
         """See `Feed.take`.
 
         Raises:
@@ -185,7 +188,7 @@ class DrawsFeed(Feed, ABC):
                 "The algorithm draws by priority, but the losses of the previous batch returned no priorities: set "
                 "`priorities` of `Losses`."
             )
-        data, rows = self._prepare_window(), shard.slice_of(count)
+        data, rows = self._prepare_window(), self._shard.slice_of(count)
         index, columns = self._draws.next(count)
         self._on_draw(index)
         return data.gather(index[rows]) | {name: column[rows] for name, column in columns.items()}
@@ -204,6 +207,9 @@ class DrawsFeed(Feed, ABC):
             f"priorities/{name}": tensor for name, tensor in self._draws.tensors().items()
         } | self._extra_tensors()
         return {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+
+    def synchronise(self, gather: GatherValues) -> None:
+        """Do nothing: every learner has all priorities and data."""
 
     def metrics(self) -> dict[str, float]:
         """See `Feed.metrics`.
@@ -233,12 +239,12 @@ class DrawsFeed(Feed, ABC):
 
 
 class ReplayFeed(DrawsFeed):
-    """A `Feed` that draws from a whole dataset, which stays on the device."""
+    """A `Feed` that draws from a whole dataset, which stays on the device of every learner."""
 
-    def __init__(self, loader: Loader, batch_size: int) -> None:
+    def __init__(self, loader: Loader, batch_size: int, shard: Shard = WHOLE_BATCH) -> None:
         self.epoch_size = loader.order.epoch_size
         self.epoch_timesteps = loader.order.epoch_timesteps
-        super().__init__(loader.recipe, batch_size, loader.order.seed, self.epoch_size)
+        super().__init__(loader.recipe, batch_size, loader.order.seed, self.epoch_size, shard)
         self._loader = loader
         self._is_drawn = torch.zeros(self.epoch_size, dtype=torch.bool, device=loader.recipe.device)
         self._data: WindowData | None = None

@@ -2,44 +2,151 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple, Protocol
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from hindcast.datasets.units import Unit
 from hindcast.episodes.block import Block
+from hindcast.pipeline.turn_lock import hold_turn, waiting_factor
+from hindcast.threads import num_processors
 
-
-class UnitInEpoch(NamedTuple):
-    """A unit to read in an epoch."""
-
-    unit: Unit
-    epoch: int
-
+_MAX_BYTES: Final = 256 << 20
+"""Maximum bytes of the units that are read at a time; a larger unit is read alone."""
+_MAX_THREADS: Final = 32
 
 PreLearn = Callable[[Unit, int], Block]
 """Returns the block of a unit in an epoch."""
 
 
-class Executor(Protocol):
-    """Executes work in this process or others, and delivers its blocks in the order of the work."""
+@dataclass
+class _Read:
+    """A unit to read, and who gets its block: several lanes may need pieces of it."""
 
-    def stream(self, source: int, work: Iterable[UnitInEpoch], prelearn: PreLearn) -> Iterator[Block]:
-        """Yield one block per unit of `work`, in order.
+    prelearn: PreLearn
+    unit: Unit
+    epoch: int
+    consumers: list[tuple[Future[Any], Callable[[Block], Any]]]
 
-        `work` may be endless: the executor reads ahead as far as it has room. The consumer closes the iterator when it
-        needs no more blocks.
+
+class Executor:
+    """Base class of executors: threads that read units, in the order in which they are submitted.
+
+    The threads start and end with the work. The units that are read at a time have at most 256 MiB. A unit that is
+    submitted again before it is read is read once.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._reads: dict[tuple[int, int, int], _Read] = {}
+        self._num_threads = 0
+        self._reading_bytes = 0
+        self._max_bytes = _MAX_BYTES
+
+    def submit(
+        self, prelearn: PreLearn, unit: Unit, epoch: int, deliver: Callable[[Block], Any]
+    ) -> Future[Any]:
+        """Read a unit, after those that were submitted before.
 
         Args:
-            source: index of the dataset among the training's sources; the learners of a group share the stream of one
-                index.
-            work: the units to read.
             prelearn: returns the block of a unit.
+            unit: the unit.
+            epoch: number of the epoch.
+            deliver: called with the block, in a thread.
+
+        Returns:
+            A future of the result of `deliver`.
         """
+        future: Future[Any] = Future()
+        with self._lock:
+            read = self._reads.setdefault((id(prelearn), unit.id, epoch), _Read(prelearn, unit, epoch, []))
+            read.consumers.append((future, deliver))
+            self._start_threads()
+        return future
+
+    def note_wait(self) -> None:
+        """Note that a learner waits for data, so that more units are read at a time if that is possible."""
+
+    def close(self) -> None:
+        """End what reads for this executor outside of this process; it can read again afterwards."""
+
+    def _max_threads(self) -> int:
+        """Return the number of units to read at a time, at least 1."""
+        raise NotImplementedError
+
+    def _read(self, prelearn: PreLearn, unit: Unit, epoch: int) -> Block:
+        """Return the block of a unit."""
+        raise NotImplementedError
+
+    def _start_threads(self) -> None:
+        for _ in range(min(len(self._reads), self._max_threads() - self._num_threads)):
+            self._num_threads += 1
+            # A daemon thread does not keep the process alive.
+            threading.Thread(target=self._run, name="hindcast-reader", daemon=True).start()
+
+    def _run(self) -> None:
+        """Read units until there are none, or until more are being read than should be."""
+        while (read := self._next_read()) is not None:
+            self._execute(read)
+            with self._lock:
+                self._reading_bytes -= read.unit.nbytes
+                self._start_threads()
+            del read  # the windows that it refers to may not be needed any more
+
+    def _execute(self, read: _Read) -> None:
+        consumers = [consumer for consumer in read.consumers if consumer[0].set_running_or_notify_cancel()]
+        if not consumers:
+            return
+        try:
+            block = self._read(read.prelearn, read.unit, read.epoch)
+        except BaseException as error:  # raised where the results are needed
+            for future, _ in consumers:
+                future.set_exception(error)
+            return
+        for future, deliver in consumers:
+            try:
+                future.set_result(deliver(block))
+            except BaseException as error:
+                future.set_exception(error)
+            block = replace(block, logged_metrics=())  # which count once
+
+    def _next_read(self) -> _Read | None:
+        with self._lock:
+            if self._reads and self._num_threads <= self._max_threads():
+                key, read = next(iter(self._reads.items()))
+                nbytes = read.unit.nbytes
+                if not self._reading_bytes or self._reading_bytes + nbytes <= self._max_bytes:
+                    self._reading_bytes += nbytes
+                    return self._reads.pop(key)
+            self._num_threads -= 1
+            return None
 
 
 class Local(Executor):
-    """Reads in the calling thread, one unit at a time and none ahead."""
+    """Reads in this process.
 
-    def stream(self, source: int, work: Iterable[UnitInEpoch], prelearn: PreLearn) -> Iterator[Block]:  # noqa: ARG002
-        for unit, epoch in work:
-            yield prelearn(unit, epoch)
+    From a store many units are read at a time: as many as it takes for one to be decoded while the others wait for the
+    store, measured with each read. If learners wait for data nevertheless, more are decoded at a time, up to the number
+    of processors.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._num_decoding = 1
+        self._waiting_factor = 1.0
+
+    def note_wait(self) -> None:
+        self._num_decoding = min(self._num_decoding + 1, num_processors())
+
+    def _max_threads(self) -> int:
+        return min(_MAX_THREADS, round(self._num_decoding * self._waiting_factor))
+
+    def _read(self, prelearn: PreLearn, unit: Unit, epoch: int) -> Block:
+        # The pre-learner is user code, which need not be thread-safe.
+        with hold_turn():
+            block = prelearn(unit, epoch)
+        # An average over several reads: a single slow answer should not start many threads.
+        self._waiting_factor += 0.2 * (waiting_factor() - self._waiting_factor)
+        return block

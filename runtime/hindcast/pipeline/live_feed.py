@@ -19,6 +19,7 @@ from hindcast.pipeline.episode_store import EpisodeStore
 from hindcast.pipeline.feeds import State, check_same_position
 from hindcast.pipeline.items import count_items
 from hindcast.pipeline.loader import build_window
+from hindcast.pipeline.shard import WHOLE_BATCH, Shard
 from hindcast.pipeline.window import Batch, Recipe, WindowData
 
 
@@ -81,6 +82,7 @@ class LiveFeed(DrawsFeed):
         recipe: how batches are made.
         batch_size: items in a batch.
         seed: the run's seed.
+        shard: this learner's part of a batch.
 
     Attributes:
         timesteps_played: total number of timesteps played.
@@ -89,8 +91,10 @@ class LiveFeed(DrawsFeed):
     epoch_size = epoch_timesteps = 0
     """0, since an epoch is a pass over recorded data."""
 
-    def __init__(self, live: LiveSource, recipe: Recipe, batch_size: int, seed: int) -> None:
-        super().__init__(recipe, batch_size, seed, 0)
+    def __init__(
+        self, live: LiveSource, recipe: Recipe, batch_size: int, seed: int, shard: Shard = WHOLE_BATCH
+    ) -> None:
+        super().__init__(recipe, batch_size, seed, 0, shard)
         needs = recipe.needs
         alpha = needs.alpha if needs.sampling == "prioritized" else None
         pace = [live.timesteps_per_update, live.warmup, live.player.width]
@@ -159,7 +163,7 @@ class LiveFeed(DrawsFeed):
         while self.timesteps_played < due_timesteps:
             self._play_round()
         if self._window_data is None:
-            self._window_data = build_window(self._store.index.length, self._store.blocks, self._recipe)
+            self._window_data = build_window(self._store.blocks, self._recipe)
         return self._window_data
 
     def _play_round(self) -> None:

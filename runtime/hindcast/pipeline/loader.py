@@ -1,29 +1,33 @@
-"""`Loader` turns units into blocks, in the order of delivery, and `build_window` lays blocks end to end in a window."""
+"""`Loader` reads the windows of lanes, and `build_window` lays blocks end to end in a window."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from hindcast.datasets.dataset import Dataset
-from hindcast.datasets.units import Unit
 from hindcast.episodes.batched import batch_dtype
-from hindcast.episodes.block import Block
+from hindcast.episodes.block import Block, concat_ranges
 from hindcast.episodes.columns import Columns, is_per_observation, leaves_of
 from hindcast.errors import DataError
-from hindcast.pipeline.executors import UnitInEpoch
+from hindcast.pipeline.executors import Executor, PreLearn
+from hindcast.pipeline.items import count_items
 from hindcast.pipeline.order import Order, Window
+from hindcast.pipeline.shard import Shard
 from hindcast.pipeline.upload import empty_pinned, upload
 from hindcast.pipeline.window import Recipe, WindowData
 
 Array = NDArray[Any]
 I64 = NDArray[np.int64]
-Stream = Callable[[Iterable[UnitInEpoch]], Generator[Block, None, None]]
 
 
 class LoadedWindow(NamedTuple):
@@ -31,8 +35,8 @@ class LoadedWindow(NamedTuple):
 
     Attributes:
         window: the window.
-        data: contains at least the window's steps.
-        rows: int64 `[window.num_items]`, indices of its items in `data` in the order of delivery.
+        data: contains at least the steps of the window's items.
+        rows: int64 `[window.num_items]`, indices of the items in `data` in the order of delivery.
     """
 
     window: Window
@@ -40,111 +44,350 @@ class LoadedWindow(NamedTuple):
     rows: Tensor
 
 
+@dataclass(frozen=True)
 class Loader:
-    """Reads a dataset window by window, or as a whole.
+    """Reads the windows of a dataset, or all data of a learner.
 
-    Args:
+    Attributes:
         dataset: the dataset to read.
-        order: assigns units to windows.
-        stream: turns units into blocks of the same episode lengths, see `Executor.stream`.
+        order: divides the dataset into windows.
+        executor: reads units.
+        prelearn: returns the block of a unit, with episodes of the same lengths.
         recipe: which columns of a block a window keeps, and how.
         location: location of the data as the user wrote it, for messages.
+        log_metrics: called with the metrics that user code logged about each block.
     """
 
-    def __init__(self, dataset: Dataset, order: Order, stream: Stream, recipe: Recipe, location: str) -> None:
-        self.dataset = dataset
-        self.order = order
-        self.recipe = recipe
-        self.location = location
-        self._stream = stream
+    dataset: Dataset
+    order: Order
+    executor: Executor
+    prelearn: PreLearn
+    recipe: Recipe
+    location: str
+    log_metrics: Callable[[Sequence[Any]], None] = lambda _: None
 
-    def windows(self, first: Window) -> Generator[LoadedWindow, None, None]:
-        """Yield all windows from `first` on, endlessly; each is loaded when it is requested."""
+    def locate(self, pieces: I64) -> list[PieceSteps]:
+        """Return the steps of pieces, see `Window.pieces`."""
         units = self.dataset.units
-        units_in_epochs = (
-            UnitInEpoch(units[unit], window.epoch)
-            for window in self._windows_from(first)
-            for unit in window.units
+        return [locate_piece(units[unit].lengths, first, stop, self.recipe) for unit, first, stop in pieces]
+
+    def start(self, window: Window) -> PendingWindow:
+        """Start to read a window."""
+        pieces = self.locate(window.pieces)
+        finished: list[LoadedWindow] = []
+
+        def finish(data: WindowData) -> None:
+            finished.append(LoadedWindow(window, data, self.rows(window, _first_rows(pieces))))
+
+        futures = self._read(window.pieces[:, 0], pieces, window.epoch, finish, pin_memory=True)
+        return PendingWindow(window, futures, lambda: finished[0], self.log_metrics)
+
+    def load_all(self, epoch: int, shard: Shard | None = None) -> WindowData:
+        """Return the data of a learner's lanes in the dataset's order as one window, as they are in `epoch`.
+
+        Args:
+            epoch: number of the epoch.
+            shard: the learner; None returns the whole dataset, including units without items.
+        """
+        if shard is None:
+            counts = self.order.unit_items
+            pieces = np.stack([np.arange(len(counts)), np.zeros_like(counts), counts], axis=1)
+        else:
+            pieces = self.order.pieces(self.order.lanes(shard))
+        finished: list[WindowData] = []
+        futures = self._read(pieces[:, 0], self.locate(pieces), epoch, finished.append)
+        _await(futures, self.log_metrics)
+        return finished[0]
+
+    def _read(
+        self,
+        units: I64,
+        pieces: Sequence[PieceSteps],
+        epoch: int,
+        finish: Callable[[WindowData], None],
+        pin_memory: bool = False,
+    ) -> list[Future[Sequence[Any]]]:
+        """Start to read pieces of units, and call `finish` in a thread with their data.
+
+        Returns:
+            A future of the metrics that user code logged for each piece. When all are done, `finish` has returned.
+        """
+        builder = WindowBuilder([piece.length for piece in pieces], self.recipe, pin_memory)
+        lock, missing = threading.Lock(), set(range(len(pieces)))
+
+        def deliver(index: int, block: Block) -> Sequence[Any]:
+            # Before it is cut, since the preprocessing may carry values from earlier steps of an episode.
+            selected = block.with_columns(_select_columns(block, self.recipe))
+            builder.put(index, pieces[index].take(selected))
+            with lock:
+                missing.remove(index)
+                is_last = not missing
+            if is_last:
+                finish(builder.finish())
+            return block.logged_metrics
+
+        return [
+            self.executor.submit(self.prelearn, self.dataset.units[unit], epoch, partial(deliver, index))
+            for index, unit in enumerate(units.tolist())
+        ]
+
+    def rows(self, window: Window, first_rows: I64) -> Tensor:
+        """Return the rows of a window's items in the order of delivery, on the device.
+
+        Args:
+            window: the window.
+            first_rows: `[P]` row of the first item of each of its pieces.
+        """
+        rows = concat_ranges(first_rows, window.pieces[:, 2] - window.pieces[:, 1])
+        return upload({"rows": rows[self.order.permutation(window)]}, self.recipe.device)["rows"]
+
+
+class PieceSteps(NamedTuple):
+    """The adjacent steps of a unit that a window holds for the items of a piece.
+
+    Attributes:
+        episodes: the unit's episodes that the steps belong to.
+        first: first step in the unit.
+        stop: the step after the last one.
+        length: `[N]` number of steps of each episode; the first and the last one may be cut.
+        t: steps of the first episode before `first`.
+        is_cut: whether steps of the last episode follow.
+        num_items: number of items of these episodes.
+        first_item: index of the piece's first item among them.
+    """
+
+    episodes: slice
+    first: int
+    stop: int
+    length: I64
+    t: int
+    is_cut: bool
+    num_items: int
+    first_item: int
+
+    def take(self, block: Block) -> Block:
+        """Return the steps of the unit's block as views, with the observation after each episode's last step."""
+        # Each earlier episode has one observation more than steps.
+        steps = slice(self.first, self.stop)
+        observations = slice(self.first + self.episodes.start, self.stop + self.episodes.stop)
+        terminated, truncated = block.terminated[self.episodes].copy(), block.truncated[self.episodes].copy()
+        t_started = block.t_started[self.episodes].copy()
+        if self.is_cut:
+            terminated[-1] = truncated[-1] = False
+        t_started[:1] += self.t
+        return replace(
+            block,
+            columns={
+                leaf: column[observations if is_per_observation(leaf) else steps]
+                for leaf, column in block.columns.items()
+            },
+            length=self.length,
+            eps_id=block.eps_id[self.episodes],
+            t_started=t_started,
+            terminated=terminated,
+            truncated=truncated,
+            details=None,
         )
-        # A consumer that stops early must also end the executor's stream, and with it the data workers.
-        with closing(self._stream(units_in_epochs)) as blocks:
-            for window in self._windows_from(first):
-                data = self._build_window([units[unit] for unit in window.units], blocks, pin_memory=True)
-                yield LoadedWindow(window, data, self.permutation(window))
-                del data  # else this window stays in memory while the next one is built
-
-    def load_all(self, epoch: int) -> WindowData:
-        """Return all units as one window, in the dataset's order, as they are in `epoch`."""
-        units = list(self.dataset.units)
-        with closing(self._stream(UnitInEpoch(unit, epoch) for unit in units)) as blocks:
-            return self._build_window(units, blocks)
-
-    def permutation(self, window: Window) -> Tensor:
-        """Return `Order.permutation` as a tensor on the device, `[window.num_items]` int64."""
-        return upload({"order": self.order.permutation(window)}, self.recipe.device)["order"]
-
-    def _windows_from(self, window: Window) -> Iterator[Window]:
-        while True:
-            yield window
-            window = self.order.next_window(window)
-
-    def _build_window(
-        self, units: Sequence[Unit], blocks: Iterator[Block], pin_memory: bool = False
-    ) -> WindowData:
-        length = np.concatenate([unit.lengths for unit in units])
-        return build_window(length, (next(blocks) for _ in units), self.recipe, pin_memory)
 
 
-def build_window(
-    length: I64, blocks: Iterable[Block], recipe: Recipe, pin_memory: bool = False
-) -> WindowData:
-    """Lay blocks end to end in arrays that are allocated once, and filter their observations.
+def locate_piece(unit_lengths: I64, first: int, stop: int, recipe: Recipe) -> PieceSteps:
+    """Return the steps that a window holds for the items `first` to `stop` of a unit.
+
+    These are whole episodes if items are sequences or if the algorithm computes targets. Otherwise the steps of the
+    items, and those before and after that frame stacks and n-step items reach.
+    """
+    needs, stack = recipe.needs, recipe.preprocessing.frame_stack if recipe.preprocessing else 1
+    item_counts = count_items(unit_lengths, needs)
+    item_ends, step_ends = item_counts.cumsum(), unit_lengths.cumsum()
+    # Episodes without items, at either end of a unit, belong to the unit's first and last piece.
+    first_episode = int(np.searchsorted(item_ends, first, side="right")) if first else 0
+    stop_episode = (
+        int(np.searchsorted(item_ends, stop, side="left")) + 1 if stop < item_ends[-1] else len(item_ends)
+    )
+    episodes = slice(first_episode, stop_episode)
+    first_step = int(step_ends[first_episode] - unit_lengths[first_episode])
+    stop_step = int(step_ends[stop_episode - 1])
+    first_item = int(first - (item_ends[first_episode] - item_counts[first_episode]))
+    num_items = int(item_counts[episodes].sum())
+    t = num_steps_after = 0
+    if needs.seq_len is None and not needs.targets:
+        t = max(0, first_item - (stack - 1))
+        num_steps_after = stop_step - min(stop_step, int(stop) + needs.n_step)
+        first_item, num_items = first_item - t, num_items - t - num_steps_after
+    length = unit_lengths[episodes].copy()
+    length[0] -= t
+    length[-1] -= num_steps_after
+    return PieceSteps(
+        episodes,
+        first_step + t,
+        stop_step - num_steps_after,
+        length,
+        t,
+        num_steps_after > 0,
+        num_items,
+        first_item,
+    )
+
+
+def _first_rows(pieces: Sequence[PieceSteps]) -> I64:
+    """Return the row of each piece's first item if the pieces are laid end to end, `[P]`."""
+    counts = np.array([piece.num_items for piece in pieces])
+    return counts.cumsum() - counts + np.array([piece.first_item for piece in pieces])
+
+
+def _await(futures: Sequence[Future[Sequence[Any]]], log_metrics: Callable[[Sequence[Any]], None]) -> None:
+    """Wait for reads and log their metrics in order; after an error, cancel the others."""
+    try:
+        for future in futures:
+            log_metrics(future.result())
+    finally:
+        cancel(futures)
+
+
+def cancel(futures: Iterable[Future[Any]]) -> None:
+    """Cancel reads that have not begun, and wait for the others."""
+    wait([future for future in futures if not future.cancel() and not future.cancelled()])
+
+
+@dataclass
+class PendingWindow:
+    """A window that is being read.
+
+    Attributes:
+        window: the window.
+        futures: see `Loader.start`; none for resident data.
+    """
+
+    window: Window
+    futures: Sequence[Future[Sequence[Any]]]
+    _finish: Callable[[], LoadedWindow]
+    _log_metrics: Callable[[Sequence[Any]], None] = lambda _: None
+
+    def is_ready(self) -> bool:
+        """Return True if `load` does not wait."""
+        return all(future.done() for future in self.futures)
+
+    def load(self) -> LoadedWindow:
+        """Wait for the window and return it; called once.
+
+        Raises:
+            Exception: any error of reading; the first one in the order of the pieces.
+        """
+        _await(self.futures, self._log_metrics)
+        return self._finish()
+
+
+class ResidentWindows:
+    """The windows of a learner's lanes, whose data stay on the device.
 
     Args:
-        length: `[N]` steps of every episode of the blocks.
-        blocks: consumed one at a time.
-        recipe: columns of the window, their preprocessing and their device.
-        pin_memory: allocate in page-locked memory if the recipe's device is a GPU.
-
-    Raises:
-        DataError: a column that batches need is missing or holds text, or blocks differ in columns or shapes.
+        loader: reads the data, once.
+        shard: the learner.
+        epoch: number of the epoch in which the data are read, and checked if it is the first one.
     """
-    # Torch caches page-locked memory and reuses it for the next window, so whole datasets must not be pinned.
-    pin_memory = pin_memory and recipe.device is not None and recipe.device.type == "cuda"
-    arrays: dict[str, Array] = {}
-    terminated, truncated = np.zeros((2, len(length)), dtype=np.bool_)
-    t_started = np.zeros_like(length)
-    num_steps = num_episodes = 0
-    for block in blocks:
-        columns = _select_columns(block, recipe)
-        # Allocated with the first block, since only blocks tell shapes and dtypes.
-        if not arrays:
-            arrays = {leaf: _allocate(leaf, column, length, pin_memory) for leaf, column in columns.items()}
-        if columns.keys() != arrays.keys():
-            raise DataError(f"Blocks have different columns: {sorted(arrays)} and {sorted(columns)}.")
+
+    def __init__(self, loader: Loader, shard: Shard, epoch: int = 0) -> None:
+        self._loader = loader
+        self._run = loader.order.pieces(loader.order.lanes(shard))
+        pieces = loader.locate(self._run)
+        self.data = loader.load_all(epoch, shard)
+        num_episodes = np.array([len(piece.length) for piece in pieces])
+        first_episode = np.array([piece.episodes.start for piece in pieces])
+        # Added to a unit's item or episode, they give its row or its episode in the data.
+        self._row_offset = _first_rows(pieces) - self._run[:, 1]
+        self._episode_offset = num_episodes.cumsum() - num_episodes - first_episode
+
+    def start(self, window: Window) -> PendingWindow:
+        """Return a window, which is ready."""
+        return PendingWindow(window, (), partial(self._load, window))
+
+    def _load(self, window: Window) -> LoadedWindow:
+        """Return a window; with targets, on copies of its episodes."""
+        run_pieces = np.searchsorted(self._run[:, 0], window.pieces[:, 0])
+        if not self._loader.recipe.needs.targets:
+            rows = self._loader.rows(window, self._row_offset[run_pieces] + window.pieces[:, 1])
+            return LoadedWindow(window, self.data, rows)
+        pieces = self._loader.locate(window.pieces)
+        episodes = concat_ranges(
+            self._episode_offset[run_pieces] + [piece.episodes.start for piece in pieces],
+            np.array([len(piece.length) for piece in pieces]),
+        )
+        rows = self._loader.rows(window, _first_rows(pieces))
+        return LoadedWindow(window, self.data.take(torch.from_numpy(episodes).to(rows.device)), rows)
+
+
+class WindowBuilder:
+    """Lays blocks end to end in arrays that are allocated once.
+
+    Args:
+        lengths: for each block, the `[N]` steps of its episodes.
+        recipe: device and contents of the window.
+        pin_memory: allocate in page-locked memory if the recipe's device is a GPU.
+    """
+
+    def __init__(self, lengths: Sequence[I64], recipe: Recipe, pin_memory: bool = False) -> None:
+        self._recipe = recipe
+        # Torch caches page-locked memory and reuses it for the next window, so whole datasets must not be pinned.
+        self._pin_memory = pin_memory and recipe.device is not None and recipe.device.type == "cuda"
+        self._length = np.concatenate(lengths)
+        self._first_episodes = np.cumsum([0, *map(len, lengths)])
+        self._first_steps = np.append(0, self._length.cumsum())[self._first_episodes]
+        self._terminated, self._truncated = np.zeros((2, len(self._length)), dtype=np.bool_)
+        self._t_started = np.zeros_like(self._length)
+        self._arrays: dict[str, Array] = {}
+        self._lock = threading.Lock()
+
+    def put(self, index: int, block: Block) -> None:
+        """Copy block number `index`, see `_select_columns`; may be called by several threads.
+
+        Raises:
+            DataError: blocks differ in columns or shapes.
+        """
+        columns = block.columns
+        with self._lock:
+            # Allocated with the first block, since only blocks tell shapes and dtypes.
+            if not self._arrays:
+                self._arrays = {
+                    leaf: _allocate(leaf, column, self._length, self._pin_memory)
+                    for leaf, column in columns.items()
+                }
+        if columns.keys() != self._arrays.keys():
+            raise DataError(f"Blocks have different columns: {sorted(self._arrays)} and {sorted(columns)}.")
+        first_step, first_episode = int(self._first_steps[index]), int(self._first_episodes[index])
         for leaf, column in columns.items():
-            _copy_rows(
-                leaf, column, arrays[leaf], num_steps + (num_episodes if is_per_observation(leaf) else 0)
-            )
-        episode_rows = slice(num_episodes, num_episodes + block.num_episodes)
-        terminated[episode_rows], truncated[episode_rows], t_started[episode_rows] = (
+            first_row = first_step + (first_episode if is_per_observation(leaf) else 0)
+            _copy_rows(leaf, column, self._arrays[leaf], first_row)
+        episodes = slice(first_episode, first_episode + block.num_episodes)
+        self._terminated[episodes], self._truncated[episodes], self._t_started[episodes] = (
             block.terminated,
             block.truncated,
             block.t_started,
         )
-        num_steps, num_episodes = num_steps + block.num_steps, episode_rows.stop
-        del block, columns  # else two blocks are in memory while the next one is read
-    episode_of_step = np.repeat(np.arange(len(length)), length)
-    per_episode = {
-        "length": length,
-        "terminated": terminated,
-        "truncated": truncated,
-        "t_started": t_started,
-        "obs_row": np.arange(len(episode_of_step)) + episode_of_step,
-    }
-    return WindowData(
-        columns=upload(arrays, recipe.device), recipe=recipe, **upload(per_episode, recipe.device)
-    )
+
+    def finish(self) -> WindowData:
+        """Return the window after all blocks were put."""
+        episode_of_step = np.repeat(np.arange(len(self._length)), self._length)
+        per_episode = {
+            "length": self._length,
+            "terminated": self._terminated,
+            "truncated": self._truncated,
+            "t_started": self._t_started,
+            "obs_row": np.arange(len(episode_of_step)) + episode_of_step,
+        }
+        device = self._recipe.device
+        return WindowData(upload(self._arrays, device), recipe=self._recipe, **upload(per_episode, device))
+
+
+def build_window(blocks: Sequence[Block], recipe: Recipe) -> WindowData:
+    """Lay blocks end to end, with the columns that batches need, and filter their observations.
+
+    Raises:
+        DataError: a column is missing or holds text, or blocks differ in columns or shapes.
+    """
+    builder = WindowBuilder([block.length for block in blocks], recipe)
+    for index, block in enumerate(blocks):
+        builder.put(index, block.with_columns(_select_columns(block, recipe)))
+    return builder.finish()
 
 
 def _allocate(leaf: str, column: Array, length: I64, pin_memory: bool) -> Array:
@@ -160,7 +403,7 @@ def _copy_rows(leaf: str, column: Array, array: Array, first_row: int) -> None:
             f"Column {leaf!r} holds elements of shape {list(column.shape[1:])} in one block and of "
             f"{list(target.shape[1:])} in an earlier one; all must be the same."
         )
-    # This runs in the background: NumPy releases the GIL to copy, and starts no threads, which torch would.
+    # This runs in a thread: NumPy releases the GIL to copy, and starts no threads, which torch would.
     np.copyto(target, column, casting="same_kind")
 
 

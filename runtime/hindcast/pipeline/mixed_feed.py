@@ -10,9 +10,9 @@ from typing import Final
 import numpy as np
 from torch import Tensor
 
-from hindcast.pipeline.feeds import Feed, State
+from hindcast.pipeline.feeds import Feed, GatherValues, State
+from hindcast.pipeline.lane_feed import LaneFeed
 from hindcast.pipeline.rng import generator
-from hindcast.pipeline.shard import WHOLE_BATCH, Shard
 from hindcast.pipeline.window import Batch, select_prefix
 
 _CYCLE_BATCHES: Final = 1024
@@ -44,11 +44,19 @@ class MixedFeed(Feed):
         """Number of items delivered from all sources together."""
         return sum(feed.cursor for feed in self._feeds)
 
-    def take(self, count: int, shard: Shard = WHOLE_BATCH) -> Batch:
+    def take(self, count: int) -> Batch:
         """See `Feed.take`; all items of a batch are from one source."""
-        batch = self._feeds[self.source_of(self._num_batches)].take(count, shard)
+        for feed in self._feeds:
+            # All sources together: each would otherwise make its first batch wait.
+            if isinstance(feed, LaneFeed):
+                feed.prefetch()
+        batch = self._feeds[self.source_of(self._num_batches)].take(count)
         self._num_batches += 1
         return batch
+
+    def synchronise(self, gather: GatherValues) -> None:
+        for feed in self._feeds:
+            feed.synchronise(gather)
 
     def prioritise(self, priorities: Tensor) -> None:
         """See `Feed.prioritise`; applies to the source of the last batch."""

@@ -28,7 +28,7 @@ from hindcast.pipeline.connectors import (
 )
 from hindcast.pipeline.contracts import check_batch
 from hindcast.pipeline.executors import Executor, Local
-from hindcast.pipeline.feeds import Feed, State
+from hindcast.pipeline.feeds import Feed, GatherValues, State
 from hindcast.pipeline.live_feed import LiveFeed, LiveSource
 from hindcast.pipeline.mixed_feed import MixedFeed
 from hindcast.pipeline.needs import Needs
@@ -164,7 +164,6 @@ class OfflineData(Feed):
         self.batch_size = batch_size
         self.counters: dict[str, int] = {}
         self.targets: Targets | None = None
-        self._shard = shard
         self._batch_connectors = [
             connector for connector in all_connectors if isinstance(connector, BatchConnector)
         ]
@@ -173,6 +172,8 @@ class OfflineData(Feed):
             if pipeline.resident_budget is None
             else parse_bytes(pipeline.resident_budget)
         )
+        # Whole batches are made by each learner, which keeps its shard of each.
+        self._whole_batch_shard = shard if self._batch_connectors or self.has_custom_sample else WHOLE_BATCH
         self._settings = SourceSettings(
             needs=needs,
             pipeline=pipeline,
@@ -190,6 +191,7 @@ class OfflineData(Feed):
             extra_columns=frozenset().union(
                 *(connector.added_columns(spec) for connector in all_connectors if spec is not None)
             ),
+            shard=shard if self._whole_batch_shard == WHOLE_BATCH else WHOLE_BATCH,
         )
         self.live_sources = live_sources
         self._live_feeds: list[LiveFeed] = []
@@ -198,13 +200,17 @@ class OfflineData(Feed):
             live_source.weight for live_source in live_sources
         ]
         self._wait_seconds = 0.0
+        self._longest_wait = 0.0
         self._sources: list[SourceFeed] = []
         # In order, each source gets what the earlier ones left of the budget; data that exceed it are streamed.
         remaining_budget = self._budget
-        for index, source in enumerate(sources):
+        for source in sources:
+            # Together the sources' windows have the size of one.
+            share = source.weight / sum(source.weight for source in sources)
             self._sources.append(
-                SourceFeed(source.name, source.dataset, self._settings, remaining_budget, index)
+                SourceFeed(source.name, source.dataset, self._settings, remaining_budget, share)
             )
+            self._sources[-1].check_shards(batch_size)
             remaining_budget -= self._sources[-1].resident_bytes
         self.epoch_size = sum(source.order.epoch_size for source in self._sources)
         self.epoch_timesteps = sum(source.order.epoch_timesteps for source in self._sources)
@@ -261,9 +267,12 @@ class OfflineData(Feed):
         return min(iteration, updates // self.updates_per_iteration)
 
     def end(self, metrics: dict[str, float]) -> dict[str, Any]:  # noqa: ARG002
-        """Return the data's metrics for the iteration's result; metrics that user code has logged are then removed."""
+        """Return the data's metrics for the iteration's result; metrics that user code has logged are then removed.
+
+        `data_wait_s` is that of the learner that waited longest. Call it after `synchronise`.
+        """
         feed_metrics = self._feed.metrics()
-        timers = {"data_wait_s": feed_metrics["data_wait_seconds"] - self._wait_seconds}
+        timers = {"data_wait_s": self._longest_wait}
         candidates = (*(("epoch", "coverage") if self._sources else ()), "targets_age")
         available_names = [name for name in candidates if name in feed_metrics]
         connector_metrics = (
@@ -295,31 +304,32 @@ class OfflineData(Feed):
         }
 
     def next(self) -> Batch:
-        """See `Feed.next`; returns this learner's shard."""
-        return self.take(self.batch_size, self._shard)
+        """See `Feed.next`."""
+        return self.take(self.batch_size)
+
+    def synchronise(self, gather: GatherValues) -> None:
+        self._feed.synchronise(gather)
+        # All learners wait for the one that waits for data.
+        self._longest_wait = max(gather(self._feed.metrics()["data_wait_seconds"] - self._wait_seconds))
 
     def prioritise(self, priorities: Tensor) -> None:
         self._feed.prioritise(priorities)
 
-    def take(self, count: int, shard: Shard = WHOLE_BATCH) -> Batch:
+    def take(self, count: int) -> Batch:
         """See `Feed.take`.
 
-        If connectors of scope `batch` or a custom `sample` change batches, each learner makes the whole batch and keeps
-        its shard, so that the result does not depend on the number of learners.
+        If connectors of scope `batch` or a custom `sample` change batches, each learner reads all data, makes the whole
+        batch and keeps its shard, so that the result does not depend on the number of learners.
         """
         if self.has_custom_sample:
             with calling(f"{type(self).__name__}.sample", self.sample):
                 batch = self.call_sample(count)
                 check_batch(batch, count)
-        elif shard == WHOLE_BATCH or self._batch_connectors:
-            batch = self.sample(count)
         else:
-            return self._feed.take(count, shard)
-        return (
-            batch
-            if shard == WHOLE_BATCH
-            else {leaf: tensor[shard.slice_of(count)] for leaf, tensor in batch.items()}
-        )
+            batch = self.sample(count)
+        if self._whole_batch_shard == WHOLE_BATCH:
+            return batch
+        return {leaf: tensor[self._whole_batch_shard.slice_of(count)] for leaf, tensor in batch.items()}
 
     @property
     def has_custom_sample(self) -> bool:
@@ -338,7 +348,10 @@ class OfflineData(Feed):
         """
 
     def sample(self, num_samples: int) -> Batch:
-        """Return the next `num_samples` items, leaf -> `[num_samples, ...]` on the learner's device."""
+        """Return the next `num_samples` items, leaf -> `[num_samples, ...]` on the learner's device.
+
+        Several learners get their shards of them, unless batches are changed as a whole (see `take`).
+        """
         cursor = self._feed.cursor
         batch = self._feed.take(num_samples)
         for index, connector in enumerate(self._batch_connectors):
@@ -383,6 +396,7 @@ class OfflineData(Feed):
     def close(self) -> None:
         if "_feed" in vars(self):  # only a feed that has been created
             self._feed.close()
+        self._settings.executor.close()
 
     def fit_preprocessing(self, rewards_only: bool = False) -> None:
         """Compute the statistics of the preprocessing from the first window of each recorded source.
@@ -471,7 +485,8 @@ class OfflineData(Feed):
             needs = settings.needs.with_state_column(frozenset({Columns.STATE_OUT}))
             recipe = Recipe(needs, settings.preprocessing, settings.device)
             self._live_feeds = [
-                LiveFeed(live, recipe, self.batch_size, settings.seed) for live in self.live_sources
+                LiveFeed(live, recipe, self.batch_size, settings.seed, settings.shard)
+                for live in self.live_sources
             ]
         feeds += self._live_feeds
         if len(feeds) == 1:

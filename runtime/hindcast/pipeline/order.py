@@ -1,9 +1,11 @@
 """`Order`: the order of delivery, a pure function of the dataset's units, the seed and the window size.
 
-An epoch is a permutation of all items (with `replacement`, of as many draws): units are permuted by Philox(seed,
-epoch), consecutive units form windows, and the items of a window are permuted by Philox(seed, epoch, window). Windows
-and epochs follow each other without a gap, so one integer, the number of items consumed, is the position of a run. An
-item is a timestep or a sequence (see `needs.Needs`).
+The dataset's items are divided into fixed lanes: equal runs, cut anywhere. Item i of an epoch is the next one of the
+lane that is visited at i modulo the number of lanes. Within a lane, pieces of units are permuted by Philox(seed, epoch,
+lane), consecutive pieces form windows, and the items of a window are permuted. An epoch is thus a permutation of all
+items (with `replacement`, of as many draws), and one integer, the number of items consumed, is the position of a run.
+A learner reads only its lanes, and the global batches are the same for any number of learners. An item is a timestep or
+a sequence (see `needs.Needs`).
 """
 
 from __future__ import annotations
@@ -11,41 +13,48 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hindcast.errors import DataError
 from hindcast.pipeline.rng import generator
+from hindcast.pipeline.shard import Shard
 
 I64 = NDArray[np.int64]
 
+_MAX_LANES: Final = 64
+_MIN_LANES: Final = 16
+"""Lanes of small data. With so few a batch still mixes distant items, and 16 learners each have a lane."""
+_UNITS_PER_LANE: Final = 7
+"""Minimum number of units in each lane beyond `_MIN_LANES`: a unit on a border is read twice, here one in seven."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Window:
-    """Consecutive units of an epoch, which are in memory at once and shuffled together.
+    """Pieces of units of a lane, which are in memory at once and shuffled together.
 
     Attributes:
         epoch: number of the epoch, from 0.
-        index: number of the window in its epoch, from 0.
-        units: indices of its units in the dataset, in the order in which they are laid end to end.
-        num_steps: number of timesteps, at least 1.
+        lane: number of the lane.
+        index: number of the window in the lane's epoch, from 0.
+        pieces: `[P, 3]`, for each piece the unit's index in the dataset, and its first and stop item in the unit.
+        first_item: number of the lane's items in the epoch before the window.
         num_items: number of items, at least 1.
-        first_cursor: number of items delivered between the start of epoch 0 and the window.
+        first_cursor: cursor of the first item.
+        end_cursor: cursor after the last item.
     """
 
     epoch: int
+    lane: int
     index: int
-    units: tuple[int, ...]
-    num_steps: int
+    pieces: I64
+    first_item: int
     num_items: int
     first_cursor: int
-
-    @property
-    def end_cursor(self) -> int:
-        """Number of items delivered at the end of the window."""
-        return self.first_cursor + self.num_items
+    end_cursor: int
 
 
 class Order:
@@ -55,10 +64,14 @@ class Order:
         unit_steps: `[U]` timesteps of each unit; units without timesteps are left out.
         unit_nbytes: `[U]` bytes of each unit in memory.
         seed: another seed gives another order.
-        window_steps: maximum number of timesteps in a window.
-        window_bytes: maximum bytes in a window. A unit beyond either limit is a separate window.
+        window_steps: maximum number of timesteps in the windows of all lanes together. A piece beyond its lane's part
+            of it is a separate window.
+        window_bytes: maximum bytes in the windows of all lanes together; units are cut into pieces for it.
         replacement: draw a window's items uniformly with replacement, as many as it has.
         unit_items: `[U]` items of each unit; its timesteps if None.
+
+    Attributes:
+        num_lanes: 64; fewer if there are few units or if a window has few.
 
     Raises:
         DataError: the dataset has no timesteps.
@@ -84,15 +97,23 @@ class Order:
         self.replacement = replacement
         self.epoch_size = int(self.unit_items.sum())
         self.epoch_timesteps = int(self.unit_steps.sum())
-        self._windows: tuple[int, list[Window]] | None = None
-        self._miss_state: tuple[Window, NDArray[np.float64]] | None = None
         if self.epoch_size == 0:
             raise DataError("The dataset has no timesteps; there is nothing to train on.")
+        self.num_lanes = self._choose_num_lanes()
+        visits = _reverse_bits(self.num_lanes)
+        self._place = np.argsort(visits)
+        """`[num_lanes]` index of each lane's visit in a round."""
+        self._item_bounds = np.append(0, self.unit_items.cumsum())
+        sizes = np.full(self.num_lanes, self.epoch_size // self.num_lanes)
+        sizes[visits[: self.epoch_size % self.num_lanes]] += 1
+        self._lane_bounds = np.append(0, sizes.cumsum())
+        self._lane_pieces: dict[int, I64] = {}
+        self._windows: dict[int, dict[int, list[Window]]] = {}
 
     @cached_property
     def digest(self) -> str:
         """Digest of the order: a cursor is only valid in orders with the same digest."""
-        settings = [self.seed, self.window_steps, self.window_bytes, int(self.replacement)]
+        settings = [self.seed, self.window_steps, self.window_bytes, int(self.replacement), self.num_lanes]
         digest = hashlib.blake2b(repr(settings).encode(), digest_size=8)
         digest.update(self.unit_steps.tobytes())
         digest.update(self.unit_nbytes.tobytes())
@@ -100,89 +121,166 @@ class Order:
             digest.update(self.unit_items.tobytes())
         return digest.hexdigest()
 
-    def windows(self, epoch: int) -> list[Window]:
-        """Return the windows of an epoch, in order."""
-        cached = self._windows
-        if cached is None or cached[0] != epoch:
-            cached = (epoch, self._divide_into_windows(epoch))
-            self._windows = cached
-        return cached[1]
+    def lanes(self, shard: Shard) -> range:
+        """Return the lanes of a learner, which are adjacent."""
+        lanes = shard.slice_of(self.num_lanes)
+        return range(lanes.start, lanes.stop)
 
-    def locate(self, cursor: int) -> tuple[Window, int]:
-        """Return the window of the item at `cursor`, and the item's index in the window."""
-        windows = self.windows(cursor // self.epoch_size)
-        window = windows[bisect_right(windows, cursor, key=lambda window: window.first_cursor) - 1]
-        return window, cursor - window.first_cursor
+    def place(self, lane: int) -> int:
+        """Return the index of a lane's visit in each round over all lanes."""
+        return int(self._place[lane])
+
+    def places(self, shard: Shard) -> I64:
+        """Return the indices of the visits of a learner's lanes in each round, increasing."""
+        return np.sort(self._place[shard.slice_of(self.num_lanes)])
+
+    def lane_size(self, lane: int) -> int:
+        """Return the number of items of a lane, at least 1."""
+        return int(self._lane_bounds[lane + 1] - self._lane_bounds[lane])
+
+    def num_items(self, lane: int, cursor: int) -> int:
+        """Return the number of items of a lane, in all epochs, that are delivered before `cursor`."""
+        epoch, offset = divmod(cursor, self.epoch_size)
+        num_rounds, num_visits = divmod(offset, self.num_lanes)
+        return epoch * self.lane_size(lane) + num_rounds + int(self._place[lane] < num_visits)
+
+    def cursor_of(self, lane: int, item: int) -> int:
+        """Return the cursor of a lane's item, counted over all epochs."""
+        epoch, index = divmod(item, self.lane_size(lane))
+        return epoch * self.epoch_size + index * self.num_lanes + self.place(lane)
+
+    def max_gap(self, shard: Shard) -> int:
+        """Return the maximum number of adjacent items in an epoch's order, or across its end, of other learners."""
+        rounds = self._place[shard.slice_of(self.num_lanes)]
+        last_round = rounds[rounds < self.epoch_size % self.num_lanes] + self.num_lanes
+        next_epoch = rounds + self.num_lanes + self.epoch_size % self.num_lanes
+        return int(np.diff(np.sort(np.concatenate([rounds, last_round, next_epoch]))).max()) - 1
+
+    def pieces(self, lanes: range) -> I64:
+        """Return the pieces of adjacent lanes in the dataset's order, `[P, 3]` as in `Window`, cut only at the ends."""
+        first, stop = self._lane_bounds[lanes.start], self._lane_bounds[lanes.stop]
+        units = np.arange(
+            np.searchsorted(self._item_bounds, first, side="right") - 1,
+            np.searchsorted(self._item_bounds, stop, side="left"),
+        )
+        units = units[self.unit_items[units] > 0]
+        starts = self._item_bounds[units]
+        return np.stack(
+            [units, np.maximum(first - starts, 0), np.minimum(stop - starts, self.unit_items[units])], axis=1
+        )
+
+    def windows(self, lane: int, epoch: int) -> list[Window]:
+        """Return the windows of a lane's epoch, in order."""
+        cached = self._windows.setdefault(lane, {})
+        if epoch not in cached:
+            # At an epoch's end, both the epoch and the next one are in use.
+            self._windows[lane] = cached = {at: cached[at] for at in cached if at == epoch - 1}
+            cached[epoch] = self._divide_into_windows(lane, epoch)
+        return cached[epoch]
+
+    def locate(self, lane: int, cursor: int) -> tuple[Window, int]:
+        """Return the window of a lane's next item at or after `cursor`, and the item's index in the window."""
+        epoch, index = divmod(self.num_items(lane, cursor), self.lane_size(lane))
+        windows = self.windows(lane, epoch)
+        window = windows[bisect_right(windows, index, key=lambda window: window.first_item) - 1]
+        return window, index - window.first_item
 
     def next_window(self, window: Window) -> Window:
-        """Return the window after this one; after the last one of an epoch, the first one of the next epoch."""
-        return self.locate(window.end_cursor)[0]
+        """Return the lane's window after this one; after the last one of an epoch, the first one of the next epoch."""
+        windows = self.windows(window.lane, window.epoch)
+        if window.index + 1 < len(windows):
+            return windows[window.index + 1]
+        return self.windows(window.lane, window.epoch + 1)[0]
 
     def permutation(self, window: Window) -> I64:
         """Return the indices of the window's items in the order of delivery, `[window.num_items]`.
 
         With `replacement` they are draws, among which some items are repeated and others missing.
         """
-        rng = generator(self.seed, "window", window.epoch, window.index)
+        rng = generator(self.seed, "window", window.epoch, window.lane, window.index)
         if self.replacement:
             return rng.integers(0, window.num_items, size=window.num_items, dtype=np.int64)
         return rng.permutation(window.num_items)
 
     def num_distinct(self, cursor: int) -> int:
-        """Return the number of distinct items delivered before `cursor`; with `replacement`, the expected number."""
+        """Return the number of distinct items delivered before `cursor`; with `replacement`, an estimate."""
         if not self.replacement:
             return min(cursor, self.epoch_size)
-        window, p_missed = self._miss_probabilities(cursor)
-        p_missed[list(window.units)] *= _miss_probability(window.num_items, cursor - window.first_cursor)
-        return round(float(self.unit_items @ (1.0 - p_missed)))
+        # As if all lanes had windows of the same size, of which the same number has ended.
+        num_windows = len(self.windows(0, 0))
+        size = max(1.0, self.epoch_size / (self.num_lanes * num_windows))
+        p_missed = (1.0 - 1.0 / size) ** size
+        epoch, position = divmod(cursor / self.epoch_size, 1.0)
+        num_ended, fraction = divmod(position * num_windows, 1.0)
+        windows_missed = num_ended * p_missed + p_missed**fraction + num_windows - num_ended - 1
+        return round(self.epoch_size * (1.0 - p_missed**epoch * windows_missed / num_windows))
 
-    def _miss_probabilities(self, cursor: int) -> tuple[Window, NDArray[np.float64]]:
-        """Return the window at `cursor`, and for each unit the probability that no earlier window drew a given item.
-
-        The probabilities, `[U]`, are a copy, which the caller may change.
-        """
-        # The state of the last call, from which the loop continues, since a cursor mostly moves forward.
-        cached = self._miss_state
-        if cached is None or cached[0].first_cursor > cursor:
-            cached = self.locate(0)[0], np.ones(len(self.unit_steps))
-        window, p_missed = cached
-        while window.end_cursor <= cursor:
-            p_missed[list(window.units)] *= _miss_probability(window.num_items, window.num_items)
-            window = self.next_window(window)
-        self._miss_state = window, p_missed
-        return window, p_missed.copy()
-
-    def _divide_into_windows(self, epoch: int) -> list[Window]:
-        units = np.nonzero(self.unit_steps)[0]
-        units = units[generator(self.seed, "epoch", epoch).permutation(len(units))]
-        steps, items, nbytes = (
-            np.append(0, sizes[units].cumsum())
-            for sizes in (self.unit_steps, self.unit_items, self.unit_nbytes)
+    def _choose_num_lanes(self) -> int:
+        num_units = int(np.count_nonzero(self.unit_steps))
+        steps, nbytes = max(1, int(self.unit_steps.sum())), max(1, int(self.unit_nbytes.sum()))
+        # A lane's window should have room for a unit: otherwise units are cut, and read once for each of their pieces.
+        units_per_window = min(
+            self.window_steps * num_units // steps, self.window_bytes * num_units // nbytes
         )
+        num_lanes = min(_MAX_LANES, max(_MIN_LANES, min(num_units // _UNITS_PER_LANE, units_per_window)))
+        return min(num_lanes, self.epoch_size)
+
+    def _divide_into_windows(self, lane: int, epoch: int) -> list[Window]:
+        if lane not in self._lane_pieces:
+            self._lane_pieces[lane] = self._cut(self.pieces(range(lane, lane + 1)))
+        pieces = self._lane_pieces[lane]
+        pieces = pieces[generator(self.seed, "lane", epoch, lane).permutation(len(pieces))]
+        counts = pieces[:, 2] - pieces[:, 1]
+        items, steps, nbytes = (
+            np.append(0, sizes.cumsum())
+            for sizes in (counts, self._scale(self.unit_steps, pieces), self._scale(self.unit_nbytes, pieces))
+        )
+        max_steps, max_bytes = self.window_steps // self.num_lanes, self.window_bytes // self.num_lanes
+        first_item = epoch * self.lane_size(lane)
         windows: list[Window] = []
         start = 0
-        while start < len(units):
-            # The first index whose cumulative sum, over the units before the index, exceeds a limit.
+        while start < len(pieces):
+            # The first index whose cumulative sum, over the pieces before the index, exceeds a limit.
             limit = min(
-                np.searchsorted(steps, int(steps[start]) + self.window_steps, side="right"),
-                np.searchsorted(nbytes, int(nbytes[start]) + self.window_bytes, side="right"),
+                np.searchsorted(steps, int(steps[start]) + max_steps, side="right"),
+                np.searchsorted(nbytes, int(nbytes[start]) + max_bytes, side="right"),
             )
-            # At least one unit: a unit beyond a limit is a separate window.
             end = max(int(limit) - 1, start + 1)
             windows.append(
                 Window(
                     epoch=epoch,
+                    lane=lane,
                     index=len(windows),
-                    units=tuple(units[start:end].tolist()),
-                    num_steps=int(steps[end] - steps[start]),
+                    pieces=pieces[start:end],
+                    first_item=int(items[start]),
                     num_items=int(items[end] - items[start]),
-                    first_cursor=epoch * self.epoch_size + int(items[start]),
+                    first_cursor=self.cursor_of(lane, first_item + int(items[start])),
+                    end_cursor=self.cursor_of(lane, first_item + int(items[end]) - 1) + 1,
                 )
             )
             start = end
         return windows
 
+    def _cut(self, pieces: I64) -> I64:
+        """Cut pieces with more bytes than a lane's window may have into equal parts."""
+        max_bytes = max(1, self.window_bytes // self.num_lanes)
+        counts = pieces[:, 2] - pieces[:, 1]
+        num_parts = np.clip(-(-self._scale(self.unit_nbytes, pieces) // max_bytes), 1, counts)
+        rows = np.repeat(np.arange(len(pieces)), num_parts)
+        part = np.arange(len(rows)) - np.repeat(num_parts.cumsum() - num_parts, num_parts)
+        units, firsts = pieces[rows, 0], pieces[rows, 1]
+        bounds = [firsts + counts[rows] * (part + offset) // num_parts[rows] for offset in (0, 1)]
+        return np.stack([units, *bounds], axis=1)
 
-def _miss_probability(num_items: int, num_draws: int) -> float:
-    """Return the probability that an item is in none of `num_draws` draws with replacement."""
-    return float((1.0 - 1.0 / num_items) ** num_draws)
+    def _scale(self, unit_sizes: I64, pieces: I64) -> I64:
+        """Return the size of each piece, in proportion to its items."""
+        units = pieces[:, 0]
+        return unit_sizes[units] * (pieces[:, 2] - pieces[:, 1]) // self.unit_items[units]
+
+
+@lru_cache(maxsize=_MAX_LANES)
+def _reverse_bits(num_lanes: int) -> I64:
+    """Return the lanes in the order of their visits: by reversed bits, so that any few visits spread over all lanes."""
+    num_bits = max(1, (num_lanes - 1).bit_length())
+    lanes = np.array([int(f"{index:0{num_bits}b}"[::-1], 2) for index in range(1 << num_bits)])
+    return lanes[lanes < num_lanes]

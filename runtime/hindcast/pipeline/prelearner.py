@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.datasets.dataset import Dataset
-from hindcast.datasets.units import Unit
+from hindcast.datasets.units import EpisodeLocation, Unit
 from hindcast.datasets.validate import check_block, check_scalar_columns, check_spec
 from hindcast.episodes.block import Block
 from hindcast.episodes.convert import episodes_to_block
@@ -31,6 +33,8 @@ from hindcast.pipeline.executors import PreLearn
 from hindcast.pipeline.rng import seeded_generators
 from hindcast.pipeline.turn_lock import release_turn
 from hindcast.user_code import Misuse, calling, import_subclass, is_user_code, refuse_unused_overrides
+
+_thread_state: Final = threading.local()
 
 
 class OfflinePreLearner:
@@ -259,6 +263,48 @@ class OfflinePreLearner:
             check_observations(result, block)
             check_episodes(result, block.length)
         return result
+
+
+class ExtractedDataset(Dataset):
+    """Stands for the dataset of a pre-learner on a data worker, which receives each unit with its part of the index.
+
+    Args:
+        dataset: the dataset.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.spec, self.digest, self.notes, self.units = dataset.spec, dataset.digest, dataset.notes, ()
+        self.num_episodes, self.num_steps, self.nbytes = (
+            dataset.num_episodes,
+            dataset.num_steps,
+            dataset.nbytes,
+        )
+
+    def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
+        return self.extract(unit).read(unit, columns)
+
+    def locate(self, unit: Unit, episode: int) -> EpisodeLocation:
+        return self.extract(unit).locate(unit, episode)
+
+    def extract(self, unit: Unit) -> Dataset:  # noqa: ARG002
+        """Return the part that this thread reads, see `set_extracted`."""
+        part: Dataset = _thread_state.part
+        return part
+
+
+def set_extracted(part: Dataset | None) -> None:
+    """Set the result of `Dataset.extract` for the unit that this thread reads next."""
+    _thread_state.part = part
+
+
+def without_index(prelearn: PreLearn) -> tuple[PreLearn, Dataset | None]:
+    """Return a pre-learner for data workers, and the dataset that extracts its units; None if it has none."""
+    prelearner = prelearn.args[0] if isinstance(prelearn, partial) else prelearn
+    if not isinstance(prelearner, OfflinePreLearner) or not isinstance(prelearner.dataset, Dataset):
+        return prelearn, None
+    detached = copy.copy(prelearner)
+    detached.dataset = ExtractedDataset(prelearner.dataset)
+    return guard_prelearner(detached), prelearner.dataset
 
 
 def guard_prelearner(prelearner: OfflinePreLearner) -> PreLearn:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
@@ -18,13 +18,15 @@ from hindcast.datasets.validate import check_spec
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of, root
 from hindcast.errors import DataError, SpecError
+from hindcast.formatting import plural
 from hindcast.metrics_logger import MetricsLogger
 from hindcast.models.preprocessing import Preprocessing
 from hindcast.pipeline.connectors import BlockConnector, Context
 from hindcast.pipeline.draws import ReplayFeed
-from hindcast.pipeline.executors import Executor, UnitInEpoch
-from hindcast.pipeline.feeds import Feed, ResidentFeed, StreamingFeed
+from hindcast.pipeline.executors import Executor
+from hindcast.pipeline.feeds import Feed
 from hindcast.pipeline.items import count_items
+from hindcast.pipeline.lane_feed import LaneFeed
 from hindcast.pipeline.loader import Loader
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.order import Order
@@ -35,9 +37,13 @@ from hindcast.pipeline.prelearner import (
     prelearner_class,
 )
 from hindcast.pipeline.residency import choose_residency, data_bytes
+from hindcast.pipeline.shard import WHOLE_BATCH, Shard
 from hindcast.pipeline.targets import Targets
 from hindcast.pipeline.window import Recipe, WindowData
 from hindcast.user_code import calling
+
+_UNITS_AT_A_TIME: Final = 8
+"""Units that are read at a time when the observation filter is fitted."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,7 @@ class SourceSettings:
     Attributes:
         connectors: the connectors over blocks.
         extra_columns: columns that connectors add to batches.
+        shard: this learner's part of the data.
         metrics: logs the connectors' metrics.
     """
 
@@ -60,6 +67,7 @@ class SourceSettings:
     executor: Executor
     connectors: tuple[BlockConnector, ...]
     extra_columns: frozenset[str]
+    shard: Shard = WHOLE_BATCH
     metrics: MetricsLogger = field(default_factory=MetricsLogger)
 
 
@@ -71,12 +79,13 @@ class SourceFeed:
         dataset: the opened dataset.
         settings: settings of the training.
         budget: maximum bytes of the data on the device.
-        index: index of the dataset in the training.
+        share: fraction of the window that this dataset may fill.
 
     Attributes:
         order: the order of delivery.
         prelearner: turns units into blocks.
-        nbytes: bytes that all data occupy if they are on the device, without the columns that connectors add.
+        nbytes: bytes that all data occupy if they are on the device of one learner, without the columns that connectors
+            add.
         resident_bytes: bytes that stay on the device for the whole run; 0 if the data are streamed.
 
     Raises:
@@ -86,13 +95,12 @@ class SourceFeed:
     """
 
     def __init__(
-        self, name: str, dataset: Dataset, settings: SourceSettings, budget: int, index: int = 0
+        self, name: str, dataset: Dataset, settings: SourceSettings, budget: int, share: float = 1.0
     ) -> None:
         dataset = fit_to_spaces(dataset, settings.observation_space, settings.action_space)
         first_location = dataset.locate(dataset.units[0], 0)
         check_spec(dataset.spec, settings.observation_space, settings.action_space, str(first_location))
         self.name = name
-        self._index = index
         self._dataset = dataset
         self._settings = settings
         stored_columns = frozenset(root(leaf) for leaf in dataset.spec.leaves)
@@ -100,48 +108,75 @@ class SourceFeed:
         needs = settings.needs.with_columns(extra_columns).with_state_column(stored_columns | extra_columns)
         recipe = Recipe(needs, settings.preprocessing, settings.device)
         self._columns = sorted(needs.columns)
-        self.order = _make_order(dataset, settings)
+        self.order = _make_order(dataset, settings, share)
         self.prelearner = self._make_prelearner(needs)
         self.nbytes = data_bytes(dataset.spec, recipe, dataset.num_steps, dataset.num_episodes)
+        is_divided = needs.sampling == "epochs"
+        device_bytes = -(-self.nbytes // settings.shard.size) if is_divided else self.nbytes
         self._residency = choose_residency(
-            settings.pipeline.residency, self.nbytes, budget, self._stochastic_steps()
+            settings.pipeline.residency, device_bytes, budget, self._stochastic_steps()
         )
-        self.resident_bytes = self.nbytes if self._residency.is_resident else 0
+        self.resident_bytes = device_bytes if self._residency.is_resident else 0
         self._check_sampling()
-        self._prelearn = guard_prelearner(self.prelearner)
-        self._loader = Loader(dataset, self.order, self._stream, recipe, name)
+        self._loader = Loader(
+            dataset,
+            self.order,
+            settings.executor,
+            guard_prelearner(self.prelearner),
+            recipe,
+            name,
+            settings.metrics.add,
+        )
 
     def feed(self, batch_size: int, targets: Targets | None) -> Feed:
         """Create a feed at the start of epoch 0."""
+        shard = self._settings.shard
         if self._settings.needs.sampling != "epochs":
-            return ReplayFeed(self._loader, batch_size)
-        feed_class = ResidentFeed if self._residency.is_resident else StreamingFeed
-        return feed_class(self._loader, batch_size, targets)
+            return ReplayFeed(self._loader, batch_size, shard)
+        return LaneFeed(self._loader, batch_size, targets, shard, self._residency.is_resident)
 
     def load_all(self) -> WindowData:
         """Return all data as one window, as they are in epoch 0."""
         return self._loader.load_all(epoch=0)
 
-    def first_blocks(self) -> Generator[Block, None, None]:
-        """Yield the blocks of epoch 0's first window, to which statistics are fitted."""
-        window, _ = self.order.locate(0)
-        return self._stream(UnitInEpoch(self._dataset.units[unit], window.epoch) for unit in window.units)
+    def first_blocks(self) -> Iterator[Block]:
+        """Yield the blocks of the units in the lanes' first windows, to which statistics are fitted.
+
+        All learners read all of these units, so that they have the same statistics.
+        """
+        windows = [self.order.windows(lane, 0)[0] for lane in range(self.order.num_lanes)]
+        units = list(dict.fromkeys(unit for window in windows for unit in window.pieces[:, 0].tolist()))
+        for first in range(0, len(units), _UNITS_AT_A_TIME):
+            futures = [
+                self._settings.executor.submit(
+                    self._loader.prelearn, self._dataset.units[unit], 0, lambda block: block
+                )
+                for unit in units[first : first + _UNITS_AT_A_TIME]
+            ]
+            for block in (future.result() for future in futures):
+                self._settings.metrics.add(block.logged_metrics)
+                yield block
 
     def plan(self) -> dict[str, Any]:
         """Return what will be done with the data and why, as JSON."""
-        windows = self.order.windows(0)
-        max_window_steps = max(window.num_steps for window in windows)
+        windows = [self.order.windows(lane, 0) for lane in range(self.order.num_lanes)]
+        max_window_items = sum(max(window.num_items for window in lane_windows) for lane_windows in windows)
+        window_steps = round(max_window_items * self._dataset.num_steps / self.order.epoch_size)
         return {
             "name": self.name,
             "episodes": self._dataset.num_episodes,
             "timesteps": self._dataset.num_steps,
             "units": len(self._dataset.units),
-            "windows": len(windows),
-            "windowSteps": max_window_steps,
+            "lanes": self.order.num_lanes,
+            "windows": sum(map(len, windows)),
+            "windowSteps": window_steps,
             "feed": self._feed_kind,
             "reason": self._residency.reason,
             "dataBytes": self.nbytes,
-            "windowBytes": self.nbytes * max_window_steps // self._dataset.num_steps,
+            "windowBytes": self.nbytes * window_steps // self._dataset.num_steps,
+            # Resident: the lanes' data, or all data that are drawn from. Streaming: these and the next windows.
+            "learnerBytes": self.resident_bytes
+            or 2 * self.nbytes * window_steps // self._dataset.num_steps // self._settings.shard.size,
             "columns": self._columns,
         }
 
@@ -150,11 +185,6 @@ class SourceFeed:
         if self._settings.needs.sampling != "epochs":
             return "Draws"
         return "Resident" if self._residency.is_resident else "Streaming"
-
-    def _stream(self, work: Iterable[UnitInEpoch]) -> Generator[Block, None, None]:
-        for block in self._settings.executor.stream(self._index, work, self._prelearn):
-            self._settings.metrics.add(block.logged_metrics)
-            yield block
 
     def _columns_from_connectors(self) -> frozenset[str]:
         """Return the columns that connectors add without declaring them, as the block of the first unit shows."""
@@ -199,6 +229,25 @@ class SourceFeed:
             raise DataError(
                 f"{self.name} has no column {', '.join(sorted(missing_columns))}, which the algorithm needs; "
                 f"it has {', '.join(sorted(stored_columns))}."
+            )
+
+    def check_shards(self, batch_size: int) -> None:
+        """Check that every batch has an item for every learner.
+
+        Raises:
+            SpecError: some learners would get an empty shard.
+        """
+        num_learners = self._settings.shard.size
+        if num_learners == 1 or self._settings.needs.sampling != "epochs":
+            return
+        num_lanes = self.order.num_lanes
+        shards = [Shard(rank, num_learners) for rank in range(num_learners)]
+        if num_learners > num_lanes or batch_size <= max(map(self.order.max_gap, shards)):
+            raise SpecError(
+                f"is {num_learners}, but {self.name} is divided into {plural(num_lanes, 'lane')}, and a batch of "
+                f"{plural(batch_size, 'item')} would have none for some learners. Use fewer learners, or larger "
+                "batches.",
+                field="spec.learners.replicas",
             )
 
     def _check_sampling(self) -> None:
@@ -254,7 +303,7 @@ class ModuleActions(BlockConnector):
         return block.with_columns({**block.columns, **scaled})
 
 
-def _make_order(dataset: Dataset, settings: SourceSettings) -> Order:
+def _make_order(dataset: Dataset, settings: SourceSettings, share: float) -> Order:
     needs = settings.needs
     unit_items = None
     if needs.seq_len:
@@ -265,8 +314,8 @@ def _make_order(dataset: Dataset, settings: SourceSettings) -> Order:
         np.array([unit.lengths.sum() for unit in dataset.units], dtype=np.int64),
         np.array([unit.nbytes for unit in dataset.units], dtype=np.int64),
         seed=settings.seed,
-        window_steps=settings.pipeline.window_steps,
-        window_bytes=parse_bytes(settings.pipeline.window_bytes),
+        window_steps=max(1, int(settings.pipeline.window_steps * share)),
+        window_bytes=max(1, int(parse_bytes(settings.pipeline.window_bytes) * share)),
         replacement=settings.pipeline.sampling == "WithReplacement",
         unit_items=unit_items,
     )

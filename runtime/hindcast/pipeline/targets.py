@@ -30,7 +30,7 @@ class WindowTargets(NamedTuple):
     """The targets of a window.
 
     Attributes:
-        first_cursor: cursor of the window's first item, which identifies the window.
+        first_cursor: cursor of the window's first item, which identifies the window among those of its lane.
         updates: number of updates when the targets were computed.
         columns: name -> `[S, ...]`.
     """

@@ -122,7 +122,7 @@ class WindowData:
         # Padding gathers the sequence's first step, an index that exists, and is set to zero below.
         steps = torch.where(is_recorded, first_step.unsqueeze(1) + offset, first_step.unsqueeze(1))
         batch = {
-            leaf: _mask(is_recorded, values.unflatten(0, is_recorded.shape))
+            leaf: mask(is_recorded, values.unflatten(0, is_recorded.shape))
             for leaf, values in self._gather_steps(steps.flatten()).items()
         }
         batch[Columns.LOSS_MASK] = is_recorded & (offset >= burn_in.unsqueeze(1))
@@ -138,7 +138,7 @@ class WindowData:
                 states[leaf] = column.index_select(0, first_step)
             else:
                 previous = column.index_select(0, (first_step - 1).clamp(min=0))
-                states[Columns.STATE_IN + leaf.removeprefix(name)] = _mask(~is_first, previous)
+                states[Columns.STATE_IN + leaf.removeprefix(name)] = mask(~is_first, previous)
         return states
 
     def _gather_steps(self, index: Tensor) -> Batch:
@@ -264,7 +264,7 @@ def _ranges(starts: Tensor, lengths: Tensor) -> Tensor:
     return offsets + torch.arange(len(offsets), device=offsets.device)
 
 
-def _mask(is_kept: Tensor, values: Tensor) -> Tensor:
+def mask(is_kept: Tensor, values: Tensor) -> Tensor:
     """Return the values where `is_kept`, and zero elsewhere; `is_kept` has the first axes of `values`."""
     return values.masked_fill(~is_kept.reshape(*is_kept.shape, *[1] * (values.dim() - is_kept.dim())), 0)
 

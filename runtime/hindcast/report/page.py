@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import base64
+import logging
 import platform
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
+from typing import ParamSpec
 
 from hindcast.report.canvas import DARK, LIGHT, Picture, render
 from hindcast.storage.location import Location
 from hindcast.version import __version__, package_versions
 
+Parameters = ParamSpec("Parameters")
+_LOG = logging.getLogger("hindcast")
 REPORT_FILE = "report.html"
 PLOTS_FOLDER = "plots"
 
@@ -108,6 +113,20 @@ class _RenderedPicture:
     dark: str
     width: int
     height: int
+
+
+def warn_on_failure(write: Callable[Parameters, str]) -> Callable[Parameters, str | None]:
+    """Make a function that writes a page return None, after a warning, if it fails: the work itself has finished."""
+
+    @wraps(write)
+    def write_or_warn(*args: Parameters.args, **kwargs: Parameters.kwargs) -> str | None:
+        try:
+            return write(*args, **kwargs)
+        except Exception as error:  # a fault of the page must not make finished work fail
+            _LOG.warning("The report could not be written (%s: %s).", type(error).__name__, error)
+            return None
+
+    return write_or_warn
 
 
 def write_page(folder: Location, page: Page) -> str:

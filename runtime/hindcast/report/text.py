@@ -178,6 +178,8 @@ def training_commands(
         for path, source in zip(inputs, resource.spec.recorded_inputs, strict=False)
     }
     if checkpoint is not None:
+        evaluation = resource.spec.evaluation
+        sampling = ", explore=True" if evaluation is not None and evaluation.judges_samples else ""
         options = "--episodes 100"
         if resource.spec.environment is None:
             options = f"--data {inputs[0] if inputs else 'DATASET'}"
@@ -186,7 +188,7 @@ def training_commands(
             Command("Export the policy for an application", f"hindcast export {checkpoint} FOLDER"),
             Command(
                 "Use the policy in Python",
-                f'import hindcast\n\npolicy = hindcast.Policy.load("{checkpoint}")\naction = policy(obs)',
+                f'import hindcast\n\npolicy = hindcast.Policy.load("{checkpoint}")\naction = policy(obs{sampling})',
             ),
             Command(
                 "Continue training from the checkpoint: add this to the spec of a new resource, or of a higher "

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from collections.abc import Mapping, Sequence
 from tempfile import TemporaryDirectory
-from typing import ParamSpec
 
 from hindcast import formatting
 from hindcast.api import OfflineRecording, OfflineTraining
@@ -33,6 +30,7 @@ from hindcast.report.page import (
     Section,
     Table,
     Tile,
+    warn_on_failure,
     write_page,
     write_single_file,
 )
@@ -53,26 +51,10 @@ from hindcast.report.text import (
 )
 from hindcast.storage.location import Location, resolve
 
-Parameters = ParamSpec("Parameters")
-_LOG = logging.getLogger("hindcast")
 _EXPERT_FOLDER = f"{FOLDER}/policy"
 
 
-def _without_failing(write: Callable[Parameters, str]) -> Callable[Parameters, str | None]:
-    """Wrap a function that writes a report: if it fails, the wrapper logs a warning and returns None."""
-
-    @wraps(write)
-    def write_or_warn(*args: Parameters.args, **kwargs: Parameters.kwargs) -> str | None:
-        try:
-            return write(*args, **kwargs)
-        except Exception as error:  # a fault of the report must not make a finished run fail
-            _LOG.warning("The report could not be written (%s: %s).", type(error).__name__, error)
-            return None
-
-    return write_or_warn
-
-
-@_without_failing
+@warn_on_failure
 def write_training_report(
     resource: OfflineTraining, outcome: Outcome, inputs: Mapping[str, OpenedData | None]
 ) -> str:
@@ -119,7 +101,7 @@ def write_training_report(
     return write_page(folder, page)
 
 
-@_without_failing
+@warn_on_failure
 def write_recording_report(resource: OfflineRecording, outcome: Outcome) -> str:
     """Write `report.html` and `plots/*.png` into the `_hindcast` folder of a dataset, and return the report's path.
 
@@ -264,7 +246,7 @@ def write_dataset_page(file: str, reading: Reading, summary: Summary) -> str:
     page = Page(
         kind="Dataset",
         name=reading.name,
-        outcome=_count_problems(summary),
+        outcome=_dataset_outcome(summary),
         tiles=_dataset_tiles(summary),
         sections=[Section("What is in the data", {**data_plots(summary), **coverage_plots(summary)})],
         tables=[Table("Facts", (), list(facts_by_label.items())), *_range_tables(summary)],
@@ -272,6 +254,11 @@ def write_dataset_page(file: str, reading: Reading, summary: Summary) -> str:
         problems=[ProblemRow(problem.severity, problem.message) for problem in summary.problems],
     )
     return write_single_file(resolve(file), page)
+
+
+def _dataset_outcome(summary: Summary) -> str:
+    problems = _count_problems(summary)
+    return problems if summary.verdict is None else f"{summary.verdict.sentence}. {problems}"
 
 
 def _count_problems(summary: Summary) -> str:

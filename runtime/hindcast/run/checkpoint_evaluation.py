@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hindcast.algorithms import REGISTRY
 from hindcast.api import EnvironmentSpec
+from hindcast.api.evaluation import EvaluationSpec
 from hindcast.api.input import InputSource
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.hooks import NO_HOOKS, Hooks
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.errors import DataError, SpecError
+from hindcast.evaluate.action_comparison import ActionComparison
 from hindcast.evaluate.environment import EnvReport, evaluate_policy
-from hindcast.evaluate.offline import OfflineOptions, OfflineReport, evaluate_offline
+from hindcast.evaluate.offline import OfflineEvaluator, OfflineOptions, OfflineReport
 from hindcast.formats.dataset_folder.folder_owner import read_owner
 from hindcast.formats.dataset_folder.manifest import FOLDER
+from hindcast.formatting import acting
 from hindcast.learn.checkpoint import find_checkpoint
 from hindcast.models.policy import Policy
 from hindcast.run.evaluation.trained_episodes import TRAINED_EPISODES_FILE, exclude_trained_episodes
@@ -96,12 +99,14 @@ class OfflineEvaluation:
         num_trained: number of episodes that were left out, because the policy was trained on them; None if it is not in
             a run folder that records this.
         report: estimates and diagnostics.
+        actions: comparison of the policy's actions with the recorded ones.
     """
 
     policy: str
     gamma: float
     num_trained: int | None
     report: OfflineReport
+    actions: ActionComparison
 
 
 def evaluate_checkpoint_offline(
@@ -134,23 +139,50 @@ def evaluate_checkpoint_offline(
     policy, module = load_policy(path, module_class)
     if gamma is None:
         gamma = find_gamma(resolve(path))
+    dataset, num_trained, name = open_judging_data(path, data, hooks)
+    if episodes is not None and episodes < dataset.num_episodes:
+        dataset = dataset.sample(episodes, seed=(options or OfflineOptions()).seed)
+    offline_options = replace(options or OfflineOptions(), gamma=gamma)
+    evaluator = OfflineEvaluator(policy, dataset, name, offline_options)
+    report = evaluator.evaluate(policy, hooks.progress)
+    return OfflineEvaluation(module, gamma, num_trained, report, evaluator.compare_actions(policy))
+
+
+class JudgingData(NamedTuple):
+    """Episodes that judge a policy.
+
+    Attributes:
+        dataset: the episodes, without those that trained the policy.
+        num_trained: number of the others; None if it is not known which episodes trained the policy.
+        name: name of the data in messages.
+    """
+
+    dataset: Dataset
+    num_trained: int | None
+    name: str
+
+
+def open_judging_data(
+    path: str | Path, data: Sequence[str] | Reading | Dataset, hooks: Hooks = NO_HOOKS
+) -> JudgingData:
+    """Open data without the episodes that trained a checkpoint. Arguments: see `evaluate_checkpoint_offline`.
+
+    Raises:
+        DataError: the data cannot be opened.
+        SpecError: the policy was trained on all but one of the episodes.
+    """
     if isinstance(data, Dataset):
         dataset, name = data, SET_ASIDE_NAME
     elif isinstance(data, Reading):
         dataset, name = open_data(data, hooks=hooks), data.name
     else:
-        dataset, name = _open_like_inputs(data, resolve(path), hooks), ", ".join(data)
-    num_trained = None
-    if (record := find_trained_episodes(resolve(path))) is not None:
-        dataset, num_trained = exclude_trained_episodes(record, dataset, name)
-    if episodes is not None and episodes < dataset.num_episodes:
-        dataset = dataset.sample(episodes, seed=(options or OfflineOptions()).seed)
-    offline_options = replace(options or OfflineOptions(), gamma=gamma)
-    report = evaluate_offline(policy, dataset, name, offline_options, hooks.progress)
-    return OfflineEvaluation(module, gamma, num_trained, report)
+        dataset, name = open_like_inputs(data, resolve(path), hooks), ", ".join(data)
+    if (record := find_trained_episodes(resolve(path))) is None:
+        return JudgingData(dataset, None, name)
+    return JudgingData(*exclude_trained_episodes(record, dataset, name), name)
 
 
-def _open_like_inputs(paths: Sequence[str], location: Location, hooks: Hooks) -> Dataset:
+def open_like_inputs(paths: Sequence[str], location: Location, hooks: Hooks) -> Dataset:
     """Open data; if that fails, as the run whose folder contains the checkpoint reads its inputs.
 
     Raises:
@@ -237,6 +269,29 @@ def find_gamma(location: Location) -> float:
     return OfflineOptions.gamma
 
 
+def choose_explore(
+    path: str | Path, explore: bool | None, default: bool, note: Callable[[str], None] = lambda _: None
+) -> bool:
+    """Choose between sampled and greedy actions of a checkpoint: as its run judges it (`spec.evaluation`).
+
+    Args:
+        path: see `evaluate_checkpoint`.
+        explore: True for sampled and False for greedy actions, as the user requested; None for the run's.
+        default: the choice if the run does not evaluate its policy, or if the checkpoint is not in a run folder.
+        note: called with a sentence if the user requested other actions than those that the run judges.
+    """
+    evaluations = (spec["evaluation"] for spec in _enclosing_specs(resolve(path)) if spec.get("evaluation"))
+    judged = next((EvaluationSpec.model_validate(document).judges_samples for document in evaluations), None)
+    if explore is None:
+        return default if judged is None else judged
+    if judged is not None and explore != judged:
+        note(
+            f"{path}: {acting(explore)} were requested, but the run judges the policy by {acting(judged)} "
+            "(spec.evaluation): its verdicts do not hold for this policy"
+        )
+    return explore
+
+
 def _enclosing_specs(location: Location) -> Iterator[dict[str, Any]]:
     """Yield the `spec` sections of `enclosing_resources`."""
     return (document["spec"] for document in enclosing_resources(location))
@@ -254,6 +309,12 @@ def enclosing_runs(location: Location) -> Iterator[tuple[Location, dict[str, Any
             file = folder.child(name)
             if file.exists():
                 yield folder, json.loads(file.read_bytes())["spec"]
+
+
+def find_run_folder(path: str | Path) -> Location | None:
+    """Return the folder of the training's run that contains a checkpoint; None if there is none."""
+    runs = enclosing_runs(resolve(path))
+    return next((folder for folder, document in runs if document["kind"] == "OfflineTraining"), None)
 
 
 def find_trained_episodes(location: Location) -> Location | None:

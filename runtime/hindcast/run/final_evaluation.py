@@ -10,6 +10,7 @@ from hindcast.api import OfflineTraining, validate_resource
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.hooks import NO_HOOKS, Hooks
 from hindcast.errors import SpecError
+from hindcast.evaluate.action_comparison import ActionComparison
 from hindcast.learn.algorithm import needs_for
 from hindcast.learn.checkpoint import Checkpoint
 from hindcast.pipeline.offline_data import Source
@@ -30,8 +31,11 @@ def evaluate_set_aside(
     sources: Sequence[Source],
     checkpoint: Checkpoint,
     progress: FitProgress = lambda *_: None,
-) -> Result:
-    """Evaluate a checkpoint on the episodes of `evaluation.offline.setAside`; see `HeldOutEvaluator.evaluate`.
+) -> tuple[Result, ActionComparison | None]:
+    """Evaluate a checkpoint on the episodes of `evaluation.offline.setAside`.
+
+    Returns:
+        The result of `HeldOutEvaluator.evaluate`, and the comparison of the policy's actions with the recorded ones.
 
     Raises:
         SpecError: too few episodes are set aside, or an estimate can never be computed.
@@ -39,7 +43,7 @@ def evaluate_set_aside(
     """
     with _open_evaluator(resource, sources) as (trainer, evaluator):
         trainer.load(checkpoint)
-        return evaluator.evaluate(trainer.iteration, progress)
+        return evaluator.evaluate(trainer.iteration, progress), evaluator.compare_actions()
 
 
 def load_set_aside(path: str | Path, data: Sequence[str] = (), hooks: Hooks = NO_HOOKS) -> Dataset:

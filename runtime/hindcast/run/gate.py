@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,21 +19,23 @@ from hindcast.datasets.hooks import NO_HOOKS, Hooks
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError, OutputConflict, SpecError
+from hindcast.evaluate.action_comparison import compare_actions
 from hindcast.evaluate.estimators import Evidence
 from hindcast.evaluate.gate import GateTest
 from hindcast.evaluate.intervals import F64
 from hindcast.evaluate.offline import logp_problem
 from hindcast.evaluate.recorded_episodes import has_logp, load_window, map_steps
 from hindcast.evaluate.target_policy import TargetPolicy
-from hindcast.formatting import plural, significant
-from hindcast.models.policy import Policy
+from hindcast.formatting import acting, plural, significant
+from hindcast.pipeline.window import WindowData
+from hindcast.report.gate_page import GATE_PAGE_FILE, write_gate_page
 from hindcast.run.checkpoint_evaluation import (
     enclosing_runs,
     find_gamma,
     find_trained_episodes,
     load_policy,
 )
-from hindcast.run.evaluation.trained_episodes import digest_episodes, exclude_trained_episodes
+from hindcast.run.evaluation.trained_episodes import describe_episodes, find_trained
 from hindcast.storage.location import Location, resolve
 
 GATE_FILE: Final = "gate.json"
@@ -54,6 +57,8 @@ class GateResult:
         num_unfinished: number of the log's episodes that neither terminated nor were truncated; they are not added.
         spec: conditions of the gate.
         test: the test.
+        looks: time, new_episodes, episodes, evidence, decision and the episodes' digests of each look that added any.
+        page: path of the page; None before the first episode.
     """
 
     policy: str
@@ -61,6 +66,8 @@ class GateResult:
     num_unfinished: int
     spec: GateSpec
     test: GateTest
+    looks: Sequence[Mapping[str, Any]]
+    page: str | None
 
     @property
     def sentence(self) -> str:
@@ -71,7 +78,7 @@ class GateResult:
         return (
             f"{self.test.decision}: {claim} after {plural(self.test.episodes, 'episode')} "
             f"(evidence {significant(self.test.evidence)} of {significant(1 / self.test.error)}; {self.num_new:,} new; "
-            f"{omission}{'sampled' if self.spec.explore else 'greedy'} actions)"
+            f"{omission}{acting(self.spec.explore)})"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -85,6 +92,10 @@ class GateResult:
             "threshold": 1 / self.test.error,
             "policy": self.policy,
             "explore": self.spec.explore,
+            "looks": [
+                {name: value for name, value in look.items() if name != "digests"} for look in self.looks
+            ],
+            "page": self.page,
             "condition": {
                 "type": "Promoted",
                 "status": _DECISIONS[self.test.decision][0],
@@ -120,6 +131,7 @@ def look(
     bounds = spec.returns
     # The candidates share the error probability, so each gate has an equal part of it.
     test = GateTest(spec.by, spec.error / spec.candidates, bounds.low, bounds.high)
+    looks: list[dict[str, Any]] = []
     counted_digests: set[int] = set()
     if file.exists():
         state = orjson.loads(file.read_bytes())
@@ -129,7 +141,8 @@ def look(
                 path=str(file),
                 remedy="name its checkpoint, or train another revision, which has a gate of its own",
             )
-        test, counted_digests = GateTest.from_json(state["test"]), set(state["episodes"])
+        test, looks = GateTest.from_json(state["test"]), state["looks"]
+        counted_digests = {digest for look in looks for digest in look["digests"]}
     dataset: Dataset = open_data(list(data), hooks=hooks)
     if not has_logp(dataset):
         raise DataError(
@@ -138,28 +151,89 @@ def look(
             path=name,
             remedy="record them",
         )
+    episodes = describe_episodes(dataset)
+    is_counted = np.ones(dataset.num_episodes, dtype=bool)
     if (record := find_trained_episodes(resolve(path))) is None:
         hooks.note(
             f"{name}: it is not known which episodes trained this policy, so these may be counted. The gate's error "
             "holds only for a log without them."
         )
     else:
-        dataset, _ = exclude_trained_episodes(record, dataset, name, min_episodes=0)
-    table = dataset.episode_table()
-    is_finished = table.terminated | table.truncated
-    digests = digest_episodes(dataset)
+        is_counted = ~find_trained(record, episodes)
+    digests = episodes.digests()
     new_episodes = [
-        index for index in np.flatnonzero(is_finished).tolist() if digests[index] not in counted_digests
+        index
+        for index in np.flatnonzero(episodes.is_finished & is_counted).tolist()
+        if digests[index] not in counted_digests
     ]
-    num_before = test.episodes
-    if new_episodes and test.decision == "undecided":
-        new_data = dataset.select(np.array(new_episodes))
-        for weight, return_ in _weigh(policy, new_data, spec, find_gamma(resolve(path)), name):
-            test.add(float(weight), float(return_))
-        counted_digests |= {digests[index] for index in new_episodes}
-        state = {"policy": policy.digest, "test": test.to_json(), "episodes": sorted(counted_digests)}
-        file.write_bytes(orjson.dumps(state))
-    return GateResult(policy.digest, test.episodes - num_before, int((~is_finished).sum()), spec, test)
+    num_unfinished = int((~episodes.is_finished & is_counted).sum())
+    num_before, page = test.episodes, folder.child(GATE_PAGE_FILE)
+    if not new_episodes or test.decision != "undecided":
+        return GateResult(
+            policy.digest, 0, num_unfinished, spec, test, looks, str(page) if page.exists() else None
+        )
+    target = TargetPolicy(policy, spec.explore)
+    new_data = dataset.select(np.array(new_episodes))
+    gamma = find_gamma(resolve(path))
+    window = _load(target, new_data, gamma, name)
+    weights_and_returns = _weigh(target, window, gamma, name)
+    _refuse_outside(weights_and_returns[:, 1], spec, new_data, name)
+    for weight, return_ in weights_and_returns:
+        test.add(float(weight), float(return_))
+    num_new = test.episodes - num_before
+    looks.append(
+        {
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "new_episodes": num_new,
+            "episodes": test.episodes,
+            "evidence": test.evidence,
+            "decision": test.decision,
+            "digests": [digests[index] for index in new_episodes],
+        }
+    )
+    state = {"policy": policy.digest, "test": test.to_json(), "looks": looks}
+    file.write_bytes(orjson.dumps(state))
+    result = GateResult(policy.digest, num_new, num_unfinished, spec, test, looks, None)
+    actions = compare_actions(target, window)
+    return replace(result, page=write_gate_page(page, result.to_json(), actions, run=str(folder), data=name))
+
+
+def replay(
+    path: str | Path, dataset: Dataset, name: str, module_class: str | None = None
+) -> tuple[GateTest, GateTest]:
+    """Repeat all looks of a run's gate on the episodes that they added.
+
+    Args:
+        path: the run folder, or a checkpoint in it.
+        dataset: data with these episodes.
+        name: name of the data in messages.
+        module_class: the policy's `model.moduleClass`, if it has one.
+
+    Returns:
+        The test as it is stored, and as the data give it.
+
+    Raises:
+        DataError: an episode is missing.
+    """
+    folder, spec = _find_gate(resolve(path))
+    state = orjson.loads(folder.child(GATE_FILE).read_bytes())
+    order = [digest for look in state["looks"] for digest in look["digests"]]
+    index_by_digest = {digest: index for index, digest in enumerate(describe_episodes(dataset).digests())}
+    if num_missing := sum(digest not in index_by_digest for digest in order):
+        raise DataError(
+            f"lacks {num_missing:,} of {plural(len(order), 'episode')} that the gate has counted, unchanged",
+            path=name,
+            remedy="name the gate's log too (--data)",
+        )
+    indices = np.array([index_by_digest[digest] for digest in order])
+    episodes = np.unique(indices)
+    target, gamma = TargetPolicy(load_policy(path, module_class)[0], spec.explore), find_gamma(resolve(path))
+    rows = _weigh(target, _load(target, dataset.select(episodes), gamma, name), gamma, name)
+    stored = GateTest.from_json(state["test"])
+    test = GateTest(stored.by, stored.error, stored.low, stored.high)
+    for weight, return_ in rows[np.searchsorted(episodes, indices)]:
+        test.add(float(weight), float(return_))
+    return stored, test
 
 
 def _find_gate(location: Location) -> tuple[Location, GateSpec]:
@@ -176,22 +250,20 @@ def _find_gate(location: Location) -> tuple[Location, GateSpec]:
     )
 
 
-def _weigh(policy: Policy, dataset: Dataset, spec: GateSpec, gamma: float, name: str) -> F64:
-    """Return weight and discounted return of each episode, `[N, 2]`.
-
-    Raises:
-        SpecError: the policy's actions have no density.
-        DataError: a log-probability cannot be used, or a return is beyond the gate's bounds.
-    """
-    target = TargetPolicy(policy, spec.explore)
-    if not policy.has_logp(spec.explore):
+def _load(target: TargetPolicy, dataset: Dataset, gamma: float, name: str) -> WindowData:
+    """Load the episodes, with the policy's outputs if it is recurrent."""
+    if not target.policy.has_logp(target.explore):
         raise SpecError(
             "the policy's actions have no density",
             field="spec.evaluation.gate.explore",
             remedy="set explore: true to test it with sampled actions",
         )
-    window = load_window(dataset, policy, gamma, name)
-    window = target.with_recurrent_outputs(window) if target.is_stateful else window
+    window = load_window(dataset, target.policy, gamma, name)
+    return target.with_recurrent_outputs(window) if target.is_stateful else window
+
+
+def _weigh(target: TargetPolicy, window: WindowData, gamma: float, name: str) -> F64:
+    """Return weight and discounted return of each episode, `[N, 2]`."""
     with torch.no_grad():
         log_ratio = map_steps(window, target.logp) - window.columns[Columns.ACTION_LOGP].double()
     evidence = Evidence(
@@ -203,6 +275,12 @@ def _weigh(policy: Policy, dataset: Dataset, spec: GateSpec, gamma: float, name:
     if problem := logp_problem(evidence):
         raise DataError(problem, path=name)
     returns = evidence.sum_by_episode(evidence.discounts * evidence.rewards)
+    with np.errstate(over="ignore"):  # the test limits weights
+        return np.stack([evidence.weights[evidence.last_step], returns], 1)
+
+
+def _refuse_outside(returns: F64, spec: GateSpec, dataset: Dataset, name: str) -> None:
+    """Raise DataError if the discounted return of an episode is beyond the gate's bounds."""
     out_of_bounds = np.flatnonzero((returns < spec.returns.low) | (returns > spec.returns.high))
     if len(out_of_bounds):
         raise DataError(
@@ -213,5 +291,3 @@ def _weigh(policy: Policy, dataset: Dataset, spec: GateSpec, gamma: float, name:
             episode=dataset.episode_table().eps_id[out_of_bounds[0]],
             remedy="widen them in another revision of the training",
         )
-    with np.errstate(over="ignore"):  # the test limits weights
-        return np.stack([evidence.weights[evidence.last_step], returns], 1)

@@ -17,8 +17,8 @@ from hindcast.errors import Problem
 from hindcast.evaluate.estimators import MODEL_ESTIMATES
 
 INEFFECTIVE_EVERYWHERE: Final[dict[str, str]] = {
-    "pipeline.prefetchBatches": "has no effect: the next window is filled while one is in use, and "
-    "pipeline.windowSteps sets its size",
+    "pipeline.prefetchBatches": "has no effect: the next windows are filled while others are in use, and "
+    "pipeline.windowSteps sets their size",
 }
 """YAML path of a field -> end of the note on it."""
 

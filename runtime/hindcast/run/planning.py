@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from hindcast.api import OfflineRecording, OfflineTraining
+from hindcast.datasets.inspection.prospects import judge_data
 from hindcast.errors import SpecError
 from hindcast.models.network_text import describe_networks
-from hindcast.pipeline.offline_data import OfflineData
+from hindcast.pipeline.offline_data import OfflineData, Source
 from hindcast.run.claim import initial_num_learners, run_folder, title
 from hindcast.run.execute import FileReferences
 from hindcast.run.inputs import Input, make_sources, open_inputs, resolve_inputs
@@ -42,11 +43,18 @@ def plan(
             "algorithm": resource.spec.algorithm,
             "runFolder": str(run_folder(resource)),
             "inputs": [input_.path for input_ in inputs],
+            "verdicts": [_judge(source) for source in sources],
             "data": trainer.experience.plan(),
             "networks": describe_networks(trainer.learner.nets),
         }
     finally:
         trainer.close()
+
+
+def _judge(source: Source) -> dict[str, Any]:
+    verdict = judge_data(source.dataset)
+    numbers = {name: value for name, value in verdict.to_json().items() if name != "reasons"}
+    return {"data": source.name, "verdict": verdict.sentence, **numbers}
 
 
 def _check_recordings_exist(resource: OfflineTraining, inputs: Sequence[Input]) -> None:

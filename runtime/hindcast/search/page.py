@@ -10,6 +10,7 @@ from hindcast.api import OfflineTraining
 from hindcast.report.canvas import Label, Picture, Theme, draw_end_labels, style_axes
 from hindcast.report.page import Command, Page, Section, Table, Tile, write_single_file
 from hindcast.report.text import resource_yaml
+from hindcast.report.verdict_page import Judgement, verdict_sections, verdict_tables
 from hindcast.search.results import Run, Search, Trial, format_with_interval
 from hindcast.search.trials import LOSS_METRIC
 from hindcast.storage.location import resolve
@@ -23,20 +24,24 @@ _MAX_LABELLED_TRIALS: Final = 30
 """Number of trials up to which the picture's axis has a label for each trial."""
 
 
-def write_search_page(search: Search, base: OfflineTraining) -> None:
+def write_search_page(search: Search, base: OfflineTraining, judgement: Judgement | None = None) -> None:
     """Write `search.html` into the folder of a search.
 
     Args:
         search: the search.
         base: the training whose settings were varied.
+        judgement: evaluation of the winner on episodes that no trial has seen; None without one.
     """
     page = Page(
         kind=f"Search over {', '.join(search.trials[0].setting)} of an OfflineTraining",
         name=base.metadata.name,
         outcome=formatting.capitalise(search.sentence),
         tiles=list(_tiles(search)),
-        sections=[Section("The trials compared", {"trials": trials_picture(search)})],
-        tables=[trials_table(search)],
+        sections=[
+            Section("The trials compared", {"trials": trials_picture(search)}),
+            *([] if judgement is None else verdict_sections(judgement)),
+        ],
+        tables=[trials_table(search), *([] if judgement is None else verdict_tables(judgement))],
         commands=_commands(search),
         spec=resource_yaml(search.training or base),
     )
@@ -162,6 +167,8 @@ def _commands(search: Search) -> list[Command]:
     if search.run is None:
         return [curves]
     path = search.run.checkpoint
+    evaluation = search.training.spec.evaluation if search.training is not None else None
+    sampling = ", explore=True" if evaluation is not None and evaluation.judges_samples else ""
     return [
         Command("Copy the winner's checkpoint: repeat the command of the search with", "--take FOLDER"),
         Command(
@@ -170,7 +177,7 @@ def _commands(search: Search) -> list[Command]:
         ),
         Command(
             "Use the winner's policy in Python",
-            f'from hindcast import Policy\n\npolicy = Policy.load("{path}")',
+            f'from hindcast import Policy\n\npolicy = Policy.load("{path}")\naction = policy(obs{sampling})',
         ),
         Command("Export the winner's policy", f"hindcast export {path} FOLDER"),
         curves,

@@ -23,6 +23,8 @@ from hindcast.errors import (
 )
 from hindcast.learn.checkpoint import find_checkpoint
 from hindcast.report.events import DistinctNotes, Progress, Reporter
+from hindcast.report.verdict_page import Judgement
+from hindcast.run.checkpoint_evaluation import SET_ASIDE_NAME
 from hindcast.run.claim import run_folder, title
 from hindcast.run.execute import FileReferences, check_early, prepare_inputs, train_locally
 from hindcast.run.final_evaluation import check_set_aside, evaluate_set_aside
@@ -148,11 +150,11 @@ class _SearchRunner:
                 {"trials": [trial_json(started_trial) for started_trial in self._trials(runs)]}
             )
         ranked_trials = rank_trials(self._trials(runs), self._plan.metric)
-        winning_training, winner_confirmation = None, None
+        winning_training, winner_confirmation, judgement = None, None, None
         if ranked_trials[0].value is not None:
             best = choose_best_run(ranked_trials[0], self._plan.metric)
             winning_training = trainings[ranked_trials[0].number, best.seed]
-            winner_confirmation = self._confirm(winning_training, best)
+            winner_confirmation, judgement = self._confirm(winning_training, best)
         result = Search(
             folder=str(self._folder),
             metric=self._plan.metric,
@@ -162,7 +164,7 @@ class _SearchRunner:
             report=str(self._folder.child(PAGE_FILE)),
         )
         self._write_search_file(result.to_json())
-        write_search_page(result, self._plan.base)
+        write_search_page(result, self._plan.base, judgement)
         return result
 
     def _refuse_other_search(self) -> None:
@@ -220,10 +222,14 @@ class _SearchRunner:
             Trial(number, self._plan.settings[number - 1], trial_runs) for number, trial_runs in runs.items()
         ]
 
-    def _confirm(self, training: OfflineTraining, run: Run) -> Confirmation | None:
-        """Evaluate the winner on the episodes that were set aside; None without such episodes."""
+    def _confirm(self, training: OfflineTraining, run: Run) -> tuple[Confirmation | None, Judgement | None]:
+        """Evaluate the winner on the episodes that were set aside, for the result and for the page.
+
+        Returns:
+            None, None without such episodes; None for the page without estimates.
+        """
         if self._plan.final_evaluation.set_aside is None:
-            return None
+            return None, None
         assert run.checkpoint is not None
 
         def progress(model: str, done: int, total: int) -> None:
@@ -232,13 +238,19 @@ class _SearchRunner:
             self._reporter.progress(Progress(self._name, stage, done, total, "updates"))
 
         inputs = resolve_inputs(training, _NO_RECORDINGS)
-        evaluation = evaluate_set_aside(
+        evaluation, actions = evaluate_set_aside(
             planning.with_evaluation(training, self._plan.final_evaluation),
             make_sources(open_inputs(training, inputs, self._reporter, self._interruption.check)),
             find_checkpoint(run.checkpoint),
             progress,
         )
-        return make_confirmation(evaluation, self._plan.metric)
+        judgement = None
+        if actions is not None and "verdict" in evaluation:
+            note = "they neither trained the policy nor chose it"
+            judgement = Judgement(
+                evaluation, actions, run.checkpoint, SET_ASIDE_NAME, evaluation["gamma"], 0, note
+            )
+        return make_confirmation(evaluation, self._plan.metric), judgement
 
     def _write_search_file(self, content: Mapping[str, Any]) -> None:
         document = {"search": self._identity, **content}

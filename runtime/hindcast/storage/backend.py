@@ -29,8 +29,8 @@ class Backend(Protocol):
     def list(self, path: str, recursive: bool) -> list[pafs.FileInfo]:
         """List files and folders in a folder, in any order; empty if the folder does not exist."""
 
-    def open(self, path: str) -> pa.NativeFile:
-        """Open a file for reading, at any offset."""
+    def open(self, path: str, size: int | None = None) -> pa.NativeFile:
+        """Open a file for reading, at any offset; a bucket need not be asked for its size if `size` is known."""
 
     def read(self, path: str) -> bytes:
         """Return a file's content."""

@@ -33,7 +33,7 @@ class LocalFiles:
         """List a folder, following links. A recursive listing has each file once, and broken links as folders."""
         return list(_walk(path) if recursive else _children(path))
 
-    def open(self, path: str) -> pa.NativeFile:
+    def open(self, path: str, size: int | None = None) -> pa.NativeFile:  # noqa: ARG002
         return _ARROW_FILES.open_input_file(path)
 
     def read(self, path: str) -> bytes:

@@ -128,15 +128,18 @@ class Location:
         with storage_errors("read", self):
             return self.backend.read(self.path)
 
-    def open(self) -> pa.NativeFile:
+    def open(self, size: int | None = None) -> pa.NativeFile:
         """Open the file for reading, at any offset.
+
+        Args:
+            size: its size in bytes if that is known, which saves a bucket a request; a wrong one makes reads fail.
 
         Raises:
             DataError: the file does not exist.
             StorageError: the file cannot be opened.
         """
         with storage_errors("read", self):
-            return self.backend.open(self.path)
+            return self.backend.open(self.path, size)
 
     @contextmanager
     def open_stream(self) -> Iterator[pa.NativeFile]:

@@ -66,8 +66,9 @@ class ObjectFiles:
         files = [_file_info(meta) for meta in objects if meta["size"] or meta["path"] not in markers]
         return [pafs.FileInfo(folder, pafs.FileType.Directory) for folder in folders] + files
 
-    def open(self, path: str) -> pa.NativeFile:
-        size = obstore.head(self.store, path)["size"]
+    def open(self, path: str, size: int | None = None) -> pa.NativeFile:
+        if size is None:
+            size = obstore.head(self.store, path)["size"]
         return pa.PythonFile(_ObjectReader(self.store, path, size), mode="r")
 
     def read(self, path: str) -> bytes:

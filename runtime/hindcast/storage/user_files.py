@@ -64,7 +64,7 @@ class UserFiles:
         infos = list(self.filesystem.get_file_info(selector))
         return infos if can_list_folders else _with_folders(path.strip("/"), infos, recursive)
 
-    def open(self, path: str) -> pa.NativeFile:
+    def open(self, path: str, size: int | None = None) -> pa.NativeFile:  # noqa: ARG002
         return self.filesystem.open_input_file(path)
 
     def read(self, path: str) -> bytes:

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hindcast.cli.command import Checkpoint, ModuleClass, command
+from hindcast.cli.command import Checkpoint, Explore, ModuleClass, command
 from hindcast.cli.data_options import ReadFlags
 from hindcast.cli.screen import Screen
 from hindcast.errors import SpecError
 
 if TYPE_CHECKING:
     from hindcast.datasets.prepare.reading import Reading
+    from hindcast.run.checkpoint_evaluation import OfflineEvaluation
 
 _PANEL = "On recorded episodes, without an environment"
 
@@ -50,6 +51,15 @@ class RecordedFlags:
             min=1, help="Upper bound on each step's importance ratio. Default: none.", rich_help_panel=_PANEL
         ),
     ] = None
+    html: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Page with the verdict, the estimates and what the policy does differently. Default: verdict.html in "
+            "the run folder.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
     model_updates: Annotated[
         int | None,
         typer.Option(
@@ -76,9 +86,7 @@ def evaluate(
         typer.Option(min=1, help="Episodes to play (default: 10) or, with --data, to draw (default: all)."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the episodes.")] = 0,
-    explore: Annotated[
-        bool, typer.Option("--explore", help="Sample actions instead of taking the most likely ones.")
-    ] = False,
+    explore: Explore = None,
     reference_returns: Annotated[
         tuple[float, float] | None,
         typer.Option(
@@ -92,6 +100,9 @@ def evaluate(
     recorded them. Data that need a schema or another option are read like the inputs of the checkpoint's run, or as the
     options say.
     """
+    from hindcast.run.checkpoint_evaluation import choose_explore
+
+    explore = choose_explore(checkpoint, explore, default=False, note=screen.note)
     if recorded.data is None and not recorded.set_aside:
         _refuse_recorded_flags(recorded)
         settings = (episodes or 10, seed, explore, reference_returns)
@@ -168,7 +179,8 @@ def _evaluate_in_environment(
     score = "" if reference is None else f", normalised score {formatted['normalised_score']}"
     screen.show_result(
         document,
-        f"{result.environment.id}, {formatting.plural(summary['num_episodes'], 'episode')}: "
+        f"{result.environment.id}, {formatting.plural(summary['num_episodes'], 'episode')}, "
+        f"{formatting.acting(explore)}: "
         f"return {formatted['episode_return_mean']} ± {formatted['episode_return_std']} "
         f"(min {formatted['episode_return_min']}, max {formatted['episode_return_max']}), "
         f"mean length {formatted['episode_len_mean']}\n"
@@ -216,6 +228,7 @@ def _evaluate_offline(
             options=options,
             hooks=hooks,
         )
+    page = _write_page(checkpoint, recorded.html, result, ", ".join(data))
     document = {
         "checkpoint": result.policy,
         "data": list(data),
@@ -224,5 +237,32 @@ def _evaluate_offline(
         "gamma": result.gamma,
         "trained_episodes_left_out": result.num_trained,
         **result.report.to_json(),
+        "actions": asdict(result.actions),
+        "page": page,
     }
-    screen.show_result(document, *render_report(result, ", ".join(data)), f"checkpoint: {result.policy}")
+    lines = [f"checkpoint: {result.policy}", *([f"page: {page}"] if page is not None else [])]
+    screen.show_result(document, *render_report(result, ", ".join(data)), *lines)
+
+
+def _write_page(checkpoint: str, file: str | None, result: "OfflineEvaluation", data: str) -> str | None:
+    """Write the page to a file, or by default into the run folder, and return its path.
+
+    Without a run folder there is no default page; if it cannot be written, a warning is logged.
+    """
+    from hindcast.report.page import warn_on_failure
+    from hindcast.report.verdict_page import VERDICT_FILE, Judgement, write_verdict_page
+    from hindcast.run.checkpoint_evaluation import find_run_folder
+    from hindcast.storage.location import resolve
+
+    folder = find_run_folder(checkpoint)
+    if file is not None:
+        location = resolve(file)
+    elif folder is not None:
+        location = folder.child(VERDICT_FILE)
+    else:
+        return None
+    judgement = Judgement(
+        result.report.to_json(), result.actions, result.policy, data, result.gamma, result.num_trained
+    )
+    write = write_verdict_page if file is not None else warn_on_failure(write_verdict_page)
+    return write(location, judgement, None if folder is None else str(folder))

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from hindcast.cli.command import KubeContext, ModuleClass, command
+from hindcast.cli.command import Explore, KubeContext, ModuleClass, command
 from hindcast.cli.screen import Screen
 from hindcast.errors import SpecError
 
@@ -27,6 +27,7 @@ def export(
             help="onnx: for any ONNX runtime. torch: a program of torch.export. safetensors: weights and JSON.",
         ),
     ] = "onnx",
+    explore: Explore = None,
     module_class: ModuleClass = None,
     namespace: Annotated[
         str | None,
@@ -36,10 +37,11 @@ def export(
 ) -> None:
     """Export a policy for use without Hindcast, and compare its actions with the original's.
 
-    The exported policy includes filters, frame stacks, recurrent states and action scaling.
+    The exported policy includes filters, frame stacks, recurrent states, action scaling and the sampling of actions.
     """
     from hindcast import formatting
     from hindcast.cli.cluster.target import is_target, parse_target
+    from hindcast.run.checkpoint_evaluation import choose_explore
     from hindcast.run.export.exporting import export_policy
 
     if is_target(checkpoint):
@@ -52,8 +54,9 @@ def export(
         raise SpecError(
             f"--namespace and --context apply only to training/NAME on a cluster; {checkpoint} is a path."
         )
-    result = export_policy(checkpoint, folder, export_format, module_class)
-    check_text = "copied: the policy's own weights and JSON files"
+    explore = choose_explore(checkpoint, explore, default=False, note=screen.note)
+    result = export_policy(checkpoint, folder, export_format, module_class, explore=explore)
+    check_text = f"copied: the policy's own weights and JSON files; act with policy(obs, {explore=})"
     if result.max_difference is not None:
         steps = formatting.plural(result.num_steps, "random step")
         actions = (
@@ -61,11 +64,12 @@ def export(
             if result.max_difference
             else "the actions equal"
         )
-        check_text = f"checked: {actions} the original's in {steps}"
+        check_text = f"checked: {actions} the original's in {steps}; {formatting.acting(explore)}"
     document = {
         "checkpoint": result.policy,
         "files": result.files,
         "difference": result.max_difference,
         "steps": result.num_steps,
+        "explore": explore,
     }
     screen.show_result(document, *result.files, check_text)

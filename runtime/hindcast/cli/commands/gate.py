@@ -32,6 +32,7 @@ def gate(
 
     with progress_bar(screen, "preparing the log") as hooks:
         result = look(checkpoint, data, module_class=module_class, hooks=hooks)
-    screen.show_result(result.to_json(), result.sentence)
+    page = [] if result.page is None else [f"page: {result.page}"]
+    screen.show_result(result.to_json(), result.sentence, *page)
     if code := _EXIT_CODES[result.test.decision]:
         raise typer.Exit(code)

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from hindcast.cli.command import Checkpoint, ModuleClass, command
+from hindcast.cli.command import Checkpoint, Explore, ModuleClass, command
 from hindcast.cli.screen import Screen
 from hindcast.errors import SpecError
 
@@ -30,16 +30,15 @@ def serve(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free port.")
     ] = 9900,
-    explore: Annotated[
-        bool, typer.Option("--explore/--greedy", help="Sample actions, or take the most likely actions.")
-    ] = True,
+    explore: Explore = None,
     module_class: ModuleClass = None,
 ) -> None:
     """Serve a policy's actions over HTTP, and log them, until Ctrl-C or SIGTERM.
 
     PolicyClient is the client. The log is a dataset for `hindcast evaluate --data` and for training.
     """
-    from hindcast.run.checkpoint_evaluation import load_policy
+    from hindcast.formatting import acting
+    from hindcast.run.checkpoint_evaluation import choose_explore, load_policy
     from hindcast.serve.http_server import HttpServer
     from hindcast.serve.policy_server import PolicyServer
 
@@ -47,9 +46,14 @@ def serve(
     # Python switches threads every 5 ms by default; answers on other connections would wait that long.
     sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
     policy, _folder = load_policy(checkpoint, module_class)
+    # Without a judgement, the policy samples: a log of sampled actions can evaluate other policies.
+    explore = choose_explore(checkpoint, explore, default=True, note=screen.note)
     with PolicyServer(policy, log, explore=explore) as server, HttpServer(server, token, host, port) as http:
         address = f"http://{http.host}:{http.port}"
-        screen.show_result({"address": address, "log": log}, f"serving at {address}, logging to {log}")
+        screen.show_result(
+            {"address": address, "log": log, "explore": explore},
+            f"serving at {address}, logging to {log}; {acting(explore)}",
+        )
         _wait_for_signal()
 
 

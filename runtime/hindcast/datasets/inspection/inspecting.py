@@ -10,6 +10,7 @@ from pathlib import Path
 from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.hooks import NO_HOOKS, Hooks
 from hindcast.datasets.inspection.column_roles import read_profile
+from hindcast.datasets.inspection.prospects import judge_data
 from hindcast.datasets.inspection.sample import SAMPLE_STEPS
 from hindcast.datasets.inspection.summarising import summarise
 from hindcast.datasets.inspection.summary import DataProblem, Summary, make_file_problem, sort_by_severity
@@ -53,6 +54,8 @@ def inspect_data(
     dataset, problems = survey(opened_data.files, reading.options.columns)
     progress = partial(hooks.progress, "Looking")
     summary = summarise(dataset, sample_limit, known_problems=[*notes, *problems], progress=progress)
+    if summary.episodes:
+        summary = summary.model_copy(update={"verdict": judge_data(dataset)})
     if not opened_data.is_prepared:
         return summary
     recognised_files, _ = recognise_formats(find_source_files(reading), reading)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from hindcast.datasets.inspection.statistics import ValueDistribution
 from hindcast.errors import DataError
@@ -38,6 +38,12 @@ ProblemKind = Literal[
     "note",
 ]
 
+DataAnswer = Literal["improve", "clone", "unusable"]
+_CLAIMS: Final[dict[DataAnswer, str]] = {
+    "improve": "RL can improve on the recorded policy",
+    "clone": "clone only",
+    "unusable": "not usable",
+}
 _SEVERITY_ORDER: dict[Severity, int] = {"error": 0, "warning": 1, "info": 2}
 
 
@@ -143,6 +149,36 @@ class Coverage(JsonModel):
     counts: tuple[tuple[int, ...], ...]
 
 
+class DataVerdict(JsonModel):
+    """What recorded data allow a training to do.
+
+    Attributes:
+        answer: "improve" if reinforcement learning can improve on the recorded policy, "clone" if the data only allow
+            to imitate it, "unusable" if neither.
+        reasons: what the answer rests on, one clause each, the decisive one first.
+        episodes: number of episodes.
+        variation: share of the actions' variance that the state does not explain, 0 to 1; None if not measured.
+        effect: share of the variance of the rewards that follow which the action explains and the state does not; None
+            if not measured.
+        significance: the effect in standard errors; None if not measured.
+        effective_episodes: effective episodes by which a policy can be judged that takes a tenth of its actions at
+            random; None without log-probabilities of Discrete actions.
+    """
+
+    answer: DataAnswer
+    reasons: tuple[str, ...]
+    episodes: int
+    variation: float | None = None
+    effect: float | None = None
+    significance: float | None = None
+    effective_episodes: float | None = None
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in words."""
+        return f"{_CLAIMS[self.answer]}: {'; '.join(self.reasons)}"
+
+
 class ColumnProfile(JsonModel):
     """A column of a table, as its first rows show it.
 
@@ -199,6 +235,7 @@ class Summary(JsonModel):
         table_columns: columns of the first table, as its first rows show them; empty if the data are no table.
         has_logp: whether the recorded policy's log-probabilities are in the data.
         problems: problems, worst first.
+        verdict: what the data allow a training to do; None if it was not asked for.
     """
 
     layouts: tuple[str, ...]
@@ -231,3 +268,4 @@ class Summary(JsonModel):
     has_logp: bool
     table_columns: tuple[ColumnProfile, ...] = ()
     problems: tuple[DataProblem, ...]
+    verdict: DataVerdict | None = None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,44 +20,65 @@ _SAMPLE_BYTES = 64 << 10  # of the beginning, and of the end, in a fingerprint
 _MAX_REASON_CHARACTERS = 400
 _TABLE_BYTES = 8 << 20  # approximate size of a table of `iter_tables`
 _MAX_TABLE_ROWS = 8192
-_MAX_FOOTERS = 32
+_MAX_FOOTER_BYTES = 32 << 20
 _REMEDY = "copy it again from its source, or delete it and record its episodes again"
 
 
-class FooterCache(dict[tuple[str, int], pq.FileMetaData]):
-    """Footers of recently read files: (path, size) -> footer. If it is pickled, the copy is empty."""
+class FooterCache:
+    """Footers of recently read files, for any number of threads. In another process, all caches are one."""
 
-    def __reduce__(self) -> tuple[type[FooterCache], tuple[()]]:
-        return FooterCache, ()
+    def __init__(self) -> None:
+        self._footers: dict[tuple[str, int], pq.FileMetaData] = {}
+        self._num_bytes = 0
+        self._lock = threading.Lock()
 
-    def put(self, key: tuple[str, int], footer: pq.FileMetaData) -> None:
-        """Add a footer; if there are too many, remove those that were added first."""
-        self.pop(key, None)
-        self[key] = footer
-        for oldest in list(self)[:-_MAX_FOOTERS]:
-            self.pop(oldest, None)
+    def __reduce__(self) -> tuple[Callable[[], FooterCache], tuple[()]]:
+        return _process_footers, ()
+
+    def get(self, path: str, size: int) -> pq.FileMetaData | None:
+        """Return the footer of a file with a path and a size, or None if it is not in the cache."""
+        return self._footers.get((path, size))
+
+    def put(self, path: str, size: int, footer: pq.FileMetaData) -> None:
+        """Add a footer; if they become too large, remove those that were added first."""
+        with self._lock:
+            if (path, size) in self._footers:
+                return
+            self._footers[path, size] = footer
+            self._num_bytes += footer.serialized_size
+            while self._num_bytes > _MAX_FOOTER_BYTES and len(self._footers) > 1:
+                self._num_bytes -= self._footers.pop(next(iter(self._footers))).serialized_size
+
+
+@cache
+def _process_footers() -> FooterCache:
+    """Return this process's cache, for datasets that were received from another process."""
+    return FooterCache()
 
 
 @contextmanager
-def open_parquet(location: Location, footers: FooterCache | None = None) -> Iterator[pq.ParquetFile]:
+def open_parquet(
+    location: Location, footers: FooterCache | None = None, size: int | None = None
+) -> Iterator[pq.ParquetFile]:
     """Open a Parquet file for a `with` block, in which errors of Arrow and the operating system become `DataError`.
 
     Args:
         location: the file.
         footers: footers that need not be read again; the file's footer is added.
+        size: see `Location.open`.
     """
     footers = FooterCache() if footers is None else footers
-    stream = location.open()
+    stream = location.open(size)
     with stream:
         try:
             key = location.path, stream.size()
             file = pq.ParquetFile(
                 stream,
-                metadata=footers.get(key),
+                metadata=footers.get(*key),
                 pre_buffer=not location.is_local,  # from a store, few large requests are faster than many small ones
                 page_checksum_verification=True,
             )
-            footers.put(key, file.metadata)
+            footers.put(*key, file.metadata)
             yield file
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise DataError(describe_damage(reason_of(error)), path=str(location)) from error

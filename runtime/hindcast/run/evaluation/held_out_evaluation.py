@@ -21,6 +21,7 @@ from hindcast.datasets.merging import OnConflict, merge
 from hindcast.datasets.prepare.opening import find_differing_leaves, open_data
 from hindcast.episodes.columns import Columns
 from hindcast.errors import SpecError
+from hindcast.evaluate.action_comparison import ActionComparison
 from hindcast.evaluate.estimators import DOUBLY_ROBUST_ESTIMATES, MODEL_ESTIMATES, RATIO_ESTIMATES
 from hindcast.evaluate.fitted_q import FittedQOptions
 from hindcast.evaluate.offline import (
@@ -257,8 +258,14 @@ class HeldOutEvaluator:
             "metrics": metrics,
             "episodes": self._dataset.num_episodes,
             "timesteps": self._dataset.num_steps,
+            "gamma": self._gamma,
             **({} if report is None else self._select_estimates(report)),
         }
+
+    def compare_actions(self) -> ActionComparison | None:
+        """Compare the actions of the policy that `evaluate` evaluated last with the recorded ones; None before."""
+        policy = Policy.from_files(self._policy.to_files())
+        return None if self._evaluator is None else self._evaluator.compare_actions(policy)
 
     def close(self) -> None:
         self._data.close()
@@ -361,15 +368,16 @@ class HeldOutEvaluator:
                 self._evaluator = OfflineEvaluator(policy, self._dataset, self._name, self._make_options())
             return self._evaluator.evaluate(policy, report_progress, critic)
 
+    @property
+    def _gamma(self) -> float:
+        if self._spec.gamma is not None:
+            return self._spec.gamma
+        return float(getattr(self._algorithm.options, "gamma", OfflineOptions.gamma))
+
     def _make_options(self) -> OfflineOptions:
         spec = self._spec
-        gamma = (
-            getattr(self._algorithm.options, "gamma", OfflineOptions.gamma)
-            if spec.gamma is None
-            else spec.gamma
-        )
         return OfflineOptions(
-            gamma=float(gamma),
+            gamma=self._gamma,
             explore=spec.explore,
             clip=spec.clip,
             seed=self._seed,

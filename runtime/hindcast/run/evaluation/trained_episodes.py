@@ -21,6 +21,23 @@ _FIELDS: Final = np.dtype([("id", "<u8"), ("length", "<i8"), ("return", "<f8")])
 """An episode: digest of its id, number of timesteps, and sum of its rewards (0 without rewards)."""
 
 
+class EpisodeKeys(NamedTuple):
+    """The episodes of a dataset, as far as they are told apart by.
+
+    Attributes:
+        rows: `[N]` of id, number of timesteps and return.
+        is_finished: `[N]` True for episodes that terminated or were truncated.
+    """
+
+    rows: NDArray[Any]
+    is_finished: NDArray[np.bool_]
+
+    def digests(self) -> list[int]:
+        """Return a digest of 64 bits of each episode."""
+        # Returns may differ in the last digits if the data are stored in another form.
+        return [_digest(f"{row['id']} {row['length']} {row['return']:.6g}") for row in self.rows]
+
+
 class UntrainedEpisodes(NamedTuple):
     """Episodes of a dataset that a run was not trained on.
 
@@ -39,13 +56,16 @@ def record_trained_episodes(folder: Location, datasets: Sequence[Dataset]) -> No
     if file.exists() or not datasets:
         return
     buffer = io.BytesIO()
-    np.save(buffer, np.unique(np.concatenate([_describe(dataset) for dataset in datasets])))
+    np.save(buffer, np.unique(np.concatenate([describe_episodes(dataset).rows for dataset in datasets])))
     file.write_bytes(buffer.getvalue())
 
 
-def exclude_trained_episodes(
-    file: Location, dataset: Dataset, name: str, min_episodes: int = 2
-) -> UntrainedEpisodes:
+def find_trained(file: Location, episodes: EpisodeKeys) -> NDArray[np.bool_]:
+    """Return `[N]` True for episodes that a run was trained on; `file` is its record."""
+    return _contains(np.load(io.BytesIO(file.read_bytes()), allow_pickle=False), episodes.rows)
+
+
+def exclude_trained_episodes(file: Location, dataset: Dataset, name: str) -> UntrainedEpisodes:
     """Return the episodes that a run was not trained on.
 
     Two episodes are the same if their ids, numbers of timesteps and returns are.
@@ -54,15 +74,13 @@ def exclude_trained_episodes(
         file: the run's record, `TRAINED_EPISODES_FILE` in its folder.
         dataset: any dataset.
         name: name of the data in messages.
-        min_episodes: number of episodes that must remain, if the dataset has as many.
 
     Raises:
-        SpecError: the dataset has at least `min_episodes`, but fewer remain.
+        SpecError: the dataset has at least two, but fewer remain.
     """
-    trained_rows = np.load(io.BytesIO(file.read_bytes()), allow_pickle=False)
-    is_trained = _contains(trained_rows, _describe(dataset))
+    is_trained = find_trained(file, describe_episodes(dataset))
     num_trained = int(is_trained.sum())
-    if dataset.num_episodes - num_trained < min_episodes <= dataset.num_episodes:
+    if dataset.num_episodes - num_trained < 2 <= dataset.num_episodes:
         raise SpecError(
             f"{num_trained:,} of {plural(dataset.num_episodes, 'episode')} trained the policy, so estimates on them "
             "are too good",
@@ -78,14 +96,8 @@ def _digest(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def digest_episodes(dataset: Dataset) -> list[int]:
-    """Return a digest of 64 bits of the id, number of timesteps and return of each episode."""
-    # Returns may differ in the last digits if the data are stored in another form.
-    return [_digest(f"{row['id']} {row['length']} {row['return']:.6g}") for row in _describe(dataset)]
-
-
-def _describe(dataset: Dataset) -> NDArray[Any]:
-    """Return the `_FIELDS` `[N]` of a dataset's episodes."""
+def describe_episodes(dataset: Dataset) -> EpisodeKeys:
+    """Return the keys of a dataset's episodes, for which it is read once."""
     rewards = dataset.spec.leaves.get(Columns.REWARDS)
     table = dataset.episode_table(with_returns=rewards is not None and rewards.shape == ())
     rows = np.zeros(len(table.length), _FIELDS)
@@ -93,7 +105,7 @@ def _describe(dataset: Dataset) -> NDArray[Any]:
     rows["length"] = table.length
     if table.returns is not None:
         rows["return"] = table.returns
-    return rows
+    return EpisodeKeys(rows, table.terminated | table.truncated)
 
 
 def _contains(trained_rows: NDArray[Any], rows: NDArray[Any]) -> NDArray[np.bool_]:

@@ -22,7 +22,7 @@ from hindcast.episodes.nested import flatten
 from hindcast.episodes.spaces import flatten_space, space_to_json
 from hindcast.errors import DataError, SpecError
 from hindcast.models import policy_files
-from hindcast.models.exported_policy import ExportedPolicy, Port
+from hindcast.models.exported_policy import NOISE, ExportedPolicy, Port
 from hindcast.models.policy import Policy
 from hindcast.onnx_policy import DESCRIPTION, FORMAT_VERSION, LOADER, PROGRAM
 from hindcast.run.checkpoint_evaluation import load_policy
@@ -70,9 +70,14 @@ class ExportResult(NamedTuple):
 
 
 def export_policy(
-    path: str | Path, folder: str | Path, form: Format = "onnx", module_class: str | None = None
+    path: str | Path,
+    folder: str | Path,
+    form: Format = "onnx",
+    module_class: str | None = None,
+    *,
+    explore: bool = False,
 ) -> ExportResult:
-    """Export the greedy policy of a checkpoint and compare it with the original.
+    """Export the policy of a checkpoint and compare it with the original.
 
     Args:
         path: a checkpoint, its `module`, a folder of checkpoints, a run folder, or a dataset.
@@ -82,6 +87,7 @@ def export_policy(
             "torch" map raw observations to the environment's actions; `policy.json` describes observations and actions,
             and how recurrent states are passed from step to step.
         module_class: the policy's `model.moduleClass`, if it has one.
+        explore: True to sample actions from an input `noise`, False to take their mode; no effect on "safetensors".
 
     Raises:
         DataError: there is no checkpoint at `path`, or the exported policy acts differently.
@@ -95,7 +101,7 @@ def export_policy(
     if form == "safetensors":
         policy.save(target)
         return ExportResult(module_path, paths, None, 0)
-    function = ExportedPolicy(policy)
+    function = ExportedPolicy(policy, explore)
     if form == "torch":
         program = _export_torch(function)
         files, step = {TORCH_PROGRAM: program}, _make_torch_step(program)
@@ -212,10 +218,13 @@ def _measure_difference(policy: Policy, function: ExportedPolicy, step: Step) ->
             is_missing = fillable & (generator.random(obs[leaf].shape) < _MISSING_SHARE)
             obs[leaf] = np.where(is_missing, np.nan, obs[leaf]).astype(obs[leaf].dtype)
         rewards = np.linspace(-1.0, 1.0, _NUM_SLOTS)
-        actions = policy.act(obs, is_first=np.full(_NUM_SLOTS, is_start), rewards=rewards)
+        noise = policy.draw_noise(generator, _NUM_SLOTS)
+        actions = policy.act(
+            obs, noise if function.explore else None, is_first=np.full(_NUM_SLOTS, is_start), rewards=rewards
+        )
         if is_start:
             state = _initial_state(function)
-        values = {**obs, **state, Columns.PREV_REWARDS: rewards}
+        values = {**obs, **state, Columns.PREV_REWARDS: rewards, NOISE: noise}
         inputs = {name: values[name].astype(port.dtype) for name, port in function.inputs.items()}
         outputs = dict(zip(function.outputs, step(inputs), strict=True))
         state = {name: outputs[port.next_state] for name, port in function.inputs.items() if port.next_state}
@@ -256,6 +265,7 @@ def _describe_export(policy: Policy, function: ExportedPolicy) -> dict[str, Any]
         "inputs": [_describe_port(name, port) for name, port in function.inputs.items()],
         "outputs": [_describe_port(name, port) for name, port in function.outputs.items()],
         "policy": policy.digest,
+        "explore": function.explore,
     }
 
 
@@ -264,6 +274,8 @@ def _describe_port(name: str, port: Port) -> dict[str, Any]:
     element_fields: dict[str, Any] = {"names": list(port.names)} if port.names else {}
     if port.fillable is not None:
         element_fields["fillable"] = port.fillable.tolist()
+    if port.noise is not None:
+        element_fields["noise"] = port.noise
     return {
         "name": name,
         "dtype": port.dtype.name,

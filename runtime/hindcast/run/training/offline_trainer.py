@@ -169,7 +169,7 @@ def make_offline_trainer(
         max_updates=_max_updates(spec.stop, data),
         notes=notes + batch_notes,
         held_out_evaluator=held_out_evaluator,
-        # A pre-learner of the user's may turn anything into episodes, and a buffer renames what it draws.
+        # A user's pre-learner may train on other episodes than the files have, and a replay buffer changes their ids.
         training_data=[source.dataset for source in sources]
         if prelearner_path(spec.pipeline) is None
         else (),
@@ -225,7 +225,7 @@ def _shard_notes(timesteps: int, needs: Needs, num_learners: int, initial_num_le
         )
     if num_items % num_learners:
         texts.append(
-            f"a batch of {num_items:,} {unit} is divided among {num_learners} learners: shards differ by one and are "
+            f"a batch of {num_items:,} {unit} is divided among {num_learners} learners: shards differ in size and are "
             "weighted by size"
         )
     return [Problem((), text) for text in texts]

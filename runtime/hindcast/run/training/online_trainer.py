@@ -21,7 +21,7 @@ from hindcast.learn.algorithm import needs_for
 from hindcast.learn.online_algorithm import OnlineAlgorithm
 from hindcast.models.policy import Policy
 from hindcast.models.preprocessing import Preprocessing, stack_rows
-from hindcast.pipeline.feeds import State, refuse_priorities
+from hindcast.pipeline.feeds import GatherValues, State, refuse_priorities
 from hindcast.pipeline.offline_data import OfflineData
 from hindcast.pipeline.window import Batch
 from hindcast.record.environments import environment_spaces
@@ -105,6 +105,9 @@ class RolloutExperience:
             "timers": {"sample_s": seconds},
         }
         return len(minibatches)
+
+    def synchronise(self, gather: GatherValues) -> None:
+        """Do nothing: a rollout is not saved."""
 
     def iterations(self, iteration: int, updates: int) -> int:  # noqa: ARG002
         """Return `iteration`, because no iteration is ever cut short."""

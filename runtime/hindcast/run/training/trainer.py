@@ -30,7 +30,7 @@ from hindcast.models.networks import ActionValues, Critics, StateValue
 from hindcast.models.policy import Policy
 from hindcast.models.preprocessing import Preprocessing
 from hindcast.models.rl_module import RLModule, module_class_of
-from hindcast.pipeline.feeds import State
+from hindcast.pipeline.feeds import GatherValues, State
 from hindcast.pipeline.window import Batch, select_prefix
 from hindcast.record.environments import Spaces
 from hindcast.report.results import ITERATION, Result
@@ -83,6 +83,9 @@ class Experience(Protocol):
 
     def tensors(self) -> Batch:
         """Return the tensors of the current position, on the CPU: targets in use, priorities and others."""
+
+    def synchronise(self, gather: GatherValues) -> None:
+        """Collect what `state` and `tensors` need of all learners, which call this together after their last batch."""
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
         """Resume at the position that `state()` and `tensors()` returned."""
@@ -179,11 +182,13 @@ class Trainer:
                         experience.prioritise(priorities)
         except Interrupted:
             learner.synchronise()
+            experience.synchronise(learner.group.gather_values)
             raise
         finally:
             self.seconds += time.monotonic() - start_time
         # If the stop criterion cut the iteration short, a resumed run completes these means.
         metrics = self._in_recorded_units(learner.metrics(keep=last_update < end_of_iteration))
+        experience.synchronise(learner.group.gather_values)
         seconds = time.monotonic() - start_time
         experience_result = experience.end(metrics)
         experience_result["timers"]["update_s"] = seconds - sum(experience_result["timers"].values())

@@ -296,7 +296,10 @@ class TrainingRun:
         return env_result, self._evaluate_held_out(held_out, iteration)
 
     def _save_if_due(self, trainer: Trainer, evaluations: Evaluations, result: Result, interval: int) -> None:
-        """Launch the parallel evaluation if it is due; write a checkpoint if due, the best, or evaluated."""
+        """Launch the parallel evaluation if it is due.
+
+        A checkpoint is written if one is due, if these weights are the best, or if they are being evaluated.
+        """
         should_launch = (
             evaluations.runs_in_parallel
             and evaluations.is_due(trainer.iteration)
@@ -426,6 +429,9 @@ class TrainingRun:
             "timesteps": result["num_env_steps_trained_lifetime"],
             "timesteps_per_s": result["timesteps_per_s"],
         }
+        timers = result["timers"]
+        if "data_wait_s" in timers:
+            metrics["data_wait_share"] = timers["data_wait_s"] / (timers["data_wait_s"] + timers["update_s"])
         loss = _total_loss(result)
         if loss is not None:
             metrics["loss"] = loss

@@ -1,0 +1,318 @@
+"""Compares the actions of a policy with the recorded ones: how often each is taken, and in which states they differ.
+
+Shapes: S = steps of a window, B = batch, E = elements of an action, K = values or ranges of an element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import gymnasium as gym
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hindcast.episodes.columns import Columns, leaves_of
+from hindcast.episodes.spaces import NamedBox, flatten_space
+from hindcast.evaluate.intervals import F64
+from hindcast.evaluate.recorded_episodes import map_steps
+from hindcast.evaluate.target_policy import Batch, TargetPolicy, sample_noise
+from hindcast.formatting import significant
+from hindcast.learn.batches import actions_of
+from hindcast.models.policy import Policy
+from hindcast.pipeline.window import WindowData
+
+_MAX_STEPS: Final = 200_000
+_MAX_ELEMENTS: Final = 8
+"""Number of action elements that are compared: the first ones."""
+_MAX_FEATURES: Final = 256
+"""Number of elements of an observation leaf above which it is not searched, such as an image."""
+_MAX_VALUES: Final = 12
+"""Number of values of a discrete element that are counted on their own; rarer ones are counted together."""
+_NUM_RANGES: Final = 10
+_MAX_STATES: Final = 5
+_MIN_STATE_STEPS: Final = 50
+
+
+@dataclass(frozen=True)
+class ActionElement:
+    """The frequency of the values of one action element.
+
+    Attributes:
+        name: name of the element: `action`, `grip`, `action[1]`.
+        is_discrete: True if the element takes integers, False if its values are counted by ranges.
+        values: `[K]` integers and "other", or ranges such as "0.2 to 0.4".
+        recorded: `[K]` share of the timesteps in which the value was recorded.
+        policy: `[K]` share of the timesteps in which the policy takes the value.
+        recorded_mean: mean of the recorded values.
+        policy_mean: mean of the policy's values.
+    """
+
+    name: str
+    is_discrete: bool
+    values: tuple[str, ...]
+    recorded: tuple[float, ...]
+    policy: tuple[float, ...]
+    recorded_mean: float
+    policy_mean: float
+
+
+@dataclass(frozen=True)
+class StateDifference:
+    """States in which the policy acts more differently than in others.
+
+    Attributes:
+        state: the states: "heart_rate above 112".
+        timesteps: number of timesteps in these states.
+        element: name of the action element that differs most.
+        value: its value whose share differs most; None for a continuous element.
+        recorded: share of the timesteps in which this value was recorded; the recorded mean of a continuous element.
+        policy: the same for the policy.
+        difference: share of the actions that differ in distribution: the total variation distance, 0 to 1.
+    """
+
+    state: str
+    timesteps: int
+    element: str
+    value: str | None
+    recorded: float
+    policy: float
+    difference: float
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Agreement of discrete actions.
+
+    Attributes:
+        share: share of the timesteps in which the policy's action is the recorded one.
+        by_chance: the same if both had the same frequencies of actions, but in any state.
+    """
+
+    share: float
+    by_chance: float
+
+
+@dataclass(frozen=True)
+class ActionComparison:
+    """The actions of a policy beside the recorded ones, in the recorded states.
+
+    Attributes:
+        agreement: agreement of the actions; None if an element is continuous.
+        elements: frequencies of the first action elements.
+        states: the states of the largest difference, largest first; empty if the policy differs alike in all states.
+    """
+
+    agreement: Agreement | None
+    elements: tuple[ActionElement, ...]
+    states: tuple[StateDifference, ...]
+
+
+@dataclass(frozen=True)
+class _Element:
+    """Values of an action element.
+
+    Attributes:
+        name: name of the element.
+        values: names of the K values or ranges.
+        is_discrete: see `ActionElement`.
+        recorded, policy: `[S]` values.
+        recorded_index, policy_index: `[S]` indices in `values`.
+    """
+
+    name: str
+    values: tuple[str, ...]
+    is_discrete: bool
+    recorded: F64
+    policy: F64
+    recorded_index: NDArray[np.int64]
+    policy_index: NDArray[np.int64]
+
+    def shares(self, rows: NDArray[Any] | slice) -> tuple[F64, F64]:
+        """Return the shares `[K]` of recorded and policy's values in some steps."""
+        indices = self.recorded_index[rows], self.policy_index[rows]
+        recorded, policy = (np.bincount(index, minlength=len(self.values)) / len(index) for index in indices)
+        return recorded, policy
+
+    def distance(self, rows: NDArray[Any] | slice) -> float:
+        """Return the total variation distance of the two distributions in some steps."""
+        recorded, policy = self.shares(rows)
+        return float(np.abs(recorded - policy).sum() / 2)
+
+
+def compare_actions(target: TargetPolicy, window: WindowData, seed: int = 0) -> ActionComparison:
+    """Compare a policy's actions with the recorded ones; of long data, in 200,000 steps spread evenly.
+
+    Args:
+        target: the policy.
+        window: recorded episodes, with the policy's outputs if it is recurrent.
+        seed: seed of the policy's samples.
+    """
+    stride = -(-window.num_steps // _MAX_STEPS)
+    steps = torch.arange(0, window.num_steps, stride)
+    generator = torch.Generator().manual_seed(seed)
+    policy = target.policy
+    spaces = flatten_space(policy.action_space, Columns.ACTIONS)
+    names = [name for leaf, space in spaces.items() for name in element_names(leaf, space)][:_MAX_ELEMENTS]
+    is_discrete = [
+        np.dtype(space.dtype or np.int64).kind != "f"
+        for leaf, space in spaces.items()
+        for _ in element_names(leaf, space)
+    ]
+
+    def act(batch: Batch) -> Tensor:
+        distribution = target.distribution(batch)
+        samples = target.explore and target.module.action_head.noise_size > 0
+        actions = (
+            distribution.sample(sample_noise(target.module, batch, generator))
+            if samples
+            else distribution.mode()
+        )
+        return _to_columns(actions, policy, spaces)
+
+    policy_values = map_steps(window, act, steps).numpy()
+    recorded = map_steps(window, lambda batch: _to_columns(actions_of(batch), policy, spaces), steps).numpy()
+    elements = [
+        _count_values(name, is_discrete[index], recorded[:, index], policy_values[:, index])
+        for index, name in enumerate(names)
+    ]
+    agreement = _agreement(recorded, policy_values) if all(is_discrete) else None
+    observations = dict(_observation_elements(policy, window, steps))
+    return ActionComparison(
+        agreement, tuple(map(_describe, elements)), _find_states(observations, elements, len(steps))
+    )
+
+
+def element_names(leaf: str, space: gym.Space) -> list[str]:
+    """Return names of the elements of an observation's or action's leaf: its space's own, `heart_rate`, or `obs[3]`."""
+    root, _, path = leaf.partition("/")
+    name = path or root.removesuffix("s") if root == Columns.ACTIONS else path or root
+    size = int(np.prod(space.shape or ()))
+    if isinstance(space, NamedBox):
+        return list(space.names)
+    return [name] if size == 1 else [f"{name}[{index}]" for index in range(size)]
+
+
+def _to_columns(
+    actions: Tensor | Mapping[str, Tensor], policy: Policy, spaces: Mapping[str, gym.Space]
+) -> Tensor:
+    """Return module actions `[B, *shape]`, or such leaves, as columns `[B, E]` (float64) in the environment's units."""
+    leaves = {Columns.ACTIONS: actions} if isinstance(actions, Tensor) else actions
+    columns = []
+    for leaf, space in spaces.items():
+        rows = leaves[leaf].double().cpu().reshape(len(leaves[leaf]), -1)
+        if leaf in policy.preprocessing.scaled_leaves:
+            assert isinstance(space, gym.spaces.Box)
+            low, high = (
+                torch.from_numpy(bound.astype(np.float64).ravel()) for bound in (space.low, space.high)
+            )
+            rows = low + (rows.clamp(-1, 1) + 1) * (high - low) / 2
+        columns.append(rows)
+    return torch.cat(columns, 1)
+
+
+def _agreement(recorded: F64, policy: F64) -> Agreement:
+    _, index = np.unique(np.concatenate([recorded, policy]), axis=0, return_inverse=True)
+    index = index.reshape(2, len(recorded))
+    shares = [np.bincount(rows, minlength=int(index.max()) + 1) / len(rows) for rows in index]
+    return Agreement(float((index[0] == index[1]).mean()), float(shares[0] @ shares[1]))
+
+
+def _count_values(name: str, is_discrete: bool, recorded: F64, policy: F64) -> _Element:
+    values = np.concatenate([recorded, policy])
+    if is_discrete:
+        unique, counts = np.unique(values, return_counts=True)
+        shown = np.sort(unique[np.argsort(-counts, kind="stable")[:_MAX_VALUES]])
+        names = [f"{value:.0f}" for value in shown] + (["other"] if len(shown) < len(unique) else [])
+
+        def find(column: F64) -> NDArray[np.int64]:
+            index = np.searchsorted(shown, column).clip(max=len(shown) - 1)
+            return np.where(shown[index] == column, index, len(shown))
+    else:
+        low, high = np.quantile(values, [0.005, 0.995])
+        edges = np.linspace(low, high if high > low else low + 1, _NUM_RANGES + 1)
+        names = [f"{significant(start)} to {significant(end)}" for start, end in pairwise(edges)]
+
+        def find(column: F64) -> NDArray[np.int64]:
+            return (np.searchsorted(edges, column, side="right") - 1).clip(0, _NUM_RANGES - 1)
+
+    return _Element(name, tuple(names), is_discrete, recorded, policy, find(recorded), find(policy))
+
+
+def _describe(element: _Element) -> ActionElement:
+    recorded, policy = element.shares(slice(None))
+    return ActionElement(
+        element.name,
+        element.is_discrete,
+        element.values,
+        tuple(recorded.tolist()),
+        tuple(policy.tolist()),
+        float(element.recorded.mean()),
+        float(element.policy.mean()),
+    )
+
+
+def _observation_elements(policy: Policy, window: WindowData, steps: Tensor) -> Iterator[tuple[str, F64]]:
+    """Yield name and values `[S]` of each element of the observations, in the environment's units."""
+    spaces = flatten_space(policy.observation_space, Columns.OBS)
+    for leaf in leaves_of(Columns.OBS, window.columns):
+        names = element_names(leaf, spaces[leaf])
+        if len(names) > _MAX_FEATURES:
+            continue
+        rows = window.columns[leaf][window.obs_row[steps]].cpu().numpy().astype(np.float64)
+        if (mean_std := policy.preprocessing.filters.get(leaf)) is not None:
+            rows = rows * mean_std.std + mean_std.mean
+        yield from zip(names, rows.reshape(len(rows), -1).T, strict=True)
+
+
+def _find_states(
+    observations: Mapping[str, F64], elements: list[_Element], num_steps: int
+) -> tuple[StateDifference, ...]:
+    """Return the states of the largest difference, at most one range of each observation element."""
+    overall = [element.distance(slice(None)) for element in elements]
+    differences = []
+    for name, values in observations.items():
+        candidates = []
+        for state, rows in _split(name, values):
+            if len(rows) < max(_MIN_STATE_STEPS, num_steps // 100):
+                continue
+            for element, distance_overall in zip(elements, overall, strict=True):
+                distance = element.distance(rows)
+                # By chance, the distance of K values in n steps is about 0.5·√(K/n); the largest of many is more.
+                if distance > distance_overall + np.sqrt(len(element.values) / len(rows)):
+                    candidates.append((distance, state, rows, element))
+        if candidates:
+            differences.append(_describe_state(*max(candidates, key=lambda candidate: candidate[0])))
+    return tuple(sorted(differences, key=lambda state: -state.difference)[:_MAX_STATES])
+
+
+def _describe_state(
+    distance: float, state: str, rows: NDArray[np.int64], element: _Element
+) -> StateDifference:
+    value: str | None = None
+    recorded, policy = float(element.recorded[rows].mean()), float(element.policy[rows].mean())
+    if element.is_discrete:
+        shares = element.shares(rows)
+        index = int(np.abs(shares[0] - shares[1]).argmax())
+        value, recorded, policy = element.values[index], float(shares[0][index]), float(shares[1][index])
+    return StateDifference(state, len(rows), element.name, value, recorded, policy, distance)
+
+
+def _split(name: str, values: F64) -> Iterator[tuple[str, NDArray[np.int64]]]:
+    """Yield states and their steps: each value of an element with few values, else the thirds of its values."""
+    unique = np.unique(values)
+    if len(unique) == 1:
+        return
+    if len(unique) <= _MAX_VALUES:
+        for value in unique:
+            yield f"{name} = {significant(value)}", np.flatnonzero(values == value)
+        return
+    low, high = np.quantile(values, [1 / 3, 2 / 3])
+    low_text, high_text = significant(low), significant(high)
+    yield f"{name} below {low_text}", np.flatnonzero(values < low)
+    yield f"{name} from {low_text} to {high_text}", np.flatnonzero((values >= low) & (values <= high))
+    yield f"{name} above {high_text}", np.flatnonzero(values > high)

@@ -1,0 +1,108 @@
+"""Audit bundles: written from a run, checked from the data, refused if anything differs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from visit_log import log_visits, train
+
+from hindcast.errors import DataError, OutputConflict, SpecError
+from hindcast.evaluate.offline import OfflineOptions
+from hindcast.run.audit import AUDIT_FILE, create_audit, verify_audit
+from hindcast.run.gate import look
+
+OPTIONS = OfflineOptions(explore=True, fit=None)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+    """Return a bundle of a run that was judged by a log and has a gate with two looks; the log; the run folder."""
+    folder = tmp_path_factory.mktemp("audit")
+    run = train(folder, log_visits(folder / "expert", "expert", 40, share=0.8), explore=True)
+    log = log_visits(folder / "log", "a", 30)
+    look(run, [log])
+    log_visits(folder / "log", "bb", 30)
+    look(run, [log])
+    create_audit(run, folder / "bundle", [log], options=OPTIONS)
+    return folder / "bundle", log, run
+
+
+@pytest.fixture
+def copy(bundle: tuple[Path, str, str], tmp_path: Path) -> Path:
+    """Return a copy of the bundle, to be changed."""
+    return Path(shutil.copytree(bundle[0], tmp_path / "bundle"))
+
+
+def test_bundle_holds_by_the_data_it_was_made_of(bundle: tuple[Path, str, str], tmp_path: Path) -> None:
+    folder, log, _ = bundle
+    # The log has grown, and lies elsewhere.
+    moved = shutil.copytree(log, tmp_path / "moved")
+    log_visits(Path(moved), "later", 5)
+    result = verify_audit(folder, [str(moved)])
+    assert len(result.checks) == 6
+    assert "60 episodes that judged the policy are in" in result.checks[2]
+    assert result.checks[5].startswith("the gate's looks at ")
+    assert result.decision == json.loads((folder / AUDIT_FILE).read_bytes())["decision"]
+
+
+def _change_document(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        document = json.loads((folder / AUDIT_FILE).read_bytes())
+        change(document)
+        (folder / AUDIT_FILE).write_text(json.dumps(document))
+
+    return apply
+
+
+def _raise_estimate(document: dict[str, Any]) -> None:
+    document["report"]["estimates"]["wis"]["value"] += 0.2
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda folder: (folder / "spec.json").write_text("{}"), "spec.json was changed after"),
+        (lambda folder: (folder / "gate.json").unlink(), "gate.json is missing"),
+        (_change_document(lambda document: document["files"].pop("gate.json")), "gate.json was added after"),
+        (_change_document(lambda document: document.update(policy="x")), "the policy is not the one"),
+        (_change_document(_raise_estimate), r"wis is \S+, but \S+ by the data"),
+        (
+            _change_document(lambda document: document["report"]["verdict"].update(answer="?")),
+            "the verdict is '\\?', but",
+        ),
+    ],
+)
+def test_changed_bundle_does_not_hold(
+    bundle: tuple[Path, str, str], copy: Path, change: Callable[[Path], None], problem: str
+) -> None:
+    change(copy)
+    with pytest.raises(DataError, match=problem):
+        verify_audit(copy, [bundle[1]])
+
+
+def test_other_data_do_not_confirm_a_bundle(bundle: tuple[Path, str, str], tmp_path: Path) -> None:
+    part = log_visits(tmp_path / "part", "a", 30)
+    with pytest.raises(DataError, match="30 of 60 episodes that judged the policy are not in"):
+        verify_audit(bundle[0], [part])
+
+
+def test_policy_outside_of_a_run_has_no_bundle(bundle: tuple[Path, str, str], tmp_path: Path) -> None:
+    module = shutil.copytree(bundle[0] / "module", tmp_path / "module")
+    with pytest.raises(SpecError, match="is not in the folder of a training's run"):
+        create_audit(module, tmp_path / "new", [bundle[1]], options=OPTIONS)
+
+
+def test_bundle_needs_an_empty_folder(bundle: tuple[Path, str, str], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+    with pytest.raises(OutputConflict, match="is not empty"):
+        create_audit(bundle[2], tmp_path, [bundle[1]], options=OPTIONS)
+
+
+def test_folder_without_bundle_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=f"has no {AUDIT_FILE}"):
+        verify_audit(tmp_path, ["data"])

@@ -1,0 +1,51 @@
+"""Evaluation, export and serving act as the run judges its policy: by sampled or greedy actions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hindcast.run.checkpoint_evaluation import choose_explore
+
+GATE = {"returns": {"low": 0, "high": 1}}
+
+
+def write_run(folder: Path, evaluation: dict[str, Any] | None) -> Path:
+    """Write the owner record of a run; return a folder in it."""
+    spec = {} if evaluation is None else {"evaluation": evaluation}
+    document = {"kind": "OfflineTraining", "metadata": {"name": "a"}, "spec": {"algorithm": "BC", **spec}}
+    folder.joinpath("checkpoints").mkdir()
+    folder.joinpath("spec.json").write_text(json.dumps({"spec": document}))
+    return folder / "checkpoints"
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "expected"),
+    [
+        (None, None),
+        ({"interval": 1}, False),
+        ({"explore": True}, True),
+        ({"explore": True, "offline": {"heldOut": 0.1}}, True),
+        ({"explore": True, "offline": {"heldOut": 0.1, "estimates": ["dm"]}}, False),
+        ({"offline": {"heldOut": 0.1, "explore": True}}, True),
+        ({"explore": True, "gate": GATE}, False),
+        ({"gate": GATE | {"explore": True}}, True),
+    ],
+)
+def test_actions_are_those_that_the_run_judges(
+    tmp_path: Path, evaluation: dict[str, Any] | None, expected: bool | None
+) -> None:
+    path = write_run(tmp_path, evaluation)
+    for default in (True, False):
+        assert choose_explore(path, None, default) == (default if expected is None else expected)
+
+
+@pytest.mark.parametrize("requested", [True, False])
+def test_requested_actions_that_were_not_judged_are_noted(tmp_path: Path, requested: bool) -> None:
+    path, notes = write_run(tmp_path, {"explore": True}), list[str]()
+    assert choose_explore(path, requested, default=False, note=notes.append) == requested
+    expected = "greedy actions were requested, but the run judges the policy by sampled actions"
+    assert [expected in note for note in notes] == ([] if requested else [True])
