@@ -207,8 +207,9 @@ class Scheduling(Model):
     """PriorityClass of the pods and of the workload."""
     labels: Labels = {}
     """Labels for other schedulers, put on the RayJob."""
-    avoid_disruption: bool = False
-    """Ask Cluster Autoscaler and Karpenter not to empty the pods' nodes to save costs."""
+    avoid_disruption: bool | None = None
+    """Ask Cluster Autoscaler and Karpenter not to empty the pods' nodes to save costs. Default: the platform's, else
+    false."""
 
 
 class ClusterSpec(Model):

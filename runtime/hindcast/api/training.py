@@ -280,7 +280,7 @@ class OfflineTrainingSpec(Model):
     def _check_missing_rules(self) -> Self:
         for index, source in enumerate(self.input):
             for name, rule in source.prepare.missing.items():
-                if self.missing_rules[name] != rule:
+                if self.missing_rules.get(name, rule) != rule:  # a sampler has no rules
                     raise_problems(
                         [
                             (
