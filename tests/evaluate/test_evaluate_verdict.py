@@ -124,7 +124,7 @@ def test_action_that_was_hardly_recorded_is_named(tmp_path: Path) -> None:
     mdp.chain.behaviour, mdp.chain.target = np.full(4, 0.004), np.full(4, 0.04)
     data = mdp.record(tmp_path, 200, 0, logp=True)
     report = evaluate_offline(mdp.make_policy(), data, "data", OfflineOptions(explore=True, fit=None))
-    assert list(report.under_recorded) == [1]
+    assert list(report.under_recorded) == ["1"], "keys as in JSON"
     reason = "the policy takes actions that were recorded fewer than 10 times: 1 ("
     assert report.verdict.sentence.startswith(f"no verdict: {reason}")
 

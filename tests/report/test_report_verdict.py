@@ -34,7 +34,7 @@ def judge(verdict: Verdict, **changes: Any) -> Judgement:
         explore=True,
         behaviour=Estimate(10.0, (9.0, 11.0)),
         behaviour_continued=Estimate(10.5, (9.5, 11.5)),
-        under_recorded={3: 2},
+        under_recorded={"3": 2},
         estimates={"wdr": Estimate(12.5, (11.0, 14.0)), "dm": Estimate(12.0, None)},
         not_estimated={"is": "too little overlap"},
         calibration=Calibration(0.3, 0.04),

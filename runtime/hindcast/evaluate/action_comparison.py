@@ -264,9 +264,11 @@ def _observation_elements(policy: Policy, window: WindowData, steps: Tensor) -> 
         if len(names) > _MAX_FEATURES:
             continue
         rows = window.columns[leaf][window.obs_row[steps]].cpu().numpy().astype(np.float64)
+        # Indicators of missing values follow the observation's own elements.
+        rows = rows.reshape(len(rows), -1)[:, : len(names)]
         if (mean_std := policy.preprocessing.filters.get(leaf)) is not None:
-            rows = rows * mean_std.std + mean_std.mean
-        yield from zip(names, rows.reshape(len(rows), -1).T, strict=True)
+            rows = rows * mean_std.std.reshape(-1) + mean_std.mean.reshape(-1)
+        yield from zip(names, rows.T, strict=True)
 
 
 def _find_states(

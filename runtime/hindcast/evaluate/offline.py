@@ -165,7 +165,7 @@ class OfflineReport:
     explore: bool
     behaviour: Estimate
     behaviour_continued: Estimate | None
-    under_recorded: dict[int, int]
+    under_recorded: dict[str, int]
     estimates: dict[str, Estimate]
     not_estimated: dict[str, str]
     calibration: Calibration | None
@@ -495,7 +495,7 @@ class _Evaluation:
         return Estimate(value, jackknife_interval(value, contributions, self.options.level))
 
     @cached_property
-    def _under_recorded(self) -> dict[int, int]:
+    def _under_recorded(self) -> dict[str, int]:
         space = self.target.module.action_space
         if not isinstance(space, gym.spaces.Discrete):
             return {}
@@ -504,7 +504,7 @@ class _Evaluation:
         num_recorded = np.bincount(actions, minlength=int(space.n))
         is_rare = find_under_recorded(num_recorded, num_expected, len(self._evidence.length))
         return {
-            action + int(space.start): int(num_recorded[action])
+            str(action + int(space.start)): int(num_recorded[action])
             for action in np.flatnonzero(is_rare).tolist()
         }
 

@@ -15,12 +15,14 @@ from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.hooks import NO_HOOKS, Hooks
 from hindcast.datasets.inspection.column_roles import TableProfile, read_profile
 from hindcast.datasets.inspection.guessing import guess_spaces
+from hindcast.datasets.inspection.prospects import judge_data
 from hindcast.datasets.prepare.opening import OpenedData, open_reading
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.prepare.reading_text import as_yaml, prepare_document, to_flow
 from hindcast.episodes.columns import Columns
 from hindcast.episodes.spaces import flatten_space, space_to_json
 from hindcast.errors import DataError
+from hindcast.evaluate.offline import MIN_EFFECTIVE_EPISODES
 from hindcast.formatting import as_percentage, integer, plural
 
 _MIN_HELD_OUT_EPISODES: Final = 10
@@ -124,11 +126,19 @@ def _algorithm_lines(dataset: Dataset, action: gym.Space) -> list[str]:
             "  # The data have no rewards, so the policy can only imitate what was recorded.",
             "  algorithm: BC",
         ]
+    verdict = judge_data(dataset)
+    if verdict.answer != "improve":
+        return [
+            f"  # The policy imitates what was recorded: {verdict.reasons[0]}.",
+            "  # IQL, MARWIL, CQL, DiscreteCQL and TD3BC try to improve on it; see docs/algorithms.md.",
+            "  algorithm: BC",
+        ]
     reason = "IQL improves on the recorded policy, and never evaluates actions that were not recorded."
     kind = f"one of {action.n} actions" if isinstance(action, gym.spaces.Discrete) else "these actions"
     return [
         f"  # For {kind}, without a simulator.",
         f"  # {reason}",
+        f"  # The data allow it: {verdict.reasons[0]}.",
         "  # Others: BC (imitates), MARWIL, CQL or DiscreteCQL, TD3BC; see docs/algorithms.md.",
         "  algorithm: IQL",
     ]
@@ -213,9 +223,12 @@ def _evaluation_lines(dataset: Dataset) -> list[str]:
         "      heldOut: 0.2",
     ]
     if Columns.REWARDS in dataset.spec.leaves:
+        can_weigh = dataset.num_episodes * 0.2 > MIN_EFFECTIVE_EPISODES
+        wdr = "wdr weighs episodes and corrects by a model of its values"
+        dm = "dm asks a model of its values; more episodes would allow wdr"
         lines += [
-            "      # Estimates of the policy's return: wdr weighs episodes and corrects by a model of its values.",
-            "      estimates: [wdr]",
+            f"      # Estimates of the policy's return: {wdr if can_weigh else dm}.",
+            f"      estimates: [{'wdr' if can_weigh else 'dm'}]",
             "      explore: true",
             "      modelUpdates: 1000",
         ]
