@@ -482,8 +482,8 @@ class Preprocessing:
             rewards=None if rewards is None else RewardsSpec.model_validate(rewards),
         )
 
-    def _shape_with_indicators(self, leaf: str, space: gym.Space) -> tuple[int, ...]:
-        shape = space.shape or ()
+    def _shape_with_indicators(self, leaf: str, space: gym.Space) -> tuple[int, ...] | None:
+        shape = space.shape  # None for text
         if not self.missing_indicators or leaf not in self.missing:
             return shape
         return (int(np.prod(shape)) + len(self.missing[leaf].indices),)

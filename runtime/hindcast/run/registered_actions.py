@@ -28,12 +28,14 @@ def find_action_problem(resource: OfflineRecording | OfflineTraining) -> Problem
     environment = resource.spec.environment
     if section is None or environment is None or is_custom(section.algorithm):
         return None
-    space = _registered_actions(environment)
+    kind = schemas()[section.algorithm]["x-actions"]
+    # `validate` starts quickly: Gymnasium is imported only for algorithms that cannot learn all kinds of actions.
+    space = None if kind == "any" else _registered_actions(environment)
     if space is None:
         return None
     from hindcast.episodes.action_kinds import action_problem
 
-    problem = action_problem(section.algorithm, schemas()[section.algorithm]["x-actions"], space)
+    problem = action_problem(section.algorithm, kind, space)
     return None if problem is None else Problem((*path, "algorithm"), f"{problem}.")
 
 

@@ -50,7 +50,7 @@ _CHANGED_SHARE: Final = 0.1
 _MIN_EFFECTIVE_EPISODES: Final = 10.0
 
 
-class _Steps(NamedTuple):
+class _SampledSteps(NamedTuple):
     """Sampled steps.
 
     Attributes:
@@ -97,7 +97,7 @@ def judge_data(dataset: Dataset) -> DataVerdict:
     return _judge_steps(steps, num_episodes)
 
 
-def _judge_steps(steps: _Steps, num_episodes: int) -> DataVerdict:
+def _judge_steps(steps: _SampledSteps, num_episodes: int) -> DataVerdict:
     episodes = formatting.plural(num_episodes, "episode")
     queries, neighbours = _find_neighbours(steps)
     if not len(queries):
@@ -177,7 +177,7 @@ def _read_blocks(dataset: Dataset) -> Iterator[Block]:
             yield block
 
 
-def _collect_steps(blocks: list[Block], dataset: Dataset) -> _Steps | None:
+def _collect_steps(blocks: list[Block], dataset: Dataset) -> _SampledSteps | None:
     """Return the steps of blocks; None without numeric observations or actions."""
     spec = dataset.spec
     leaf_spaces = get_leaf_spaces(spec, spec.observation_space, spec.action_space)
@@ -203,7 +203,7 @@ def _collect_steps(blocks: list[Block], dataset: Dataset) -> _Steps | None:
     if is_discrete and Columns.ACTION_LOGP in spec.leaves:
         logp = np.concatenate([block.columns[Columns.ACTION_LOGP] for block in blocks]).astype(np.float64)
         logp = logp if np.isfinite(logp).all() else None
-    return _Steps(
+    return _SampledSteps(
         _principal_components(_standardise(features)),
         _standardise(action_rows),
         tuple(_sum_rewards(np.nan_to_num(rewards), length, horizon) for horizon in _HORIZONS),
@@ -260,7 +260,7 @@ def _sum_rewards(rewards: F64, length: NDArray[np.int64], horizon: int | None) -
     return np.asarray(sums[end if horizon is None else np.minimum(step + horizon, end)] - sums[step])
 
 
-def _find_neighbours(steps: _Steps) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _find_neighbours(steps: _SampledSteps) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return steps `[Q]` and the nearest steps of other episodes to each, `[Q, k]`; both empty without enough."""
     num_steps = len(steps.features)
     reference = np.linspace(0, num_steps - 1, min(num_steps, _MAX_STEPS)).astype(np.int64)
@@ -285,7 +285,7 @@ def _subtract_neighbours(values: F64, queries: NDArray[np.int64], neighbours: ND
 
 
 def _find_effect(
-    steps: _Steps, queries: NDArray[np.int64], neighbours: NDArray[np.int64], actions: F64
+    steps: _SampledSteps, queries: NDArray[np.int64], neighbours: NDArray[np.int64], actions: F64
 ) -> _Effect:
     """Return the clearest effect of actions on rewards over the horizons.
 
@@ -325,7 +325,7 @@ def _predict_by_halves(inputs: F64, target: F64, episodes: NDArray[np.int64]) ->
     return prediction
 
 
-def _effective_episodes(steps: _Steps, num_episodes: int) -> float | None:
+def _effective_episodes(steps: _SampledSteps, num_episodes: int) -> float | None:
     """Return the expected effective episodes of a policy that takes a share of its actions at random; see Kish 1965."""
     if steps.logp is None:
         return None
