@@ -87,7 +87,7 @@ def test_space_with_infinite_bounds_is_hashed() -> None:
 
 
 @pytest.mark.parametrize("number", [2**63, 1e30, -(2**63)])
-def test_integer_of_more_than_64_bits_is_refused(number: float) -> None:
+def test_seed_outside_0_to_2_63_is_refused(number: float) -> None:
     assert "spec.seed is" in refusal_message(make_training(seed=number))
 
 
@@ -107,6 +107,7 @@ def test_progress_leaves_out_metrics_that_are_not_finite() -> None:
 
 
 def test_schema_of_run_policy_has_no_defaults() -> None:
+    """Otherwise the API server would fill them in, and the operator could not tell what the user left out."""
     for definition in custom_resource_definitions(schemas()).values():
         schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
         policy = schema["properties"]["spec"]["properties"]["runPolicy"]

@@ -71,6 +71,7 @@ RUN_DEFINING_CHANGES: dict[str, dict[str, Change]] = {
         "algorithm": ({}, {"algorithm": "mypkg:Algorithm"}),
         "config": ({}, {"config": {"trainBatchSizePerLearner": 32}}),
         "model": ({}, {"model": {"fcnetActivation": "relu"}}),
+        "rewards": ({}, {"rewards": {"scale": 2.0}}),
         "environment": ({}, {"environment": None}),
         "observationSpace": ({}, {"observationSpace": BOX}),
         "actionSpace": ({"actionSpace": {"type": "Discrete", "n": 2}}, {"actionSpace": None}),

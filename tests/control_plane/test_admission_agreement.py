@@ -53,8 +53,8 @@ def is_initializer(node: Node) -> bool:
 
 
 def is_column_map(node: Node) -> bool:
-    """Return True within a map of columns, in which each value is a column's name or a list of names."""
-    return "schema" in node.path
+    """Return True within a map of columns, in which a value is a column's name, a list of names, or a rule."""
+    return bool({"schema", "missing"} & set(node.path))
 
 
 def has_read_options(node: Node) -> bool:
@@ -155,7 +155,12 @@ def test_loader_and_server_agree_on_every_field(api: ApiServer, dry_run_namespac
 # -- resources --------------------------------------------------------------------------------------------------------
 
 LOST_WITH_POD = "would be lost with the pod; use object storage, a mounted volume or a relative path"
-HIDDEN_FROM_SERVER = ("spec.input[0].schema", "spec.evaluation.gate.explore", *KNOWN_TO_LOADER_ONLY)
+HIDDEN_FROM_SERVER = (
+    "spec.input[0].schema",
+    "spec.input[0].prepare.missing ",
+    "spec.evaluation.gate.explore",
+    *KNOWN_TO_LOADER_ONLY,
+)
 """Beginnings of mistakes in fields that CEL cannot read."""
 LOST_PATHS = ("/tmp", "/tmp/data", "file:///var/tmp/data", "/dev/shm/data", "memory://data")
 

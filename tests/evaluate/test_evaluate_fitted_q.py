@@ -10,10 +10,12 @@ import pytest
 import torch
 from recorded_mdp import TabularMdp, make_linear_policy, write_dataset
 
+from hindcast.api.training import RewardsSpec
 from hindcast.evaluate.behaviour_clone import Clone, CloneOptions
 from hindcast.evaluate.fitted_q import FittedQ, FittedQOptions, cross_fit
 from hindcast.evaluate.recorded_episodes import load_window
 from hindcast.evaluate.target_policy import TargetPolicy
+from hindcast.models.reward_scale import RewardScale
 
 
 def test_values_equal_linear_solution(tmp_path: Path) -> None:
@@ -70,3 +72,12 @@ def test_values_stay_within_bounds_of_rewards(tmp_path: Path) -> None:
     options = FittedQOptions(updates=300, members=2, hiddens=(64,), lr=1e-2, tau=1.0)
     q = cross_fit(TargetPolicy(policy, explore=False), window, options, 0, lambda _: None).values.q
     assert q.max() == pytest.approx(100, rel=0.05)  # the bound: rewards of 1 without end, discounted by 0.99
+
+
+def test_estimates_see_recorded_rewards_whatever_the_policy_learnt_from(tmp_path: Path) -> None:
+    """Regression: `rewards` scaled the returns of all estimates, of the verdict and of the gate."""
+    mdp = TabularMdp(0)
+    data, policy = mdp.record(tmp_path, 5, 0, logp=True), mdp.make_policy()
+    rewards = load_window(data, policy, 0.99, "data").columns["rewards"]
+    policy.preprocessing.reward_scale = RewardScale(RewardsSpec(scale=10.0, shift=-1.0))
+    assert torch.equal(load_window(data, policy, 0.99, "data").columns["rewards"], rewards)

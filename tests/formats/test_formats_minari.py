@@ -226,7 +226,7 @@ def make_hdf5_file(tmp_path: Path) -> Path:
     ("node_path", "value", "message"),
     [
         ("episode_1/rewards", np.zeros(0), "metadata say 9"),
-        ("episode_1/actions/_index_0", np.zeros(2, int), "2 values of actions/0 and 1 reward, expected 1"),
+        ("episode_1/actions/_index_0", np.zeros(2, int), "2 values of actions/0, expected 1 for 1 reward"),
         ("episode_1/observations/say", None, "'obs/say'"),
         (
             "episode_1/observations/more",
@@ -235,7 +235,7 @@ def make_hdf5_file(tmp_path: Path) -> Path:
         ),
         ("episode_1/rewards", None, "no array at /episode_1/rewards"),
         ("episode_1/terminations", None, "/episode_1 is damaged.*'terminations'"),
-        ("episode_2/terminations", np.arange(5) % 3 == 1, "continues after terminations.*step 1 of 5"),
+        ("episode_2/terminations", np.arange(5) % 3 == 1, "terminations true at step 1 of 5 and continues"),
         ("episode_1/observations/many", np.zeros((2, 2), dtype=np.int32), "and int32 .2. in the other"),
         (
             "episode_1/observations/camera",

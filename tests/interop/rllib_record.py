@@ -30,7 +30,8 @@ CASES = {
     "dict": {"obs": spaces.Dict(a=BOX, b=spaces.Discrete(4)), "act": DISCRETE},
     "tuple": {"obs": spaces.Tuple((BOX, spaces.Discrete(4))), "act": PAIR},
 }
-# Without a maximum number of rows RLlib writes its whole buffer again each time.
+# Without a maximum number of rows RLlib writes its whole buffer again each time: all but the first
+# of these formats contain repeated episodes.
 FORMATS = {
     "episodes": {"output_write_episodes": True, "output_max_rows_per_file": 1},
     "episodes-repeated": {"output_write_episodes": True},

@@ -37,5 +37,9 @@ def test_rllib_reads_data_converted_through_text(run_script: RunScript, tmp_path
     for key, leaf in np.load(tmp_path / "columns.npz").items():
         episode_index, eps_id, name = key.split("|")
         rows.setdefault(f"{episode_index}|{eps_id}", {})[name] = leaf
-    text_block = block.with_columns({name: leaf for name, leaf in block.columns.items() if name != "infos"})
-    assert {make_row(key.split("|")[1], values) for key, values in rows.items()} == timestep_rows(text_block)
+    block_without_infos = block.with_columns(
+        {name: leaf for name, leaf in block.columns.items() if name != "infos"}
+    )
+    assert {make_row(key.split("|")[1], values) for key, values in rows.items()} == timestep_rows(
+        block_without_infos
+    )

@@ -20,6 +20,7 @@ from hindcast.episodes.spaces import NamedBox, space_from_json, space_to_json
 from hindcast.errors import DataError, SpecError
 from hindcast.models.exported_policy import ExportedPolicy
 from hindcast.models.mean_std import MeanStdFilter
+from hindcast.models.missing_values import MissingValues, SlotValues
 from hindcast.models.policy import Policy
 from hindcast.models.preprocessing import Preprocessing
 from hindcast.models.rl_module import build_module
@@ -145,6 +146,16 @@ def test_saved_and_exported_policies_act_alike_on_missing_values(
     assert loaded_policy.digest == policy.digest
 
 
+def test_fill_after_a_whole_number_is_not_truncated() -> None:
+    """Regression: an application's `{"temp": 37}` made the next missing value 36 where the median is 36.6."""
+    rules = MissingValues({0: "Median"}, ["temp"], (1,))
+    rules.fit(np.array([[36.6]]))
+    slot_values = SlotValues(rules)
+    slot_values.fill(np.array([[37]]), np.array([True]))
+    filled = slot_values.fill(np.array([[np.nan]], np.float32), None)
+    assert filled[0, 0] == pytest.approx(36.6)
+
+
 def test_named_observation_without_a_rule_is_refused_if_a_value_is_missing() -> None:
     policy = make_policy(rules={"pain": 0.0})
     assert policy({"heart_rate": 80, "spo2": 97}) in (0, 1)
@@ -152,6 +163,11 @@ def test_named_observation_without_a_rule_is_refused_if_a_value_is_missing() -> 
         policy({"heart_rate": 80, "pain": 3})
     with pytest.raises(DataError, match="has no element 'heartrate'; did you mean 'heart_rate'"):
         policy({"heartrate": 80})
+
+
+def test_indicators_without_rules_are_refused() -> None:
+    with pytest.raises(SpecError, match="missing has no rule"):
+        Preprocessing.from_specs(Box(-1, 1, (2,)), Discrete(2), ModelSpec(), missing_indicators=True)
 
 
 def test_unknown_name_and_column_without_values_are_refused() -> None:

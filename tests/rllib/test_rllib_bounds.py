@@ -24,7 +24,8 @@ FLOAT_DIRECTIONS = {"minimum": -math.inf, "maximum": math.inf}
 
 
 def values_outside_option(options: Schema, option_schema: Schema) -> Iterator[Any]:
-    """Yield values that an option refuses: the nearest number outside each bound, and invalid schedules."""
+    """Yield values that an option refuses: the nearest number outside each bound (also one that another option's
+    default gives), an unknown word, and invalid schedules."""
     for type_schema in option_schema.get("anyOf", [option_schema]):
         yield from values_outside_type(type_schema)
     if "x-type" in option_schema:
@@ -59,7 +60,11 @@ CASES = [
     for option, schema in options["properties"].items()
     for value in values_outside_option(options, schema)
 ] + [
-    pytest.param("DecisionTransformer", {"embedSize": 129, "numHeads": 2}, id="DecisionTransformer numHeads")
+    pytest.param(
+        "DecisionTransformer",
+        {"embedSize": 129, "numHeads": 2},
+        id="DecisionTransformer embedSize not divisible by numHeads",
+    )
 ]
 
 

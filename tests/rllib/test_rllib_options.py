@@ -706,7 +706,7 @@ class TestMistakes:
             (
                 "rl_module",
                 {"rl_module_spec": MultiRLModuleSpec(rl_module_specs={"p1": RLModuleSpec(Net)})},
-                "rl_module_specs has 'p1': several agents are not available yet",
+                "rl_module_specs has 'p1', expected one module (several agents are not available yet)",
             ),
             (
                 "rl_module",

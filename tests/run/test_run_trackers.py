@@ -23,7 +23,7 @@ RESULT = {"training_iteration": 3, "learners": {"default_policy": {"total_loss":
 
 
 @pytest.fixture
-def package(monkeypatch):
+def recorder(monkeypatch):
     """Replace both packages by a recorder of their calls."""
     recorder = MagicMock()
     recorder.search_runs.return_value = []
@@ -34,14 +34,15 @@ def package(monkeypatch):
     return recorder
 
 
-def test_wandb_run_is_named_by_its_folder_and_gets_results_without_secrets(package):
+def test_wandb_run_is_identified_by_its_folder_and_gets_settings_without_secrets(recorder):
     for _ in range(2):  # the second one resumes
         tracker = WandB()
         tracker.on_algorithm_init(
             algorithm=None, resource=RESOURCE, folder="runs/clone/r1", metrics_logger=None
         )
-    first, second = package.init.call_args_list
+    first, second = recorder.init.call_args_list
     assert first == second
+    assert first.kwargs["id"] is not None
     assert first.kwargs["config"] == SETTINGS
     assert (first.kwargs["project"], first.kwargs["name"], first.kwargs["resume"]) == (
         "hindcast",
@@ -50,19 +51,19 @@ def test_wandb_run_is_named_by_its_folder_and_gets_results_without_secrets(packa
     )
     tracker.on_train_result(algorithm=None, result=RESULT, metrics_logger=None)
     metrics = {"training_iteration": 3.0, "learners/default_policy/total_loss": 0.5}
-    package.log.assert_called_once_with(metrics, step=3)
+    recorder.log.assert_called_once_with(metrics, step=3)
 
 
 @pytest.mark.parametrize("resumes", [False, True])
-def test_mlflow_run_is_continued_if_its_folder_has_one(package, resumes):
+def test_mlflow_continues_the_run_of_the_same_run_folder(recorder, resumes):
     if resumes:
-        package.search_runs.return_value = [SimpleNamespace(info=SimpleNamespace(run_id="earlier"))]
+        recorder.search_runs.return_value = [SimpleNamespace(info=SimpleNamespace(run_id="earlier"))]
     tracker = MLflow()
     tracker.on_algorithm_init(algorithm=None, resource=RESOURCE, folder="runs/clone/r1", metrics_logger=None)
-    assert package.start_run.call_args.kwargs["run_id"] == ("earlier" if resumes else None)
-    assert package.log_params.call_count == (0 if resumes else 1)
+    assert recorder.start_run.call_args.kwargs["run_id"] == ("earlier" if resumes else None)
+    assert recorder.log_params.call_count == (0 if resumes else 1)
     tracker.on_train_result(algorithm=None, result=RESULT, metrics_logger=None)
-    assert package.log_metrics.call_args.kwargs["step"] == 3
+    assert recorder.log_metrics.call_args.kwargs["step"] == 3
 
 
 @pytest.mark.parametrize("tracker", [WandB, MLflow])

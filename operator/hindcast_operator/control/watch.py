@@ -148,7 +148,8 @@ async def resync(
         cache: the cache to update.
         kind: the kind of objects.
         namespace: the namespace to list; None for the whole cluster.
-        metadata_only: only remove deleted objects, which a watch does not report if it was interrupted meanwhile.
+        metadata_only: list metadata alone: remove deleted objects, whose deletion an interrupted watch does not report,
+            and store only objects restored from a backup.
 
     Returns:
         The affected resources.
@@ -161,8 +162,8 @@ async def resync(
         metadata = item["metadata"]
         listed_uids.add(metadata["uid"])
         old_entry = old_entries.get(Key(kind.name, metadata["namespace"], metadata["name"]))
-        # After etcd was restored from a backup, versions begin again at a lower number; an object that was re-created
-        # after the backup has its former uid again.
+        # After etcd was restored from a backup, the listed version is lower than the cached one, and the uid differs if
+        # the object had been re-created after the backup.
         is_restored = old_entry is not None and int(metadata["resourceVersion"]) < old_entry.version
         raw: dict[str, Any] | None = None if metadata_only else item
         if is_restored and metadata_only:

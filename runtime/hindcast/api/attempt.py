@@ -54,7 +54,8 @@ AttemptReason = Literal[
 was killed for memory, a worker or node was lost, the driver was terminated."""
 
 UNCOUNTED_REASONS: Final = frozenset({"StorageUnavailable", "NodeUnreachable", "Disrupted", "GpusReleased"})
-"""An attempt that was lost for one of these reasons, which the run does not cause, does not count as a retry."""
+"""An attempt that was lost for one of these reasons, which the run does not cause, does not count as a retry. All
+but the first are the operator's own reasons."""
 
 
 class ResolvedInput(OutputStatus):

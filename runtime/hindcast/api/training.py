@@ -216,8 +216,8 @@ class OfflineTrainingSpec(Model):
     model: ModelOptions = ModelOptions()
     """The policy network."""
     rewards: RewardsSpec | None = None
-    """Changes of the rewards that the algorithm learns from. Evaluations and estimates report recorded rewards.
-    Default: none."""
+    """Changes of the rewards that the algorithm learns from. Evaluations and estimates report recorded rewards; the
+    metrics of critics do so, too, unless rewards are shifted or clipped. Default: none."""
     environment: EnvironmentSpec | None = None
     """The simulator for evaluation. Default: none; spaces come from the data or the fields below."""
     observation_space: SpaceSpec | None = None

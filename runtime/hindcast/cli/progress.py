@@ -122,6 +122,7 @@ class BarReporter(Reporter):
     def _complete_stage(self) -> None:
         """Draw the bar of the last stage full and stop its clock, also if it ended before its total."""
         if self._last_progress is not None and self._bars is not None:
+            # Without the total: a full bar beside "300/500" would be a contradiction.
             progress = replace(self._last_progress, total=None)
             task = self._draw(progress)
             self._bars.update(task, total=max(progress.done, 1), completed=max(progress.done, 1))
@@ -131,9 +132,10 @@ class BarReporter(Reporter):
         """Update the bar of a stage, with as many whole metrics as fit on the line."""
         bars = self._bars_for(progress.resource)
         task = self._tasks[progress.resource, progress.stage]
-        # A stage that ended without a report of its amount shows none.
+        # Without a total and with nothing done there is no amount to show, such as "0 updates".
         amount = format_amount(progress) if progress.total is not None or progress.done else ""
-        room = bars.console.width - _STAGE_WIDTH - _bar_width(self._screen) - _CLOCKS_WIDTH - len(amount)
+        stage_width = max(_STAGE_WIDTH, len(progress.stage))
+        room = bars.console.width - stage_width - _bar_width(self._screen) - _CLOCKS_WIDTH - len(amount)
         numbers = f"{amount}  {format_metrics(progress.metrics, max_length=room)}".strip()
         bars.update(task, completed=progress.done, total=progress.total, numbers=numbers)
         return task
@@ -153,7 +155,7 @@ class BarReporter(Reporter):
 
 
 _STAGE_WIDTH = 20
-"""Width of the names of stages, "Training the expert" being the longest."""
+"""Minimum width of the names of stages; only few are longer."""
 _CLOCKS_WIDTH = 20
 """Width of the elapsed and the remaining time, the indent and the gaps."""
 

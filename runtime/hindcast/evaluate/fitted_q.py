@@ -99,7 +99,7 @@ class FittedQ:
 
     def _learn(self, window: WindowData, steps: Tensor, check: Callable[[int], None]) -> None:
         target_critics = cast(Critics, frozen_copy(self._critics))
-        self._half_way_critics = target_critics
+        self._half_way_critics = self._critics  # replaced half way
         weights = self._draw_weights(window)
 
         def compute_loss(batch_steps: Tensor) -> Tensor:

@@ -115,6 +115,8 @@ class SlotValues:
         Raises:
             ValueError: the number of slots differs from the previous step's, and not all begin an episode.
         """
+        # An application may send whole numbers, and the fills are fractions.
+        rows = rows.astype(np.result_type(rows.dtype, np.float32), copy=False)
         fills = self._missing.fills.astype(rows.dtype)
         last = self._last
         if last is None or (is_first is not None and is_first.all()):
@@ -165,6 +167,11 @@ def resolve_rules(
         }
         if leaf_rules:
             missing[leaf] = MissingValues(leaf_rules, names, space.shape)
+    if other_rule is not None and not known_names:
+        raise SpecError(
+            f"has {OTHER_NAMES!r}, but no observation is a vector of floats: leave it out",
+            field="spec.input.prepare.missing",
+        )
     if remaining:
         name = next(iter(remaining))
         raise SpecError(

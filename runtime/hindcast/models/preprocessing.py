@@ -26,6 +26,7 @@ from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of
 from hindcast.episodes.nested import flatten, unflatten
 from hindcast.episodes.spaces import flatten_space, space_from_struct, space_struct
+from hindcast.errors import SpecError
 from hindcast.models.mean_std import CLIP, MeanStdFilter
 from hindcast.models.missing_values import MissingValues, SlotValues, resolve_rules
 from hindcast.models.reward_scale import RewardScale
@@ -282,7 +283,15 @@ class Preprocessing:
         """Build the preprocessing of a resource.
 
         Without an environment, actions are normalised but not clipped, as with the defaults of `EnvironmentSpec`.
+
+        Raises:
+            SpecError: a rule of `missing` names no element of the observations, or there are indicators without rules.
         """
+        if missing_indicators and not missing:
+            raise SpecError(
+                "is true, but missing has no rule: name columns there, or leave it out",
+                field="spec.input.prepare.missingIndicators",
+            )
         return cls(
             observation_space,
             action_space,
@@ -305,6 +314,12 @@ class Preprocessing:
         copy = Preprocessing(*self._spaces, **self._options)
         copy.filters, copy.reward_scale, copy.missing = self.filters, self.reward_scale, self.missing
         copy._slot_values = {leaf: SlotValues(rules) for leaf, rules in self.missing.items()}
+        return copy
+
+    def without_rewards(self) -> Preprocessing:
+        """Return a copy that leaves rewards as recorded, for estimates of the return."""
+        copy = self.fork()
+        copy.reward_scale = None
         return copy
 
     def observe(self, obs: Any, is_first: NDArray[np.bool_] | None = None) -> Arrays:

@@ -40,6 +40,11 @@ class RewardScale:
         is_fitted = self.spec.normalize == "returnRange" and np.isfinite(spread) and spread > 0
         return self.spec.scale / float(spread) if is_fitted else self.spec.scale
 
+    @property
+    def is_linear(self) -> bool:
+        """True if a value of changed rewards, divided by the factor, is that of the recorded ones."""
+        return self.spec.shift == 0 and self.spec.clip is None
+
     def __call__(self, rewards: NDArray[Any]) -> NDArray[np.float32]:
         """Return the changed rewards, float32."""
         values = (rewards.astype(np.float64) + self.spec.shift) * self.factor

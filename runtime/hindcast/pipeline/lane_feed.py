@@ -188,10 +188,9 @@ class LaneFeed(Feed):
         return sum(int(piece.length.sum()) for piece in self._loader.locate(window.pieces))
 
     def _open_lanes(self, cursor: int) -> None:
-        self._lanes = [_Lane(self, lane, cursor) for lane in self._own_lanes]
-        # All first windows before any second one, since batches need all of them.
-        for lane in self._lanes:
-            lane.prefetch()
+        # In the order of their visits. The first batch needs all first windows: second ones would only delay them.
+        lanes = sorted(self._own_lanes, key=self._order.place)
+        self._lanes = [_Lane(self, lane, cursor) for lane in lanes]
 
     def start_window(self, window: Window) -> PendingWindow:
         """Start to load a window."""
@@ -220,6 +219,8 @@ class LaneFeed(Feed):
             if not self._lanes:
                 self._open_lanes(cursor)
             self._chunk = self._gather(cursor, self._chunk_stop(cursor, end))
+            for lane in self._lanes:
+                lane.prefetch()
         return self._chunk
 
     def _chunk_stop(self, cursor: int, end: int) -> int:
@@ -326,9 +327,10 @@ class _Lane:
         self._current: LoadedWindow | None = None
 
     def prefetch(self) -> None:
-        """Start to load the next window."""
-        window = self._pending[-1].window
-        self._pending.append(self._feed.start_window(self._feed._order.next_window(window)))
+        """Start to load the window after the one in use, unless that has been done."""
+        if len(self._pending) == 1:
+            window = self._feed._order.next_window(self._pending[0].window)
+            self._pending.append(self._feed.start_window(window))
 
     def num_ready(self) -> int:
         """Return the number of the next items that can be taken without waiting."""
@@ -350,6 +352,7 @@ class _Lane:
             yield self._current, rows
             if self._index == len(self._current.rows):
                 self._current, self._index = None, 0
+                self.prefetch()
                 self._pending.popleft()
                 self.prefetch()
 

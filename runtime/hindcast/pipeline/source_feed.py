@@ -27,7 +27,7 @@ from hindcast.pipeline.executors import Executor
 from hindcast.pipeline.feeds import Feed
 from hindcast.pipeline.items import count_items
 from hindcast.pipeline.lane_feed import LaneFeed
-from hindcast.pipeline.loader import Loader
+from hindcast.pipeline.loader import Loader, cancel
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.order import Order
 from hindcast.pipeline.prelearner import (
@@ -153,9 +153,12 @@ class SourceFeed:
                 )
                 for unit in units[first : first + _UNITS_AT_A_TIME]
             ]
-            for block in (future.result() for future in futures):
-                self._settings.metrics.add(block.logged_metrics)
-                yield block
+            try:
+                for block in (future.result() for future in futures):
+                    self._settings.metrics.add(block.logged_metrics)
+                    yield block
+            finally:
+                cancel(futures)  # after an error, no thread may read when the executor is closed
 
     def plan(self) -> dict[str, Any]:
         """Return what will be done with the data and why, as JSON."""

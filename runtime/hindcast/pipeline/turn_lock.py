@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 _lock: Final = threading.Lock()
@@ -32,16 +33,33 @@ def release_turn() -> Iterator[None]:
         return
     _thread_state.has_turn = False
     _lock.release()
-    start_time, start_cpu_time = time.perf_counter(), time.thread_time()
+    start_time, start_cpu_time, start_delay = time.perf_counter(), time.thread_time(), _processor_delay()
     try:
         yield
     finally:
         cpu_seconds = max(time.thread_time() - start_cpu_time, 1e-6)
-        _thread_state.waiting_factor = (time.perf_counter() - start_time) / cpu_seconds
+        # More threads do not shorten the wait for a processor: counting it would start ever more of them.
+        seconds = time.perf_counter() - start_time - (_processor_delay() - start_delay)
+        _thread_state.waiting_factor = max(1.0, seconds / cpu_seconds)
         _lock.acquire()
         _thread_state.has_turn = True
 
 
 def waiting_factor() -> float:
-    """Return the seconds over the processor's seconds of what this thread did last without the turn; 1 if nothing."""
+    """Return the seconds over the processor's seconds of what this thread did last without the turn; 1 if nothing.
+
+    The seconds exclude those in which the thread was ready and all processors were busy.
+    """
     return getattr(_thread_state, "waiting_factor", 1.0)
+
+
+_SCHEDULER_STATISTICS: Final = Path("/proc/thread-self/schedstat")
+"""Nanoseconds that the thread ran, nanoseconds that it waited for a processor, and number of its turns."""
+
+
+def _processor_delay() -> float:
+    """Return the seconds that this thread has waited for a processor; 0 if the kernel does not count them."""
+    try:
+        return int(_SCHEDULER_STATISTICS.read_text().split()[1]) * 1e-9
+    except (OSError, ValueError, IndexError):
+        return 0.0

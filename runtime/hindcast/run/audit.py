@@ -223,6 +223,10 @@ def _require(holds: bool, bundle: Location, problem: str) -> None:
 
 def _check_files(bundle: Location, document: Mapping[str, Any]) -> str:
     files = document["files"]
+    known_files = {*(f"{_MODULE_FOLDER}/{file}" for file in policy_files.FILE_NAMES)}
+    known_files |= {_EPISODES_FILE, VERDICT_FILE, *_RUN_FILES}
+    # The bundle may come from anybody: nothing outside of it is read.
+    _require(files.keys() <= known_files, bundle, "it lists files that no bundle has")
     for file, digest in files.items():
         location = bundle.child(file)
         _require(location.exists(), bundle, f"{file} is missing")

@@ -114,12 +114,12 @@ def filter_(
     top: Annotated[
         float | None,
         typer.Option(
-            help="Share of the episodes that satisfy --where to keep: those with the highest returns. Of equal "
-            "returns, the earlier episode is kept."
+            help="Keep only this share of the episodes that satisfy --where, such as 0.1: those with the highest "
+            "returns; of equal returns, the earlier ones."
         ),
     ] = None,
 ) -> None:
-    """Keep the episodes selected by --where and --top; --rows selects timesteps within them."""
+    """Keep the episodes selected by --where and --top, which see only the timesteps that --rows selects."""
     from hindcast.datasets.curate.operations import convert_data
 
     target = write.make_target(destination)
@@ -145,7 +145,7 @@ def sample(
     fraction: Annotated[float | None, typer.Option(help="Share of the episodes.")] = None,
     seed: Seed = 0,
 ) -> None:
-    """Draw episodes at random, without replacement."""
+    """Draw episodes at random, without replacement: --episodes, --timesteps or --fraction says how many."""
     from hindcast.datasets.curate.operations import convert_data
 
     target = write.make_target(destination)

@@ -58,7 +58,7 @@ def export(
     result = export_policy(checkpoint, folder, export_format, module_class, explore=explore)
     check_text = f"copied: the policy's own weights and JSON files; act with policy(obs, {explore=})"
     if result.max_difference is not None:
-        steps = formatting.plural(result.num_steps, "random step")
+        steps = formatting.plural(result.num_actions, "random step")
         actions = (
             f"the actions are within {result.max_difference:.1g} of"
             if result.max_difference
@@ -69,7 +69,7 @@ def export(
         "checkpoint": result.policy,
         "files": result.files,
         "difference": result.max_difference,
-        "steps": result.num_steps,
+        "steps": result.num_actions,
         "explore": explore,
     }
     screen.show_result(document, *result.files, check_text)

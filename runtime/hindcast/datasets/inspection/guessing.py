@@ -14,6 +14,7 @@ from hindcast.datasets.dataset import Dataset
 from hindcast.episodes.columns import Columns, leaves_of, root
 from hindcast.episodes.nested import unflatten
 from hindcast.episodes.spaces import flatten_space, space_from_struct, space_struct
+from hindcast.errors import DataError
 from hindcast.formats.spec import DataSpec
 
 Bounds = tuple[Any, Any]
@@ -30,7 +31,7 @@ def guess_spaces(dataset: Dataset) -> tuple[gym.Space | None, gym.Space | None]:
     [-1, 1] if they are normalised.
 
     Raises:
-        DataError: a file is damaged.
+        DataError: a file is damaged, or an action is missing or not finite.
     """
     spec = dataset.spec
     dtypes = {
@@ -57,6 +58,12 @@ def guess_spaces(dataset: Dataset) -> tuple[gym.Space | None, gym.Space | None]:
             high[name] = np.maximum(high.get(name, unit_high), unit_high)
             if name in choices and not (column == np.floor(column)).all():
                 choices.discard(name)
+    for name, lowest in low.items():
+        if not (np.isfinite(lowest).all() and np.isfinite(high[name]).all()):
+            raise DataError(
+                f"{name} has values that are missing or not finite, so its space cannot be guessed: leave out the rows "
+                "(filter), or fill them"
+            )
     choices = {
         name for name in choices if name in low and low[name].min() >= 0 and high[name].max() < MAX_CHOICES
     }

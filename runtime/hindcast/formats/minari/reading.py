@@ -65,7 +65,7 @@ def read_episodes(location: Location, folder: Path, group: EpisodeGroup, should_
     """Read the complete episodes of a group.
 
     Args:
-        location: location of the dataset, for messages.
+        location: location of the dataset's main file or `metadata.json`.
         folder: local folder with the dataset's files.
         group: episodes to read.
         should_read_infos: whether to read the infos.
@@ -147,6 +147,7 @@ def _decode_columns(record: Mapping[str, Any], spec: DataSpec, source: str) -> d
     columns = {name: _to_array(values, f"{source} in {name}") for name, values in leaves.items()}
     for name, column in columns.items():
         shape = spaces[name].shape or ()
+        # Lengths of vectors and scalars are checked with the space, of all formats alike.
         if len(shape) > 1 and column.shape[1:] != shape:
             raise DataError(
                 f"{source} in {name} holds arrays of {list(column.shape[1:])}, expected {list(shape)}"
@@ -208,14 +209,14 @@ def _make_block(
         expected = num_steps + is_per_observation(name)
         if len(column) != expected:
             raise DataError(
-                f"has {plural(len(column), 'value')} of {name} and {plural(num_steps, 'reward')}, expected "
-                f"{expected}",
+                f"has {plural(len(column), 'value')} of {name}, expected {expected} for "
+                f"{plural(num_steps, 'reward')}",
                 path=source,
             )
     for name, flag in flags.items():
         if flag[:-1].any():
             raise RowError(
-                f"continues after {name} is true at step {np.flatnonzero(flag)[0]} of {num_steps}: store it "
+                f"has {name} true at step {np.flatnonzero(flag)[0]} of {num_steps} and continues after it: store it "
                 "as two episodes",
                 kind="goes-on",
                 path=source,

@@ -71,7 +71,8 @@ def open_parquet(
     stream = location.open(size)
     with stream:
         try:
-            key = location.path, stream.size()
+            # The path does not name the bucket, and data workers have one cache for all datasets.
+            key = f"{location.uri} {location.path}", stream.size()
             file = pq.ParquetFile(
                 stream,
                 metadata=footers.get(*key),

@@ -76,7 +76,8 @@ class DefaultModelConfig:
 _LAYER_FIELDS: Final = ("fcnet_hiddens", "fcnet_activation", "fcnet_use_layernorm", "dropout")
 _DEFAULTS: Final = asdict(DefaultModelConfig())
 _ALGORITHM_FIELDS: Final = (*_LAYER_FIELDS, "free_log_std", "observation_filter")
-"""Fields that have the algorithm's defaults in a dictionary."""
+"""Fields that, left out of a dictionary, have the algorithm's default and not RLlib's. A value for them is therefore
+passed on even if it is RLlib's default."""
 _OWN_DEFAULTS: Final = ("preset", "vf_share_layers")
 """Fields that have other defaults here than in the resource."""
 _KWARGS_SUFFIX: Final = "_kwargs"
@@ -124,7 +125,7 @@ def model_fields(config: DefaultModelConfig | Mapping[str, Any]) -> dict[str, An
     return section
 
 
-def replaced_model_fields(
+def notes_on_model_fields(
     config: DefaultModelConfig | Mapping[str, Any], reason_by_field: Mapping[str, Problem]
 ) -> list[str]:
     """Return a note, `<field>: <reason>`, for each field whose value is replaced or has no effect.
@@ -164,7 +165,7 @@ def _convert_field(name: str, value: Any, options: Mapping[str, Any]) -> Any:
         arguments = options.get(f"{name}{_KWARGS_SUFFIX}")
         return {"name": value, "kwargs": arguments} if value is not None and arguments else value
     if name in ("fcnet_activation", "conv_activation"):
-        return _ACTIVATIONS.get(value, value) if isinstance(value, str) else value
+        return _ACTIVATIONS.get(value, value) if isinstance(value, str | None) else value
     if name in _FIELD_CONVERTERS:
         return _FIELD_CONVERTERS[name](value)
     if name == "use_lstm":
@@ -219,7 +220,7 @@ def _padding_field(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_list_of_layers(filters: Any) -> bool:
-    """Return False for a value that is not `conv_filters`, which `ModelSpec` refuses."""
+    """Return True for a list of lists, the form of `conv_filters`; `ModelSpec` refuses other values."""
     return isinstance(filters, list | tuple) and all(isinstance(layer, list | tuple) for layer in filters)
 
 

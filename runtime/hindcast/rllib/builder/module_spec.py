@@ -12,7 +12,7 @@ from hindcast.api.model import ModelOptions, ModelSpec
 from hindcast.api.sentences import nearest
 from hindcast.errors import Problem, SpecError
 from hindcast.names import DEFAULT_MODULE_ID
-from hindcast.rllib.builder.model_config import DefaultModelConfig, model_fields, replaced_model_fields
+from hindcast.rllib.builder.model_config import DefaultModelConfig, model_fields, notes_on_model_fields
 from hindcast.rllib.builder.options import MODULE, OPTIONS
 from hindcast.rllib.builder.user_objects import to_import_path
 from hindcast.rllib.names import BCCatalog
@@ -63,6 +63,7 @@ class RLModuleSpec:
 
         if self.observation_space is None or self.action_space is None:
             raise SpecError("RLModuleSpec.build() requires observation_space and action_space.")
+        # The defaults of `ModelSpec` are RLlib's, which is what the preset means.
         options = ModelOptions.model_validate(module_fields(self)).model_dump(
             exclude_none=True, exclude={"preset"}
         )
@@ -138,7 +139,7 @@ def _only_spec(specs: MultiRLModuleSpec) -> RLModuleSpec:
     if set(specs.rl_module_specs) != {DEFAULT_MODULE_ID}:
         names = ", ".join(map(repr, specs.rl_module_specs)) or "none"
         raise SpecError(
-            f"{_OPTION}: rl_module_specs has {names}: several agents are not available yet; pass "
+            f"{_OPTION}: rl_module_specs has {names}, expected one module (several agents are not available yet): pass "
             f"{{{DEFAULT_MODULE_ID!r}: RLModuleSpec(...)}}."
         )
     return specs.rl_module_specs[DEFAULT_MODULE_ID]
@@ -168,7 +169,7 @@ def module_fields(spec: ModuleSpecLike) -> dict[str, Any]:
 
 
 def replaced_module_fields(spec: ModuleSpecLike, reason_by_field: Mapping[str, Problem]) -> list[str]:
-    """Return a note for each field whose value is replaced or has no effect; see `replaced_model_fields`."""
+    """Return a note for each field whose value is replaced or has no effect; see `notes_on_model_fields`."""
     spec_fields = spec_to_dict(spec)
     config = spec_fields.get("model_config")
     notes = [
@@ -177,5 +178,5 @@ def replaced_module_fields(spec: ModuleSpecLike, reason_by_field: Mapping[str, P
         if OPTIONS[MODULE][name].kind == "replaced"
     ]
     if config is not None and ("module_class" not in spec_fields or isinstance(config, DefaultModelConfig)):
-        notes += replaced_model_fields(config, reason_by_field)
+        notes += notes_on_model_fields(config, reason_by_field)
     return notes

@@ -8,7 +8,7 @@ from typing import Any, Final
 from pydantic.alias_generators import to_camel
 
 from hindcast.errors import Problem, SpecError
-from hindcast.rllib.builder.model_config import replaced_model_fields
+from hindcast.rllib.builder.model_config import notes_on_model_fields
 from hindcast.rllib.builder.module_spec import replaced_module_fields
 from hindcast.rllib.builder.option_values import has_recorded_input, replaced_entries
 from hindcast.rllib.builder.options import OPTIONS_BY_NAME, Option, use_option_names
@@ -84,7 +84,7 @@ def _notes_on_entries(
     """Yield notes on entries of an option's value, and on combinations in which it has no effect in part."""
     value = options[name]
     if name == "model_config":
-        yield from replaced_model_fields(value, reason_by_field)
+        yield from notes_on_model_fields(value, reason_by_field)
     if name == "rl_module_spec":
         yield from replaced_module_fields(value, reason_by_field)
     yield from replaced_entries(name, value)

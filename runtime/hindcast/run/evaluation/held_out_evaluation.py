@@ -79,26 +79,28 @@ def split_episodes(
     }[field]
     assert fraction is not None
     splits = [source.dataset.split(fraction, offline.held_out_seed or 0) for source in sources]
-    holdouts: list[Dataset] = [holdout for _, holdout in splits]
+    reserved_datasets: list[Dataset] = [reserved for _, reserved in splits]
     # The split of a single source already keeps episodes with the same id together.
-    holdout_ids = (
-        {eps_id for holdout in holdouts for eps_id in _index_by_id(holdout)} if len(holdouts) > 1 else set()
+    reserved_ids = (
+        {eps_id for reserved in reserved_datasets for eps_id in _index_by_id(reserved)}
+        if len(reserved_datasets) > 1
+        else set()
     )
     remaining_sources: list[Source] = []
-    for source, (not_held_out, holdout) in zip(sources, splits, strict=True):
-        remaining = _exclude_episodes(not_held_out, holdout_ids)
-        if not holdout.num_episodes or not remaining.num_episodes:
+    for source, (unreserved, reserved) in zip(sources, splits, strict=True):
+        remaining = _exclude_episodes(unreserved, reserved_ids)
+        if not reserved.num_episodes or not remaining.num_episodes:
             is_after_set_aside = field == "heldOut" and offline.set_aside is not None
             context = f" left after {_FIELD}.setAside, {offline.set_aside:g}" if is_after_set_aside else ""
             raise SpecError(
                 f"is {fraction:g}, and {source.name} has "
                 f"{plural(source.dataset.num_episodes, 'episode')}{context}: "
-                f"{holdout.num_episodes:,} would be {verb} and {remaining.num_episodes:,} trained on; {remedy}.",
+                f"{reserved.num_episodes:,} would be {verb} and {remaining.num_episodes:,} trained on; {remedy}.",
                 field=f"{_FIELD}.{field}",
                 mentions=(f"{_FIELD}.input", f"{_FIELD}.setAside"),
             )
         remaining_sources.append(source._replace(dataset=remaining))
-    return remaining_sources, holdouts
+    return remaining_sources, reserved_datasets
 
 
 def _exclude_episodes(dataset: Dataset, excluded_ids: Collection[str]) -> Dataset:
@@ -223,9 +225,9 @@ class HeldOutEvaluator:
         self._spec = resource.spec.offline
         self._seed = resource.spec.seed
         self._dataset, self._algorithm, self._learner, self._policy = dataset, algorithm, learner, policy
-        self._name = f"{_FIELD}.{field}"
+        self._field_path = f"{_FIELD}.{field}"
         self._evaluator: OfflineEvaluator | None = None
-        self._has_weights = needs.sampling == "prioritized"
+        self._needs_importance_weights = needs.sampling == "prioritized"
         self._check_estimates()
         self._data = self._open_data(resource.spec.pipeline, needs)
 
@@ -263,7 +265,7 @@ class HeldOutEvaluator:
         }
 
     def compare_actions(self) -> ActionComparison | None:
-        """Compare the actions of the policy that `evaluate` evaluated last with the recorded ones; None before."""
+        """Compare the current policy's actions with the recorded ones; None before the first `evaluate`."""
         policy = Policy.from_files(self._policy.to_files())
         return None if self._evaluator is None else self._evaluator.compare_actions(policy)
 
@@ -278,30 +280,30 @@ class HeldOutEvaluator:
         if self._dataset.num_episodes < 2:
             raise SpecError(
                 "provides one episode: estimates need at least two, and hundreds to be meaningful.",
-                field=self._name,
+                field=self._field_path,
             )
-        ratio_estimates = [name for name in estimates if name != "dm"]
-        if ratio_estimates and not self._policy.has_logp(explore):
+        estimates_with_ratios = [name for name in estimates if name != "dm"]
+        if estimates_with_ratios and not self._policy.has_logp(explore):
             remedy = (
                 "set explore: true to evaluate it with sampled actions"
                 if not explore and self._policy.has_logp(explore=True)
-                else "dm needs no densities"
+                else "request dm alone, which needs no densities"
             )
             raise SpecError(
-                f"has {', '.join(ratio_estimates)}, which can never be computed, because the policy's actions have no "
-                f"density: {remedy}.",
+                f"has {', '.join(estimates_with_ratios)}, which can never be computed, because the policy's actions "
+                f"have no density: {remedy}.",
                 field=f"{_FIELD}.estimates",
             )
-        if ratio_estimates and self._dataset.num_episodes < MIN_EFFECTIVE_EPISODES:
+        if estimates_with_ratios and self._dataset.num_episodes < MIN_EFFECTIVE_EPISODES:
             raise SpecError(
-                f"provides {self._dataset.num_episodes} episodes, but {', '.join(ratio_estimates)} cannot "
+                f"provides {self._dataset.num_episodes} episodes, but {', '.join(estimates_with_ratios)} cannot "
                 f"be computed from fewer than {MIN_EFFECTIVE_EPISODES:.0f}: use more episodes, or dm alone.",
-                field=self._name,
+                field=self._field_path,
             )
         if self._policy.module.is_stateful():
-            self._check_recurrent_estimates(ratio_estimates)
+            self._check_recurrent_estimates(estimates_with_ratios)
 
-    def _check_recurrent_estimates(self, ratio_estimates: Sequence[str]) -> None:
+    def _check_recurrent_estimates(self, estimates_with_ratios: Sequence[str]) -> None:
         model_estimates = [name for name in self._spec.estimates if name in MODEL_ESTIMATES]
         if model_estimates:
             raise SpecError(
@@ -309,18 +311,19 @@ class HeldOutEvaluator:
                 f"{NO_MODEL_IF_RECURRENT}; use {', '.join(RATIO_ESTIMATES)}.",
                 field=f"{_FIELD}.estimates",
             )
-        if ratio_estimates and not has_logp(self._dataset):
+        if estimates_with_ratios and not has_logp(self._dataset):
             raise SpecError(
-                f"has {', '.join(ratio_estimates)}, which can never be computed: {NO_CLONE_IF_RECURRENT}.",
+                f"has {', '.join(estimates_with_ratios)}, which can never be computed: {NO_CLONE_IF_RECURRENT}.",
                 field=f"{_FIELD}.estimates",
             )
 
     def _open_data(self, pipeline: PipelineSpec, needs: Needs) -> OfflineData:
         learner, policy = self._learner, self._policy
         timesteps_per_batch = self._algorithm.options.train_batch_size_per_learner
+        # Resident is for the training data; held-out data stay on the device only if they fit.
         residency = "Streaming" if pipeline.residency == "Streaming" else "Auto"
         data = OfflineData(
-            [Source(self._name, self._dataset)],
+            [Source(self._field_path, self._dataset)],
             replace(needs, sampling="epochs"),  # each item exactly once, whatever sampling the training uses
             pipeline=pipeline.model_copy(update={"sampling": "Epochs", "residency": residency}),
             batch_size=max(1, needs.num_items(timesteps_per_batch)),
@@ -344,7 +347,7 @@ class HeldOutEvaluator:
             batch = data.take(count)
             # A loss on prioritised samples expects importance weights; here each item is used once, so all are 1.
             ones = torch.ones(count, device=self._learner.device)
-            yield batch | {Columns.WEIGHTS: ones} if self._has_weights else batch
+            yield batch | {Columns.WEIGHTS: ones} if self._needs_importance_weights else batch
             num_remaining -= count
         data.seek(start_state)  # the next evaluation sees the same batches
 
@@ -362,10 +365,12 @@ class HeldOutEvaluator:
         critic = self._algorithm.critic(copy.deepcopy(self._learner.nets).cpu().eval())
         reward_scale = policy.preprocessing.reward_scale
         if critic is not None and reward_scale is not None:
-            critic = _scale_critic(critic, 1.0 / reward_scale.factor)
+            critic = _scale_critic(critic, 1.0 / reward_scale.factor) if reward_scale.is_linear else None
         with torch_threads(1):
             if self._evaluator is None:
-                self._evaluator = OfflineEvaluator(policy, self._dataset, self._name, self._make_options())
+                self._evaluator = OfflineEvaluator(
+                    policy, self._dataset, self._field_path, self._make_options()
+                )
             return self._evaluator.evaluate(policy, report_progress, critic)
 
     @property

@@ -29,12 +29,12 @@ from hindcast.run.checkpoint_evaluation import load_policy
 from hindcast.run.export.export_folder import TORCH_PROGRAM, refuse_foreign_files
 from hindcast.storage.location import resolve
 
-Format = Literal["onnx", "torch", "safetensors"]
+Form = Literal["onnx", "torch", "safetensors"]
 Arrays = dict[str, NDArray[Any]]
 """Name of an input or output -> `[B, *shape]`."""
 Step = Callable[[Arrays], Sequence[NDArray[Any]]]
 """Runs an exported policy for one timestep of B environments: converts its inputs to the list of its outputs."""
-_FILES_BY_FORM: dict[Format, tuple[str, ...]] = {
+_FILES_BY_FORM: dict[Form, tuple[str, ...]] = {
     "onnx": (DESCRIPTION, LOADER, PROGRAM),
     "torch": (DESCRIPTION, TORCH_PROGRAM),
     "safetensors": policy_files.FILE_NAMES,
@@ -45,7 +45,7 @@ The description comes first: if writing stops early, it still identifies the fol
 export may overwrite.
 """
 _NUM_SLOTS, _NUM_STEPS, _EPISODE_STEPS = 3, 24, 8
-"""For the comparison of actions: number of parallel episodes, of steps in all, and of steps of an episode."""
+"""For the comparison of actions: number of parallel episodes, of steps of each slot, and of steps of an episode."""
 _MISSING_SHARE = 0.25
 """Share of values that are missing in the comparison of actions, if the policy replaces missing values."""
 _TOLERANCE = 1e-5
@@ -60,19 +60,19 @@ class ExportResult(NamedTuple):
         files: paths of the written files.
         max_difference: largest difference between an element of an exported action and of the original one; None for
             "safetensors", which copies the policy's own files.
-        num_steps: number of actions that were compared.
+        num_actions: number of actions that were compared.
     """
 
     policy: str
     files: list[str]
     max_difference: float | None
-    num_steps: int
+    num_actions: int
 
 
 def export_policy(
     path: str | Path,
     folder: str | Path,
-    form: Format = "onnx",
+    form: Form = "onnx",
     module_class: str | None = None,
     *,
     explore: bool = False,

@@ -68,8 +68,10 @@ def option_mismatch(policy: Policy, saved: Policy) -> str | None:
     # Without convolutions (4-dimensional weights), their activation has no effect.
     if not any(weights.dim() == 4 for weights in policy.module.state_dict().values()):
         del meaning["convActivation"]
-    return _describe_difference("model", meaning, saved_meaning) or _describe_difference(
-        "config", _module_options(policy), _module_options(saved)
+    return (
+        _describe_difference("model", meaning, saved_meaning)
+        or _describe_difference("config", _module_options(policy), _module_options(saved))
+        or _describe_difference("input.prepare", _missing_rules(policy), _missing_rules(saved))
     )
 
 
@@ -130,6 +132,15 @@ def _meaning_options(policy: Policy) -> dict[str, Any]:
         "moduleClass": model.module_class,
         "moduleOptions": model.module_options if model.module_class else {},
         "distribution": "auto" if model.distribution in _AUTO_DISTRIBUTIONS else model.distribution,
+    }
+
+
+def _missing_rules(policy: Policy) -> dict[str, Any]:
+    """Return the options that say what replaces missing values."""
+    preprocessing = policy.preprocessing.to_json()
+    return {
+        name: preprocessing.get(name, default)
+        for name, default in (("missing", {}), ("missingIndicators", False))
     }
 
 

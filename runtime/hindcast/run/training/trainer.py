@@ -207,9 +207,9 @@ class Trainer:
         }
 
     def _in_recorded_units(self, metrics: dict[str, float]) -> dict[str, float]:
-        """Return metrics with values in the unit of the recorded rewards."""
+        """Return metrics with values in the unit of the recorded rewards, unless rewards are shifted or clipped."""
         reward_scale = self.policy.preprocessing.reward_scale
-        factor = 1.0 if reward_scale is None else reward_scale.factor
+        factor = reward_scale.factor if reward_scale is not None and reward_scale.is_linear else 1.0
         return {name: value / factor if name in _VALUE_METRICS else value for name, value in metrics.items()}
 
     def save(
