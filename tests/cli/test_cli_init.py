@@ -191,6 +191,18 @@ def test_column_that_cannot_be_told_is_asked_for(tmp_path: Path, hindcast: Hindc
     assert "trajectory_id" in result.err
 
 
+def test_missing_action_is_named_where_its_space_would_be_guessed(tmp_path: Path, hindcast: Hindcast) -> None:
+    """Regression: a NaN among the actions ended in Gymnasium's traceback."""
+    table = make_table(has_float_actions=True)
+    actions = np.asarray(table["control"]).astype(np.float64) + 0.5
+    actions[3] = np.nan
+    column = table.column_names.index("control")
+    pq.write_table(table.set_column(column, "control", pa.array(actions)), "steps.parquet")
+    result = hindcast("init", "steps.parquet")
+    assert result.code == 3
+    assert "actions" in result.err and "missing or not finite" in result.err
+
+
 @pytest.mark.slow
 def test_clinic_gets_from_its_table_to_an_exported_policy(tmp_path: Path, hindcast: Hindcast) -> None:
     pq.write_table(Clinic().table(60), "visits.parquet")

@@ -69,6 +69,10 @@ def _raise_estimate(document: dict[str, Any]) -> None:
         (lambda folder: (folder / "spec.json").write_text("{}"), "spec.json was changed after"),
         (lambda folder: (folder / "gate.json").unlink(), "gate.json is missing"),
         (_change_document(lambda document: document["files"].pop("gate.json")), "gate.json was added after"),
+        (
+            _change_document(lambda document: document["files"].update({"../outside": "x"})),
+            "it lists files that no bundle has",
+        ),
         (_change_document(lambda document: document.update(policy="x")), "the policy is not the one"),
         (_change_document(_raise_estimate), r"wis is \S+, but \S+ by the data"),
         (
