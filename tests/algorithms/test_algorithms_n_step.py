@@ -65,7 +65,7 @@ def first_action(name: str, n_step: int, updates: int) -> float:
     model = complete_model(algorithm, ModelOptions(fcnet_hiddens=[32]), BOX)
     nets = new_networks(algorithm, ModelInputs(OBS, BOX, model), seed=0)
     block, learner = make_fork(100, seed=0), Learner(algorithm, nets)
-    window = build_window(block.length, [block], Recipe(algorithm.needs()))
+    window = build_window([block], Recipe(algorithm.needs()))
     generator = torch.Generator().manual_seed(0)
     for _ in range(updates):
         # Half of each batch is first steps, so that the policy learns them in few updates.

@@ -9,7 +9,7 @@ import pytest
 
 from hindcast.errors import OutputConflict
 from hindcast.run.export.export_folder import refuse_foreign_files
-from hindcast.run.export.exporting import Format, export_policy
+from hindcast.run.export.exporting import Form, export_policy
 from hindcast.storage.location import resolve
 from support import WALK, make_policy, record, recording, train, training
 
@@ -34,7 +34,7 @@ def read_files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def assert_refused(policy_folder: Path, folder: Path, form: Format, match: str) -> None:
+def assert_refused(policy_folder: Path, folder: Path, form: Form, match: str) -> None:
     files_before = read_files(folder)
     with pytest.raises(OutputConflict, match=match):
         export_policy(policy_folder, folder, form)
@@ -53,7 +53,7 @@ def assert_refused(policy_folder: Path, folder: Path, form: Format, match: str) 
         ("safetensors", "notes.txt"),
     ],
 )
-def test_user_files_are_refused(tmp_path: Path, policy_folder: Path, form: Format, name: str) -> None:
+def test_user_files_are_refused(tmp_path: Path, policy_folder: Path, form: Form, name: str) -> None:
     (tmp_path / name).write_text('{"formatVersion": 1}')
     message = f"holds {name}, which hindcast export did not write: choose a new or an empty"
     assert_refused(policy_folder, tmp_path, form, message)
@@ -72,7 +72,7 @@ def test_dataset_folder_is_refused(tmp_path: Path, policy_folder: Path) -> None:
 
 @pytest.mark.parametrize("pattern", [".", "module", "checkpoints", "checkpoints/*/module"])
 @pytest.mark.parametrize("form", ["torch", "safetensors"])
-def test_run_folder_is_refused(run_folder: Path, policy_folder: Path, pattern: str, form: Format) -> None:
+def test_run_folder_is_refused(run_folder: Path, policy_folder: Path, pattern: str, form: Form) -> None:
     (folder,) = [run_folder] if pattern == "." else run_folder.glob(pattern)
     assert_refused(policy_folder, folder, form, "choose a new or an empty folder")
 
