@@ -30,7 +30,6 @@ _LAYERS = {"docs": "docs", "examples": "docs", "faults": "faults", "stores": "st
 _KNOWN_FAILURES = {
     "test_bc_clones_the_expert_from_20_episodes[0]": "443.8 of 450 with the order of lanes",
     "test_algorithm_reaches_the_best_policy_of_mixed_data[0-MARWIL]": "377 of 450 with the new defaults and order",
-    "test_reward_sixty_steps_ahead_is_found_by_n_step_alone": "not run since a call in the test was corrected",
     "test_pool_grows_while_learners_wait": "the test's pre-learner lacks the third argument of the pool",
     "TestTraining::test_options_without_effect_are_noted": "PPO's defaults of RLlib add notes",
     "test_two_learners_with_noise_and_dropout_resume_bit_exactly": "two learners fit returnScale each to its own lanes",
