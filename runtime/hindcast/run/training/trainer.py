@@ -349,6 +349,7 @@ class Networks:
         is_custom = not type(self.algorithm).__module__.startswith("hindcast.")
         return is_custom or any(
             isinstance(net, _VALUE_NETWORKS)
+            or any(isinstance(part, Critics) for part in net.modules())  # FQL's policy contains its critics
             for name, net in self.nets.items()
             if name not in self.algorithm.target_networks
         )
