@@ -346,6 +346,7 @@ class Networks:
         """Return True if a network has the options of `model.critics`; a custom algorithm's may have them."""
         return is_user_class(type(self.algorithm)) or any(
             isinstance(net, _VALUE_NETWORKS)
+            or any(isinstance(part, Critics) for part in net.modules())  # FQL's policy contains its critics
             for name, net in self.nets.items()
             if name not in self.algorithm.target_networks
         )
