@@ -51,6 +51,11 @@ class MissingValues:
         constants = {index: rule for index, rule in self._rules.items() if not isinstance(rule, str)}
         self.fills: F64 = np.array([constants.get(index, 0.0) for index in range(size)]).reshape(shape)
 
+    @property
+    def needs_fit(self) -> bool:
+        """True if a rule is fitted to data: Mean, Median, or CarryForward, which begins with the median."""
+        return any(isinstance(rule, str) for rule in self._rules.values())
+
     def fit(self, rows: NDArray[Any]) -> None:
         """Compute the medians and means of the elements' values in `[n, *shape]` rows of the training data.
 
