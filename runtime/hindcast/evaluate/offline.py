@@ -529,7 +529,7 @@ class _Evaluation:
 
     def _verdict_problem(self, name: str) -> str:
         """Explain why an estimate cannot decide; empty if it can."""
-        uses_model = name in ("dm", *DOUBLY_ROBUST_ESTIMATES)
+        uses_model = name in MODEL_ESTIMATES
         if self._is_cloned and not uses_model:
             return (
                 "the recorded policy's log-probabilities are missing, and a clone of it decides nothing alone: record "

@@ -11,6 +11,7 @@ import numpy as np
 from hindcast import formatting
 from hindcast.evaluate.action_comparison import ActionComparison, ActionElement
 from hindcast.evaluate.offline import MAX_CALIBRATION_ERROR
+from hindcast.evaluate.verdict import compared_behaviour
 from hindcast.report.canvas import Picture, Theme, style_axes
 from hindcast.report.page import Command, Page, Section, Table, Tile, write_single_file
 from hindcast.storage.location import Location
@@ -33,7 +34,6 @@ _DESCRIPTIONS: Final = {
 }
 _RECORDED: Final = "recorded policy"
 _CONTINUED: Final = "recorded policy, cut-off episodes continued by the model"
-_MODEL_ESTIMATES: Final = ("dm", "dr", "wdr")
 
 
 @dataclass(frozen=True)
@@ -132,10 +132,9 @@ def _tiles(judgement: Judgement) -> list[Tile]:
 
 def _recorded_return(evaluation: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
     """Return the recorded policy's return that the verdict compares with, and a note."""
-    continued = evaluation["behaviour_continued"]
-    if continued is not None and evaluation["verdict"]["estimate"] in _MODEL_ESTIMATES:
-        return continued, "cut-off episodes continued by the model"
-    return evaluation["behaviour"], "as recorded"
+    recorded = compared_behaviour(evaluation, evaluation["verdict"]["estimate"])
+    is_continued = recorded is not evaluation["behaviour"]
+    return recorded, "cut-off episodes continued by the model" if is_continued else "as recorded"
 
 
 def estimates_picture(evaluation: Mapping[str, Any]) -> Picture:
