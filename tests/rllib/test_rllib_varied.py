@@ -215,6 +215,7 @@ SEEDS = [
 ]
 
 
+@pytest.mark.usefixtures("cache")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_variation_of_a_page_works_or_is_refused_in_a_sentence(
     seed: int,
@@ -222,6 +223,5 @@ def test_variation_of_a_page_works_or_is_refused_in_a_sentence(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     outcome(seed, data)
