@@ -31,10 +31,6 @@ CHILD, NEXT_CHILD = "cartpole-bc-t1-1", "cartpole-bc-t1-2"
 INVALID_SPEC = ("spec.config.lr: is 'fast', expected a number",)
 
 
-def condition_statuses(world: World) -> dict[str, str]:
-    return {entry["type"]: entry["status"] for entry in world.status["conditions"]}
-
-
 # -- before the first attempt --------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("reference_state", "state", "reason"),
@@ -52,7 +48,7 @@ def test_reference_that_is_not_complete_delays_first_attempt(
     world.references = (make_reference(reference_state),)
     world.settle()
     assert (world.state, world.find_reason(), world.find_reason("DataReady")) == (state, reason, reason)
-    assert condition_statuses(world)["Stalled" if state == "Stalled" else "Reconciling"] == "True"
+    assert world.condition_statuses["Stalled" if state == "Stalled" else "Reconciling"] == "True"
     assert "OfflineRecording/cartpole" in world.status["message"]
     assert world.created_children == []
     assert "runs" not in world.status
@@ -60,7 +56,7 @@ def test_reference_that_is_not_complete_delays_first_attempt(
     world.references = (make_reference(),)
     world.settle()
     assert world.state == "Starting"
-    assert condition_statuses(world)["DataReady"] == "True"
+    assert world.condition_statuses["DataReady"] == "True"
     assert world.run["inputs"]["OfflineRecording/cartpole"]["digest"] == "d1"
 
 
@@ -80,7 +76,7 @@ def test_installed_kuberay_starts_waiting_resource() -> None:
     world.has_kuberay = False
     world.settle()
     assert (world.state, world.find_reason()) == ("Pending", "KubeRayNotInstalled")
-    assert condition_statuses(world) == {"Ready": "False", "Reconciling": "True"}
+    assert world.condition_statuses == {"Ready": "False", "Reconciling": "True"}
     assert world.created_children == []
     world.has_kuberay = True
     world.settle()
@@ -727,7 +723,7 @@ def test_resource_created_suspended_has_no_attempt_until_resumed() -> None:
     world = World(suspend=True)
     world.settle()
     assert world.state == "Suspended"
-    assert condition_statuses(world) == {"Ready": "True", "Suspended": "True"}
+    assert world.condition_statuses == {"Ready": "True", "Suspended": "True"}
     assert world.created_children == []
     world.edit_spec(suspend=False).settle()
     assert world.created_children == [CHILD]

@@ -104,7 +104,7 @@ class Filters(OfflineData):
         self.data = self.data.filter(lambda row: row["t"] < 2)
 
 
-class Halves(OfflineData):
+class SamplesUnchanged(OfflineData):
     def sample(self, num_samples, return_iterator=False, num_shards=1):
         return super().sample(num_samples=num_samples, return_iterator=return_iterator, num_shards=num_shards)
 
@@ -130,7 +130,7 @@ def vary(rng: random.Random, folder: Path) -> list[tuple[str, dict[str, Any]]]:
     changes: list[Callable[[], tuple[str, dict[str, Any]]]] = [
         lambda: ("learners", {"learner_connector": rng.choice(connectors(rng))}),
         lambda: ("offline_data", {"prelearner_buffer_class": EpisodeReplayBuffer}),
-        lambda: ("offline_data", {"offline_data_class": Halves}),
+        lambda: ("offline_data", {"offline_data_class": SamplesUnchanged}),
         lambda: ("environment", {"env": rng.choice(["CartPole-v1", "Pendulum-v1", "NoSuch-v0", gym.Env, 3])}),
         lambda: ("offline_data", {"output": str(folder / f"out-{rng.random()}")}),
         lambda: ("offline_data", {"input_": rng.choice([str(folder / "no*"), [], None, 3, str(folder)])}),
