@@ -28,10 +28,7 @@ _LAYERS = {"docs": "docs", "examples": "docs", "faults": "faults", "stores": "st
 
 
 _KNOWN_FAILURES = {
-    "test_bc_clones_the_expert_from_20_episodes[0]": "443.8 of 450 with the order of lanes",
-    "test_algorithm_reaches_the_best_policy_of_mixed_data[0-MARWIL]": "377 of 450 with the new defaults and order",
     "test_two_learners_with_noise_and_dropout_resume_bit_exactly": "two learners fit returnScale each to its own lanes",
-    "test_exported_policy_that_samples_acts_like_policy_with_same_seed[composite]": "ONNX has no inverse of erf",
 }
 """End of a test's id -> why it fails. Each is a fault to be mended; a test that passes again fails here."""
 
