@@ -11,10 +11,6 @@ from hindcast_operator.decision import CreateAttempt, DeleteAttempt
 from hindcast_operator.manifests import compute_sizes
 
 
-def condition_statuses(world: World) -> dict[str, str]:
-    return {entry["type"]: entry["status"] for entry in world.status["conditions"]}
-
-
 # -- revisions -----------------------------------------------------------------------------------------------
 def test_higher_revision_replaces_running_attempt() -> None:
     world = make_running_world()
@@ -35,7 +31,7 @@ def test_higher_revision_reruns_finished_resource() -> None:
     world.edit_spec(revision=2, stop={"iterations": 5}).settle()
     assert world.created_children == ["cartpole-bc-t1-1", "cartpole-bc-t2-1"]
     assert "cartpole-bc-t1-1" not in world.attempts, "objects of the older revision are deleted"
-    assert condition_statuses(world).keys() == {"Ready", "Reconciling", "ClusterReady"}
+    assert world.condition_statuses.keys() == {"Ready", "Reconciling", "ClusterReady"}
 
 
 def test_changed_spec_at_same_revision_is_drift() -> None:
