@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.learning, pytest.mark.soak]
 seeds = pytest.mark.parametrize("seed", range(repeats(1, soak=3)))
 
 CARTPOLE = EnvironmentSpec(id="CartPole-v1")
-PPO_CONFIG = {"lr": 1e-3, "minibatchSize": 256}
+PPO_CONFIG = {"lr": 5e-4, "minibatchSize": 256}
 DQN_CONFIG = {
     "lr": 1e-3,
     "trainBatchSizePerLearner": 64,

@@ -60,7 +60,7 @@ def _cast_to_space(value, space: Space):  # type: ignore[no-untyped-def]
         (MultiBinary(5), 5, 5, "uniform", True),
         (Box(-1.0, 1.0, (2, 3)), 12, 6, "normal", False),
         (Box(0, 3, (2,), dtype=np.int32), 8, 2, "uniform", True),
-        (Tuple((Discrete(2), Box(-1.0, 1.0, (3,)))), 8, 4, "uniform", False),
+        (Tuple((Discrete(2), Box(-1.0, 1.0, (3,)))), 8, 4, "normal", False),
         (Dict(x=Box(-1.0, 1.0, (1,)), y=Box(-1.0, 1.0, (2,))), 6, 3, "normal", False),
     ],
     ids=str,

@@ -30,14 +30,15 @@ NEEDS = Needs(frozenset({"obs", "new_obs", "actions", "rewards", "terminateds"})
 class SlowPreLearn:
     """Reads slowly, and appends the id of its process to a file for each unit."""
 
-    def __init__(self, dataset, file):
+    def __init__(self, dataset, file, seconds):
         self.dataset = dataset
         self.file = file
+        self.seconds = seconds
 
     def __call__(self, unit, epoch):
         with self.file.open("a") as file:
             file.write(f"{os.getpid()}\n")
-        time.sleep(0.2)
+        time.sleep(self.seconds)
         return self.dataset.read(unit)
 
 
@@ -163,7 +164,7 @@ def test_two_sources_share_one_worker_with_all_cpus(make_dataset):
 def test_pool_grows_while_learners_wait(tmp_path: Path):
     """With two units at a time, one worker would need 20 seconds."""
     dataset, executor = FakeDataset(UNITS), DataWorkers((1, 3), num_cpus=0.5)
-    prelearn = SlowPreLearn(dataset, tmp_path, 0.4)
+    prelearn = SlowPreLearn(dataset, tmp_path / "readers", 0.4)
     futures = [
         executor.submit(prelearn, dataset.units[index % 6], index // 6, lambda block: block.num_steps)
         for index in range(100)

@@ -66,8 +66,15 @@ OTHER_VALUES: dict[str, Any] = {
 }
 """Option -> value to try where that of `OPTION_VALUES` is the algorithm's default."""
 SMALL_CONFIGS = {
-    "DecisionTransformer": {"embedSize": 4, "numLayers": 1, "contextLength": 2, "targetReturn": 1.0}
+    "DecisionTransformer": {
+        "embedSize": 4,
+        "numLayers": 1,
+        "contextLength": 2,
+        "targetReturn": 1.0,
+        "returnScale": 1000.0,
+    }
 }
+"""Algorithm -> options; a `returnScale` that is not fitted yet is NaN, which equals nothing."""
 
 
 class Case(NamedTuple):

@@ -204,21 +204,22 @@ def _bound_tensors(leaf: str, space: gym.spaces.Box, model: ModelSpec) -> dict[s
 def _product_head(heads: Mapping[str, ActionHead]) -> ActionHead:
     """Combine the heads of leaves.
 
-    If any leaf needs uniform noise, all noise is uniform, and the other leaves apply the inverse normal CDF to it.
+    If any leaf needs normal noise, all noise is normal, and the other leaves apply the normal CDF to it.
     """
-    noise_kind: NoiseKind = (
-        "uniform" if any(head.noise_kind == "uniform" for head in heads.values()) else "normal"
-    )
+    needs_normal = any(head.noise_kind == "normal" and head.noise_size for head in heads.values())
+    noise_kind: NoiseKind = "normal" if needs_normal else "uniform"
     inputs_columns = _column_slices({leaf: head.inputs_size for leaf, head in heads.items()})
     noise_columns = _column_slices({leaf: head.noise_size for leaf, head in heads.items()})
-    normal_leaves = frozenset(leaf for leaf, head in heads.items() if head.noise_kind != noise_kind)
+    uniform_leaves = frozenset(
+        leaf for leaf, head in heads.items() if needs_normal and head.noise_kind == "uniform"
+    )
     return ActionHead(
         from_inputs=partial(
             _product_distribution,
             heads=heads,
             inputs_columns=inputs_columns,
             noise_columns=noise_columns,
-            normal_leaves=normal_leaves,
+            uniform_leaves=uniform_leaves,
         ),
         inputs_size=sum(head.inputs_size for head in heads.values()),
         noise_size=sum(head.noise_size for head in heads.values()),
@@ -238,12 +239,12 @@ def _product_distribution(
     heads: Mapping[str, ActionHead],
     inputs_columns: Mapping[str, slice],
     noise_columns: Mapping[str, slice],
-    normal_leaves: frozenset[str],
+    uniform_leaves: frozenset[str],
 ) -> Product:
     distributions = {
         leaf: head.from_inputs(inputs[..., inputs_columns[leaf]]) for leaf, head in heads.items()
     }
-    return Product(distributions, noise_columns, normal_leaves)
+    return Product(distributions, noise_columns, uniform_leaves)
 
 
 def _column_slices(sizes: Mapping[str, int]) -> dict[str, slice]:

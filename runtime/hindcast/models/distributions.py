@@ -378,18 +378,18 @@ class Product(Distribution):
     Args:
         distributions: leaf -> distribution.
         noise_columns: leaf -> columns of the noise.
-        normal_leaves: leaves that need standard normal noise but get uniform noise, which is converted.
+        uniform_leaves: leaves that need uniform noise but get standard normal noise, which is converted.
     """
 
     def __init__(
         self,
         distributions: Mapping[str, Distribution],
         noise_columns: Mapping[str, slice],
-        normal_leaves: frozenset[str] = frozenset(),
+        uniform_leaves: frozenset[str] = frozenset(),
     ) -> None:
         self._distributions = distributions
         self._noise_columns = noise_columns
-        self._normal_leaves = normal_leaves
+        self._uniform_leaves = uniform_leaves
 
     def logp(self, actions: Actions) -> Tensor:
         leaves = _as_mapping(actions)
@@ -426,10 +426,10 @@ class Product(Distribution):
 
     def _noise(self, leaf: str, noise_BK: Tensor) -> Tensor:
         columns = noise_BK[..., self._noise_columns[leaf]]
-        if leaf not in self._normal_leaves:
+        if leaf not in self._uniform_leaves:
             return columns
-        # The inverse normal CDF is infinite at 0 and 1.
-        return torch.special.ndtri(columns.clamp(1.0 - BELOW_ONE, BELOW_ONE))
+        # The normal CDF by `erf`: ONNX has neither `ndtr` nor its inverse.
+        return 0.5 + 0.5 * torch.erf(columns * math.sqrt(0.5))
 
 
 def _as_tensor(actions: Actions) -> Tensor:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from hindcast.api.model import ModelOptions, ModelSpec
+from hindcast.episodes.columns import Columns
+from hindcast.episodes.spaces import flatten_space
 from hindcast.models.encoders import sees_images
 from hindcast.models.policy import Policy
+from hindcast.models.preprocessing import is_float_box
 from hindcast.models.return_policy import ReturnPolicy
 from hindcast.models.rl_module import RLModule, is_user_class
 
@@ -44,7 +47,7 @@ def find_ineffective_model_options(
     preprocessing = policy.preprocessing
     cases: list[_Case] = [
         (
-            full_model.observation_filter != "none" and not preprocessing.filters,
+            not any(map(is_float_box, flatten_space(policy.observation_space, Columns.OBS).values())),
             "no observation is a Box of floats",
             ("observationFilter",),
         ),

@@ -1,7 +1,7 @@
 """`hindcast train`: accept the options of RLlib's `rllib train` and run an equivalent YAML file."""
 
-import logging
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -89,6 +89,7 @@ def _train_and_record(
     checkpoint_every: int | None,
     screen: Screen,
 ) -> None:
+    from hindcast.log_levels import errors_only
     from hindcast.rllib.train_2019 import train_and_record
 
     def report(result: Mapping[str, Any]) -> None:
@@ -99,9 +100,10 @@ def _train_and_record(
             + ("" if mean is None else f", mean return {mean:.1f}")
         )
 
-    if screen.flags.quiet:
-        logging.getLogger("hindcast").setLevel(logging.ERROR)  # notes are warnings
-    result = train_and_record(config, stop, folder, checkpoint_every=checkpoint_every or 10, report=report)
+    with errors_only("hindcast") if screen.flags.quiet else nullcontext():  # notes are warnings
+        result = train_and_record(
+            config, stop, folder, checkpoint_every=checkpoint_every or 10, report=report
+        )
     document = {"output": str(config["output"]), "checkpoint": str(folder), "result": result}
     text = (
         f"finished after iteration {result['training_iteration']}: episodes in {config['output']}, "

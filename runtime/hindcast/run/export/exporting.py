@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
-import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from hindcast.episodes.columns import Columns
 from hindcast.episodes.nested import flatten
 from hindcast.episodes.spaces import flatten_space, space_to_json
 from hindcast.errors import DataError, SpecError
+from hindcast.log_levels import errors_only
 from hindcast.models import policy_files
 from hindcast.models.exported_policy import NOISE, ExportedPolicy, Port
 from hindcast.models.policy import Policy
@@ -180,18 +180,13 @@ def _trace(function: ExportedPolicy) -> torch.export.ExportedProgram:
 @contextmanager
 def _quiet_export(exporter: str) -> Iterator[None]:
     """Hide the exporter's warnings and convert its errors to a SpecError."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), errors_only("torch.onnx"):
         warnings.simplefilter("ignore")  # the exporter warns about torch's own internals
-        logger.setLevel(logging.ERROR)
         try:
             yield
         except Exception as error:
             reason = str(error).strip().split("\n", 1)[0]
             raise SpecError(f"the policy's network cannot be exported with {exporter}: {reason}") from error
-        finally:
-            logger.setLevel(level)
 
 
 def _measure_difference(policy: Policy, function: ExportedPolicy, step: Step) -> float:
