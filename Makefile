@@ -97,8 +97,10 @@ bench: $(READY) $(RLLIB_READY)  ## Hindcast and its rivals side by side
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m $(INSTALL) --constraint constraints.txt "torch==2.13.0"
-	$(BIN)/python -m $(INSTALL) --constraint constraints.txt --editable ".[runtime,operator,serve,docs,dev]"
+	@echo "Installing PyTorch into $(VENV): a minute, or several for the CUDA build of some gigabytes"
+	@$(BIN)/python -m $(INSTALL) --constraint constraints.txt "torch==2.13.0"
+	@echo "Installing everything else: about a minute"
+	@$(BIN)/python -m $(INSTALL) --constraint constraints.txt --editable ".[runtime,operator,serve,docs,dev]"
 	touch $(READY)
 
 # RLlib and d3rlpy, with torch, Ray and all else that both need from the project's own environment.

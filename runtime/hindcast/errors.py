@@ -177,6 +177,10 @@ class DataError(UserError):
     exit_code = 3
 
 
+class MissingDataError(DataError):
+    """Nothing exists at a path or matches a pattern."""
+
+
 class OutputConflict(UserError):
     """The output folder belongs to something else, or to the same thing with another spec."""
 

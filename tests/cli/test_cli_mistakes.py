@@ -92,3 +92,18 @@ def test_mistake_is_refused_in_one_line(
         words = words.replace(name, str(folder))
     hindcast(f"-q {words}").assert_refused(*MISTAKES[command])
     assert not list(tmp_path.rglob("*.parquet"))
+
+
+@pytest.mark.parametrize("path", ["demo/cartpole-dat", "demo/*.parquet"])
+def test_wrong_path_of_an_input_names_file_line_and_field(
+    hindcast: Hindcast, resources: Path, path: str
+) -> None:
+    resources.write_text(
+        resources.read_text()
+        .partition("---\n")[2]
+        .replace("{recordingRef: {name: random-data}}", f"{{path: {path}}}")
+    )
+    result = hindcast("run", resources)
+    line = resources.read_text().split("\n").index(f"  input: [{{path: {path}}}]") + 1
+    place = f"{resources}:{line}: OfflineTraining/clone: spec.input[0].path: "
+    assert (result.code, result.err.startswith(f"error: {place}")) == (3, True), result.err

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 from hindcast.datasets.file_index import IndexCache, IndexedFile, describe_file
 from hindcast.datasets.folder_kinds import select_live_entries
-from hindcast.errors import DataError
+from hindcast.errors import DataError, MissingDataError
 from hindcast.formats.dataset_folder.commits import committed_files, read_commits
 from hindcast.formats.dataset_folder.folder_owner import describe_recording_progress
 from hindcast.formats.dataset_folder.manifest import FOLDER, read_manifest
@@ -91,7 +91,7 @@ def expand_glob(location: Location) -> list[Location]:
         return [location]
     matches = list(_match_names(base, location.path[len(base.path) :].strip("/").split("/")))
     if not matches:
-        raise DataError(f"nothing matches {location}: check the pattern")
+        raise MissingDataError(f"nothing matches {location}: check the pattern")
     return sorted(matches, key=lambda match: natural_sort_key(match.path))
 
 

@@ -20,7 +20,7 @@ from hindcast.datasets.prepare.opening import (
 from hindcast.datasets.prepare.partitions import NOTE_ON_ACTIONS, NOTE_ON_NORMALIZED_ACTIONS
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.episodes.columns import Columns, root
-from hindcast.errors import DataError, SpecError
+from hindcast.errors import DataError, MissingDataError, SpecError
 from hindcast.formatting import integer, plural
 from hindcast.models.missing_values import OTHER_NAMES
 from hindcast.pipeline.offline_data import Source, has_own_reader
@@ -61,12 +61,14 @@ class Input(NamedTuple):
         weight: share of batches relative to other inputs' weights.
         top: fraction of episodes to use, with the highest returns first; None uses all.
         opened_data: the data; None until they are open.
+        field: field of the resource that names the data; empty if none does.
     """
 
     reading: Reading
     weight: float | None = None
     top: float | None = None
     opened_data: OpenedData | None = None
+    field: str = ""
 
     @property
     def path(self) -> str:
@@ -131,7 +133,11 @@ def open_inputs(
     def open_one(input_: Input) -> Input:
         reading = input_.reading
         hooks = Hooks(progress, note, check)
-        opened_data = open_reading(reading, cache=cache, hooks=hooks, ray_options=ray_options)
+        try:
+            opened_data = open_reading(reading, cache=cache, hooks=hooks, ray_options=ray_options)
+        except MissingDataError as error:
+            error.locate(input_.field)
+            raise
         _refuse_missing_values(opened_data, resource.spec.missing_rules, reading.name)
         for finding in opened_data.all_notes:
             # The units of actions matter only if these are floats, which can be normalised.
@@ -247,12 +253,14 @@ def _make_input(
     field = f"spec.input[{index}]"
     source = _resolve_reader(pipeline, resource.spec.input[index], field)
     path = _resolve_path(field, source, references)
+    path_field = f"{field}.path" if source.path is not None else f"{field}.recordingRef"
     options = training_options(resource, resource.spec.input[index])
     is_mapped = _is_mapped(source) or (
         source.format == "RayData" and (maps_any_rows(pipeline) or is_user_code(pre_learner_class.map_rows))
     )
     if not is_mapped:
-        return Input(Reading.from_input(source, path, mapper_training=options), source.weight, source.top)
+        reading = Reading.from_input(source, path, mapper_training=options)
+        return Input(reading, source.weight, source.top, field=path_field)
     mapper = prelearner_path(pipeline)
     if mapper is None:
         raise SpecError(
@@ -262,7 +270,7 @@ def _make_input(
             mentions=("spec.pipeline.preLearner",),
         )
     reading = Reading.from_input(source, path, mapper, pipeline.pre_learner_kwargs, options)
-    return Input(reading, source.weight, source.top)
+    return Input(reading, source.weight, source.top, field=path_field)
 
 
 def _resolve_path(field: str, source: InputSource, references: References) -> str:

@@ -20,7 +20,7 @@ import pyarrow.fs as pafs
 from fsspec.implementations.local import LocalFileSystem as FsspecLocal
 
 from hindcast.api.base import one_slash_problem
-from hindcast.errors import DataError, SpecError, StorageError
+from hindcast.errors import MissingDataError, SpecError, StorageError
 from hindcast.storage.atomic import AtomicFile
 from hindcast.storage.backend import Store
 from hindcast.storage.failures import reason_of, storage_errors
@@ -370,15 +370,15 @@ def remove_temporary_files(folder: Location) -> None:
             entry.location.delete()
 
 
-def missing_error(location: Location) -> DataError:
+def missing_error(location: Location) -> MissingDataError:
     """Make the error for a path that does not exist."""
     target = broken_link_target(location.path) if location.is_local else None
     if target is not None:
-        return DataError(
+        return MissingDataError(
             f"{location} is a link to {target}, which does not exist: fix the link, or delete it"
         )
     if location.uri.startswith(("http://", "https://")):
-        return DataError(
+        return MissingDataError(
             f"{location} does not exist or cannot be reached: check the address; or download it, and name the file"
         )
-    return DataError(f"{location} does not exist: check the path")
+    return MissingDataError(f"{location} does not exist: check the path")

@@ -20,7 +20,7 @@ from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.merging import OnConflict, merge
 from hindcast.datasets.prepare.opening import find_differing_leaves, open_data
 from hindcast.episodes.columns import Columns
-from hindcast.errors import SpecError
+from hindcast.errors import MissingDataError, SpecError
 from hindcast.evaluate.action_comparison import ActionComparison
 from hindcast.evaluate.estimators import DOUBLY_ROBUST_ESTIMATES, MODEL_ESTIMATES, RATIO_ESTIMATES
 from hindcast.evaluate.fitted_q import FittedQOptions
@@ -137,7 +137,11 @@ def open_evaluation_data(offline: OfflineEvaluationSpec, sources: Sequence[Sourc
         DataError: the data cannot be opened.
     """
     assert offline.input is not None
-    dataset = open_data(list(offline.input))
+    try:
+        dataset = open_data(list(offline.input))
+    except MissingDataError as error:
+        error.locate(f"{_FIELD}.input")
+        raise
     index_by_id = _index_by_id(dataset)
     for source in sources:
         if (eps_id := _find_common_episode(dataset, index_by_id, source.dataset)) is not None:
