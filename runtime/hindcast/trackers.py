@@ -138,6 +138,7 @@ class TensorBoard(_Tracker):
                 path: value if isinstance(value, bool | int | float | str) else str(value)
                 for path, value in self._settings.items()
             }
+            assert self._writer.file_writer is not None
             for summary in hparams(values, {}):
                 self._writer.file_writer.add_summary(summary)
         for metric, value in metrics.items():

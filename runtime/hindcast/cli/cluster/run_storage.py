@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hindcast.api import OfflineTraining, Resource, validate_resource
 from hindcast.cli.cluster.access import Raw, connect
@@ -206,7 +206,7 @@ def attempts_of(document: Raw) -> list[Raw]:
     return list((document.get("status") or {}).get("runs") or ())
 
 
-def resource_at_attempt(document: Raw, attempt: Raw) -> Resource:
+def resource_at_attempt(document: Mapping[str, Any], attempt: Mapping[str, Any]) -> Resource:
     """Return the resource with the revision and the absolute paths of an attempt."""
     resource = validate_resource({key: value for key, value in document.items() if key != "status"})
     defaults = (attempt.get("inputs") or {}).get("defaults") or {}
