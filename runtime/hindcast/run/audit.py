@@ -41,6 +41,13 @@ _EPISODES_FILE: Final = "episodes.json"
 _MODULE_FOLDER: Final = "module"
 _RUN_FILES: Final = ("spec.json", TRAINED_EPISODES_FILE, GATE_FILE)
 """Files of the run folder that a bundle has too, so that it is evaluated as a run folder."""
+_BUNDLE_FILES: Final = (
+    *(f"{_MODULE_FOLDER}/{file}" for file in policy_files.FILE_NAMES),
+    _EPISODES_FILE,
+    VERDICT_FILE,
+    *_RUN_FILES,
+)
+"""Files that a bundle may have, without `AUDIT_FILE`."""
 _COLUMNS: Final = frozenset({Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.ACTION_LOGP})
 """Columns that an evaluation reads, over which episodes have checksums."""
 _TOLERANCE: Final = 0.02
@@ -103,19 +110,21 @@ def create_audit(
     if target.exists() and target.list():
         raise OutputConflict("is not empty", path=str(target), remedy="name another folder")
     policy, _ = load_policy(path, module_class)
-    name = ", ".join(data)
-    dataset, num_trained, _ = open_judging_data(path, data, hooks)
+    judges = open_judging_data(path, data, hooks)
     result = evaluate_checkpoint_offline(
-        path, dataset, module_class=module_class, gamma=gamma, options=options, hooks=hooks
+        path, judges, module_class=module_class, gamma=gamma, options=options, hooks=hooks
+    )
+    report = result.report.to_json()
+    judgement = Judgement(
+        report, result.actions, str(run_folder), judges.name, result.gamma, judges.num_trained
     )
     policy.save(target.child(_MODULE_FOLDER))
     for file in _RUN_FILES:
         if run_folder.child(file).exists():
             target.child(file).write_bytes(run_folder.child(file).read_bytes())
-    checksums = _episode_checksums(dataset)
+    leaves = _leaves(judges.dataset)
+    checksums = _episode_checksums(judges.dataset, leaves)
     target.child(_EPISODES_FILE).write_bytes(orjson.dumps(checksums))
-    report = result.report.to_json()
-    judgement = Judgement(report, result.actions, str(run_folder), name, result.gamma, num_trained)
     write_verdict_page(target.child(VERDICT_FILE), judgement, str(run_folder))
     document = {
         "formatVersion": FORMAT_VERSION,
@@ -123,7 +132,7 @@ def create_audit(
         "versions": {"hindcast": __version__, **package_versions()},
         "policy": policy.digest,
         "moduleClass": module_class,
-        "data": {"paths": list(data), "leaves": _leaves(dataset), "trainedEpisodesLeftOut": num_trained},
+        "data": {"paths": list(data), "leaves": leaves, "trainedEpisodesLeftOut": judges.num_trained},
         "options": {
             "gamma": result.gamma,
             "explore": options.explore,
@@ -178,7 +187,7 @@ def verify_audit(folder: str | Path, data: Sequence[str], *, hooks: Hooks = NO_H
     updates = options["modelUpdates"]
     evaluation = evaluate_checkpoint_offline(
         module,
-        dataset,
+        judges._replace(dataset=dataset, name=name),
         module_class=document["moduleClass"],
         gamma=options["gamma"],
         options=OfflineOptions(
@@ -197,9 +206,7 @@ def verify_audit(folder: str | Path, data: Sequence[str], *, hooks: Hooks = NO_H
 
 def _bundle_files(bundle: Location) -> list[str]:
     """Return the paths of the bundle's files, without `AUDIT_FILE`."""
-    names = [f"{_MODULE_FOLDER}/{file}" for file in policy_files.FILE_NAMES]
-    names += [_EPISODES_FILE, VERDICT_FILE, *_RUN_FILES]
-    return [name for name in names if bundle.child(name).exists()]
+    return [file for file in _BUNDLE_FILES if bundle.child(file).exists()]
 
 
 def _digest(file: Location) -> str:
@@ -210,9 +217,9 @@ def _leaves(dataset: Dataset) -> list[str]:
     return sorted(leaf for leaf in dataset.spec.leaves if root(leaf) in _COLUMNS)
 
 
-def _episode_checksums(dataset: Dataset, leaves: Sequence[str] | None = None) -> list[str]:
+def _episode_checksums(dataset: Dataset, leaves: Sequence[str]) -> list[str]:
     """Return the checksums of all episodes, in their order."""
-    checksums = compute_episode_checksums(dataset, range(dataset.num_episodes), leaves or _leaves(dataset))
+    checksums = compute_episode_checksums(dataset, range(dataset.num_episodes), leaves)
     return [checksums[index] for index in range(dataset.num_episodes)]
 
 
@@ -223,10 +230,8 @@ def _require(holds: bool, bundle: Location, problem: str) -> None:
 
 def _check_files(bundle: Location, document: Mapping[str, Any]) -> str:
     files = document["files"]
-    known_files = {*(f"{_MODULE_FOLDER}/{file}" for file in policy_files.FILE_NAMES)}
-    known_files |= {_EPISODES_FILE, VERDICT_FILE, *_RUN_FILES}
     # The bundle may come from anybody: nothing outside of it is read.
-    _require(files.keys() <= known_files, bundle, "it lists files that no bundle has")
+    _require(files.keys() <= set(_BUNDLE_FILES), bundle, "it lists files that no bundle has")
     for file, digest in files.items():
         location = bundle.child(file)
         _require(location.exists(), bundle, f"{file} is missing")
