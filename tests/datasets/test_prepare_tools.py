@@ -423,10 +423,30 @@ def test_other_table_with_deleted_rows_is_refused_by_name(tmp_path, marker, mess
         open_tool(tmp_path / "lake")
 
 
-def encode_image(seed: int) -> bytes:
+def encode_image(seed: int, image_format: str = "PNG") -> bytes:
     buffer = io.BytesIO()
-    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (4, 5, 3), np.uint8)).save(buffer, "PNG")
+    image = Image.fromarray(np.random.default_rng(seed).integers(0, 256, (4, 5, 3), np.uint8))
+    image.save(buffer, image_format)
     return buffer.getvalue()
+
+
+@pytest.mark.parametrize("image_format", ["PNG", "JPEG"])
+@pytest.mark.parametrize("cell_type", [pa.binary(), pa.large_binary(), pa.binary_view()])
+def test_images_in_a_column_of_bytes_are_read(tmp_path, cell_type, image_format):
+    cells = [encode_image(seed, image_format) for seed in range(15)]
+    table = make_steps(obs=pa.array(cells, cell_type), next_obs=None)
+    block = kit.read_block(open_tool(write(tmp_path / "data", table), ignore_final_observation=True))
+    for row, cell in zip(block.obs_row, cells, strict=True):
+        with Image.open(io.BytesIO(cell)) as image:
+            np.testing.assert_array_equal(block.columns["obs"][row], np.asarray(image))
+
+
+def test_bytes_that_are_no_images_are_refused(tmp_path):
+    cells = [encode_image(0)] * 14
+    with pytest.raises(DataError, match="'obs' is not an image"):
+        open_tool(write(tmp_path / "a", make_steps(obs=[*cells, b"GIF89a"], next_obs=None)))
+    with pytest.raises(DataError, match=r"'obs' is a column of binary: allowed are .* images \(PNG, JPEG\)"):
+        open_tool(write(tmp_path / "b", make_steps(obs=[b"\x00\xff", *cells], next_obs=None)))
 
 
 def test_image_beyond_the_limit_of_pillow_is_named(tmp_path, monkeypatch):

@@ -80,6 +80,13 @@ def _observation_views(leaf: ObservationLeaf) -> Iterator[RenderableType]:
             f"{formatting.plural(leaf.values or 0, 'value')} seen\n"
         )
         return
+    if leaf.is_image:
+        num_constant = leaf.constant_dimensions
+        remark = (
+            f"; {formatting.integer(num_constant)} of {leaf.dimensions} never change" if num_constant else ""
+        )
+        yield Text(f"{leaf.name}: images, {leaf.image_range}{remark}; --html FILE shows some\n")
+        return
     has_missing = any(leaf.missing)
     rows = [
         (

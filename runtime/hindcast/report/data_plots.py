@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hindcast import formatting
+from hindcast.datasets.inspection.frames import Frames
 from hindcast.datasets.inspection.statistics import ValueDistribution
 from hindcast.datasets.inspection.summary import ActionLeaf, Coverage, ObservationLeaf, Summary
-from hindcast.report.canvas import Picture, Theme, style_axes
+from hindcast.report.canvas import WIDTH, Picture, Theme, style_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,12 +24,13 @@ MAX_LISTED_VALUES = 10_000  # size of a space up to which its values are listed 
 MAX_RANGES = 32  # bars of a picture of observation ranges
 MAX_LEAVES = 4  # leaves of actions, and of observations, that have pictures
 MAX_LABELLED_BARS = 12  # bars up to which each bar shows its percentage
+_FRAMES_PER_ROW = 4
 MAX_EVEN_RATIO = 1.25
 """Frequency of the most frequent action over the mean frequency, below which all actions count as equally frequent."""
 
 
 def data_plots(summary: Summary) -> dict[str, Picture | None]:
-    """Return the pictures of a dataset: `returns`, `lengths`, and one for each of the first four action leaves.
+    """Return the pictures of a dataset: `returns`, `lengths`, and for the first four leaves actions and frames.
 
     A picture is None if the data have no values for it.
     """
@@ -40,7 +42,39 @@ def data_plots(summary: Summary) -> dict[str, Picture | None]:
     }
     for leaf in summary.actions[:MAX_LEAVES]:
         pictures[leaf.name.replace("/", "-")] = action_plot(summary, leaf)
+    for name, frames in list(summary.frames.items())[:MAX_LEAVES]:
+        subject = f"{name} of {frames.episode}"
+        pictures[f"frames-{name.replace('/', '-')}"] = frames_picture(
+            frames, "An episode as it was recorded", subject
+        )
     return pictures
+
+
+def frames_picture(frames: Frames, title: str, subject: str) -> Picture:
+    """Return a picture of frames in a row or two, with their timesteps.
+
+    Args:
+        frames: the frames.
+        title: title of the picture.
+        subject: what the images are, for the caption.
+    """
+    columns = min(_FRAMES_PER_ROW, len(frames.images))
+    rows = math.ceil(len(frames.images) / columns)
+    height, width = frames.images[0].shape[:2]
+    caption = f"{subject}: {len(frames.images)} of {formatting.plural(frames.num_observations, 'image')}"
+
+    def draw(figure: Figure, theme: Theme) -> None:
+        grid = np.atleast_1d(figure.subplots(rows, columns)).ravel()
+        for axes in grid[len(frames.images) :]:
+            axes.axis("off")
+        for axes, image, timestep in zip(grid, frames.images, frames.timesteps, strict=False):
+            axes.imshow(image, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+            axes.set_xticks([])
+            axes.set_yticks([])
+            axes.spines[:].set_color(theme.grid)  # a white image has an edge on white paper, too
+            axes.set_title(f"t = {timestep:,}", fontsize=8.5, color=theme.muted_ink, pad=3)
+
+    return Picture(title, caption, draw, height=min(6.0, rows * (WIDTH / columns * height / width + 0.2)))
 
 
 def _histogram(
@@ -228,14 +262,14 @@ def _draw_panel(axes: Axes, theme: Theme, name: str, distribution: ValueDistribu
 
 
 def coverage_plots(summary: Summary) -> dict[str, Picture | None]:
-    """Return `coverage`, and `range-<leaf>` for each of the first four observation leaves.
+    """Return `coverage`, and `range-<leaf>` for each of the first four observation leaves that are no images.
 
     A picture is None if the summary has no coverage in two dimensions, or if the leaf has no bounds.
     """
     pictures: dict[str, Picture | None] = {
         "coverage": _coverage_picture(summary.coverage) if summary.coverage else None
     }
-    for leaf in summary.observations[:MAX_LEAVES]:
+    for leaf in [leaf for leaf in summary.observations if not leaf.is_image][:MAX_LEAVES]:
         pictures[f"range-{leaf.name.replace('/', '-')}"] = _range_picture(leaf)
     return pictures
 

@@ -36,6 +36,7 @@ from hindcast.report.page import (
 )
 from hindcast.report.plots import estimate_plot, expert_plot, loss_plot, return_plot, time_plot, value_plot
 from hindcast.report.results import read_results
+from hindcast.report.rollout import rollout_picture
 from hindcast.report.text import (
     RecordedData,
     checkpoint_paths,
@@ -87,6 +88,8 @@ def write_training_report(
         "time": time_plot(curves),
     }
     best, last = checkpoint_paths(outcome.metrics)
+    if curves.evaluation is not None:
+        pictures["rollout"] = rollout_picture(resource, best or last)
     page = Page(
         kind=f"{resource.kind}, algorithm {resource.spec.algorithm}",
         name=resource.metadata.name,
@@ -298,6 +301,7 @@ def _range_tables(summary: Summary) -> list[Table]:
             list(_range_rows(leaf)),
         )
         for leaf in summary.observations
+        if not leaf.is_image
     ]
 
 

@@ -13,6 +13,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from hindcast import formatting
+from hindcast.datasets.inspection.frames import is_image
 from hindcast.datasets.inspection.statistics import Spread, ThinnedRows
 from hindcast.datasets.inspection.summary import DataProblem, ProblemKind, Severity
 from hindcast.datasets.validate import Fault, Locator, all_finite, describe_fault, find_faults
@@ -95,6 +96,11 @@ class LeafValues:
             self.value_counts.update(_count_values(column))
 
     @property
+    def is_image(self) -> bool:
+        """True if each value is an image."""
+        return root(self.name) == Columns.OBS and is_image(self._leaf.shape)
+
+    @property
     def bounds(self) -> tuple[Any, Any] | None:
         """Minimum and maximum over all dimensions; None before the first row."""
         return None if self.low is None or not self.low.size else (self.low.min(), self.high.max())  # type: ignore[union-attr]
@@ -132,14 +138,18 @@ class LeafValues:
             return
         names = self._leaf.names
         constant_names = [names[index] if names else index for index in constant_dimensions.tolist()]
-        num_dimensions, dimensions = len(self.low), formatting.first_few(constant_names, 8)
+        num_dimensions = len(self.low)
+        dimensions = (
+            "values of the image"
+            if self.is_image
+            else f"dimensions ({formatting.first_few(constant_names, 8)})"
+        )
         severity: Severity = "warning" if len(constant_dimensions) == num_dimensions else "info"
         message = (
             f"{self.name!r} never changes: it is {self.low[0]} in all "
             f"{formatting.plural(self.num_rows, 'inspected row')}"
             if num_dimensions == 1
-            else f"{self.name!r} never changes in {len(constant_dimensions)} of {num_dimensions} dimensions "
-            f"({dimensions})"
+            else f"{self.name!r} never changes in {len(constant_dimensions)} of {num_dimensions} {dimensions}"
         )
         yield DataProblem(severity=severity, kind="constant", message=message)
 

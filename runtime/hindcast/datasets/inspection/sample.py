@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from hindcast import formatting
 from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.episode_table import compute_returns
+from hindcast.datasets.inspection.frames import Frames, choose_frames
 from hindcast.datasets.inspection.leaf_values import LeafValues
 from hindcast.datasets.inspection.summary import DataProblem, ProblemKind, Severity, make_file_problem
 from hindcast.datasets.units import EpisodeLocation, Unit
@@ -78,6 +79,7 @@ class Sample:
         num_episodes: number of sampled episodes.
         num_steps: number of their timesteps.
         num_rewarded_episodes: number of sampled episodes with a reward other than 0.
+        frames: leaf name -> images of the first episode with steps, of each leaf of observations that are images.
         leaves: name -> statistics of each numeric leaf of `_INSPECTED_COLUMNS`.
     """
 
@@ -89,6 +91,7 @@ class Sample:
         self.problems: list[DataProblem] = []
         self.returns: list[NDArray[np.float64]] = []
         self.num_episodes = self.num_steps = self.num_rewarded_episodes = 0
+        self.frames: dict[str, Frames] = {}
         leaf_spaces = self._find_leaf_spaces()
         numeric_leaves = [name for name, leaf in dataset.spec.leaves.items() if leaf.dtype is not None]
         self.leaves = {
@@ -123,6 +126,11 @@ class Sample:
         self.episode_statistics.add(block, locate)
         for leaf in self.leaves.values():
             leaf.add(block, locate)
+            if leaf.is_image and leaf.name not in self.frames and block.num_steps:
+                episode = int(np.argmax(block.length > 0))
+                images = block.columns[leaf.name][block.rows_of(leaf.name, episode)]
+                first_timestep = int(block.t_started[episode])
+                self.frames[leaf.name] = choose_frames(str(block.eps_id[episode]), images, first_timestep)
         rewards = block.columns.get(Columns.REWARDS)
         if rewards is not None and rewards.ndim == 1:
             self.returns.append(compute_returns(block))

@@ -98,6 +98,7 @@ def summarise(
         terminated=sample.episode_statistics.num_terminated / num_checked,
         truncated=sample.episode_statistics.num_truncated / num_checked,
         has_logp=Columns.ACTION_LOGP in spec.leaves,
+        frames=sample.frames,
         problems=sort_by_severity([*known_problems, *_find_problems(sample)]),
     )
 
@@ -133,6 +134,7 @@ def _describe_observations(leaves: Sequence[LeafValues], leaf_spaces: Spaces) ->
             values=int(leaf_space.n) if isinstance(leaf_space, spaces.Discrete) else None,
             dimension_names=leaf.dimension_names,
             missing=leaf.missing_shares,
+            is_image=leaf.is_image,
         )
 
 

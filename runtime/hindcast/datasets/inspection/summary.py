@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal
 
+from pydantic import Field, SkipValidation
+
+from hindcast import formatting
 from hindcast.datasets.inspection.statistics import ValueDistribution
 from hindcast.errors import DataError
 from hindcast.formats.entries import JsonModel
@@ -110,6 +113,7 @@ class ObservationLeaf(JsonModel):
         values: number of values in the space; None if the space is not Discrete.
         dimension_names: name of each shown dimension, such as the column of a table.
         missing: share of the timesteps that lack the value (NaN) of each shown dimension.
+        is_image: whether the values are images.
     """
 
     name: str
@@ -123,6 +127,15 @@ class ObservationLeaf(JsonModel):
     values: int | None = None
     dimension_names: tuple[str, ...] = ()
     missing: tuple[float, ...] = ()
+    is_image: bool = False
+
+    @property
+    def image_range(self) -> str:
+        """The values of an image in words."""
+        bounds = [bound for bound in (*self.low, *self.high) if bound is not None]
+        if not bounds:
+            return "no finite values"
+        return f"values from {formatting.significant(min(bounds))} to {formatting.significant(max(bounds))}"
 
 
 class Coverage(JsonModel):
@@ -236,6 +249,7 @@ class Summary(JsonModel):
         has_logp: whether the recorded policy's log-probabilities are in the data.
         problems: problems, worst first.
         verdict: what the data allow a training to do; None if it was not asked for.
+        frames: leaf name -> images of an episode, of each leaf of observations that are images; not in the JSON.
     """
 
     layouts: tuple[str, ...]
@@ -269,3 +283,4 @@ class Summary(JsonModel):
     table_columns: tuple[ColumnProfile, ...] = ()
     problems: tuple[DataProblem, ...]
     verdict: DataVerdict | None = None
+    frames: SkipValidation[Mapping[str, Any]] = Field(default={}, exclude=True)

@@ -28,6 +28,7 @@ _RAY_PREFIX: Final = "ray."
 _BOOL_EXTENSION: Final = "arrow.bool8"
 _DECODED_EXTENSIONS: Final = (*_TENSOR_EXTENSIONS, _PICKLED_OBJECT_EXTENSION, "arrow.uuid")
 _IMAGE_FIELDS: Final = ["bytes", "path"]
+_IMAGE_MAGIC: Final = (b"\x89PNG", b"\xff\xd8\xff")  # PNG, JPEG
 _PNG_MAGIC, _WIDE_BITS, _PNG_GREY = b"\x89PNG", 16, 0
 _SPARK_VECTOR_FIELDS: Final = ["type", "size", "indices", "values"]
 _NAME_KEY, _METADATA_KEY = b"ARROW:extension:name", b"ARROW:extension:metadata"
@@ -60,16 +61,19 @@ def decode_leaves(column: pa.ChunkedArray, field: pa.Field, name: str) -> Arrays
         raise DataError(
             f"{name!r} has the extension type {extension}: allowed are tensors of one shape, of Ray or Arrow"
         )
+    if (images := _find_images(column)) is not None:
+        return {name: _decode_images(images, name)}
     if pa.types.is_struct(field.type):
-        is_image = [child.name for child in field.type] == _IMAGE_FIELDS
-        return {name: _decode_images(column, name)} if is_image else _decode_struct(column, field, name)
+        return _decode_struct(column, field, name)
     if pa.types.is_dictionary(field.type):
         column = column.cast(field.type.value_type)
     if is_text(column.type):
         texts = column.to_pylist()
-        if is_packed(texts):
-            return _stack_samples(unpack_cells(texts), name)
-        return {name: np.array(texts, dtype=object)}
+        return (
+            _stack_samples(unpack_cells(texts), name)
+            if is_packed(texts)
+            else {name: np.array(texts, dtype=object)}
+        )
     return {name: _to_numpy(column, name)}
 
 
@@ -106,8 +110,8 @@ def _as_plain_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _find_plain_type(arrow_type: pa.DataType) -> pa.DataType:
-    if pa.types.is_string_view(arrow_type):
-        return pa.string()
+    if pa.types.is_string_view(arrow_type) or pa.types.is_binary_view(arrow_type):
+        return pa.string() if pa.types.is_string_view(arrow_type) else pa.binary()
     if pa.types.is_decimal(arrow_type):
         return pa.float64()
     if pa.types.is_run_end_encoded(arrow_type):
@@ -256,7 +260,8 @@ def _chunk_to_numpy(chunk: pa.Array, name: str) -> NDArray[Any]:
         pa.types.is_integer(value_type) or pa.types.is_floating(value_type) or pa.types.is_boolean(value_type)
     ):
         raise DataError(
-            f"{name!r} is a column of {chunk.type}: allowed are numbers, booleans, text and lists"
+            f"{name!r} is a column of {chunk.type}: allowed are numbers, booleans, text, lists and "
+            "images (PNG, JPEG)"
         )
     if values.null_count:
         raise CellError(_row_of_null(values, shape), f"{name!r} holds a null: expected a number")
@@ -290,14 +295,24 @@ def _decode_struct(column: pa.ChunkedArray, field: pa.Field, name: str) -> Array
     return leaves
 
 
-def _decode_images(column: pa.ChunkedArray, name: str) -> NDArray[Any]:
+def _find_images(column: pa.ChunkedArray) -> list[bytes | None] | None:
+    """Return the cells of a column of encoded images; None for other columns."""
+    if pa.types.is_struct(column.type) and [child.name for child in column.type] == _IMAGE_FIELDS:
+        return list(pc.struct_field(column, "bytes").to_pylist())
+    is_binary = pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)
+    if is_binary and len(column) and column[0].as_py().startswith(_IMAGE_MAGIC):
+        return list(column.to_pylist())
+    return None
+
+
+def _decode_images(cells: Sequence[bytes | None], name: str) -> NDArray[Any]:
     """Decode encoded images (PNG, JPEG) to uint8 `[rows, H, W, C]`, or `[rows, H, W]` without channels.
 
     Raises:
         CellError: an image cannot be decoded, or differs in size from the first one.
     """
     images: list[NDArray[Any]] = []
-    for row, data in enumerate(pc.struct_field(column, "bytes").to_pylist()):
+    for row, data in enumerate(cells):
         if data is None:
             raise CellError(row, f"{name!r} has no bytes: images in other files are not read")
         try:
