@@ -32,6 +32,7 @@ from hindcast.run.checkpoint_evaluation import (
 )
 from hindcast.run.evaluation.trained_episodes import TRAINED_EPISODES_FILE
 from hindcast.run.gate import GATE_FILE, replay
+from hindcast.storage.local_files import TEMPORARY_NAME
 from hindcast.storage.location import Location, resolve
 from hindcast.version import __version__, package_versions
 
@@ -41,6 +42,13 @@ _EPISODES_FILE: Final = "episodes.json"
 _MODULE_FOLDER: Final = "module"
 _RUN_FILES: Final = ("spec.json", TRAINED_EPISODES_FILE, GATE_FILE)
 """Files of the run folder that a bundle has too, so that it is evaluated as a run folder."""
+_FILES: Final = (
+    *(f"{_MODULE_FOLDER}/{file}" for file in policy_files.FILE_NAMES),
+    _EPISODES_FILE,
+    VERDICT_FILE,
+    *_RUN_FILES,
+)
+"""Paths of all files that a bundle may have besides `AUDIT_FILE`, which is written last."""
 _COLUMNS: Final = frozenset({Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.ACTION_LOGP})
 """Columns that an evaluation reads, over which episodes have checksums."""
 _TOLERANCE: Final = 0.02
@@ -82,7 +90,7 @@ def create_audit(
 
     Args:
         path: see `evaluate_checkpoint_offline`; in the folder of a training's run.
-        folder: a new or empty folder.
+        folder: a new or empty folder, or one in which an earlier call was interrupted.
         data: paths of recorded data.
         options: options of the evaluation.
         gamma: see `evaluate_checkpoint_offline`.
@@ -91,7 +99,7 @@ def create_audit(
 
     Raises:
         SpecError: the checkpoint is not in the folder of a training's run.
-        OutputConflict: the folder is not empty.
+        OutputConflict: the folder has other files, or a finished bundle.
     """
     target, run_folder = resolve(folder), find_run_folder(path)
     if run_folder is None:
@@ -100,8 +108,7 @@ def create_audit(
             path=str(path),
             remedy="name a checkpoint in its run folder",
         )
-    if target.exists() and target.list():
-        raise OutputConflict("is not empty", path=str(target), remedy="name another folder")
+    _clear(target)
     policy, _ = load_policy(path, module_class)
     name = ", ".join(data)
     dataset, num_trained, _ = open_judging_data(path, data, hooks)
@@ -195,11 +202,24 @@ def verify_audit(folder: str | Path, data: Sequence[str], *, hooks: Hooks = NO_H
     return AuditResult(str(bundle), _digest(bundle.child(AUDIT_FILE)), document["decision"], tuple(checks))
 
 
+def _clear(target: Location) -> None:
+    """Delete what an interrupted call left in the folder of a bundle: it has no `AUDIT_FILE` yet.
+
+    Raises:
+        OutputConflict: the folder has other files, or a finished bundle.
+    """
+    files = list(target.files(recursive=True)) if target.exists() else []
+    if any(
+        entry.relative_path not in _FILES and not TEMPORARY_NAME.match(entry.location.name) for entry in files
+    ):
+        raise OutputConflict("is not empty", path=str(target), remedy="name another folder")
+    for entry in files:
+        entry.location.delete()
+
+
 def _bundle_files(bundle: Location) -> list[str]:
     """Return the paths of the bundle's files, without `AUDIT_FILE`."""
-    names = [f"{_MODULE_FOLDER}/{file}" for file in policy_files.FILE_NAMES]
-    names += [_EPISODES_FILE, VERDICT_FILE, *_RUN_FILES]
-    return [name for name in names if bundle.child(name).exists()]
+    return [name for name in _FILES if bundle.child(name).exists()]
 
 
 def _digest(file: Location) -> str:
@@ -223,10 +243,8 @@ def _require(holds: bool, bundle: Location, problem: str) -> None:
 
 def _check_files(bundle: Location, document: Mapping[str, Any]) -> str:
     files = document["files"]
-    known_files = {*(f"{_MODULE_FOLDER}/{file}" for file in policy_files.FILE_NAMES)}
-    known_files |= {_EPISODES_FILE, VERDICT_FILE, *_RUN_FILES}
     # The bundle may come from anybody: nothing outside of it is read.
-    _require(files.keys() <= known_files, bundle, "it lists files that no bundle has")
+    _require(files.keys() <= set(_FILES), bundle, "it lists files that no bundle has")
     for file, digest in files.items():
         location = bundle.child(file)
         _require(location.exists(), bundle, f"{file} is missing")

@@ -54,7 +54,7 @@ def export(
         raise SpecError(
             f"--namespace and --context apply only to training/NAME on a cluster; {checkpoint} is a path."
         )
-    explore = choose_explore(checkpoint, explore, default=False, note=screen.note)
+    explore = choose_explore(checkpoint, explore, note=screen.note)
     result = export_policy(checkpoint, folder, export_format, module_class, explore=explore)
     check_text = f"copied: the policy's own weights and JSON files; act with policy(obs, {explore=})"
     if result.max_difference is not None:
