@@ -16,6 +16,8 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 IMAGE_TAG ?= $(VERSION)
 IMAGES ?= operator runtime
 IMAGE_LABELS = --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse HEAD)
+# Python compiles a module at its first import; most modules of a package are never imported.
+INSTALL := pip install --quiet --no-compile
 PYTEST := env OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 WITHOUT_CLUSTER := --ignore tests/control_plane --ignore tests/e2e --ignore tests/interop
@@ -83,7 +85,7 @@ packages: $(READY)  ## build wheel and sdist into dist/, check them, and install
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/python -m twine check --strict dist/*
 	$(PYTHON) -m venv .cache/wheel
-	.cache/wheel/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	.cache/wheel/bin/python -m $(INSTALL) --constraint constraints.txt dist/*.whl
 	.cache/wheel/bin/hindcast --version
 	.cache/wheel/bin/kubectl-hindcast validate examples/cartpole.yaml
 
@@ -95,8 +97,8 @@ bench: $(READY) $(RLLIB_READY)  ## Hindcast and its rivals side by side
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt "torch==2.13.0"
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[runtime,operator,serve,docs,dev]"
+	$(BIN)/python -m $(INSTALL) --constraint constraints.txt "torch==2.13.0"
+	$(BIN)/python -m $(INSTALL) --constraint constraints.txt --editable ".[runtime,operator,serve,docs,dev]"
 	touch $(READY)
 
 # RLlib and d3rlpy, with torch, Ray and all else that both need from the project's own environment.
@@ -104,9 +106,9 @@ $(RLLIB_READY): $(READY)
 	$(PYTHON) -m venv $(RLLIB)
 	$(BIN)/python -c "import site; print(site.getsitepackages()[0])" > \
 		$$($(RLLIB)/bin/python -c "import site; print(site.getsitepackages()[0])")/project.pth
-	$(RLLIB)/bin/python -m pip install --quiet --constraint constraints.txt "ray[rllib]" msgpack-numpy lz4
-	$(RLLIB)/bin/python -m pip install --quiet --no-deps "d3rlpy==2.8.1"
-	$(RLLIB)/bin/python -m pip install --quiet gym structlog colorama dataclasses-json h5py tqdm scikit-learn
+	$(RLLIB)/bin/python -m $(INSTALL) --constraint constraints.txt "ray[rllib]" msgpack-numpy lz4
+	$(RLLIB)/bin/python -m $(INSTALL) --no-deps "d3rlpy==2.8.1"
+	$(RLLIB)/bin/python -m $(INSTALL) gym structlog colorama dataclasses-json h5py tqdm scikit-learn
 	touch $(RLLIB_READY)
 
 clean:

@@ -52,6 +52,13 @@ def _test_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["HINDCAST_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cache of prepared data, in a folder of the test's own."""
+    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
 @pytest.fixture(autouse=True)
 def _restore_registered_objects() -> Iterator[None]:
     """Forget objects that a test registers, so that later tests do not send them to their processes."""

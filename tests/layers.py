@@ -15,12 +15,12 @@ assert LAYER in _LAYERS, f"HINDCAST_CHECKS is {LAYER!r}; expected one of {', '.j
 
 
 def examples(count: int) -> settings:
-    """Return hypothesis settings: `count / 2` examples in CI, `count / 10` in the quick layer, `20 * count` in a soak.
+    """Return hypothesis settings: `count / 5` examples in CI, `count / 10` in the quick layer, `20 * count` in a soak.
 
     A failure prints how to reproduce it.
     """
     # Only a soak draws different examples each time; the other layers repeat the same ones in every run.
-    max_examples = {"quick": max(count // 10, 3), "all": max(count // 2, 3), "soak": 20 * count}[LAYER]
+    max_examples = {"quick": max(count // 10, 3), "all": max(count // 5, 3), "soak": 20 * count}[LAYER]
     return settings(
         max_examples=max_examples,
         derandomize=LAYER != "soak",

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hindcast.api import OfflineRecording, OfflineTraining
+from hindcast.datasets.prepare.reading_text import to_flow
 
 Schema = Mapping[str, Any]
 
@@ -55,17 +56,10 @@ def make_reference_page(algorithms: Mapping[str, Schema]) -> str:
         facts = [f"In an {' or '.join(schema['x-kinds'])}."]
         facts += [sentence for keyword, sentence in _FACTS.items() if schema[keyword]]
         if schema["x-model"]:
-            facts.append(f"Its defaults of `model` are `{_flow_yaml(schema['x-model'])}`.")
+            facts.append(f"Its defaults of `model` are `{to_flow(schema['x-model'])}`.")
         lines += [f'\n### {name}\n\n<a id="{name.lower()}"></a>{" ".join(facts)}\n']
         lines += [schema["description"], "", *_table(schema)]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _flow_yaml(value: Any) -> str:
-    """Format a value as YAML in one line."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{name}: {_flow_yaml(entry)}" for name, entry in value.items()) + "}"
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 _SPACES = """\

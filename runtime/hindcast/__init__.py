@@ -5,6 +5,7 @@ names them for editors and type checkers.
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Final
 
 from hindcast.version import __version__ as __version__
@@ -103,10 +104,9 @@ PUBLIC_NAMES: Final = {
     "OfflineData": "hindcast.rllib.offline_data:RLlibOfflineData",
     "OfflinePreLearner": "hindcast.rllib.prelearner:RLlibPreLearner",
     "OverrideToImplementCustomLogic": "hindcast.rllib.names:OverrideToImplementCustomLogic",
-    **{
-        name: f"hindcast.rllib.names:{name}"
-        for name in ("OverrideToImplementCustomLogic_CallToSuperRecommended",)
-    },
+    "OverrideToImplementCustomLogic_CallToSuperRecommended": (
+        "hindcast.rllib.names:OverrideToImplementCustomLogic_CallToSuperRecommended"
+    ),
     "OutputWriter": "hindcast.rllib.batch_io.readers:OutputWriter",
     "Policy": "hindcast.models.policy:Policy",
     "PolicyClient": "hindcast.serve.client:PolicyClient",
@@ -153,7 +153,9 @@ def __getattr__(name: str) -> Any:
                 return getattr(import_module(module), name)
         import_module("hindcast.rllib.names").refuse_unknown_config(name)
         import_module("hindcast.rllib.names").refuse_unknown_constant(name)
-    elif name[0] != "_":
+    # `from hindcast import formatting` asks for the attribute before it imports the module. find_spec would import the
+    # parents of a name with a dot.
+    elif name[0] != "_" and ("." in name or find_spec(f"{__name__}.{name}") is None):
         import_module("hindcast.rllib.names").refuse_unsupported(name)
     raise AttributeError(f"module 'hindcast' has no attribute {name!r}")
 

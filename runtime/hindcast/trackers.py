@@ -1,7 +1,6 @@
 """Callbacks that send each result to an experiment tracker, through the tracker's own package.
 
-`callbacks: ["hindcast.trackers:WandB"]` or `["hindcast.trackers:MLflow"]` in a resource. TensorBoard's files are
-written without a callback.
+`callbacks: ["hindcast.trackers:WandB"]` in a resource, or `MLflow` or `TensorBoard`.
 """
 
 from __future__ import annotations
@@ -10,12 +9,15 @@ import hashlib
 import importlib
 import os
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from hindcast.api.differences import FREE_FORM_FIELDS
 from hindcast.errors import SpecError
 from hindcast.record.callbacks import Callbacks
 from hindcast.report.results import ITERATION, flatten_numbers
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 _PROJECT: Final = "hindcast"
 _MAX_PARAM_LENGTH: Final = 500
@@ -107,6 +109,40 @@ class MLflow(_Tracker):
 
     def log(self, metrics: dict[str, float], step: int) -> None:
         self._client.log_metrics(metrics, step=step)
+
+
+class TensorBoard(_Tracker):
+    """TensorBoard. All runs are in one folder, TENSORBOARD_LOGDIR or else `tensorboard`, which `--logdir` may name.
+
+    Every run folder has the results for TensorBoard without this callback; it adds the settings (the tab HParams), and
+    a place that the TensorBoard of a team can watch.
+    """
+
+    package = "tensorboard"
+
+    def start(self, name: str, key: str | None, settings: dict[str, Any]) -> None:
+        folder = os.environ.get("TENSORBOARD_LOGDIR", "tensorboard")
+        self._folder = f"{folder}/{name}" if key is None else f"{folder}/{name}-{key[:8]}"
+        self._settings = settings
+        self._writer: SummaryWriter | None = None
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+        from torch.utils.tensorboard.summary import hparams
+
+        if (
+            self._writer is None
+        ):  # TensorBoard hides what an earlier process wrote about the steps from here on
+            self._writer = SummaryWriter(self._folder, purge_step=step)
+            values = {
+                path: value if isinstance(value, bool | int | float | str) else str(value)
+                for path, value in self._settings.items()
+            }
+            for summary in hparams(values, {}):
+                self._writer.file_writer.add_summary(summary)
+        for metric, value in metrics.items():
+            self._writer.add_scalar(metric, value, step)
+        self._writer.flush()
 
 
 def _settings(value: Any, path: str = "") -> Any:

@@ -86,8 +86,9 @@ def _check_stop(algorithm: Any, options: Any, stop: Any) -> None:
         return
     options = options or {}
     for metric in stop:
-        section = next((section for section in _EVALUATION_OPTIONS if metric.startswith(section)), None)
-        option = _EVALUATION_OPTIONS.get(section or "")
+        option = next(
+            (option for section, option in _EVALUATION_OPTIONS.items() if metric.startswith(section)), None
+        )
         if option is not None and not options.get(option):
             raise SpecError(
                 f"stop: no trial ever reports {metric}, so it would never end: set .evaluation({option}=...)."

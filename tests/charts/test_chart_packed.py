@@ -1,34 +1,34 @@
-"""The chart as a release packs it: with both images by digest."""
+"""The chart as a release packs it, with both images by digest, and as users install it from a registry."""
 
+import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from chart_helm import CLUSTER_VERSION, ROOT, tool
+from oci_registry import serve_registry
 
 OPERATOR, RUNTIME = "sha256:" + "1" * 64, "sha256:" + "2" * 64
 
 
-def test_packed_chart_renders_with_images_by_digest(tmp_path: Path) -> None:
-    helm = tool("helm")
-    script = ROOT / "tools/pack-chart.sh"
-    subprocess.run(
-        [script, "registry.example/team", OPERATOR, RUNTIME, tmp_path], check=True, capture_output=True
-    )
+def run(*command: str | Path) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize("helm", ["helm", "helm4"])
+def test_packed_chart_is_installed_from_a_registry_with_images_by_digest(tmp_path: Path, helm: str) -> None:
+    if helm == "helm4" and shutil.which(helm) is None:
+        pytest.skip("helm4 is not installed")
+    program = tool(helm)
+    run(ROOT / "tools/pack-chart.sh", "registry.example/team", OPERATOR, RUNTIME, tmp_path)
     (chart,) = tmp_path.glob("hindcast-*.tgz")
-    command = [
-        helm,
-        "template",
-        "hindcast",
-        chart,
-        "--namespace",
-        "system",
-        "--kube-version",
-        CLUSTER_VERSION,
-    ]
-    objects = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    with serve_registry(tmp_path / "registry") as registry:
+        source = f"oci://{registry}/charts/hindcast"
+        run(program, "push", chart, source.rpartition("/")[0], "--plain-http")
+        template = (program, "template", "hindcast", source, "--plain-http", "--namespace", "system")
+        objects = run(*template, "--kube-version", CLUSTER_VERSION)
+        metadata = run(program, "show", "chart", source, "--plain-http")
     assert f'image: "registry.example/team/hindcast-operator@{OPERATOR}"' in objects
     assert f"registry.example/team/hindcast-runtime@{RUNTIME}" in objects
-    metadata = subprocess.run(
-        [helm, "show", "chart", chart], check=True, capture_output=True, text=True
-    ).stdout
     assert "hindcast-operator:" not in metadata and OPERATOR in metadata

@@ -128,6 +128,16 @@ def test_help_and_validate_import_nothing_heavy(resources):
     assert result.stdout.count("is valid") == 2
 
 
+def test_import_of_submodule_imports_no_other_packages(tmp_path):
+    program = (
+        "import sys\n"
+        "from hindcast import formatting\n"
+        "print(formatting.__name__, sorted({'numpy', 'gymnasium', 'hindcast.rllib'} & set(sys.modules)))"
+    )
+    result = run_python(program, folder=tmp_path)
+    assert (result.stdout, result.stderr) == ("hindcast.formatting []\n", "")
+
+
 def test_closed_output_pipe_is_no_defect(resources):
     command = f"{sys.executable} -m hindcast.cli.main validate {resources} | true"
     result = subprocess.run(command, shell=True, capture_output=True, text=True, check=False, env=ENVIRONMENT)

@@ -25,9 +25,8 @@ NUM_STEPS = sum(LENGTHS)
 
 
 @pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _folder(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
 
 
 def make_table(has_float_actions: bool = False) -> pa.Table:

@@ -15,10 +15,9 @@ from hindcast.storage.location import resolve
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, cache, monkeypatch):
     """Return an empty folder, which is the current one and contains the cache."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
     return tmp_path
 
 

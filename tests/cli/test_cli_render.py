@@ -10,6 +10,7 @@ import pytest
 from command_result import Hindcast
 from ruamel.yaml import YAML
 
+INSTALLATION_PAGE = Path(__file__).parents[2] / "docs" / "install-cluster.md"
 KINDS = ["ConfigMap", "ServiceAccount", "Role", "RoleBinding", "RayJob"]
 
 
@@ -103,3 +104,30 @@ def test_invalid_values_file_is_refused(
 ) -> None:
     values_file.write_text(text)
     hindcast("render", resources, "--defaults", values_file).assert_refused(2, message)
+
+
+def test_pods_of_the_example_fit_a_node_of_2_cpus_and_6_gib(hindcast: Hindcast, tmp_path: Path) -> None:
+    page = INSTALLATION_PAGE.read_text()
+    for name in ("kind.yaml", "cartpole.yaml"):
+        (tmp_path / name).write_text(page.partition(f"```yaml\n# {name}\n")[2].partition("```")[0])
+    result = hindcast("render --json", tmp_path / "cartpole.yaml", "--defaults", tmp_path / "kind.yaml")
+    for resource in json.loads(result.out)["resources"]:
+        (job,) = [document for document in resource["manifests"] if document["kind"] == "RayJob"]
+        cluster = job["spec"]["rayClusterSpec"]
+        groups = [(1, cluster["headGroupSpec"])]
+        groups += [(group["replicas"], group) for group in cluster["workerGroupSpecs"]]
+        pods = [(number, group["template"]) for number, group in groups]
+        pods.append((1, job["spec"]["submitterPodTemplate"]))
+        requests = [
+            (number, container["resources"]["requests"])
+            for number, pod in pods
+            for container in pod["spec"]["containers"]
+        ]
+        millicpus = sum(number * int(request["cpu"].removesuffix("m")) for number, request in requests)
+        mebibytes = sum(number * parse_memory(request["memory"]) for number, request in requests)
+        assert millicpus <= 1300 and mebibytes <= 4608  # the rest is for the system
+
+
+def parse_memory(text: str) -> int:
+    """Parse a quantity to MiB."""
+    return int(text[:-2]) * {"Mi": 1, "Gi": 1024}[text[-2:]]

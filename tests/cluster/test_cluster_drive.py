@@ -15,10 +15,12 @@ import pytest
 import ray
 from cluster_toys import RecordingChannel, make_attempt, mount_attempt
 
+from hindcast import Callbacks
 from hindcast.api import EnvironmentSpec, OfflineRecording, OfflineTraining
 from hindcast.api.attempt import CHECKPOINT, AttemptOutcome, Report, ResolvedInput
 from hindcast.cluster import driver as driver_module
 from hindcast.cluster import reporting, storage_monitor
+from hindcast.cluster.draining import DrainMonitor
 from hindcast.cluster.driver import drive
 from hindcast.cluster.mailbox import Mailbox
 from hindcast.cluster.memory import inspect_pods, read_container_memory
@@ -56,6 +58,14 @@ class SlowWalk(Walk):
         if Path(os.environ["TOY_SLOW"]).exists():
             time.sleep(0.1)
         return super().reset(**options)
+
+
+class SlowTraining(Callbacks):
+    """Sleeps after each iteration while the file TOY_SLOW exists."""
+
+    def on_train_result(self, **_: object) -> None:
+        if Path(os.environ["TOY_SLOW"]).exists():
+            time.sleep(0.2)
 
 
 @pytest.fixture(autouse=True)
@@ -393,6 +403,42 @@ class TestTraining:
         assert report.progress is not None
         assert (report.progress.iteration, report.stage) == (3, "Training")
         assert (tmp_path / "runs/test/r1/logs/test-r1-1.log").exists()
+
+    @pytest.mark.usefixtures("slow_file")
+    @pytest.mark.parametrize("pool", ["learner", "head"])
+    def test_draining_node_leads_to_checkpoint(
+        self,
+        tmp_path: Path,
+        walks: Path,
+        channel: RecordingChannel,
+        monkeypatch: pytest.MonkeyPatch,
+        pool: str,
+    ) -> None:
+        """Regression: a pod that had to leave its node lost everything since the last checkpoint that was due."""
+        draining_pools: list[set[str]] = []
+
+        def find_pools(_: DrainMonitor) -> set[str]:
+            return draining_pools.pop() if draining_pools else set()
+
+        def drain(report: Report) -> None:
+            if report.progress is not None and report.progress.iteration:
+                channel.on_report = lambda _: None
+                draining_pools.append({pool})
+
+        monkeypatch.setattr(DrainMonitor, "find_pools", find_pools)
+        channel.on_report = drain
+        callbacks, stop = ["test_cluster_drive:SlowTraining"], {"iterations": 40}
+        resource = training(
+            tmp_path / "runs", walks, callbacks=callbacks, stop=stop, checkpoint={"every": 100}
+        )
+        code = run_attempt(resource, tmp_path, channel)
+        log = (tmp_path / "runs/test/r1/logs/test-r1-1.log").read_text()
+        if pool == "learner":
+            assert (code, reported_outcome(channel).reason) == (0, "Succeeded")
+            assert "resuming at update" in log
+        else:
+            assert (code, reported_outcome(channel).reason) == (1, "Terminated")
+            assert list((tmp_path / "runs/test/r1/checkpoints").glob("checkpoint-*/checkpoint.json"))
 
 
 @pytest.mark.parametrize(

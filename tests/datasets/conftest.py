@@ -17,9 +17,8 @@ MakeFolders = Callable[..., list[Path]]
 
 
 @pytest.fixture(autouse=True)
-def _separate_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _separate_cache(cache: Path) -> None:
     """Prepare data in a cache of the test's own."""
-    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture

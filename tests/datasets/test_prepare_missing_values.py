@@ -28,11 +28,6 @@ ROLES: dict[str, Any] = {
 SCHEMA: dict[str, Any] = {"eps_id": "ep", "actions": "act", "rewards": "r", "terminateds": "end"}
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
-
-
 def write_parquet(folder: Path, columns: dict[str, Any]) -> Path:
     pq.write_table(pa.table(ROLES | columns), folder / "visits.parquet", row_group_size=2)
     return folder / "visits.parquet"

@@ -39,11 +39,6 @@ class Chain:
         """Expected discounted return of the target."""
         return float(self.v[0].mean())
 
-    @property
-    def behaviour_return(self) -> float:
-        """Expected discounted return of the behaviour."""
-        return float(self._compute_values(self.behaviour)[1][0].mean())
-
     def _compute_values(self, policy: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         q = np.zeros((self.num_steps + 1, self.num_states, 2))
         v = np.zeros((self.num_steps + 1, self.num_states))

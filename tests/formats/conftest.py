@@ -41,5 +41,5 @@ def unregister_ray_types() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _separate_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
+def _separate_cache(cache: Path) -> None:
+    """Prepare data in a cache of the test's own."""

@@ -1,4 +1,5 @@
 import copy
+import threading
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from hindcast.learn.group import Group
 from hindcast.learn.learner import Learner, LearnerState
 from hindcast.learn.metrics import Metrics, MetricSums
 from hindcast.learn.optimisers import OptimiserSpec
+from hindcast.pipeline.rng import seeded_generators
 from hindcast.pipeline.shard import Shard
 
 
@@ -40,6 +42,30 @@ def test_learner_fits_a_regression():
     learner.metrics()  # so that the loss below is that of the last update only
     learner.update(make_batch(300))
     assert learner.metrics()["total_loss"] < 1e-3
+
+
+def test_update_that_draws_waits_for_code_of_the_pipeline_that_draws():
+    """Otherwise both would depend on which thread draws first."""
+
+    class NoisyRegression(Regression):
+        def losses(self, nets, batch, step):
+            draws.append(torch.rand(()).item())
+            return super().losses(nets, batch, step)
+
+    draws, learner = [], make_learner(NoisyRegression)
+    torch.manual_seed(3)
+    expected = torch.rand(3).tolist()
+    torch.manual_seed(3)
+    draws.append(torch.rand(()).item())
+    with seeded_generators(0, "pre-learner"):
+        update = threading.Thread(target=learner.update, args=(make_batch(0),))
+        update.start()
+        update.join(0.1)
+        own_draws = torch.rand(2).tolist()
+    update.join()
+    assert draws == expected[:2]
+    with seeded_generators(0, "pre-learner"):
+        assert torch.rand(2).tolist() == own_draws
 
 
 def test_update_counts_updates_and_timesteps():

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from hindcast.api.input import MissingRule
 from hindcast.api.model import ModelSpec
+from hindcast.api.training import RewardsSpec
 from hindcast.episodes.block import Block
 from hindcast.episodes.spaces import NamedBox, space_from_json, space_to_json
 from hindcast.errors import DataError, SpecError
@@ -144,6 +145,20 @@ def test_saved_and_exported_policies_act_alike_on_missing_values(
         state = results["last_out/obs"]
         assert policy(row) == loaded_policy(named_row) == results["actions"].item()
     assert loaded_policy.digest == policy.digest
+
+
+@pytest.mark.parametrize(
+    ("options", "num_read"),
+    [
+        ({"missing": {"*": 0.0}, "rewards": RewardsSpec(scale=4.0)}, 0),
+        ({"missing": {"*": "CarryForward"}}, 1),
+        ({"rewards": RewardsSpec(normalize="std")}, 1),
+    ],
+)
+def test_fit_reads_data_only_for_what_is_fitted(options: dict[str, Any], num_read: int) -> None:
+    blocks = iter([make_block(make_rows(0, 50))])
+    Preprocessing(SPACE, Discrete(2), **options).fit(blocks)
+    assert len(list(blocks)) == 1 - num_read
 
 
 def test_fill_after_a_whole_number_is_not_truncated() -> None:

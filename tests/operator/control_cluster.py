@@ -33,6 +33,8 @@ class FakeCluster:
         self.broken_kinds: set[str] = set()
         self.refusal: ApiError | None = None
         """The answer to the creation of a RayJob, if it is refused."""
+        self.status_refusal: ApiError | None = None
+        """The answer to the server-side apply of a status, if it is refused."""
         self.start_operator(lambda: self.now)
         spec = {"algorithm": "BC", "input": [{"path": "s3://b/x"}], "stop": {"iterations": 1}}
         spec |= {"checkpoint": {"path": "s3://b/runs"}, "runPolicy": run_policy}
@@ -148,9 +150,16 @@ class FakeCluster:
         version = manifest["metadata"].get("resourceVersion")
         if version not in (None, self.objects[kind.name, name]["metadata"]["resourceVersion"]):
             raise ApiError(409, "Conflict", "the object has been modified")
+        if self.status_refusal is not None:
+            raise self.status_refusal
         return self.write(
             kind, name, **{field: manifest[field] for field in ("status",) if field in manifest}
         )
+
+    async def replace_status(
+        self, kind: ObjectKind, namespace: str, name: str, manifest: dict[str, Any]
+    ) -> dict[str, Any]:
+        return self.write(kind, name, status=manifest["status"])
 
     async def delete(self, kind: ObjectKind, namespace: str, name: str, uid: str) -> None:
         self.calls.append(f"delete {kind.name}")

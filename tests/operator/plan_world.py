@@ -352,6 +352,11 @@ class World:
         return None if condition is None else condition["reason"]
 
     @property
+    def condition_statuses(self) -> dict[str, str]:
+        """Type of each condition -> its status."""
+        return {entry["type"]: entry["status"] for entry in self.status["conditions"]}
+
+    @property
     def state(self) -> str:
         return self.status["state"]
 

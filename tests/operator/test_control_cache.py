@@ -127,6 +127,16 @@ def test_object_with_invalid_labels_is_ignored(labels: dict[str, str]) -> None:
     assert not cache.entries(kinds.POD)
 
 
+def test_odd_object_does_not_stop_reading_of_others() -> None:
+    """Regression: an exception in one object ended the lists of all objects, and with them the operator."""
+    cache = Cache()
+    odd_status = {"conditions": ["Ready"]}
+    assert cache.put(kinds.POD, make_child("odd", 5, status=odd_status)) == set()
+    nested_report = {"report.json": "[" * 200_000}
+    assert cache.put(kinds.CONFIG_MAP, make_child("walks-r1-1", 6, data=nested_report)) == {WALKS}
+    assert [child.facts.name for child in cache.children(WALKS)] == ["walks-r1-1"]
+
+
 def test_change_of_resource_affects_referring_resources() -> None:
     cache = Cache()
     spec = {"input": [{"recordingRef": {"name": "walks"}}, {"path": "s3://b/x"}]}

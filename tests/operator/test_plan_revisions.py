@@ -11,10 +11,6 @@ from hindcast_operator.decision import CreateAttempt, DeleteAttempt
 from hindcast_operator.manifests import compute_sizes
 
 
-def condition_statuses(world: World) -> dict[str, str]:
-    return {entry["type"]: entry["status"] for entry in world.status["conditions"]}
-
-
 # -- revisions -----------------------------------------------------------------------------------------------
 def test_higher_revision_replaces_running_attempt() -> None:
     world = make_running_world()
@@ -35,7 +31,7 @@ def test_higher_revision_reruns_finished_resource() -> None:
     world.edit_spec(revision=2, stop={"iterations": 5}).settle()
     assert world.created_children == ["cartpole-bc-t1-1", "cartpole-bc-t2-1"]
     assert "cartpole-bc-t1-1" not in world.attempts, "objects of the older revision are deleted"
-    assert condition_statuses(world).keys() == {"Ready", "Reconciling", "ClusterReady"}
+    assert world.condition_statuses.keys() == {"Ready", "Reconciling", "ClusterReady"}
 
 
 def test_changed_spec_at_same_revision_is_drift() -> None:
@@ -181,14 +177,16 @@ def test_history_is_bounded_and_keeps_latest_attempt_of_each_revision() -> None:
     world = World()
     world.settle()
     world.edit_spec(revision=2).settle()
-    for _ in range(33):  # each suspension ends an attempt
+    for _ in range(11):  # each suspension ends an attempt
         world.start_pods().send_report().settle()
         world.edit_spec(suspend=True).settle()
         world.report_end("Suspended", "Suspended").settle()
         world.edit_spec(suspend=False).settle()
     runs = world.status["runs"]
-    assert len(runs) == 32
-    assert runs[0]["attempt"] == 34
+    assert len(runs) == 10
+    assert runs[0]["attempt"] == 12
+    assert "inputs" in runs[0]
+    assert not any(entry.keys() & {"inputs", "operationalFields"} for entry in runs[1:])
     assert (runs[-1]["revision"], runs[-1]["outcome"]) == (1, "Superseded")
 
 

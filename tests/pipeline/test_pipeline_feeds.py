@@ -137,6 +137,25 @@ def test_metrics_report_epoch_and_coverage(feed_kind, make_feed):
 
 
 @both_feeds
+def test_coverage_with_replacement_after_the_first_window_of_each_lane(feed_kind, make_feed):
+    """Each of 16 lanes has 10 windows; about 1 - 1/e of the timesteps of the first ones have been drawn."""
+    num_units, window_steps = 160, 50
+    feed = make_feed(
+        feed_kind,
+        FakeDataset([[window_steps]] * num_units),
+        batch_size=window_steps,
+        window_steps=window_steps,
+        replacement=True,
+    )
+    drawn_steps = {int(step) for step in take_steps(feed, num_units // 10)}
+    expected = 0.1 * (1 - (1 - 1 / window_steps) ** window_steps)
+    metrics = feed.metrics()
+    assert metrics["coverage"] == pytest.approx(expected, abs=1e-3)
+    assert metrics["coverage"] == pytest.approx(len(drawn_steps) / (num_units * window_steps), abs=0.01)
+    assert metrics["timesteps_seen"] == pytest.approx(len(drawn_steps), abs=50)
+
+
+@both_feeds
 def test_coverage_with_replacement_estimates_distinct_steps(feed_kind, make_feed):
     feed = make_feed(feed_kind, FakeDataset([[50]] * 100), batch_size=50, window_steps=50, replacement=True)
     num_distinct = len({int(step) for step in take_steps(feed, 40)})
@@ -278,12 +297,19 @@ def test_targets_are_computed_from_whole_episodes_on_entering_a_window(feed_kind
         for block in dataset.blocks
     ]
     expected = torch.from_numpy(np.concatenate(returns)).float()
+    order = feed._order
+    first_cursors = [
+        window.first_cursor
+        for epoch in (0, 1)
+        for lane in range(order.num_lanes)
+        for window in order.windows(lane, epoch)
+    ]
     for _ in range(2 * STEPS // 5):
+        start, num_entered = feed.cursor, len(window_steps)
         batch = feed.next()
         assert torch.equal(batch["value_targets"], expected[batch["rewards"].int()])
-    order = feed._order
-    num_windows = sum(len(order.windows(lane, epoch)) for lane in range(order.num_lanes) for epoch in (0, 1))
-    assert 0.9 * num_windows < len(window_steps) <= num_windows
+        assert len(window_steps) - num_entered == sum(start <= first < start + 5 for first in first_cursors)
+    assert sum(window_steps) >= 2 * STEPS // 5 * 5, "each timestep delivered is of a window with targets"
 
 
 def test_targets_get_the_same_window_in_both_feeds(make_feed):

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -75,15 +77,50 @@ def test_cursors_of_items_follow_from_lanes(steps, window_steps, num_learners, d
 def test_windows_respect_limits_unless_one_piece_exceeds_them(units, window_steps, window_bytes):
     steps, nbytes = (np.array(sizes) for sizes in zip(*units, strict=True))
     order = make_order(steps, nbytes, window_steps=window_steps, window_bytes=window_bytes)
-    for window in (window for lane in range(order.num_lanes) for window in order.windows(lane, 0)):
-        piece_units, counts = window.pieces[:, 0], window.pieces[:, 2] - window.pieces[:, 1]
-        if len(piece_units) > 1:
-            assert counts.sum() <= window_steps / order.num_lanes
-        # A step is never divided, and pieces of a unit differ by a step.
-        step_bytes = nbytes[piece_units] / steps[piece_units]
-        assert (counts * step_bytes).sum() <= window_bytes / order.num_lanes + 2 * step_bytes.max() + len(
-            counts
-        )
+    max_steps, max_bytes = window_steps // order.num_lanes, window_bytes // order.num_lanes
+
+    def size(window):
+        """Return the timesteps and bytes of each piece."""
+        units, counts = window.pieces[:, 0], window.pieces[:, 2] - window.pieces[:, 1]
+        return counts, nbytes[units] * counts // steps[units]
+
+    for lane in range(order.num_lanes):
+        windows = order.windows(lane, 0)
+        for window in windows:
+            piece_steps, piece_bytes = size(window)
+            if len(window.pieces) > 1:
+                assert piece_steps.sum() <= max_steps and piece_bytes.sum() <= max_bytes
+            # A step is never divided, and pieces of a unit differ by a step.
+            unit = window.pieces[0, 0]
+            assert piece_bytes[0] <= max(1, max_bytes) + nbytes[unit] / steps[unit] + 1
+            step_bytes = nbytes[window.pieces[:, 0]] / steps[window.pieces[:, 0]]
+            exact_bytes = (piece_steps * step_bytes).sum()
+            assert exact_bytes <= window_bytes / order.num_lanes + 2 * step_bytes.max() + len(piece_steps)
+        for window, next_window in pairwise(windows):
+            piece_steps, piece_bytes = (
+                np.append(sizes, next_sizes[0])
+                for sizes, next_sizes in zip(size(window), size(next_window), strict=True)
+            )
+            is_full = piece_steps.sum() > max_steps or piece_bytes.sum() > max_bytes
+            assert is_full, "a window was closed although the next piece fitted"
+
+
+def test_piece_beyond_window_limit_in_steps_is_a_separate_window():
+    """A lane's window may have 25 steps; the lanes have 65, those of the ends with two small units."""
+    order = make_order([10, 10, 1000, 10, 10], window_steps=16 * 25)
+    windows = [window for lane in range(order.num_lanes) for window in order.windows(lane, 0)]
+    assert {window.num_items for window in windows} <= {10, 20, 45, 65}
+    windows = [window for window in windows if 2 in window.pieces[:, 0]]
+    assert sorted(window.num_items for window in windows) == [45, 45, *[65] * 14]
+    assert all(len(window.pieces) == 1 for window in windows)
+
+
+def test_piece_beyond_window_limit_in_bytes_is_cut():
+    order = make_order([10, 10, 1000, 10, 10], [10, 10, 1000, 10, 10], window_steps=1 << 20, window_bytes=400)
+    windows = [window for lane in range(order.num_lanes) for window in order.windows(lane, 0)]
+    assert max(window.num_items for window in windows) <= 25
+    counts = np.array([piece for window in windows for piece in window.pieces.tolist() if piece[0] == 2])
+    assert sorted(counts[:, 2] - counts[:, 1]) == sorted([22, 23] * 2 + [21, 22, 22] * 14)
 
 
 @pytest.mark.parametrize(

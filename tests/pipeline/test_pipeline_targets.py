@@ -24,7 +24,6 @@ class Training:
 
     def __init__(self, feed_kind, every=None):
         self.updates = 0
-        self.computed_at = []
         targets = Targets(self._compute, lambda: self.updates, every)
         self.feed = FEED_CLASSES[feed_kind](
             make_loader(FakeDataset(UNITS), RECIPE, window_steps=25), 20, targets
@@ -32,8 +31,16 @@ class Training:
 
     def _compute(self, window):
         assert "made_at" not in window.columns
-        self.computed_at.append(self.updates)
         return {"made_at": torch.full((window.num_steps,), float(self.updates))}
+
+    def entered_at(self):
+        """Return the update that entered the window of each item of the next batch."""
+        order = self.feed._order
+        lane_of_place = {order.place(lane): lane for lane in range(order.num_lanes)}
+        cursors = range(self.feed.cursor, self.feed.cursor + 20)
+        lanes = [lane_of_place[cursor % STEPS % order.num_lanes] for cursor in cursors]
+        windows = [order.locate(lane, cursor)[0] for lane, cursor in zip(lanes, cursors, strict=True)]
+        return [window.first_cursor // 20 for window in windows]
 
     def update(self):
         batch = self.feed.next()
@@ -58,26 +65,20 @@ def start_training():
 @both_feeds
 def test_targets_are_kept_until_the_window_ends(feed_kind, start_training):
     training = start_training(feed_kind)
-    order = training.feed._order
     for _ in range(40):
-        cursors = range(training.feed.cursor, training.feed.cursor + 20)
-        lane_of_place = {order.place(lane): lane for lane in range(order.num_lanes)}
-        lanes = [lane_of_place[cursor % STEPS % order.num_lanes] for cursor in cursors]
-        first_cursors = [
-            order.locate(lane, cursor)[0].first_cursor for lane, cursor in zip(lanes, cursors, strict=True)
-        ]
-        assert training.update()["made_at"].tolist() == [first // 20 for first in first_cursors]
+        entered_at = training.entered_at()
+        assert training.update()["made_at"].tolist() == entered_at
 
 
 @both_feeds
 @pytest.mark.parametrize("every", [1, 3])
 def test_targets_are_recomputed_when_due(feed_kind, every, start_training):
-    training, reference = start_training(feed_kind, every), start_training(feed_kind)
+    """Each lane delivers an item in each update, so targets are recomputed every `every` updates in a window."""
+    training = start_training(feed_kind, every)
     for update in range(40):
         assert training.feed.metrics().get("targets_age", 0) <= every
-        assert update - training.update()["made_at"].min() < every
-        reference.update()
-    assert len(training.computed_at) > len(reference.computed_at)
+        expected = [entered + (update - entered) // every * every for entered in training.entered_at()]
+        assert training.update()["made_at"].tolist() == expected
 
 
 @both_feeds

@@ -6,8 +6,12 @@ import numpy as np
 import orjson
 import pytest
 
+from hindcast.api import validate_resource
 from hindcast.errors import DataError, SpecError
 from hindcast.report.comparison import compare, comparison_tables, write_comparison
+from hindcast.run.claim import claim
+from hindcast.storage.location import resolve
+from resource_examples import changed_spec, make_document
 
 
 def write_run(
@@ -15,9 +19,8 @@ def write_run(
 ) -> None:
     """Write a run folder whose evaluation after each iteration of 10 updates has the given mean return."""
     folder.mkdir(parents=True)
-    spec = {"algorithm": "BC", "seed": seed, "checkpoint": {"path": str(folder)}, **spec_fields}
-    owner = {"resource": f"OfflineTraining/{name}", "spec": {"metadata": {"name": name}, "spec": spec}}
-    (folder / "spec.json").write_bytes(orjson.dumps(owner))
+    spec = changed_spec("OfflineTraining", {"seed": seed, "checkpoint": {"path": str(folder)}}) | spec_fields
+    claim(resolve(str(folder)), validate_resource(make_document("OfflineTraining", spec, name)), False)
     lines = []
     for index, mean_return in enumerate(returns):
         result = {
@@ -30,6 +33,11 @@ def write_run(
             result["learners"] = {"default_policy": {"total_loss": losses[index]}}
         lines.append(orjson.dumps(result) + b"\n")
     (folder / "results.jsonl").write_bytes(b"".join(lines))
+
+
+def _damage(folder: Path) -> None:
+    write_run(folder, "a", [1])
+    (folder / "spec.json").write_text("{")
 
 
 @pytest.fixture
@@ -98,17 +106,60 @@ def test_latest_revision_counts_unless_another_is_named(tmp_path):
 def test_sentence_claims_no_difference_that_the_seeds_do_not_show(tmp_path, second_returns, remark):
     for name, seeds in {"a": [[5], [7]], "b": second_returns}.items():
         for seed, returns in enumerate(seeds):
-            write_run(tmp_path / f"{name}{seed}/r1", name, returns, seed=seed, config={"beta": name})
+            config = {"lr": 0.1 if name == "a" else 0.2}
+            write_run(tmp_path / f"{name}{seed}/r1", name, returns, seed=seed, config=config)
     assert compare([str(tmp_path)]).sentence == f"best mean return in evaluation: a, 6 ± 1.41{remark}"
 
 
 def test_many_differing_settings_get_a_table_of_their_own(tmp_path):
-    write_run(tmp_path / "a/r1", "a", [1], config={"w": 1, "x": 1, "y": [1, 2]}, input=[{"path": "p"}])
-    write_run(tmp_path / "b/r1", "b", [2], config={"w": 2, "x": 2, "y": [1]}, input=[{"path": "q"}])
+    write_run(tmp_path / "a/r1", "a", [1], config={"lr": 0.1}, model={"fcnetHiddens": [1, 2]})
+    inputs = [{"path": "q", "weight": 2}, {"path": "r", "weight": 1, "top": 0.5}]
+    write_run(tmp_path / "b/r1", "b", [2], config={}, model={"fcnetHiddens": [1]}, input=inputs)
     values, settings = comparison_tables(compare([str(tmp_path)]))
     assert values.columns[0] == "training" and [row[0] for row in values.rows] == ["b", "a"]
     assert settings.columns == ("setting", "b", "a")
-    assert settings.rows[2:] == [("config.y", "[1]", "[1, 2]"), ("input.0.path", "q", "p")]
+    assert sorted(settings.rows) == [
+        ("config.lr", "0.0001", "0.1"),
+        ("input.0.path", "q", "s3://bucket/data"),
+        ("input.0.weight", "2.0", "none"),
+        ("input.1.path", "r", "none"),
+        ("input.1.top", "0.5", "none"),
+        ("input.1.weight", "1.0", "none"),
+        ("model.fcnetHiddens", "[1]", "[1, 2]"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "paths"),
+    [
+        ({"config": {"lr": 1e-4, "gradClip": None}}, {"config": {}}, []),
+        (
+            {"input": [{"path": "p", "prepare": {"gaps": "Refuse"}, "filter": []}]},
+            {"input": [{"path": "p"}]},
+            [],
+        ),
+        (
+            {"input": [{"path": "p"}]},
+            {"input": [{"recordingRef": {"name": "p"}}]},
+            ["input.0.path", "input.0.recordingRef.name"],
+        ),
+        ({"evaluation": {"interval": 1}}, {"evaluation": {}}, ["evaluation.interval"]),
+        (
+            {
+                "cluster": {"rayVersion": "2.60.0"},
+                "runPolicy": {"backoffLimit": 1},
+                "checkpoint": {"every": 1},
+            },
+            {},
+            [],
+        ),
+        ({"learners": {"replicas": 2}}, {"learners": {"replicas": 1}}, ["learners.replicas"]),
+    ],
+)
+def test_settings_differ_in_chosen_values_only(tmp_path, first, second, paths):
+    for name, fields in {"a": first, "b": second}.items():
+        write_run(tmp_path / name, name, [1], **fields)
+    assert sorted(compare([str(tmp_path)]).groups[0].setting) == paths
 
 
 def test_page_shows_each_run(runs):
@@ -124,6 +175,7 @@ def test_page_shows_each_run(runs):
     [
         (lambda folder: folder.mkdir(), None, DataError, "contains no run of a training"),
         (lambda folder: None, None, DataError, "does not exist"),
+        (_damage, None, DataError, "does not describe a training"),
         (lambda folder: write_run(folder, "a", []), None, DataError, "has no results yet"),
         (
             lambda folder: write_run(folder, "a", [1]),

@@ -61,6 +61,23 @@ def test_nan_and_missing_numbers_are_left_out():
     assert lookup({"a": 3}, "a", "b") is None
 
 
+@pytest.mark.parametrize(
+    ("name", "continued", "expected"),
+    [("dm", 0.0, 0.0), ("wdr", -1.5, -1.5), ("pdwis", 0.0, 3.0), ("dm", None, 3.0)],
+)
+def test_estimate_is_compared_with_the_recorded_return_of_its_kind(name, continued, expected):
+    """Regression: a continued return of exactly 0 was taken as missing."""
+    evaluation = {
+        "training_iteration": 1,
+        "episodes": 5,
+        "behaviour": {"value": 3.0, "interval": None},
+        "behaviour_continued": None if continued is None else {"value": continued, "interval": None},
+        "estimates": {name: {"value": 4.0, "interval": None}},
+        "verdict": {"estimate": name, "sentence": "a sentence"},
+    }
+    assert Curves([make_result(1, evaluation={"offline": evaluation})]).estimate.behaviour == expected
+
+
 def test_loss_term_equal_to_the_total_is_shown_once():
     lines = [make_result(i) for i in (1, 2)]
     for i, line in enumerate(lines):

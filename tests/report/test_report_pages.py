@@ -17,6 +17,7 @@ from matplotlib.image import imread
 from hindcast.api import load_resources
 from hindcast.datasets.inspection.summarising import summarise
 from hindcast.datasets.opening import open_dataset
+from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
@@ -26,6 +27,7 @@ from hindcast.report.curves import Curves
 from hindcast.report.data_plots import data_plots
 from hindcast.report.events import Outcome
 from hindcast.report.plots import RecordedReturns, loss_plot, return_plot, time_plot
+from hindcast.report.text import training_commands
 from hindcast.report.writing import write_recording_report, write_training_report
 from hindcast.storage.location import resolve
 from layers import slow_except
@@ -196,7 +198,7 @@ def training_page(tmp_path_factory):
         write_dataset()
         write_results("data/_hindcast/policy")
         write_results("runs/clone/r1")
-        path = write_training_report(training, training_outcome(), {"data": None})
+        path = write_training_report(training, training_outcome(), {"data": None}, [Reading(("data",))])
         return SimpleNamespace(resource=training, folder=folder, path=path, page=read_page(path))
 
 
@@ -232,6 +234,14 @@ def test_training_report_names_outcome_checkpoint_and_commands(training_page):
     assert "Discrete(2)" in text
 
 
+def test_commands_for_a_repeated_path_read_it_once_for_each_way_of_reading(training):
+    """Regression: the second input was called `data (input 2)`, which is no path."""
+    readings = [Reading(("data",)), Reading(("data",), "Csv"), Reading(("data",))]
+    commands = training_commands(resolve("runs/clone/r1"), training, CHECKPOINT, readings)
+    data_commands = [command.text for command in commands if command.text.startswith("hindcast inspect")]
+    assert data_commands == ["hindcast inspect data", "hindcast inspect data --format Csv"]
+
+
 def test_report_contains_the_resource(training_page):
     yaml_file = training_page.folder / "resource.yaml"
     yaml_file.write_text(next(code for code in training_page.page.code if "apiVersion" in code))
@@ -253,7 +263,9 @@ def test_recording_report_shows_data_and_expert(recording):
 @pytest.mark.usefixtures("cached_pictures")
 def test_report_escapes_texts(training):
     write_results("runs/clone/r1")
-    report = write_training_report(training, training_outcome(message="<script>alert(1)</script> & more"), {})
+    report = write_training_report(
+        training, training_outcome(message="<script>alert(1)</script> & more"), {}, []
+    )
     html = Path(report).read_text()
     assert "<script" not in html
     assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; more" in html
@@ -262,7 +274,7 @@ def test_report_escapes_texts(training):
 @pytest.mark.usefixtures("cached_pictures")
 def test_unreadable_data_is_a_problem_in_the_report(training):
     write_results("runs/clone/r1")
-    report_page = read_page(write_training_report(training, training_outcome(), {"nowhere": None}))
+    report_page = read_page(write_training_report(training, training_outcome(), {"nowhere": None}, []))
     assert any("nowhere" in text for text in report_page.text)
     assert {path.stem for path in Path("runs/clone/r1/plots").iterdir()} == {"return", "loss", "time"}
 
@@ -274,7 +286,7 @@ def test_report_of_training_without_evaluation_has_no_returns(training):
     for line in lines:
         del line["evaluation"]
     Path("runs/clone/r1/results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    write_training_report(training, training_outcome(), {"data": None})
+    write_training_report(training, training_outcome(), {"data": None}, [])
     assert "return" not in {path.stem for path in Path("runs/clone/r1/plots").iterdir()}
 
 
@@ -284,7 +296,7 @@ def test_plots_of_several_datasets_are_numbered(training):
     write_dataset("one")
     write_dataset("two", num_episodes=10)
     write_results("runs/clone/r1")
-    write_training_report(training, training_outcome(), {"one": None, "two": None})
+    write_training_report(training, training_outcome(), {"one": None, "two": None}, [])
     plots = {path.stem for path in Path("runs/clone/r1/plots").iterdir()}
     assert {"data-returns-0", "data-returns-1"} <= plots
 
@@ -295,13 +307,13 @@ def test_finished_run_keeps_its_report(training, recording):
     write_dataset()
     write_results("runs/clone/r1")
     training_report, recording_report = Path("runs/clone/r1/report.html"), Path("data/_hindcast/report.html")
-    assert write_training_report(training, training_outcome("AlreadyFinished"), {"data": None}) == str(
+    assert write_training_report(training, training_outcome("AlreadyFinished"), {"data": None}, []) == str(
         training_report
     )
     assert write_recording_report(recording, recording_outcome("AlreadyFinished")) == str(recording_report)
     for report in (training_report, recording_report):
         report.write_text("kept")
-    write_training_report(training, training_outcome("AlreadyFinished"), {"data": None})
+    write_training_report(training, training_outcome("AlreadyFinished"), {"data": None}, [])
     write_recording_report(recording, recording_outcome("AlreadyFinished"))
     assert training_report.read_text() == recording_report.read_text() == "kept"
     write_recording_report(recording, recording_outcome())

@@ -42,9 +42,7 @@ LINES = ["the cat sat", "a dog ran far", "the dog sat"]
 VOCABULARY = {token: index for index, token in enumerate(sorted({*" ".join(LINES).split(" ")}))}
 
 
-@pytest.fixture(autouse=True)
-def _separate_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 class ScaleObservations(ConnectorV2):

@@ -104,7 +104,7 @@ class Filters(OfflineData):
         self.data = self.data.filter(lambda row: row["t"] < 2)
 
 
-class Halves(OfflineData):
+class SamplesUnchanged(OfflineData):
     def sample(self, num_samples, return_iterator=False, num_shards=1):
         return super().sample(num_samples=num_samples, return_iterator=return_iterator, num_shards=num_shards)
 
@@ -130,7 +130,7 @@ def vary(rng: random.Random, folder: Path) -> list[tuple[str, dict[str, Any]]]:
     changes: list[Callable[[], tuple[str, dict[str, Any]]]] = [
         lambda: ("learners", {"learner_connector": rng.choice(connectors(rng))}),
         lambda: ("offline_data", {"prelearner_buffer_class": EpisodeReplayBuffer}),
-        lambda: ("offline_data", {"offline_data_class": Halves}),
+        lambda: ("offline_data", {"offline_data_class": SamplesUnchanged}),
         lambda: ("environment", {"env": rng.choice(["CartPole-v1", "Pendulum-v1", "NoSuch-v0", gym.Env, 3])}),
         lambda: ("offline_data", {"output": str(folder / f"out-{rng.random()}")}),
         lambda: ("offline_data", {"input_": rng.choice([str(folder / "no*"), [], None, 3, str(folder)])}),
@@ -215,6 +215,7 @@ SEEDS = [
 ]
 
 
+@pytest.mark.usefixtures("cache")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_variation_of_a_page_works_or_is_refused_in_a_sentence(
     seed: int,
@@ -222,6 +223,5 @@ def test_variation_of_a_page_works_or_is_refused_in_a_sentence(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     outcome(seed, data)

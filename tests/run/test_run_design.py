@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 import threading
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,8 @@ WALKS = {
     "From `kubectl apply` to a RayJob": ("hindcast_operator", 20),
 }
 """Title in docs/design.md -> package, and the largest number of files to pass."""
+INTERFACES = {"formats/arrow/layout.py": "formats/layouts.py", "algorithms/bc.py": "learn/algorithm.py"}
+"""File -> interface or table through which other files use it."""
 
 
 def read_walk(walk: str) -> tuple[int, list[str]]:
@@ -28,12 +32,41 @@ def read_walk(walk: str) -> tuple[int, list[str]]:
     return int(re.search(r"passes (\d+) files", text)[1]), re.findall(r"`([\w/]+\.py)`", text)
 
 
+@cache
+def imported_files(package: str, file: str) -> set[str]:
+    """Return the files of a package that a file imports from, also through re-exports of a folder."""
+    files: set[str] = set()
+    root = PACKAGES[package]
+    for node in ast.walk(ast.parse((root / file).read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == package:
+            path = Path(*node.module.split(".")[1:])
+            names = {alias.name for alias in node.names}
+            files |= {str(path.with_suffix(".py"))} if (root / path).with_suffix(".py").exists() else set()
+            files |= {str(path / f"{name}.py") for name in names if (root / path / f"{name}.py").exists()}
+            package_file = root / path / "__init__.py"
+            if package_file.exists() and str(path / "__init__.py") != file:
+                for reexport in ast.parse(package_file.read_text()).body:
+                    if isinstance(reexport, ast.ImportFrom) and names & {
+                        alias.name for alias in reexport.names
+                    }:
+                        files.add(str(Path(*reexport.module.split(".")[1:]).with_suffix(".py")))
+    return files
+
+
 @pytest.mark.parametrize("walk", WALKS)
-def test_walk_names_files_that_exist(walk):
+def test_walk_follows_imports(walk):
+    """Each file imports, or is imported by, an earlier file of the walk."""
     package, max_files = WALKS[walk]
     count, files = read_walk(walk)
     assert count == len(files) == len(set(files)) <= max_files
     assert [file for file in files if not (PACKAGES[package] / file).is_file()] == []
+    for index, file in enumerate(files[1:], 1):
+        interface = INTERFACES.get(file, file)
+        imports = imported_files(package, file)
+        assert interface == file or interface in imports or file in imported_files(package, interface)
+        assert any(
+            interface in imported_files(package, earlier) or earlier in imports for earlier in files[:index]
+        ), file
 
 
 def test_class_names_are_unique():

@@ -20,11 +20,7 @@ from hindcast.run.interruption import Interruption
 from hindcast.run.planning import plan
 from support import WALK, MemoryReporter, record, recording, training
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.fixture

@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from run_results import read_results
 
 from hindcast import IQLConfig, Policy
 from hindcast.errors import SpecError
 from hindcast.learn.learner import Learner
-from hindcast.report.results import read_results
 from hindcast.run.training.offline_trainer import make_offline_trainer
-from hindcast.storage.location import resolve
 from support import train, training
 
 MODEL = {"fcnetHiddens": [8]}
@@ -21,7 +20,7 @@ MODEL = {"fcnetHiddens": [8]}
 def train_iql(folder: Path, data: Path, updates: int = 6, **spec: Any) -> list[dict[str, Any]]:
     spec = {"pipeline": {"datasetNumItersPerLearner": 3}, "stop": {"updates": updates}, **spec}
     train(training(folder, data, algorithm="IQL", config={}, model=MODEL, **spec))
-    return list(read_results(resolve(folder / "test/r1")))
+    return read_results(folder)
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

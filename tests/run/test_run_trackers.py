@@ -5,9 +5,10 @@ from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hindcast.errors import SpecError
-from hindcast.trackers import MLflow, WandB
+from hindcast.trackers import MLflow, TensorBoard, WandB
 
 RESOURCE = {
     "metadata": {"name": "clone"},
@@ -66,7 +67,25 @@ def test_mlflow_continues_the_run_of_the_same_run_folder(recorder, resumes):
     assert recorder.log_metrics.call_args.kwargs["step"] == 3
 
 
-@pytest.mark.parametrize("tracker", [WandB, MLflow])
+def test_tensorboard_hides_results_that_a_resumed_training_repeats(monkeypatch, tmp_path):
+    monkeypatch.setenv("TENSORBOARD_LOGDIR", str(tmp_path))
+    for iterations in ([1, 2, 3], [3, 4]):  # the second one resumes
+        tracker = TensorBoard()
+        tracker.on_algorithm_init(
+            algorithm=None, resource=RESOURCE, folder="runs/clone/r1", metrics_logger=None
+        )
+        for iteration in iterations:
+            result = RESULT | {"training_iteration": iteration}
+            tracker.on_train_result(algorithm=None, result=result, metrics_logger=None)
+    (folder,) = tmp_path.iterdir()
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    assert [event.step for event in events.Scalars("learners/default_policy/total_loss")] == [1, 2, 3, 4]
+    content = b"".join(file.read_bytes() for file in folder.iterdir())
+    assert b"config.lr" in content and b"secret" not in content
+
+
+@pytest.mark.parametrize("tracker", [WandB, MLflow, TensorBoard])
 def test_missing_package_is_named_with_its_extra(monkeypatch, tracker):
     monkeypatch.setitem(sys.modules, tracker.package, None)
     with pytest.raises(SpecError, match=f"hindcast-rl\\[{tracker.package}\\]"):

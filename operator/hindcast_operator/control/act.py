@@ -85,7 +85,10 @@ class Applier:
             if error.code in {404, 409}:
                 await self._refresh(kind, key)
                 raise RetryLater(error.message) from error
-            raise
+            if "not declared in schema" not in error.message:
+                raise
+            # The installed CRD is older than this operator: without server-side apply, new fields are left out.
+            raw = await self._api.replace_status(kind, key.namespace, key.name, manifest)
         for affected_key in self._cache.put(kind, raw) - {key}:
             self._requeue(affected_key)
 

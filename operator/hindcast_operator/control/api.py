@@ -195,6 +195,12 @@ class Api:
         with _write_operation(operation):
             return await self.call("PATCH", kind.path(namespace, name), patch, content_type=MERGE)
 
+    async def replace_status(self, kind: ObjectKind, namespace: str, name: str, manifest: Object) -> Object:
+        """Replace the status of an object, without the fields that the API server does not know."""
+        with _write_operation("write-status"):
+            path, query = kind.path(namespace, name) + "/status", {"fieldManager": names.MANAGER}
+            return await self.call("PUT", path, manifest, query=query)
+
     async def delete(self, kind: ObjectKind, namespace: str, name: str, uid: str) -> None:
         """Delete the object with this uid, and its dependents in the background. No error if the object is gone."""
         body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}

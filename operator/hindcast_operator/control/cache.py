@@ -4,10 +4,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+import structlog
+
 from hindcast_operator import extract, names
 from hindcast_operator.control import kinds
 from hindcast_operator.control.kinds import ObjectKind
 from hindcast_operator.facts import ConfigMapFacts, PodFacts, RayClusterFacts, RayJobFacts
+
+log = structlog.get_logger()
 
 Raw = dict[str, Any]
 ChildFacts = RayJobFacts | RayClusterFacts | ConfigMapFacts | PodFacts
@@ -93,9 +97,13 @@ class Cache:
         version = int(raw["metadata"]["resourceVersion"])
         if previous is not None and previous.version >= version and not replaces_newer:
             return set()
-        if kind in kinds.RESOURCE_KINDS:
-            return self._put_resource(kind, raw)
-        return self._put_child(kind, raw)
+        try:
+            return (
+                self._put_resource(kind, raw) if kind in kinds.RESOURCE_KINDS else self._put_child(kind, raw)
+            )
+        except Exception:  # one odd object must not keep the operator from reading all others
+            log.exception("object cannot be read; ignored", object=key)
+            return set()
 
     def remove(self, kind: ObjectKind, namespace: str, name: str, uid: str) -> set[Key]:
         """Remove a deleted object, unless the cached one has another uid. Return the affected resources."""
@@ -165,10 +173,10 @@ class Cache:
             return set()
         key = Key(kind.name, metadata["namespace"], metadata["name"])
         version = int(metadata["resourceVersion"])
+        child = Child(key, metadata["uid"], version, owner, attempt, _EXTRACTORS[kind](raw))
         previous = self._children.get(key)
         if previous is not None:
             self._drop_child(previous)
-        child = Child(key, metadata["uid"], version, owner, attempt, _EXTRACTORS[kind](raw))
         self._children[key] = child
         self._children_by_owner.setdefault(owner, {})[key] = child
         is_unchanged = previous is not None and previous.owner == owner and previous.facts == child.facts

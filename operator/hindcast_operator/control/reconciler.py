@@ -4,8 +4,8 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, Final
 
 import structlog
 
@@ -22,9 +22,15 @@ from hindcast_operator.decision import Decision
 from hindcast_operator.defaults import Defaults
 from hindcast_operator.facts import Facts
 from hindcast_operator.planning import plain_status, plan
-from hindcast_operator.times import SteadyClock
+from hindcast_operator.times import SteadyClock, parse_time
 
 log = structlog.get_logger()
+
+_REST_INTERVAL: Final = timedelta(seconds=30)
+"""Minimum time between two writes of a status of which only the progress changes, once the attempt has settled."""
+_SETTLE_TIME: Final = timedelta(minutes=5)
+"""Time after an attempt's first report in which the status follows every report."""
+_PROGRESS_FIELDS: Final = frozenset({"progress", "checkpoint"})
 
 
 class Reconciler:
@@ -46,6 +52,7 @@ class Reconciler:
         self._startups = new_startups()
         self._meter = RunMeter()
         self._uids: dict[Key, str] = {}
+        self._status_times: dict[Key, datetime] = {}
         self._applier = Applier(api, cache, self._startups, queue.add)
         self._breaker = VerdictBreaker()
         self.observer = Observer(api, cache, self._startups, clock)
@@ -113,12 +120,21 @@ class Reconciler:
         self._schedule(key, facts, decision.requeue_at)
 
     async def _write_status(self, key: Key, facts: Facts, status: Mapping[str, Any]) -> None:
-        if status == facts.status:
+        changes = {
+            name for name in status.keys() | facts.status.keys() if status.get(name) != facts.status.get(name)
+        }
+        if not changes:
+            return
+        write_time = self._status_times.get(key, facts.now - _REST_INTERVAL)
+        rest = write_time + _REST_INTERVAL - facts.now
+        if rest > timedelta() and changes <= _PROGRESS_FIELDS and _has_settled(facts):
+            self._queue.add_after(key, rest.total_seconds())
             return
         resource = self._cache.resources.get(key)
         if resource is None or resource.status is not facts.status:
             raise RetryLater("the resource changed while it was observed")
         await self._applier.write_status(resource, status)
+        self._status_times[key] = facts.now
         if status.get("state") != facts.status.get("state"):
             log.info("state changed", resource=key, state=status.get("state"), message=status.get("message"))
 
@@ -148,8 +164,15 @@ class Reconciler:
             self._meter.forget(previous_uid)
         if uid is None:
             self._uids.pop(key, None)
+            self._status_times.pop(key, None)
         else:
             self._uids[key] = uid
+
+
+def _has_settled(facts: Facts) -> bool:
+    """Return True if the latest attempt has been reporting for some minutes."""
+    first_report_time = facts.status["runs"][0].get("firstReportTime") if facts.status.get("runs") else None
+    return bool(first_report_time) and facts.now - parse_time(first_report_time) > _SETTLE_TIME
 
 
 async def run_workers(reconciler: Reconciler, num_workers: int) -> None:

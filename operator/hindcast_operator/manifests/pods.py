@@ -37,6 +37,10 @@ If the kernel kills the raylet's agent because memory ran out, the raylet shuts 
 `ray start --block` continues without it. KubeRay's own probe takes ten minutes to notice.
 """
 
+_TERMINATION_GRACE_SECONDS: Final = 60
+"""Time that head and learners get to end. Ray leaves a run 30 seconds to checkpoint (`cluster/draining.py` of the
+runtime), and needs some more to end its processes."""
+
 _KEEP_ON_NODE: Final = {
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
     "karpenter.sh/do-not-disrupt": "true",
@@ -72,6 +76,8 @@ def build_ray_pod(resource: Resource, attempt: Attempt, size: PoolSize) -> Templ
     spec = template["spec"]
     # Only the head talks to the API server.
     spec["automountServiceAccountToken"] = size.pool == "head"
+    if size.pool in ("head", "learner"):
+        spec["terminationGracePeriodSeconds"] = _TERMINATION_GRACE_SECONDS
     if size.pool == "head":
         spec["restartPolicy"] = "Never"
     if size.num_gpus:

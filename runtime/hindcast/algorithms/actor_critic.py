@@ -14,6 +14,7 @@ from hindcast.api.base import NonNegative, Positive
 from hindcast.api.spelling import YamlWords
 from hindcast.learn.algorithm import Algorithm, AlgorithmOptions, Fraction, Step, Tensors
 from hindcast.learn.schedules import Schedule
+from hindcast.models.networks import combine_members
 from hindcast.pipeline.needs import Needs, transitions
 
 _SUBSET: Final = "target_critics"
@@ -83,9 +84,8 @@ class EnsembleActorCritic(ActorCritic):
         """Combine the values `[E, ...]` of target critics; `batch` is that of `draw_subset`."""
         if _SUBSET in batch:
             target_q = target_q.index_select(0, batch[_SUBSET])
-        return target_q.amin(0) if self.options.q_aggregation == "min" else target_q.mean(0)
+        return combine_members(target_q, self.options.q_aggregation)
 
     def combine(self, q: Tensor) -> Tensor:
         """Combine the values `[E, ...]` of critics in the policy's loss."""
-        is_mean = self.options.q_aggregation == "mean" or self.options.q_subset > 0
-        return q.mean(0) if is_mean else q.amin(0)
+        return combine_members(q, "mean" if self.options.q_subset > 0 else self.options.q_aggregation)

@@ -278,14 +278,15 @@ class OfflineTrainingSpec(Model):
 
     @model_validator(mode="after")
     def _check_missing_rules(self) -> Self:
+        rules = self.missing_rules
         for index, source in enumerate(self.input):
             for name, rule in source.prepare.missing.items():
-                if self.missing_rules.get(name, rule) != rule:  # a sampler has no rules
+                if rules.get(name, rule) != rule:  # a sampler has no rules
                     raise_problems(
                         [
                             (
                                 f"input[{index}].prepare.missing",
-                                f"has {rule!r} for {name!r}, but another input has {self.missing_rules[name]!r}: the "
+                                f"has {rule!r} for {name!r}, but another input has {rules[name]!r}: the "
                                 "policy has one rule for each column",
                             )
                         ]

@@ -38,6 +38,10 @@ KubeContext = Annotated[
     str | None, typer.Option("--context", help="Context of the kubeconfig. Default: the current one.")
 ]
 
+RunNamespace = Annotated[
+    str | None, typer.Option("--namespace", "-n", help="Namespace of training/NAME. Default: the context's.")
+]
+
 _FLAGS = {"json": Json, "debug": Debug, "quiet": Quiet}
 
 # Typer's copy of click is private, so UsageError is reached through a public subclass.

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from hindcast.cli.screen import Screen
+from hindcast.cli.screen import Screen, print_text
 from hindcast.report.events import Outcome, Progress, Reporter
 from hindcast.report.progress import ProgressLines, format_amount, format_metrics
 
@@ -103,9 +103,7 @@ class BarReporter(Reporter):
         self._draw(progress)
 
     def note(self, resource: str, message: str) -> None:
-        self._bars_for(resource).console.print(
-            message, style="dim", markup=False, highlight=False, soft_wrap=True
-        )
+        print_text(self._bars_for(resource).console, message, "dim")
 
     def finished(self, outcome: Outcome) -> None:
         if outcome.state == "Succeeded":

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.text import Text
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Screen:
 
         for renderable in renderables:
             if isinstance(renderable, str | Text):
-                self.out.print(renderable, markup=False, highlight=False, soft_wrap=True)
+                print_text(self.out, renderable)
             else:
                 self.out.print(renderable)
 
@@ -71,7 +72,16 @@ class Screen:
     def note(self, message: str, style: str | None = None) -> None:
         """Print a line to stderr, except with --quiet."""
         if not self.flags.quiet:
-            self.err.print(message, style=style, markup=False, highlight=False, soft_wrap=True)
+            print_text(self.err, message, style)
+
+
+def print_text(console: "Console", text: "str | Text", style: str | None = None) -> None:
+    """Print text: on a terminal wrapped between words, elsewhere as it is.
+
+    Text with a word that is longer than a line, such as a path, is not wrapped, so that it can be copied whole.
+    """
+    can_wrap = console.is_terminal and max(map(len, str(text).split()), default=0) <= console.width
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=not can_wrap)
 
 
 def _make_console(stderr: bool) -> "Console":

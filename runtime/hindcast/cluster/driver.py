@@ -22,6 +22,7 @@ from pydantic import ValidationError
 from hindcast.api import OfflineRecording, OfflineTraining, load_resources
 from hindcast.api.attempt import ATTEMPT_KEY, RESOURCE_KEY, Attempt, AttemptOutcome, Pool
 from hindcast.cluster.channel import Channel
+from hindcast.cluster.draining import DrainMonitor
 from hindcast.cluster.log import DriverLog, capture_output, make_redactor
 from hindcast.cluster.mailbox import Mailbox
 from hindcast.cluster.memory import explain_by_memory
@@ -44,6 +45,9 @@ _MAX_RETRIES: Final = 3
 """Number of times that the task resumes after its own pod was lost."""
 _SIGTERM_GRACE_SECONDS: Final = 1.5
 """Time to wait for the task after SIGTERM; Ray kills a driver three seconds after it."""
+_DRAIN_GRACE_SECONDS: Final = 22.0
+"""Time to wait for the task after the head begins to drain. Ray ends the head's processes 30 seconds after it, and the
+outcome and the log are sent before that."""
 _OUTCOME_TIMEOUT_SECONDS: Final = 300.0
 _STORAGE_TIMEOUT_SECONDS: Final = 20.0
 
@@ -156,10 +160,15 @@ class Driver:
             return explain_by_memory(outcome)
 
     def _supervise(self, interruption: Interruption) -> AttemptOutcome | None:
-        """Run the task and return the outcome, or None if the attempt was superseded."""
+        """Run the task and return the outcome, or None if the attempt was superseded.
+
+        If a learner's node shuts down, the task is stopped at its next safe point, which writes a checkpoint, and
+        starts again on other nodes. If the head's node shuts down, the attempt ends that way.
+        """
         mailbox = Mailbox.open(self.pools.options("head"))
         task_ref = self._start(mailbox)
-        is_stop_sent, termination_time = False, math.inf
+        is_stop_sent, deadline = False, math.inf
+        drain_monitor = DrainMonitor()
         while True:
             finished_refs, _ = ray.wait([task_ref], timeout=_POLL_SECONDS)
             # After the wait, to include the last mail of a task that has just ended.
@@ -167,15 +176,25 @@ class Driver:
             if self.sender.is_superseded or self.monitor.is_superseded:
                 ray.cancel(task_ref, force=True)
                 return None
+            draining_pools = drain_monitor.find_pools()
             if interruption.is_requested:
-                termination_time = min(termination_time, time.monotonic())
-            if not is_stop_sent and (self.sender.is_checkpoint_requested or interruption.is_requested):
+                deadline = min(deadline, time.monotonic() + _SIGTERM_GRACE_SECONDS)
+            if "head" in draining_pools:
+                deadline = min(deadline, time.monotonic() + _DRAIN_GRACE_SECONDS)
+            is_ending = self.sender.is_checkpoint_requested or deadline < math.inf
+            if not is_stop_sent and (is_ending or "learner" in draining_pools):
                 is_stop_sent = True
                 print(f"{title(self.resource)}: stopping at the next safe point")
                 mailbox.request_stop()
-            is_grace_over = time.monotonic() - termination_time > _SIGTERM_GRACE_SECONDS
-            if finished_refs or is_grace_over:
-                return self._determine_outcome(ray.get(task_ref) if finished_refs else None)
+            result = ray.get(task_ref) if finished_refs else None
+            if isinstance(result, AttemptOutcome) and result.reason == "Suspended" and not is_ending:
+                message = "the node of a learner shuts down; the training continues on other nodes"
+                print(f"{title(self.resource)}: {message}")
+                self.sender.set_note(message)
+                mailbox = Mailbox.open(self.pools.options("head"))
+                task_ref, is_stop_sent = self._start(mailbox), False
+            elif finished_refs or time.monotonic() > deadline:
+                return self._determine_outcome(result)
 
     def _start(self, mailbox: Mailbox) -> Any:
         """Start the task in its pool and return the reference of its result."""
@@ -204,7 +223,7 @@ class Driver:
     def _determine_outcome(self, result: FinishedRun | AttemptOutcome | None) -> AttemptOutcome:
         """Return the outcome of the attempt from the task's result, which is None if the task has not ended.
 
-        A task that stopped because the driver, not the operator, received the request (SIGTERM) counts as lost.
+        A task that stopped because the driver was terminated, not because the operator requested it, counts as lost.
         """
         if isinstance(result, FinishedRun):
             if result.output is not None:
@@ -221,9 +240,7 @@ class Driver:
                 "Suspended",
                 "stopped at a safe point as requested; the next attempt resumes from there.",
             )
-        return make_outcome(
-            "Lost", "Terminated", "the driver was terminated (SIGTERM) by its node or by Ray."
-        )
+        return make_outcome("Lost", "Terminated", "the driver was terminated by its node or by Ray.")
 
 
 def _execute(

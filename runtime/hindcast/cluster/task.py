@@ -71,7 +71,9 @@ def _execute(resource: OfflineRecording | OfflineTraining, mailbox: Mailbox, poo
         options = pools.options("data" if has_workers else "learner", 1)
         inputs = prepare_inputs(resource, inputs, reporter, interruption, options)
     outcome = train(resource, make_sources(inputs), mailbox, pools)
-    report = write_training_report(resource, outcome, data_by_name(inputs))
+    report = write_training_report(
+        resource, outcome, data_by_name(inputs), [input_.reading for input_ in inputs]
+    )
     return FinishedRun(replace(outcome, report=report))
 
 

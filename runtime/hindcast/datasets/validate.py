@@ -140,7 +140,7 @@ def check_block(
             name,
             column,
             None if isinstance(space, spaces.Box) and not is_bounded else space,
-            fillable.get(name),
+            fillable.get(name, False),
         ):
             problem = describe_fault(block, name, fault, locate)
             if is_bounded and isinstance(space, spaces.Box) and fault.kind == "outside-space":
@@ -174,7 +174,7 @@ def find_faults(
     name: str,
     column: NDArray[Any],
     space: gym.Space | None,
-    can_be_missing: NDArray[np.bool_] | bool | None = None,
+    can_be_missing: NDArray[np.bool_] | bool = False,
 ) -> Iterator[Fault]:
     """Yield the faults of a column's values.
 
@@ -182,7 +182,7 @@ def find_faults(
         name: name of the leaf; observations, actions and rewards must be finite, also as the float32 of batches.
         column: values of timesteps `[S, *shape]` or of observations `[O, *shape]`.
         space: the space of the values; None for any values.
-        can_be_missing: `[*shape]` True for elements that may be NaN; None for none.
+        can_be_missing: `[*shape]` True for elements that may be NaN; a single bool applies to all.
     """
     if column.dtype.kind in "fc" and root(name) in _FINITE_COLUMNS and not _is_finite_in_batches(column):
         yield from _find_not_finite(column, can_be_missing)
@@ -200,13 +200,9 @@ def _is_finite_in_batches(column: NDArray[Any]) -> bool:
         return bool(np.isfinite(column.sum(dtype=np.float32)))
 
 
-def _find_not_finite(
-    column: NDArray[Any], can_be_missing: NDArray[np.bool_] | bool | None
-) -> Iterator[Fault]:
+def _find_not_finite(column: NDArray[Any], can_be_missing: NDArray[np.bool_] | bool) -> Iterator[Fault]:
     """Yield a fault for values that are not finite, then a fault for values that become infinite in float32."""
-    is_finite = np.isfinite(column)
-    if can_be_missing is not None:
-        is_finite |= np.isnan(column) & can_be_missing
+    is_finite = np.isfinite(column) | (np.isnan(column) & can_be_missing)
     if not is_finite.all():
         yield Fault("not-finite", ~is_finite, "a finite number")
     is_too_large = is_finite & (np.abs(column) > LARGEST_FLOAT32)

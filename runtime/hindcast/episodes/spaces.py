@@ -69,6 +69,11 @@ class NamedBox(spaces.Box):
         return np.array([np.nan if value is None else value for value in ordered]).reshape(self.shape)
 
 
+def names_of(space: gym.Space) -> tuple[str, ...]:
+    """Return the name of each element of a space; empty if they have none."""
+    return space.names if isinstance(space, NamedBox) else ()
+
+
 def read_named(value: Any, space: gym.Space | None) -> Any:
     """Return a value of a space with mappings of a `NamedBox` (`{"heart_rate": 80}`) as arrays, and with None as NaN.
 

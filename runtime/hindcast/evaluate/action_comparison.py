@@ -22,7 +22,6 @@ from hindcast.evaluate.intervals import F64
 from hindcast.evaluate.recorded_episodes import map_steps
 from hindcast.evaluate.target_policy import Batch, TargetPolicy, sample_noise
 from hindcast.formatting import significant
-from hindcast.learn.batches import actions_of
 from hindcast.models.policy import Policy
 from hindcast.pipeline.window import WindowData
 
@@ -157,11 +156,10 @@ def compare_actions(target: TargetPolicy, window: WindowData, seed: int = 0) -> 
     generator = torch.Generator().manual_seed(seed)
     policy = target.policy
     spaces = flatten_space(policy.action_space, Columns.ACTIONS)
-    names = [name for leaf, space in spaces.items() for name in element_names(leaf, space)][:_MAX_ELEMENTS]
-    is_discrete = [
-        np.dtype(space.dtype or np.int64).kind != "f"
+    kinds = [  # name of each element, and True if it is discrete
+        (name, np.dtype(space.dtype or np.int64).kind != "f")
         for leaf, space in spaces.items()
-        for _ in element_names(leaf, space)
+        for name in element_names(leaf, space)
     ]
 
     def act(batch: Batch) -> Tensor:
@@ -175,12 +173,14 @@ def compare_actions(target: TargetPolicy, window: WindowData, seed: int = 0) -> 
         return _to_columns(actions, policy, spaces)
 
     policy_values = map_steps(window, act, steps).numpy()
-    recorded = map_steps(window, lambda batch: _to_columns(actions_of(batch), policy, spaces), steps).numpy()
+    recorded_actions = {leaf: window.columns[leaf][steps] for leaf in spaces}
+    recorded = _to_columns(recorded_actions, policy, spaces).numpy()
     elements = [
-        _count_values(name, is_discrete[index], recorded[:, index], policy_values[:, index])
-        for index, name in enumerate(names)
+        _count_values(name, is_discrete, recorded[:, index], policy_values[:, index])
+        for index, (name, is_discrete) in enumerate(kinds[:_MAX_ELEMENTS])
     ]
-    agreement = _agreement(recorded, policy_values) if all(is_discrete) else None
+    is_agreement_defined = all(is_discrete for _, is_discrete in kinds)
+    agreement = _agreement(recorded, policy_values) if is_agreement_defined else None
     observations = dict(_observation_elements(policy, window, steps))
     return ActionComparison(
         agreement, tuple(map(_describe, elements)), _find_states(observations, elements, len(steps))

@@ -254,13 +254,13 @@ class OfflineEvaluator:
         if has_ratios and self._behaviour is None:
             self._behaviour = self._find_behaviour(policy, check)  # once for all policies: a clone takes long
         behaviour = self._behaviour if has_ratios else None
-        window = target.with_recurrent_outputs(self._window) if target.is_stateful else self._window
+        window = target.with_recurrent_outputs(self._window)
         return _Evaluation(target, window, behaviour, self._options, check, critic).report()
 
     def compare_actions(self, policy: Policy) -> ActionComparison:
         """Compare the actions of a policy with the recorded ones; see `action_comparison`."""
         target = TargetPolicy(policy, self._options.explore)
-        window = target.with_recurrent_outputs(self._window) if target.is_stateful else self._window
+        window = target.with_recurrent_outputs(self._window)
         return compare_actions(target, window, self._options.seed)
 
     def _find_behaviour(self, policy: Policy, check: Check) -> _Behaviour:
@@ -529,7 +529,7 @@ class _Evaluation:
 
     def _verdict_problem(self, name: str) -> str:
         """Explain why an estimate cannot decide; empty if it can."""
-        uses_model = name in ("dm", *DOUBLY_ROBUST_ESTIMATES)
+        uses_model = name in MODEL_ESTIMATES
         if self._is_cloned and not uses_model:
             return (
                 "the recorded policy's log-probabilities are missing, and a clone of it decides nothing alone: record "

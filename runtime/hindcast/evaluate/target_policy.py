@@ -52,8 +52,11 @@ class TargetPolicy:
     def with_recurrent_outputs(self, window: WindowData) -> WindowData:
         """Return a window with the column `action_dist_inputs` `[S, P]` added, computed with the state of each step.
 
+        For a policy that carries no state, it is the same window.
         The policy sees the recorded observations and, if it reads them, rewards and actions.
         """
+        if not self.is_stateful:
+            return window
         # All episodes advance together, longest first, so that the unfinished episodes are a prefix of the batch.
         longest_first = window.length.argsort(descending=True, stable=True)
         length = window.length[longest_first]

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hindcast import formatting
 from hindcast.evaluate.estimators import (
-    DOUBLY_ROBUST_ESTIMATES,
+    MODEL_ESTIMATES,
     Evidence,
     continuation_values,
     mean_contributions,
@@ -116,13 +116,30 @@ def difference_to_recorded(
     Arguments: see `Difference.by_ratios`.
     """
     recorded_return, recorded_contributions = float(estimates["behaviour"][0]), contributions["behaviour"]
-    if name in ("dm", *DOUBLY_ROBUST_ESTIMATES):
+    if name in MODEL_ESTIMATES:
         # The recorded return does not include what followed cut-off episodes, so the model's value of it is added:
         # both policies are assumed to continue in the same way.
         continuation = continuation_values(evidence)
         recorded_return += float(continuation.mean())
         recorded_contributions = recorded_contributions + mean_contributions(continuation)
     return float(estimates[name][0]) - recorded_return, recorded_contributions
+
+
+def compared_behaviour(evaluation: Mapping[str, Any], name: str | None) -> Mapping[str, Any]:
+    """Return the recorded policy's return that an estimate is compared with, as JSON.
+
+    Estimates by a model include what followed cut-off episodes, so the recorded policy's return must too.
+
+    Args:
+        evaluation: `OfflineReport.to_json`.
+        name: name of the estimate; None for none.
+
+    Returns:
+        The value and the interval; empty if there are none.
+    """
+    continued = evaluation.get("behaviour_continued") if name in MODEL_ESTIMATES else None
+    behaviour: Mapping[str, Any] = continued or evaluation.get("behaviour", {})
+    return behaviour
 
 
 def find_under_recorded(

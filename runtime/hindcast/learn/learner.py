@@ -6,6 +6,7 @@ No update waits for the device: metrics and norms stay tensors until `metrics()`
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -25,7 +26,7 @@ from hindcast.learn.streams import run_parallel
 from hindcast.learn.target_networks import is_frozen
 from hindcast.learn.update_graphs import UpdateGraphs, is_capturable
 from hindcast.memory import keep_freed_memory
-from hindcast.pipeline.rng import derive_seed
+from hindcast.pipeline.rng import GLOBAL_GENERATORS, derive_seed
 from hindcast.pipeline.window import select_prefix
 from hindcast.user_code import Misuse, calling, definition_location, is_user_code, raise_user_code_error
 
@@ -95,6 +96,9 @@ class Learner:
         self._graphs: UpdateGraphs[_UpdateResult] | None = None
         if is_capturable(algorithm, self.nets, self._optimisers.values(), self.device):
             self._graphs = UpdateGraphs(self._compute_update, self.generator)
+        # A reading thread may run a user's pre-learner, whose draws and those of dropout would depend on their timing.
+        draws_globally = self.device.type == "cpu" and _draws_globally(algorithm, self.nets)
+        self._generators: AbstractContextManager[Any] = GLOBAL_GENERATORS if draws_globally else nullcontext()
         self._clock = torch.zeros((), dtype=torch.float64, device=self.device)
         self._disjoint_losses: set[tuple[str, ...]] = set()
         self._metrics = self._new_metric_sums()
@@ -120,7 +124,8 @@ class Learner:
         timesteps = timesteps or shard_timesteps
         weight = self._batch_fraction(batch, shard_timesteps / timesteps)
         try:
-            metrics, priorities = self._update(batch, weight, timesteps)
+            with self._generators:
+                metrics, priorities = self._update(batch, weight, timesteps)
             self._metrics.add(metrics, self.updates + 1, weight)
         except PeerLost:
             raise
@@ -470,6 +475,14 @@ def _check_priorities(priorities: Tensor, batch: Mapping[str, Tensor]) -> Tensor
 
 def _copy_to_cpu(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", copy=True).contiguous()
+
+
+def _draws_globally(algorithm: Algorithm, nets: nn.ModuleDict) -> bool:
+    """Return whether updates may draw from torch's global generator: for dropout, or in a user's code."""
+    packages = {type(part).__module__.partition(".")[0] for part in (algorithm, *nets.modules())}
+    return not packages <= {"hindcast", "torch"} or any(
+        isinstance(part, nn.Dropout) for part in nets.modules()
+    )
 
 
 def _build_optimisers(algorithm: Algorithm, nets: nn.ModuleDict) -> dict[str, Optimiser]:

@@ -11,6 +11,7 @@ from hindcast.api.model import LayerOptions, ModelOptions, ModelSpec
 from hindcast.episodes.columns import Columns
 from hindcast.episodes.spaces import flatten_space
 from hindcast.errors import SpecError
+from hindcast.formatting import as_yaml
 from hindcast.learn.algorithm import Algorithm
 from hindcast.models.preprocessing import is_float_box
 from hindcast.user_code import Misuse, calling
@@ -79,7 +80,7 @@ def differences_from_rllib(
                 differences[f"{role}.{name}"] = value
     if not differences:
         return None
-    texts = [f"{name} {_yaml_text(value)}" for name, value in differences.items()]
+    texts = [f"{name} {as_yaml(value)}" for name, value in differences.items()]
     return (
         f"{type(algorithm).__name__} has defaults of its own where RLlib has another network: {', '.join(texts)}; "
         "preset RLlib restores RLlib's"
@@ -127,7 +128,3 @@ def _set_fields(options: Model) -> dict[str, Any]:
         for name, field in type(options).model_fields.items()
         if getattr(options, name) != field.default
     }
-
-
-def _yaml_text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

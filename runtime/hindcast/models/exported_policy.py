@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hindcast.episodes.batched import batch_dtype
 from hindcast.episodes.columns import SEPARATOR, Columns
-from hindcast.episodes.spaces import NamedBox, flatten_space
+from hindcast.episodes.spaces import flatten_space, names_of
 from hindcast.models.mean_std import CLIP, MeanStdFilter
 from hindcast.models.missing_values import MissingValues
 from hindcast.models.policy import Policy
@@ -89,7 +89,7 @@ class ExportedPolicy(nn.Module):
             leaf: Port(
                 _input_dtype(space),
                 space.shape or (),
-                names=space.names if isinstance(space, NamedBox) else (),
+                names=names_of(space),
                 fillable=preprocessing.fillable.get(leaf),
             )
             for leaf, space in spaces.items()

@@ -21,7 +21,7 @@ from hindcast.models.action_head import ActionHead, ActionRange
 from hindcast.models.distributions import PushforwardDistribution
 from hindcast.models.encoders import Features, fully_connected, linear
 from hindcast.models.initial_weights import encoder_initialiser, head_initialiser
-from hindcast.models.networks import Critics
+from hindcast.models.networks import Critics, combine_members
 from hindcast.models.recurrent import as_leaves
 from hindcast.models.rl_module import Batch, RLModule
 
@@ -182,7 +182,7 @@ class OneStepPolicy(RLModule):
         noise = self.draws.unsqueeze(1).expand(-1, features.shape[0], -1)
         values = self.map(features.expand(len(noise), *features.shape), noise)
         q = self.critics(batch, self.range.from_unit(values))
-        q = q.amin(0) if self._aggregation == "min" else q.mean(0)
+        q = combine_members(q, self._aggregation)
         best = q.masked_fill(_is_isolated(values.clamp(-1.0, 1.0)), -torch.inf).argmax(0)
         return self.draws[best]
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hindcast.api.input import MissingRule
 from hindcast.api.sentences import nearest
 from hindcast.episodes.columns import Columns
-from hindcast.episodes.spaces import NamedBox
+from hindcast.episodes.spaces import names_of
 from hindcast.errors import DataError, SpecError
 from hindcast.formats.spec import Leaf
 
@@ -50,6 +50,11 @@ class MissingValues:
         ).reshape(shape)
         constants = {index: rule for index, rule in self._rules.items() if not isinstance(rule, str)}
         self.fills: F64 = np.array([constants.get(index, 0.0) for index in range(size)]).reshape(shape)
+
+    @property
+    def needs_fit(self) -> bool:
+        """True if a rule is fitted to data: Mean, Median, or CarryForward, which begins with the median."""
+        return any(isinstance(rule, str) for rule in self._rules.values())
 
     def fit(self, rows: NDArray[Any]) -> None:
         """Compute the medians and means of the elements' values in `[n, *shape]` rows of the training data.
@@ -156,7 +161,7 @@ def resolve_rules(
     for leaf, space in leaves.items():
         if not isinstance(space, gym.spaces.Box) or space.dtype.kind != "f" or len(space.shape) > 1:
             continue
-        names = _element_names(leaf, space)
+        names = element_names(leaf, space)
         short_name = leaf.removeprefix(f"{Columns.OBS}/")
         known_names += [*names, short_name]
         leaf_rule = remaining.pop(leaf, remaining.pop(short_name, other_rule))
@@ -181,6 +186,6 @@ def resolve_rules(
     return missing
 
 
-def _element_names(leaf: str, space: gym.spaces.Box) -> tuple[str, ...]:
-    names = space.names if isinstance(space, NamedBox) else ()
-    return Leaf(space.dtype, space.shape, names=names).element_names(leaf)
+def element_names(leaf: str, space: gym.Space) -> tuple[str, ...]:
+    """Return a name for each element of a leaf; only the leaf's name if it has more than one axis."""
+    return Leaf(space.dtype, space.shape or (), names=names_of(space)).element_names(leaf)

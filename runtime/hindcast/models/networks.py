@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice, pairwise
+from typing import Literal
 
 import gymnasium as gym
 import torch
@@ -222,6 +223,11 @@ class ActionValues(nn.Module):
         `actions` `[B]`, or `[E, B]` with other actions for each member, are integers that include the space's start.
         """
         return gather_values(values, (actions.long() - self._start).expand(values.shape[:2]))
+
+
+def combine_members(q: Tensor, aggregation: Literal["min", "mean"]) -> Tensor:
+    """Return the minimum or the mean `[...]` over the members of values `[E, ...]`."""
+    return q.amin(0) if aggregation == "min" else q.mean(0)
 
 
 def gather_values(values: Tensor, indices: Tensor) -> Tensor:

@@ -20,8 +20,8 @@ from hindcast.episodes.columns import Columns
 from hindcast.episodes.nested import flatten, outline
 from hindcast.episodes.spaces import flatten_space, read_named
 from hindcast.errors import DataError
-from hindcast.formats.spec import Leaf
 from hindcast.models import policy_files
+from hindcast.models.missing_values import element_names
 from hindcast.models.preprocessing import EnvActions, Preprocessing
 from hindcast.models.recurrent import SlotStates, State, as_leaves, extract_state
 from hindcast.models.rl_module import PolicyModule, RLModule
@@ -380,8 +380,8 @@ class Policy:
             return
         is_missing = np.isnan(value) & ~self.preprocessing.fillable.get(leaf, np.False_)
         if is_missing.any():
-            element = Leaf(value.dtype, value.shape, names=getattr(space, "names", ())).element_names(leaf)
-            name = element[int(np.argmax(is_missing))] if len(element) == value.size else leaf
+            names = element_names(leaf, space)
+            name = names[int(np.argmax(is_missing))] if len(names) == value.size else leaf
             raise DataError(
                 f"the observation has no {name} (NaN), and the policy was trained without a rule for that: set "
                 "prepare.missing in its training."

@@ -384,13 +384,15 @@ class Preprocessing:
         Raises:
             DataError: a value that must be replaced has no value in the data.
         """
-        fits_observations = bool(self.filters or self.missing) and not rewards_only
-        if not fits_observations and self.reward_scale is None:
+        fitted_rules = {leaf: rules for leaf, rules in self.missing.items() if rules.needs_fit}
+        fits_observations = bool(self.filters or fitted_rules) and not rewards_only
+        reward_scale = self.reward_scale if self.needs_reward_statistics else None
+        if not fits_observations and reward_scale is None:
             return
-        rows: dict[str, list[NDArray[Any]]] = {leaf: [] for leaf in self.missing}
+        rows: dict[str, list[NDArray[Any]]] = {leaf: [] for leaf in fitted_rules}
         for block in blocks:
-            if self.reward_scale is not None and Columns.REWARDS in block.columns:
-                self.reward_scale.update(block.columns[Columns.REWARDS], block.start)
+            if reward_scale is not None and Columns.REWARDS in block.columns:
+                reward_scale.update(block.columns[Columns.REWARDS], block.start)
             if not fits_observations:
                 continue
             leaves = leaves_of(Columns.OBS, block.columns)
@@ -399,7 +401,7 @@ class Preprocessing:
             self.update(observations)
             for leaf, leaf_rows in rows.items():
                 leaf_rows.append(observations[leaf])
-        for leaf, rules in self.missing.items() if fits_observations else ():
+        for leaf, rules in fitted_rules.items() if fits_observations else ():
             rules.fit(np.concatenate(rows[leaf]))
 
     def update(self, obs: Mapping[str, NDArray[Any]]) -> None:

@@ -415,7 +415,7 @@ def build_module(
     return module
 
 
-def is_user_class(cls: type[RLModule]) -> bool:
+def is_user_class(cls: type) -> bool:
     """Return True if a class is a user's, not Hindcast's."""
     return cls.__module__.partition(".")[0] != "hindcast"
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import random
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+GLOBAL_GENERATORS: Final = threading.RLock()
+"""Held while a thread draws from the global generators of Python, NumPy or torch (CPU)."""
 
 
 def generator(seed: int, *path: int | str) -> np.random.Generator:
@@ -32,10 +37,14 @@ def seeded_generators(seed: int, *path: int | str) -> Iterator[None]:
     """Seed the global generators of Python, NumPy and torch (CPU) for `path` under `seed`; restore them at the end.
 
     Custom code that draws from them in the block returns the same result whichever process runs it, and does not
-    change the draws of the training.
+    change the draws of the training. Other threads that draw from them must hold `GLOBAL_GENERATORS`.
     """
+    with GLOBAL_GENERATORS:
+        yield from _swap_generators(derive_seed(seed, "global generators", *path))
+
+
+def _swap_generators(value: int) -> Iterator[None]:
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    value = derive_seed(seed, "global generators", *path)
     random.seed(value)
     np.random.seed(value)
     # torch.manual_seed would also seed CUDA's generators, which belong to the training.

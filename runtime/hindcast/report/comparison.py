@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hindcast import formatting
+from hindcast.api import OfflineTraining, validate_resource
 from hindcast.api.differences import iterate_leaves
+from hindcast.api.options import in_yaml_words, is_custom, options_model
+from hindcast.api.training import OfflineTrainingSpec
 from hindcast.errors import DataError, SpecError
 from hindcast.formats.dataset_folder.folder_owner import OWNER_FILE, read_owner
 from hindcast.formats.dataset_folder.manifest import FOLDER
@@ -30,9 +33,16 @@ METRICS: Final = {
     "validationLoss": "loss on held-out timesteps",
 }
 """Metric -> title, the preferred metric first. Metrics of the learner can be compared too, under their own names."""
-_IGNORED_FIELDS: Final = frozenset({"seed", "revision", "suspend", "checkpoint.path"})
-"""Fields in which runs of the same setting may differ."""
-_DEFAULT: Final = "default"
+_IGNORED_ATTRIBUTES: Final = {
+    "seed",
+    "revision",
+    "suspend",
+    "callbacks",
+    "checkpoint",
+    "cluster",
+    "run_policy",
+}
+"""Attributes of the spec in which runs of the same setting may differ."""
 _MAX_COLUMNS: Final = 3
 """Number of differing settings up to which they are columns of the table; more have a table of their own."""
 
@@ -44,7 +54,8 @@ class ComparedRun:
     Attributes:
         folder: path or URI.
         name: name of the resource.
-        settings: dotted path below `spec` -> value, of all fields except `_IGNORED_FIELDS`.
+        settings: dotted path below `spec` -> value, without `_IGNORED_ATTRIBUTES`.
+        chosen_paths: the paths whose values are not defaults.
         seed: seed of the run.
         curves: results of the run.
     """
@@ -52,8 +63,14 @@ class ComparedRun:
     folder: str
     name: str
     settings: Mapping[str, Any]
+    chosen_paths: Sequence[str]
     seed: int
     curves: Curves
+
+    def setting(self, path: str) -> Any:
+        """Return a setting; "none" if the run has no such field, for example no second input."""
+        value = self.settings.get(path)
+        return "none" if value is None else value
 
     def line(self, metric: str) -> Line:
         """Return the metric over the number of updates; empty if the run has no values of it."""
@@ -334,34 +351,54 @@ def _find_run_folders(folder: Location) -> Iterator[Location]:
 
 def _read_run(folder: Location) -> ComparedRun:
     try:
-        document = (read_owner(folder) or {})["spec"]
-        name, spec = document["metadata"]["name"], document["spec"]
-    except (KeyError, TypeError):
-        raise DataError(f"{folder.child(OWNER_FILE)} is damaged; leave this run out.") from None
+        training = validate_resource((read_owner(folder) or {})["spec"])
+    except (KeyError, TypeError, SpecError):
+        training = None
+    if not isinstance(training, OfflineTraining):
+        raise DataError(
+            f"{folder.child(OWNER_FILE)} does not describe a training: it is damaged, or another version of Hindcast "
+            "wrote it. Leave this run out."
+        )
     results = read_results(folder)
     if not results:
         raise DataError(f"{folder} has no results yet; compare it when its first iteration has ended.")
-    leaves = ((".".join(map(str, path)), value) for path, value in iterate_leaves({(): spec}))
-    settings = {path: value for path, value in leaves if path not in _IGNORED_FIELDS}
-    return ComparedRun(str(folder), name, settings, int(spec.get("seed") or 0), Curves(results))
+    settings, chosen_settings = _read_settings(training.spec), _read_settings(training.spec, only_chosen=True)
+    return ComparedRun(
+        str(folder),
+        training.metadata.name,
+        settings,
+        tuple(chosen_settings),
+        training.spec.seed,
+        Curves(results),
+    )
+
+
+def _read_settings(spec: OfflineTrainingSpec, only_chosen: bool = False) -> dict[str, Any]:
+    """Return dotted path -> value of the settings, with defaults or, with `only_chosen`, without them."""
+    document = spec.model_dump(
+        mode="json", by_alias=True, exclude=_IGNORED_ATTRIBUTES, exclude_defaults=only_chosen
+    )
+    if not is_custom(spec.algorithm):
+        options = options_model(spec.algorithm).model_validate(spec.config)
+        config = options.model_dump(mode="json", by_alias=True, exclude_defaults=only_chosen)
+        document["config"] = in_yaml_words(spec.algorithm, config)
+    return {".".join(map(str, path)): value for path, value in iterate_leaves({(): document})}
 
 
 def _group_runs(runs: Sequence[ComparedRun], metric: str) -> list[RunGroup]:
     """Group runs by the settings that differ, best mean first."""
-    paths = dict.fromkeys(path for run in runs for path in run.settings)
+    paths = dict.fromkeys(path for run in runs for path in run.chosen_paths)
     differing_paths = [
-        path
-        for path in paths
-        if len({formatting.as_yaml(run.settings.get(path, _DEFAULT)) for run in runs}) > 1
+        path for path in paths if len({formatting.as_yaml(run.setting(path)) for run in runs}) > 1
     ]
     runs_by_setting: dict[tuple[str, ...], list[ComparedRun]] = {}
     for run in runs:
-        key = tuple(formatting.as_yaml(run.settings.get(path, _DEFAULT)) for path in differing_paths)
+        key = tuple(formatting.as_yaml(run.setting(path)) for path in differing_paths)
         runs_by_setting.setdefault(key, []).append(run)
     labels = _label_groups(list(runs_by_setting.values()), differing_paths)
     groups = []
     for label, group_runs in zip(labels, runs_by_setting.values(), strict=True):
-        setting = {path: group_runs[0].settings.get(path, _DEFAULT) for path in differing_paths}
+        setting = {path: group_runs[0].setting(path) for path in differing_paths}
         groups.append(RunGroup(label, setting, group_runs, [run.line(metric) for run in group_runs]))
     sign = 1 if "loss" in metric.lower() else -1
     return sorted(groups, key=lambda group: sign * group.mean)
@@ -373,7 +410,7 @@ def _label_groups(groups: Sequence[Sequence[ComparedRun]], differing_paths: Sequ
     names = [commonprefix([run.name for run in runs]).rstrip("-_.") or runs[0].name for runs in groups]  # noqa: RUF071
     settings = [
         " ".join(
-            f"{path.rpartition('.')[2]}={formatting.as_yaml(runs[0].settings.get(path, _DEFAULT))}"
+            f"{path.rpartition('.')[2]}={formatting.as_yaml(runs[0].setting(path))}"
             for path in differing_paths
         )
         for runs in groups

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hindcast.evaluate.estimators import MODEL_ESTIMATES
+from hindcast.evaluate.verdict import compared_behaviour
 
 F64 = NDArray[np.float64]
 Result = Mapping[str, Any]
@@ -151,9 +151,7 @@ class Curves:
             return None
         x = np.array(sorted(rows), np.float64)
         mean, low, high = np.array([rows[iteration] for iteration in sorted(rows)], np.float64).T
-        # Estimates by a model include what followed cut-off episodes, so the recorded policy's return must too.
-        continued_return = lookup(last, "behaviour_continued", "value") if name in MODEL_ESTIMATES else None
-        behaviour = continued_return or lookup(last, "behaviour", "value") or 0.0
+        behaviour = lookup(compared_behaviour(last, name), "value") or 0.0
         verdict = last["verdict"]["sentence"]
         return EstimateCurve(x, mean, low, high, last["episodes"], name, behaviour, verdict)
 

@@ -99,7 +99,6 @@ def format_metrics(metrics: Mapping[str, float], separator: str = "  ", max_leng
     for name, text in _METRIC_TEXTS.items():
         if name in metrics:
             longer_line = (line + separator if line else "") + text.format(formatting.count(metrics[name]))
-            if max_length is not None and len(longer_line) > max_length:
-                break
-            line = longer_line
+            if max_length is None or len(longer_line) <= max_length:
+                line = longer_line
     return line

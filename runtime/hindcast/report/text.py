@@ -162,7 +162,7 @@ def checkpoint_paths(metrics: Mapping[str, Any]) -> tuple[str | None, str | None
 
 
 def training_commands(
-    folder: Location, resource: OfflineTraining, checkpoint: str | None, inputs: Sequence[str]
+    folder: Location, resource: OfflineTraining, checkpoint: str | None, readings: Sequence[Reading]
 ) -> list[Command]:
     """Return the commands that a user may type after a training.
 
@@ -170,26 +170,19 @@ def training_commands(
         folder: the run folder.
         resource: the training.
         checkpoint: path of the best checkpoint, or of the latest if none was evaluated; None without a checkpoint.
-        inputs: paths of the training's datasets.
+        readings: the training's recorded inputs.
     """
     commands = []
-    readings = {
-        path: as_options(Reading.from_input(source, path))
-        for path, source in zip(inputs, resource.spec.recorded_inputs, strict=False)
-    }
     if checkpoint is not None:
         evaluation = resource.spec.evaluation
-        sampling = ", explore=True" if evaluation is not None and evaluation.judges_samples else ""
+        explore = evaluation is not None and evaluation.judges_samples
         options = "--episodes 100"
         if resource.spec.environment is None:
-            options = f"--data {inputs[0] if inputs else 'DATASET'}"
+            options = f"--data {readings[0].name if readings else 'DATASET'}"
         commands += [
             Command("Evaluate the policy", f"hindcast evaluate {checkpoint} {options}"),
             Command("Export the policy for an application", f"hindcast export {checkpoint} FOLDER"),
-            Command(
-                "Use the policy in Python",
-                f'import hindcast\n\npolicy = hindcast.Policy.load("{checkpoint}")\naction = policy(obs{sampling})',
-            ),
+            Command("Use the policy in Python", python_code(checkpoint, explore)),
             Command(
                 "Continue training from the checkpoint: add this to the spec of a new resource, or of a higher "
                 "spec.revision",
@@ -203,9 +196,14 @@ def training_commands(
         ),
         Command("Watch the curves", f"tensorboard --logdir {folder.child('tensorboard')}"),
     ]
-    return commands + [
-        Command("Look at the data", f"hindcast inspect {options}") for options in readings.values()
-    ]
+    data_options = dict.fromkeys(map(as_options, readings))
+    return commands + [Command("Look at the data", f"hindcast inspect {options}") for options in data_options]
+
+
+def python_code(policy: str, explore: bool) -> str:
+    """Return Python code that loads a policy from its location and acts, by sampled actions with `explore`."""
+    arguments = "obs, explore=True" if explore else "obs"
+    return f'from hindcast import Policy\n\npolicy = Policy.load("{policy}")\naction = policy({arguments})'
 
 
 def recording_commands(folder: Location, *, has_trained_expert: bool) -> list[Command]:

@@ -11,8 +11,10 @@ import numpy as np
 from hindcast import formatting
 from hindcast.evaluate.action_comparison import ActionComparison, ActionElement
 from hindcast.evaluate.offline import MAX_CALIBRATION_ERROR
+from hindcast.evaluate.verdict import compared_behaviour
 from hindcast.report.canvas import Picture, Theme, style_axes
 from hindcast.report.page import Command, Page, Section, Table, Tile, write_single_file
+from hindcast.report.text import python_code
 from hindcast.storage.location import Location
 
 if TYPE_CHECKING:
@@ -33,7 +35,6 @@ _DESCRIPTIONS: Final = {
 }
 _RECORDED: Final = "recorded policy"
 _CONTINUED: Final = "recorded policy, cut-off episodes continued by the model"
-_MODEL_ESTIMATES: Final = ("dm", "dr", "wdr")
 
 
 @dataclass(frozen=True)
@@ -114,13 +115,8 @@ def _tiles(judgement: Judgement) -> list[Tile]:
         )
     recorded, note = _recorded_return(evaluation)
     tiles.append(Tile("Recorded policy's return", formatting.significant(recorded["value"]), note))
-    tiles.append(
-        Tile("Episodes that judge", formatting.integer(evaluation["episodes"]), "none trained the policy")
-    )
-    if judgement.num_trained is None:
-        tiles[-1] = Tile(
-            "Episodes that judge", formatting.integer(evaluation["episodes"]), "may have trained it"
-        )
+    note = "may have trained it" if judgement.num_trained is None else "none trained the policy"
+    tiles.append(Tile("Episodes that judge", formatting.integer(evaluation["episodes"]), note))
     if evaluation["effective_episodes"] is not None:
         effective = formatting.significant(evaluation["effective_episodes"])
         tiles.append(Tile("Effective episodes", effective, "by overlap of the two policies"))
@@ -132,10 +128,9 @@ def _tiles(judgement: Judgement) -> list[Tile]:
 
 def _recorded_return(evaluation: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
     """Return the recorded policy's return that the verdict compares with, and a note."""
-    continued = evaluation["behaviour_continued"]
-    if continued is not None and evaluation["verdict"]["estimate"] in _MODEL_ESTIMATES:
-        return continued, "cut-off episodes continued by the model"
-    return evaluation["behaviour"], "as recorded"
+    recorded = compared_behaviour(evaluation, evaluation["verdict"]["estimate"])
+    is_continued = recorded is not evaluation["behaviour"]
+    return recorded, "cut-off episodes continued by the model" if is_continued else "as recorded"
 
 
 def estimates_picture(evaluation: Mapping[str, Any]) -> Picture:
@@ -222,9 +217,10 @@ def _action_picture(element: ActionElement) -> Picture:
         positions = np.arange(len(recorded))
         axes.bar(positions - 0.2, recorded, 0.38, color=theme.reference)
         axes.bar(positions + 0.2, policy, 0.38, color=theme.main)
-        axes.set_xticks(positions, element.values)
-        if not element.is_discrete:
-            axes.set_xticks(positions, element.values, rotation=35, ha="right", fontsize=8)
+        label_style: dict[str, Any] = (
+            {} if element.is_discrete else {"rotation": 35, "ha": "right", "fontsize": 8}
+        )
+        axes.set_xticks(positions, element.values, **label_style)
 
     return Picture(_action_title(element), "Orange: recorded policy; blue: policy, in the same states", draw)
 
@@ -366,7 +362,7 @@ def limits_table(evaluation: Mapping[str, Any] | None = None) -> Table:
 
 
 def _commands(judgement: Judgement, run: str | None) -> list[Command]:
-    path, sampling = judgement.policy, ", explore=True" if judgement.evaluation["explore"] else ""
+    path = judgement.policy
     more_data = Command(
         "Record more episodes, with log-probabilities: serve the recorded policy to the application, or log its "
         "decisions with action_logp (docs/logging.md), then repeat",
@@ -386,8 +382,5 @@ def _commands(judgement: Judgement, run: str | None) -> list[Command]:
         ),
         more_data,
         Command("Export it; the export acts as it was judged here", f"hindcast export {run or path} FOLDER"),
-        Command(
-            "Use it in Python",
-            f'from hindcast import Policy\n\npolicy = Policy.load("{path}")\naction = policy(obs{sampling})',
-        ),
+        Command("Use it in Python", python_code(path, judgement.evaluation["explore"])),
     ]

@@ -56,7 +56,10 @@ _EXPERT_FOLDER = f"{FOLDER}/policy"
 
 @warn_on_failure
 def write_training_report(
-    resource: OfflineTraining, outcome: Outcome, inputs: Mapping[str, OpenedData | None]
+    resource: OfflineTraining,
+    outcome: Outcome,
+    inputs: Mapping[str, OpenedData | None],
+    readings: Sequence[Reading],
 ) -> str:
     """Write `report.html` and `plots/*.png` into a training's run folder, and return the report's path.
 
@@ -68,6 +71,7 @@ def write_training_report(
         outcome: outcome of the run; its `metrics` name the checkpoints.
         inputs: path of each dataset -> its opened data; None if it is not open yet. A dataset that cannot be opened is
             reported as a problem.
+        readings: how the datasets are read, for commands.
     """
     folder = resolve(outcome.folder)
     if (earlier_report := _earlier_report(folder, outcome)) is not None:
@@ -94,7 +98,7 @@ def write_training_report(
             *network_table(outcome.metrics),
             data_table(datasets),
         ],
-        commands=training_commands(folder, resource, best or last, list(inputs)),
+        commands=training_commands(folder, resource, best or last, readings),
         spec=resource_yaml(resource),
         problems=problems,
     )

@@ -42,13 +42,13 @@ _EPISODES_FILE: Final = "episodes.json"
 _MODULE_FOLDER: Final = "module"
 _RUN_FILES: Final = ("spec.json", TRAINED_EPISODES_FILE, GATE_FILE)
 """Files of the run folder that a bundle has too, so that it is evaluated as a run folder."""
-_FILES: Final = (
+_BUNDLE_FILES: Final = (
     *(f"{_MODULE_FOLDER}/{file}" for file in policy_files.FILE_NAMES),
     _EPISODES_FILE,
     VERDICT_FILE,
     *_RUN_FILES,
 )
-"""Paths of all files that a bundle may have besides `AUDIT_FILE`, which is written last."""
+"""Files that a bundle may have besides `AUDIT_FILE`, which is written last."""
 _COLUMNS: Final = frozenset({Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.ACTION_LOGP})
 """Columns that an evaluation reads, over which episodes have checksums."""
 _TOLERANCE: Final = 0.02
@@ -110,19 +110,21 @@ def create_audit(
         )
     _clear(target)
     policy, _ = load_policy(path, module_class)
-    name = ", ".join(data)
-    dataset, num_trained, _ = open_judging_data(path, data, hooks)
+    judges = open_judging_data(path, data, hooks)
     result = evaluate_checkpoint_offline(
-        path, dataset, module_class=module_class, gamma=gamma, options=options, hooks=hooks
+        path, judges, module_class=module_class, gamma=gamma, options=options, hooks=hooks
+    )
+    report = result.report.to_json()
+    judgement = Judgement(
+        report, result.actions, str(run_folder), judges.name, result.gamma, judges.num_trained
     )
     policy.save(target.child(_MODULE_FOLDER))
     for file in _RUN_FILES:
         if run_folder.child(file).exists():
             target.child(file).write_bytes(run_folder.child(file).read_bytes())
-    checksums = _episode_checksums(dataset)
+    leaves = _leaves(judges.dataset)
+    checksums = _episode_checksums(judges.dataset, leaves)
     target.child(_EPISODES_FILE).write_bytes(orjson.dumps(checksums))
-    report = result.report.to_json()
-    judgement = Judgement(report, result.actions, str(run_folder), name, result.gamma, num_trained)
     write_verdict_page(target.child(VERDICT_FILE), judgement, str(run_folder))
     document = {
         "formatVersion": FORMAT_VERSION,
@@ -130,7 +132,7 @@ def create_audit(
         "versions": {"hindcast": __version__, **package_versions()},
         "policy": policy.digest,
         "moduleClass": module_class,
-        "data": {"paths": list(data), "leaves": _leaves(dataset), "trainedEpisodesLeftOut": num_trained},
+        "data": {"paths": list(data), "leaves": leaves, "trainedEpisodesLeftOut": judges.num_trained},
         "options": {
             "gamma": result.gamma,
             "explore": options.explore,
@@ -185,7 +187,7 @@ def verify_audit(folder: str | Path, data: Sequence[str], *, hooks: Hooks = NO_H
     updates = options["modelUpdates"]
     evaluation = evaluate_checkpoint_offline(
         module,
-        dataset,
+        judges._replace(dataset=dataset, name=name),
         module_class=document["moduleClass"],
         gamma=options["gamma"],
         options=OfflineOptions(
@@ -210,7 +212,8 @@ def _clear(target: Location) -> None:
     """
     files = list(target.files(recursive=True)) if target.exists() else []
     if any(
-        entry.relative_path not in _FILES and not TEMPORARY_NAME.match(entry.location.name) for entry in files
+        entry.relative_path not in _BUNDLE_FILES and not TEMPORARY_NAME.match(entry.location.name)
+        for entry in files
     ):
         raise OutputConflict("is not empty", path=str(target), remedy="name another folder")
     for entry in files:
@@ -219,7 +222,7 @@ def _clear(target: Location) -> None:
 
 def _bundle_files(bundle: Location) -> list[str]:
     """Return the paths of the bundle's files, without `AUDIT_FILE`."""
-    return [name for name in _FILES if bundle.child(name).exists()]
+    return [file for file in _BUNDLE_FILES if bundle.child(file).exists()]
 
 
 def _digest(file: Location) -> str:
@@ -230,9 +233,9 @@ def _leaves(dataset: Dataset) -> list[str]:
     return sorted(leaf for leaf in dataset.spec.leaves if root(leaf) in _COLUMNS)
 
 
-def _episode_checksums(dataset: Dataset, leaves: Sequence[str] | None = None) -> list[str]:
+def _episode_checksums(dataset: Dataset, leaves: Sequence[str]) -> list[str]:
     """Return the checksums of all episodes, in their order."""
-    checksums = compute_episode_checksums(dataset, range(dataset.num_episodes), leaves or _leaves(dataset))
+    checksums = compute_episode_checksums(dataset, range(dataset.num_episodes), leaves)
     return [checksums[index] for index in range(dataset.num_episodes)]
 
 
@@ -244,7 +247,7 @@ def _require(holds: bool, bundle: Location, problem: str) -> None:
 def _check_files(bundle: Location, document: Mapping[str, Any]) -> str:
     files = document["files"]
     # The bundle may come from anybody: nothing outside of it is read.
-    _require(files.keys() <= set(_FILES), bundle, "it lists files that no bundle has")
+    _require(files.keys() <= set(_BUNDLE_FILES), bundle, "it lists files that no bundle has")
     for file, digest in files.items():
         location = bundle.child(file)
         _require(location.exists(), bundle, f"{file} is missing")

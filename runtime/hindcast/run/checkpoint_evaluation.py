@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -99,19 +100,24 @@ class OfflineEvaluation:
         num_trained: number of episodes that were left out, because the policy was trained on them; None if it is not in
             a run folder that records this.
         report: estimates and diagnostics.
-        actions: comparison of the policy's actions with the recorded ones.
+        compare_actions: compares the policy's actions with the recorded ones.
     """
 
     policy: str
     gamma: float
     num_trained: int | None
     report: OfflineReport
-    actions: ActionComparison
+    compare_actions: Callable[[], ActionComparison]
+
+    @cached_property
+    def actions(self) -> ActionComparison:
+        """Comparison of the policy's actions with the recorded ones."""
+        return self.compare_actions()
 
 
 def evaluate_checkpoint_offline(
     path: str | Path,
-    data: Sequence[str] | Reading | Dataset,
+    data: Sequence[str] | Reading | Dataset | JudgingData,
     *,
     module_class: str | None = None,
     gamma: float | None = None,
@@ -124,8 +130,8 @@ def evaluate_checkpoint_offline(
     Args:
         path: see `evaluate_checkpoint`.
         data: paths of recorded data, which are prepared if they are not whole episodes in order, and read like the
-            inputs of the checkpoint's run (`schema`, `format` …) if they cannot be read without; a reading; or the
-            episodes that the run set aside (`load_set_aside`).
+            inputs of the checkpoint's run (`schema`, `format` …) if they cannot be read without; a reading; the
+            episodes that the run set aside (`load_set_aside`); or what `open_judging_data` returned.
         module_class: the policy's `model.moduleClass`, if it has one.
         gamma: discount; None takes the discount of the run's algorithm, or 0.99 if the algorithm has no discount.
         episodes: number of episodes to sample; None takes all.
@@ -145,7 +151,7 @@ def evaluate_checkpoint_offline(
     offline_options = replace(options or OfflineOptions(), gamma=gamma)
     evaluator = OfflineEvaluator(policy, dataset, name, offline_options)
     report = evaluator.evaluate(policy, hooks.progress)
-    return OfflineEvaluation(module, gamma, num_trained, report, evaluator.compare_actions(policy))
+    return OfflineEvaluation(module, gamma, num_trained, report, partial(evaluator.compare_actions, policy))
 
 
 class JudgingData(NamedTuple):
@@ -163,14 +169,18 @@ class JudgingData(NamedTuple):
 
 
 def open_judging_data(
-    path: str | Path, data: Sequence[str] | Reading | Dataset, hooks: Hooks = NO_HOOKS
+    path: str | Path, data: Sequence[str] | Reading | Dataset | JudgingData, hooks: Hooks = NO_HOOKS
 ) -> JudgingData:
-    """Open data without the episodes that trained a checkpoint. Arguments: see `evaluate_checkpoint_offline`.
+    """Open data without the episodes that trained a checkpoint; `JudgingData` are returned unchanged.
+
+    Arguments: see `evaluate_checkpoint_offline`.
 
     Raises:
         DataError: the data cannot be opened.
         SpecError: the policy was trained on all but one of the episodes.
     """
+    if isinstance(data, JudgingData):
+        return data
     if isinstance(data, Dataset):
         dataset, name = data, SET_ASIDE_NAME
     elif isinstance(data, Reading):

@@ -208,7 +208,12 @@ def execute_training(
 ) -> Outcome:
     """Train in this process and write the report; see `train_locally`."""
     outcome, inputs = train_locally(resource, inputs, reporter, interruption, networks)
-    return replace(outcome, report=write_training_report(resource, outcome, data_by_name(inputs)))
+    return replace(
+        outcome,
+        report=write_training_report(
+            resource, outcome, data_by_name(inputs), [input_.reading for input_ in inputs]
+        ),
+    )
 
 
 def train_locally(

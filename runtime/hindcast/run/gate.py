@@ -256,8 +256,7 @@ def _load(target: TargetPolicy, dataset: Dataset, gamma: float, name: str) -> Wi
             field="spec.evaluation.gate.explore",
             remedy="set explore: true to test it with sampled actions",
         )
-    window = load_window(dataset, target.policy, gamma, name)
-    return target.with_recurrent_outputs(window) if target.is_stateful else window
+    return target.with_recurrent_outputs(load_window(dataset, target.policy, gamma, name))
 
 
 def _weigh(target: TargetPolicy, window: WindowData, gamma: float, name: str) -> F64:

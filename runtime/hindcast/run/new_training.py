@@ -24,6 +24,7 @@ from hindcast.episodes.spaces import flatten_space, space_to_json
 from hindcast.errors import DataError
 from hindcast.evaluate.offline import MIN_EFFECTIVE_EPISODES
 from hindcast.formatting import as_percentage, integer, plural
+from hindcast.models.preprocessing import is_float_box
 
 _MIN_HELD_OUT_EPISODES: Final = 10
 _INDICATOR_SHARE: Final = 0.05
@@ -201,7 +202,7 @@ def _space_lines(dataset: Dataset, observation: gym.Space, action: gym.Space) ->
 
 def _model_lines(observation: gym.Space) -> list[str]:
     leaves = flatten_space(observation, Columns.OBS).values()
-    has_vectors = any(isinstance(leaf, gym.spaces.Box) and leaf.dtype.kind == "f" for leaf in leaves)
+    has_vectors = any(map(is_float_box, leaves))
     if not has_vectors:
         return []
     return [

@@ -14,6 +14,7 @@ from hindcast.episodes.columns import Columns
 from hindcast.episodes.spaces import flatten_space, space_from_json, space_to_json
 from hindcast.errors import Problem, SpecError
 from hindcast.formats.spec import DataSpec
+from hindcast.models.preprocessing import is_float_box
 from hindcast.pipeline.offline_data import Source
 from hindcast.record.environments import Spaces, environment_spaces
 from hindcast.run.claim import title
@@ -66,7 +67,7 @@ def has_float_actions(resource: OfflineTraining, data_spec: DataSpec) -> bool:
     if action_space is None:
         return True
     leaves = flatten_space(action_space, Columns.ACTIONS).values()
-    return any(isinstance(leaf, gym.spaces.Box) and leaf.dtype.kind == "f" for leaf in leaves)
+    return any(map(is_float_box, leaves))
 
 
 def _find_spaces(resource: OfflineTraining, dataset: Dataset, name: str) -> tuple[Spaces, list[Problem]]:

@@ -9,7 +9,7 @@ from hindcast import formatting
 from hindcast.api import OfflineTraining
 from hindcast.report.canvas import Label, Picture, Theme, draw_end_labels, style_axes
 from hindcast.report.page import Command, Page, Section, Table, Tile, write_single_file
-from hindcast.report.text import resource_yaml
+from hindcast.report.text import python_code, resource_yaml
 from hindcast.report.verdict_page import Judgement, verdict_sections, verdict_tables
 from hindcast.search.results import Run, Search, Trial, format_with_interval
 from hindcast.search.trials import LOSS_METRIC
@@ -167,18 +167,16 @@ def _commands(search: Search) -> list[Command]:
     if search.run is None:
         return [curves]
     path = search.run.checkpoint
+    assert path is not None
     evaluation = search.training.spec.evaluation if search.training is not None else None
-    sampling = ", explore=True" if evaluation is not None and evaluation.judges_samples else ""
+    explore = evaluation is not None and evaluation.judges_samples
     return [
         Command("Copy the winner's checkpoint: repeat the command of the search with", "--take FOLDER"),
         Command(
             "Train the winner's settings on all episodes: repeat the command of the search with",
             "--retrain FOLDER",
         ),
-        Command(
-            "Use the winner's policy in Python",
-            f'from hindcast import Policy\n\npolicy = Policy.load("{path}")\naction = policy(obs{sampling})',
-        ),
+        Command("Use the winner's policy in Python", python_code(path, explore)),
         Command("Export the winner's policy", f"hindcast export {path} FOLDER"),
         curves,
     ]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from hindcast.evaluate.estimators import DOUBLY_ROBUST_ESTIMATES
+from hindcast.evaluate.verdict import compared_behaviour
 from hindcast.learn.checkpoint import find_checkpoint
 from hindcast.report.events import Outcome
 from hindcast.report.results import ITERATION, Result, read_results
@@ -63,12 +63,9 @@ def _evaluation_fields(evaluation: Mapping[str, Any], metric: str) -> dict[str, 
     """Return the fields that `Run` and `Confirmation` share."""
     estimate = evaluation.get("estimates", {}).get(metric, {})
     interval = estimate.get("interval")
-    uses_model = metric in ("dm", *DOUBLY_ROBUST_ESTIMATES)
-    continued_behaviour = evaluation.get("behaviour_continued") if uses_model else None
     return {
         "value": evaluation.get(VALIDATION_LOSS) if metric == LOSS_METRIC else estimate.get("value"),
         "interval": None if interval is None else tuple(interval),
         "verdict": evaluation.get("verdict", {}).get("sentence"),
-        # Estimates by a model include what followed cut-off episodes, so the recorded policy's return must too.
-        "behaviour": (continued_behaviour or evaluation.get("behaviour", {})).get("value"),
+        "behaviour": compared_behaviour(evaluation, metric).get("value"),
     }

@@ -8,6 +8,7 @@ from typing import Any, Final
 from hindcast.api.attempt import POOL_LABEL
 from hindcast.cli.cluster.access import Cluster, NotFound
 from hindcast.cli.cluster.explain import label_selector
+from hindcast.cli.cluster.run_storage import attempts_of
 from hindcast.cli.cluster.target import ClusterResource
 from hindcast_operator.manifests.pods import SUBMITTER
 
@@ -70,8 +71,3 @@ def _read_attempt(cluster: Cluster, target: ClusterResource, attempt: Raw) -> Ra
     """Read the attempt again; with the outcome `gone` if the resource's status no longer lists it."""
     attempts = {entry["rayJobName"]: entry for entry in attempts_of(cluster.read_resource(target))}
     return attempts.get(attempt["rayJobName"], {**attempt, "outcome": "gone"})
-
-
-def attempts_of(resource: Raw) -> list[Raw]:
-    """Return a resource's attempts, which are the entries of status.runs, newest first."""
-    return list((resource.get("status") or {}).get("runs") or ())

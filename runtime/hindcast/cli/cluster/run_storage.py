@@ -1,17 +1,17 @@
-"""Reads what a run left on storage: its policy, and the log of each attempt."""
+"""Reads what a run left on storage: its policy, its results, and the log of each attempt."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from hindcast.api import OfflineTraining, Resource, validate_resource
-from hindcast.cli.cluster.access import Raw
-from hindcast.cli.cluster.target import ClusterResource
-from hindcast.errors import StorageError, UserError
-from hindcast_operator.manifests.storage import join_location, run_folder
+from hindcast.cli.cluster.access import Raw, connect
+from hindcast.cli.cluster.target import ClusterResource, is_target, parse_target
+from hindcast.errors import SpecError, StorageError, UserError
+from hindcast_operator.manifests.storage import join_location, run_folder, with_absolute_paths
 
 if TYPE_CHECKING:
     from hindcast.storage.location import Location
@@ -129,6 +129,39 @@ def read_folder_log(folder: str, attempt: int | None) -> tuple[str, bytes]:
     return str(logs[key]), logs[key].read_bytes()
 
 
+def find_on_cluster(
+    paths: Sequence[str],
+    find_path: Callable[[Raw, ClusterResource], str],
+    namespace: str | None,
+    context: str | None,
+) -> list[str]:
+    """Replace each `training/NAME` by the path that `find_path` returns for the resource with this name.
+
+    Args:
+        paths: paths and names of resources.
+        find_path: `policy_path` or `results_path`.
+        namespace: namespace of the resources, see `connect`.
+        context: context of the kubeconfig, see `connect`.
+
+    Raises:
+        SpecError: a resource does not exist; or a namespace or context is set, but all are paths.
+        UserError: see `find_path`.
+    """
+    if not any(map(is_target, paths)):
+        if namespace is not None or context is not None:
+            verb = "is a path" if len(paths) == 1 else "are paths"
+            raise SpecError(
+                f"--namespace and --context apply only to training/NAME on a cluster; {', '.join(paths)} {verb}."
+            )
+        return list(paths)
+    cluster = connect(namespace, context)
+    targets = {path: parse_target(path) for path in paths if is_target(path)}
+    return [
+        find_path(cluster.read_resource(targets[path]), targets[path]) if path in targets else path
+        for path in paths
+    ]
+
+
 def policy_path(document: Raw, target: ClusterResource) -> str:
     """Return the path of a resource's policy: a training's best (else latest) checkpoint, or a recording's dataset.
 
@@ -139,23 +172,77 @@ def policy_path(document: Raw, target: ClusterResource) -> str:
     Raises:
         UserError: the policy does not exist yet, or cannot be read from here; the message says how to get it.
     """
-    from hindcast.storage.location import resolve
-
     status = document.get("status") or {}
     checkpoint = status.get("checkpoint") or {}
     path = checkpoint.get("bestPath") or checkpoint.get("path") or (status.get("output") or {}).get("path")
     if path is None:
-        raise UserError(
-            f"{target} has no policy yet: its state is {status.get('state') or 'Unseen'}. "
-            f"Run `hindcast status {target}` for the reason."
-        )
-    with _add_location_to_errors(f"the policy of {target} is at {path}"):
+        raise _missing_error(document, target, "policy")
+    return _require_readable(str(path), document, f"the policy of {target}", "export")
+
+
+def results_path(document: Raw, target: ClusterResource) -> str:
+    """Return the path of the run folder of a training's latest attempt.
+
+    Args:
+        document: the resource with its status.
+        target: name of the resource, for messages.
+
+    Raises:
+        SpecError: the resource is not a training.
+        UserError: the run folder does not exist yet, or cannot be read from here; the message says how to get it.
+    """
+    if target.kind != OfflineTraining.__name__:
+        raise SpecError(f"{target} is not a training; compare training/NAME.")
+    attempts = attempts_of(document)
+    if not attempts:
+        raise _missing_error(document, target, "results")
+    training = resource_at_attempt(document, attempts[0])
+    assert isinstance(training, OfflineTraining)
+    return _require_readable(run_folder(training), document, f"the run folder of {target}", "compare")
+
+
+def attempts_of(document: Raw) -> list[Raw]:
+    """Return a resource's attempts, which are the entries of status.runs, newest first."""
+    return list((document.get("status") or {}).get("runs") or ())
+
+
+def resource_at_attempt(document: Raw, attempt: Raw) -> Resource:
+    """Return the resource with the revision and the absolute paths of an attempt."""
+    resource = validate_resource({key: value for key, value in document.items() if key != "status"})
+    defaults = (attempt.get("inputs") or {}).get("defaults") or {}
+    absolute_resource = with_absolute_paths(resource, defaults.get("storageRoot"))
+    spec = absolute_resource.spec.model_copy(update={"revision": attempt["revision"]})
+    return absolute_resource.model_copy(update={"spec": spec})
+
+
+def _missing_error(document: Raw, target: ClusterResource, noun: str) -> UserError:
+    state = (document.get("status") or {}).get("state") or "Unseen"
+    return UserError(
+        f"{target} has no {noun} yet: its state is {state}. Run `hindcast status {target}` for the reason."
+    )
+
+
+def _require_readable(path: str, document: Raw, subject: str, verb: str) -> str:
+    """Return the path of files of a run if they can be read from here.
+
+    Args:
+        path: the path.
+        document: the resource with its status.
+        subject: what is at the path, for messages.
+        verb: what the user does with the files, for messages.
+
+    Raises:
+        UserError: the files cannot be read; the message says how to get them.
+    """
+    from hindcast.storage.location import resolve
+
+    with _add_location_to_errors(f"{subject} is at {path}"):
         location = resolve(path)
         if location.exists():
-            return str(path)
+            return path
     if location.is_local:
         where = describe_volume(validate_resource(document), path)
-        raise UserError(f"the policy of {target} is at {path} on {where}, then export the copy")
+        raise UserError(f"{subject} is at {path} on {where}, then {verb} the copy")
     raise UserError(
-        f"the policy of {target} is no longer at {path}: the run is still in progress, or its folder was deleted"
+        f"{subject} is no longer at {path}: the run is still in progress, or its folder was deleted"
     )

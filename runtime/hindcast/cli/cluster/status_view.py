@@ -192,7 +192,7 @@ def _pool_table(pools: tuple[PoolRow, ...]) -> RenderableType:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", expand=True)
     for title in ("pool", "pods", "each"):
         table.add_column(title, no_wrap=True)
-    table.add_column("memory", style="dim", no_wrap=True, overflow="ellipsis", ratio=1)
+    table.add_column("memory", style="dim", ratio=1)
     lines: list[RenderableType] = []
     for pool in pools:
         colour = "green" if pool.is_complete else "yellow"

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from hindcast.cli.command import command
+from hindcast.cli.command import KubeContext, RunNamespace, command
 from hindcast.cli.screen import Screen
 
 
@@ -13,7 +13,8 @@ def compare(
     runs: Annotated[
         list[str],
         typer.Argument(
-            metavar="RUN", help="Run folders, or folders that contain run folders; paths or URIs."
+            metavar="RUN",
+            help="Run folders, or folders that contain run folders; paths or URIs. Or training/NAME on a cluster.",
         ),
     ],
     *,
@@ -29,14 +30,17 @@ def compare(
     html: Annotated[
         str | None, typer.Option(metavar="FILE", help="Also write an HTML page with curves and all runs.")
     ] = None,
+    namespace: RunNamespace = None,
+    kube_context: KubeContext = None,
 ) -> None:
     """Compare trainings: settings that differ, and the metric's mean and spread over the seeds of each setting."""
     from rich.table import Table
 
+    from hindcast.cli.cluster.run_storage import find_on_cluster, results_path
     from hindcast.report.comparison import compare as compare_runs
     from hindcast.report.comparison import comparison_tables, write_comparison
 
-    comparison = compare_runs(runs, by)
+    comparison = compare_runs(find_on_cluster(runs, results_path, namespace, kube_context), by)
     tables = []
     for content in comparison_tables(comparison):
         table = Table(box=None, padding=(0, 2), title=content.title, title_justify="left")

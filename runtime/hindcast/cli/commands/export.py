@@ -4,9 +4,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from hindcast.cli.command import Explore, KubeContext, ModuleClass, command
+from hindcast.cli.command import Explore, KubeContext, ModuleClass, RunNamespace, command
 from hindcast.cli.screen import Screen
-from hindcast.errors import SpecError
 
 
 @command
@@ -29,10 +28,7 @@ def export(
     ] = "onnx",
     explore: Explore = None,
     module_class: ModuleClass = None,
-    namespace: Annotated[
-        str | None,
-        typer.Option("--namespace", "-n", help="Namespace of training/NAME. Default: the context's."),
-    ] = None,
+    namespace: RunNamespace = None,
     kube_context: KubeContext = None,
 ) -> None:
     """Export a policy for use without Hindcast, and compare its actions with the original's.
@@ -40,20 +36,11 @@ def export(
     The exported policy includes filters, frame stacks, recurrent states, action scaling and the sampling of actions.
     """
     from hindcast import formatting
-    from hindcast.cli.cluster.target import is_target, parse_target
+    from hindcast.cli.cluster.run_storage import find_on_cluster, policy_path
     from hindcast.run.checkpoint_evaluation import choose_explore
     from hindcast.run.export.exporting import export_policy
 
-    if is_target(checkpoint):
-        from hindcast.cli.cluster.access import connect
-        from hindcast.cli.cluster.run_storage import policy_path
-
-        target = parse_target(checkpoint)
-        checkpoint = policy_path(connect(namespace, kube_context).read_resource(target), target)
-    elif namespace is not None or kube_context is not None:
-        raise SpecError(
-            f"--namespace and --context apply only to training/NAME on a cluster; {checkpoint} is a path."
-        )
+    (checkpoint,) = find_on_cluster([checkpoint], policy_path, namespace, kube_context)
     explore = choose_explore(checkpoint, explore, note=screen.note)
     result = export_policy(checkpoint, folder, export_format, module_class, explore=explore)
     check_text = f"copied: the policy's own weights and JSON files; act with policy(obs, {explore=})"

@@ -76,11 +76,13 @@ def _show_columns(reading: "Reading", screen: Screen) -> None:
     from hindcast.datasets.inspection.column_roles import read_profile
     from hindcast.errors import DataError
 
+    if screen.flags.quiet or screen.flags.json:
+        return
     try:
         profile = read_profile(reading)
     except DataError:
         return
-    if profile is None or screen.flags.quiet or screen.flags.json:
+    if profile is None:
         return
     screen.err.print(*render_columns(profile.columns))
     if profile.schema and not profile.missing_roles:

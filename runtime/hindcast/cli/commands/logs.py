@@ -10,7 +10,6 @@ from hindcast.cli.command import KubeContext, Namespace, command
 from hindcast.cli.screen import Screen
 
 if TYPE_CHECKING:
-    from hindcast.api import Resource
     from hindcast.cli.cluster.access import Cluster
     from hindcast.cli.cluster.target import ClusterResource
 
@@ -55,8 +54,8 @@ def _read_resource_log(
     cluster: "Cluster", target: "ClusterResource", number: int | None, follow: bool, screen: Screen
 ) -> Iterable[bytes]:
     """Return the log of the attempt with this number, in chunks; of the latest attempt for None."""
-    from hindcast.cli.cluster.live_log import attempts_of, open_live_log
-    from hindcast.cli.cluster.run_storage import read_stored_log
+    from hindcast.cli.cluster.live_log import open_live_log
+    from hindcast.cli.cluster.run_storage import attempts_of, read_stored_log, resource_at_attempt
     from hindcast.errors import UserError
 
     document = cluster.read_resource(target)
@@ -67,7 +66,7 @@ def _read_resource_log(
     if attempt.get("outcome") is None and not follow:
         message = document["status"].get("message") or "its pods do not exist yet"
         raise UserError(f"attempt {attempt['attempt']} of {target} has no log yet: {message}")
-    return [read_stored_log(_resource_at_attempt(document, attempt), str(attempt["rayJobName"]))]
+    return [read_stored_log(resource_at_attempt(document, attempt), str(attempt["rayJobName"]))]
 
 
 def _choose_attempt(
@@ -102,18 +101,6 @@ def _choose_attempt(
             f"revision {latest_revision} of {target} has no attempt {number}; its attempts: {numbers}"
         )
     return match
-
-
-def _resource_at_attempt(document: Mapping[str, Any], attempt: Mapping[str, Any]) -> "Resource":
-    """Return the resource with the revision and the absolute paths of an attempt."""
-    from hindcast.api import validate_resource
-    from hindcast_operator.manifests.storage import with_absolute_paths
-
-    resource = validate_resource({key: value for key, value in document.items() if key != "status"})
-    defaults = (attempt.get("inputs") or {}).get("defaults") or {}
-    absolute_resource = with_absolute_paths(resource, defaults.get("storageRoot"))
-    spec = absolute_resource.spec.model_copy(update={"revision": attempt["revision"]})
-    return absolute_resource.model_copy(update={"spec": spec})
 
 
 def _check_folder(text: str) -> None:

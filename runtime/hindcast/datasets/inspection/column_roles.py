@@ -14,13 +14,14 @@ import pyarrow.compute as pc
 
 from hindcast.datasets.inspection.summary import ColumnProfile
 from hindcast.datasets.prepare.reading import Reading
-from hindcast.datasets.prepare.source_files import find_source_files, recognise_formats
+from hindcast.datasets.prepare.source_files import RecognisedFile, find_source_files, recognise_formats
 from hindcast.episodes.columns import Columns, root
 from hindcast.errors import DataError
 from hindcast.formats.columns.arrays import as_plain_table, is_text
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.layout import CellError
 from hindcast.formats.tables.naming import ALIASES, format_names, plan_columns
+from hindcast.formats.tables.roles import FALSE_TEXTS, TRUE_TEXTS
 from hindcast.formatting import natural_sort_key
 
 _WORDS: Final[dict[str, str]] = {
@@ -42,7 +43,6 @@ _WORDS: Final[dict[str, str]] = {
 """Hindcast's column -> words in the names of columns that are likely to be it, likeliest first."""
 _NEXT_PREFIXES: Final = ("next_", "new_", "next.")
 _PART: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
-_FLAG_TEXTS: Final = {"true", "false", "0", "1", "yes", "no", "t", "f", "0.0", "1.0"}
 Schema = dict[str, str | list[str]]
 
 
@@ -90,12 +90,27 @@ def read_profile(reading: Reading) -> TableProfile | None:
         DataError: a path does not exist, or a file is damaged.
     """
     recognised_files, _ = recognise_formats(find_source_files(reading), reading)
+    return profile_files(recognised_files, reading.options.schema)
+
+
+def profile_files(
+    recognised_files: Iterable[RecognisedFile], schema: Mapping[str, str | Sequence[str]]
+) -> TableProfile | None:
+    """Read the first rows of the first table among files; None if no file is a table.
+
+    Args:
+        recognised_files: the files, in order.
+        schema: what some columns are.
+
+    Raises:
+        DataError: a file is damaged.
+    """
     for file_format, location, options in recognised_files:
         table = file_format.read_head(location, options)
         if table is None:
             continue
         try:
-            return profile_table(as_plain_table(table), reading.options.schema)
+            return profile_table(as_plain_table(table), schema)
         except CellError as error:
             raise DataError(str(error), path=str(location), row=error.row) from error
     return None
@@ -112,6 +127,7 @@ def profile_table(table: pa.Table, schema: Mapping[str, str | Sequence[str]]) ->
     profiles = tuple(
         _profile_column(table.column(name), name, role_by_column.get(name)) for name in table.column_names
     )
+    known_columns = _known_columns(table, {})
     known_names = {role: {role, *ALIASES.get(role, ())} for role in roles}
     suggested: Schema = {
         role: names[0] if len(names) == 1 else names
@@ -119,7 +135,7 @@ def profile_table(table: pa.Table, schema: Mapping[str, str | Sequence[str]]) ->
         if role not in map(root, schema)
         and names
         and names[0] not in known_names[role]
-        and not _is_known(role, names, table)
+        and known_columns.get(role) != names
     }
     missing_roles = [role for role in (Columns.OBS, Columns.ACTIONS, Columns.REWARDS) if not roles.get(role)]
     return TableProfile(
@@ -133,11 +149,6 @@ def profile_table(table: pa.Table, schema: Mapping[str, str | Sequence[str]]) ->
         len(table),
         bool(roles.get(Columns.NEXT_OBS)),
     )
-
-
-def _is_known(role: str, names: Sequence[str], table: pa.Table) -> bool:
-    """Return whether Hindcast finds the columns of a role without a schema."""
-    return list(_known_columns(table, {}).get(role, ())) == list(names)
 
 
 def _known_columns(table: pa.Table, schema: Mapping[str, str | Sequence[str]]) -> dict[str, list[str]]:
@@ -292,7 +303,7 @@ def _are_flags(column: pa.ChunkedArray) -> bool:
     if not (_is_number(column.type) or is_text(column.type)):
         return bool(pa.types.is_boolean(column.type))
     values = pc.unique(column).to_pylist()
-    return len(values) <= 2 and {str(value).lower() for value in values} <= _FLAG_TEXTS
+    return len(values) <= 2 and {str(value).lower() for value in values} <= {*TRUE_TEXTS, *FALSE_TEXTS}
 
 
 def _are_times(column: pa.ChunkedArray) -> bool:

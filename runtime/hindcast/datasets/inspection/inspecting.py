@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.hooks import NO_HOOKS, Hooks
-from hindcast.datasets.inspection.column_roles import read_profile
+from hindcast.datasets.inspection.column_roles import profile_files
 from hindcast.datasets.inspection.prospects import judge_data
 from hindcast.datasets.inspection.sample import SAMPLE_STEPS
 from hindcast.datasets.inspection.summarising import summarise
@@ -62,6 +62,7 @@ def inspect_data(
         return summary
     recognised_files, _ = recognise_formats(find_source_files(reading), reading)
     formats = tuple(sorted({file.format.name for file in recognised_files}))
+    profile = profile_files(recognised_files, reading.options.schema)
     unfinished_problems = [
         DataProblem(severity="warning", kind="incomplete", message=message)
         for message in opened_data.unfinished_notes
@@ -70,7 +71,7 @@ def inspect_data(
         update={
             "prepared_path": str(opened_data.paths[0]),
             "layouts": formats or summary.layouts,
-            "table_columns": () if (profile := read_profile(reading)) is None else profile.columns,
+            "table_columns": () if profile is None else profile.columns,
             "problems": sort_by_severity([*unfinished_problems, *summary.problems]),
         }
     )

@@ -70,15 +70,16 @@ class LeafValues:
         if not len(column):
             return
         is_observation = root(self.name) == Columns.OBS
-        for fault in find_faults(self.name, column, self.space, can_be_missing=is_observation or None):
+        for fault in find_faults(self.name, column, self.space, can_be_missing=is_observation):
             self._record_fault(fault, block, locate)
         flat_values = column.reshape(len(column), -1)
         if flat_values.dtype.kind == "c":
             return
-        self._update_range(flat_values)
+        is_finite = flat_values.dtype.kind != "f" or all_finite(flat_values)
+        self._update_range(flat_values, is_finite=is_finite)
         self.num_rows += block.num_steps
         if is_observation:
-            if flat_values.dtype.kind == "f" and not all_finite(flat_values):
+            if not is_finite:
                 self.num_missing += np.isnan(flat_values[block.obs_row]).sum(axis=0)
             # Final observations are left out: those of some data are not recorded.
             shown_values = (
@@ -157,12 +158,12 @@ class LeafValues:
         )
         return DataProblem(severity="warning", kind="missing-values", message=message)
 
-    def _update_range(self, flat_values: NDArray[Any]) -> None:
-        if flat_values.dtype.kind == "f" and not all_finite(flat_values):
+    def _update_range(self, flat_values: NDArray[Any], *, is_finite: bool) -> None:
+        if is_finite:
+            low, high = flat_values.min(axis=0), flat_values.max(axis=0)
+        else:
             low = np.where(np.isnan(flat_values), np.inf, flat_values).min(axis=0)
             high = np.where(np.isnan(flat_values), -np.inf, flat_values).max(axis=0)
-        else:
-            low, high = flat_values.min(axis=0), flat_values.max(axis=0)
         if self.low is None or self.high is None:
             self.low, self.high = low, high
             self.num_missing = np.zeros(flat_values.shape[1], np.int64)

@@ -218,9 +218,7 @@ def _flatten(blocks: list[Block], leaf: str, space: Any, *, is_observation: bool
     for block in blocks:
         column = block.columns[leaf]
         if is_observation:  # each episode has a final observation
-            is_step = np.ones(len(column), dtype=bool)
-            is_step[np.cumsum(block.length + 1) - 1] = False
-            column = column[is_step]
+            column = column[block.obs_row]
         parts.append(column.reshape(len(column), -1))
     rows = np.concatenate(parts)
     if rows.shape[1] > _MAX_FEATURES:

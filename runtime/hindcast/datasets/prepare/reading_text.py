@@ -8,14 +8,12 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from pydantic.alias_generators import to_camel
-
 from hindcast.api.input import PrepareSpec
 from hindcast.datasets.prepare.reading import Reading
 
 _PLAIN: Final = re.compile(r"[A-Za-z_](?:[\w./-]|:(?! ))*")
 _YAML_WORDS: Final = {"true", "false", "null", "yes", "no", "on", "off", "y", "n", "none", "nan", "inf"}
-_NOT_ON_COMMAND_LINE: Final = ("missing", "missing_indicators", "episodes")
+_NOT_ON_COMMAND_LINE: Final = {"missing", "missing_indicators", "episodes"}
 
 
 def as_options(reading: Reading) -> str:
@@ -33,9 +31,9 @@ def as_options(reading: Reading) -> str:
         arguments += ["--filter", f"{term.column} {term.op} {json.dumps(term.value)}"]
     for name, value in options.options.items():
         arguments += ["--read-option", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
-    for name, value in reading.prepare.model_dump(exclude_defaults=True).items():
-        if name not in _NOT_ON_COMMAND_LINE:
-            arguments += [f"--{name.replace('_', '-')}", str(value)]
+    rules = reading.prepare.model_dump(exclude_defaults=True, exclude=_NOT_ON_COMMAND_LINE)
+    for name, value in rules.items():
+        arguments += [f"--{name.replace('_', '-')}", str(value)]
     if reading.prepare.episodes == "File":
         arguments.append("--file-episodes")
     if reading.actions_normalized is not None:
@@ -73,10 +71,9 @@ def as_yaml(reading: Reading) -> list[list[str]]:
 
 def prepare_document(prepare: PrepareSpec) -> dict[str, Any]:
     """Return the fields of `prepare` that are not defaults, by their names in YAML, without those on missing values."""
-    document = prepare.model_dump(
-        mode="json", exclude_defaults=True, exclude={"missing", "missing_indicators"}
+    return prepare.model_dump(
+        mode="json", by_alias=True, exclude_defaults=True, exclude={"missing", "missing_indicators"}
     )
-    return {to_camel(name): value for name, value in document.items()}
 
 
 def to_flow(value: Any) -> str:

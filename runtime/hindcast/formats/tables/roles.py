@@ -21,8 +21,8 @@ from hindcast.formats.tables.naming import TablePlan
 
 _TIME_LIMIT_KEY: Final = "TimeLimit.truncated"
 _UUID_BYTES: Final = 16
-_TRUE_TEXTS: Final = ("true", "1", "1.0", "t", "yes")
-_FALSE_TEXTS: Final = ("false", "0", "0.0", "f", "no")
+TRUE_TEXTS: Final = ("true", "1", "1.0", "t", "yes")
+FALSE_TEXTS: Final = ("false", "0", "0.0", "f", "no")
 _NESTED_ADVICE: Final = "if a row is a whole episode, actions, rewards, flags and timesteps must all be lists"
 _FLAG_ADVICE: Final = "expected true or false; fix it, or name another column under `schema`"
 
@@ -63,8 +63,8 @@ def _decode_flag_column(table: pa.Table, name: str) -> Bool:
         return column.to_numpy()
     if is_text(column.type):
         lower_texts = pc.utf8_lower(column)
-        is_true = pc.is_in(lower_texts, pa.array(_TRUE_TEXTS))
-        is_false = pc.is_in(lower_texts, pa.array(_FALSE_TEXTS))
+        is_true = pc.is_in(lower_texts, pa.array(TRUE_TEXTS))
+        is_false = pc.is_in(lower_texts, pa.array(FALSE_TEXTS))
     elif pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
         is_true, is_false = pc.equal(column, 1), pc.equal(column, 0)
     else:

@@ -112,13 +112,7 @@ class TextTables(Format):
     def list_pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
         """See `Format.list_pieces`."""
         size = location.info().size
-        if not size:
-            raise NoRowsError(location)
-        extent = self.inspect(location, read_recorded_spec(location, self.name), options)
-        if size <= _MAX_HEADER_ONLY_BYTES:
-            num_records = sum(span.num_records for span, _ in self.read_chunks(location, options))
-            if num_records <= extent.num_header_records:
-                raise NoRowsError(location)
+        extent = self._inspect_rows(location, size, options)
         if size <= text_files.CHUNK_BYTES or self.is_unsplittable(location):
             return [Piece(location, size, extent)]
         # Pieces are parsed in parallel. A piece's first record and its index follow only from all bytes before it (a
@@ -128,6 +122,21 @@ class TextTables(Format):
             return [Piece(location, size, extent)]
         extent = extent._replace(first_span=spans[0], first_extent=[])
         return [Piece(location, span.stop - span.start, extent._replace(span=span)) for span in spans]
+
+    def _inspect_rows(self, location: Location, size: int, options: ReadOptions) -> TextExtent:
+        """Return the extent of the whole file, of `size` bytes; see `inspect`.
+
+        Raises:
+            NoRowsError: the file is empty, or short and without rows.
+        """
+        if not size:
+            raise NoRowsError(location)
+        extent = self.inspect(location, read_recorded_spec(location, self.name), options)
+        if size <= _MAX_HEADER_ONLY_BYTES:
+            num_records = sum(span.num_records for span, _ in self.read_chunks(location, options))
+            if num_records <= extent.num_header_records:
+                raise NoRowsError(location)
+        return extent
 
     def describe(self, location: Location) -> DataSpec:
         """See `Format.describe`: the spaces and the environment in the folder's manifest."""
@@ -150,9 +159,9 @@ class TextTables(Format):
     def read_head(self, location: Location, options: ReadOptions) -> pa.Table | None:
         """See `Format.read_head`."""
         options = replace(options, schema={}, columns=(), filter=())  # then no column is required
-        for piece in self.list_pieces(location, options)[:1]:
-            for table, _, _ in self._iter_tables(location, piece.extent, options):
-                return add_keys(table.slice(0, HEAD_ROWS), options)
+        extent = self._inspect_rows(location, location.info().size, options)
+        for table, _, _ in self._iter_tables(location, extent, options):
+            return add_keys(table.slice(0, HEAD_ROWS), options)
         return None
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any, Final, get_args
 
 from hindcast.api.evaluation import EstimateName
-from hindcast.api.sentences import nearest
 from hindcast.errors import SpecError
 from hindcast.rllib.builder.option_names import find_schema, turns_off_default
 from hindcast.rllib.builder.option_values import (
     WRITE_ARGUMENTS_WITHOUT_EFFECT,
+    check_names,
     estimate_names,
     has_recorded_input,
     input_entries,
@@ -128,24 +128,15 @@ def _expand_write_method(options: Options) -> dict[str, Any]:
     Raises:
         SpecError: an argument has no equivalent.
     """
-    arguments = options.get("output_write_method_kwargs")
-    if not isinstance(arguments, Mapping):
+    option = "output_write_method_kwargs"
+    if not isinstance(options.get(option), Mapping):
         return {}
-    expanded_options = {}
-    for name, argument in arguments.items():
-        value = argument
-        if name in WRITE_ARGUMENTS_WITHOUT_EFFECT or value is None:
-            continue
-        if name not in _WRITE_ARGUMENTS:
-            allowed_names = (*_WRITE_ARGUMENTS, *WRITE_ARGUMENTS_WITHOUT_EFFECT)
-            raise SpecError(
-                f"output_write_method_kwargs: {name!r} is not an option here{nearest(name, allowed_names)}"
-            )
-        if name == "mode":
-            mode = str(getattr(value, "value", value))  # a SaveMode of Ray, or its value
-            value = _SAVE_MODES.get(mode, mode)
-        expanded_options[_WRITE_ARGUMENTS[name]] = value
-    return expanded_options
+    arguments = {name: value for name, value in options[option].items() if value is not None}
+    check_names(option, arguments, (*_WRITE_ARGUMENTS, *WRITE_ARGUMENTS_WITHOUT_EFFECT))
+    if "mode" in arguments:
+        mode = str(getattr(arguments["mode"], "value", arguments["mode"]))  # a SaveMode of Ray, or its value
+        arguments["mode"] = _SAVE_MODES.get(mode, mode)
+    return {_WRITE_ARGUMENTS[name]: value for name, value in arguments.items() if name in _WRITE_ARGUMENTS}
 
 
 def _expand_evaluation_environment(options: Options) -> dict[str, Any]:

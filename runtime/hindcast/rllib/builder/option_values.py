@@ -61,11 +61,9 @@ _REPLACED_ENTRIES: Final = {
         _BLOCK_SIZE_OPTIONS, "Hindcast chooses the size of blocks for each format"
     ),
     "map_batches_kwargs": {"zero_copy_batch": "blocks are always read in shared memory"},
-    "output_write_method_kwargs": {
-        **dict.fromkeys(
-            WRITE_ARGUMENTS_WITHOUT_EFFECT, "runners write the files themselves, into a new folder"
-        ),
-    },
+    "output_write_method_kwargs": dict.fromkeys(
+        WRITE_ARGUMENTS_WITHOUT_EFFECT, "runners write the files themselves, into a new folder"
+    ),
 }
 """Option -> its entries without effect -> the reason."""
 
@@ -228,7 +226,7 @@ def check_batching(options: Any) -> None:
         SpecError: an option is unknown.
     """
     if options is not None:
-        _check_names("iter_batches_kwargs", options, _BATCHING_OPTIONS)
+        check_names("iter_batches_kwargs", options, _BATCHING_OPTIONS)
 
 
 def replaced_entries(option: str, value: Any) -> list[str]:
@@ -296,11 +294,11 @@ def _convert_read_kwargs(options: Any) -> dict[str, Any]:
 
 def _convert_data_workers(options: Any) -> dict[str, Any]:
     """Convert `map_batches_kwargs` to `spec.pipeline.dataWorkers`."""
-    _check_names(
+    check_names(
         "map_batches_kwargs", options, ("concurrency", "zero_copy_batch", "ray_remote_args", *_WORKER_FIELDS)
     )
     remote_args = options.get("ray_remote_args") or {}
-    _check_names("map_batches_kwargs: ray_remote_args", remote_args, tuple(_WORKER_FIELDS))
+    check_names("map_batches_kwargs: ray_remote_args", remote_args, tuple(_WORKER_FIELDS))
     options = {**remote_args, **options}
     workers = {_WORKER_FIELDS[name]: value for name, value in options.items() if name in _WORKER_FIELDS}
     concurrency = options.get("concurrency")
@@ -320,13 +318,13 @@ def _convert_data_workers(options: Any) -> dict[str, Any]:
 def _to_camel_section(option: str, section: type[BaseModel], options: Any) -> dict[str, Any]:
     """Convert a dictionary of fields in snake case to a section of a resource."""
     fields = {to_snake(str(name)): value for name, value in require_mapping(option, options).items()}
-    _check_names(option, fields, tuple(section.model_fields))
+    check_names(option, fields, tuple(section.model_fields))
     return {to_camel(name): value for name, value in fields.items()}
 
 
 def _convert_replay_buffer(options: Any) -> dict[str, Any]:
     """Convert `replay_buffer_config` to fields of the sampler."""
-    _check_names("replay_buffer_config", options, ("type", "capacity", "alpha", "beta"))
+    check_names("replay_buffer_config", options, ("type", "capacity", "alpha", "beta"))
     return {name: value for name, value in options.items() if name == "capacity"}
 
 
@@ -397,7 +395,7 @@ def named_connectors(value: Any) -> list[NamedCall]:
 def _convert_connector(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return to_import_path("learner_connector", value)
-    _check_names("learner_connector", value, ("name", "kwargs"))
+    check_names("learner_connector", value, ("name", "kwargs"))
     return {**value, "name": to_import_path("learner_connector", value.get("name"))}
 
 
@@ -448,7 +446,12 @@ def _as_list(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list | tuple) else [value]
 
 
-def _check_names(option: str, options: Any, names: Iterable[str]) -> None:
+def check_names(option: str, options: Any, names: Iterable[str]) -> None:
+    """Check the names in an option's value, a dictionary.
+
+    Raises:
+        SpecError: the value is not a dictionary, or contains a name that is not in `names`.
+    """
     for name in require_mapping(option, options):
         if name not in names:
             raise SpecError(f"{option}: {name!r} is not an option here{nearest(name, names)}")

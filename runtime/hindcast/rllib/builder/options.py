@@ -122,8 +122,10 @@ def check_types(options: Mapping[str, Any]) -> None:
     """
     problems = []
     for name, value in options.items():
-        types, description = _TYPE_CHECKS.get(TYPES.get(name, ""), ((object,), ""))
-        is_misused_bool = isinstance(value, bool) and bool not in types and object not in types
+        if name not in TYPES:
+            continue
+        types, description = _TYPE_CHECKS[TYPES[name]]
+        is_misused_bool = isinstance(value, bool) and bool not in types
         is_valid = isinstance(value, types) and not is_misused_bool
         if not (is_valid or value is None or (isinstance(value, int) and value == DEPRECATED_VALUE)):
             problems.append(Problem((), f"{name} is {value!r}, expected {description}."))

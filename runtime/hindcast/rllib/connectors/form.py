@@ -211,10 +211,9 @@ def _expand_pipeline(pipeline: LearnerConnectorPipeline) -> list[Any]:
         for request in FORM.expand(connector)
     ]
     connectors = [connector for connector in connectors if type(connector) is not GeneralAdvantageEstimation]
-    if reshaping_connectors := [
-        connector for connector in connectors if type(connector) in _RESHAPING_CONNECTORS
-    ]:
-        return list(FORM.expand(reshaping_connectors[0]))
+    for connector in connectors:
+        if type(connector) in _RESHAPING_CONNECTORS:
+            raise _make_unneeded_error(connector)
     # Custom connectors may rely on default connectors before them, so only those at the end are dropped.
     while connectors and _is_default(connectors[-1]):
         connectors.pop()

@@ -29,7 +29,7 @@ from hindcast.models.idle_options import find_ineffective_model_options
 from hindcast.models.networks import ActionValues, Critics, StateValue
 from hindcast.models.policy import Policy
 from hindcast.models.preprocessing import Preprocessing
-from hindcast.models.rl_module import RLModule, module_class_of
+from hindcast.models.rl_module import RLModule, is_user_class, module_class_of
 from hindcast.pipeline.feeds import GatherValues, State
 from hindcast.pipeline.window import Batch, select_prefix
 from hindcast.record.environments import Spaces
@@ -288,7 +288,8 @@ class Networks:
     Attributes:
         algorithm: algorithm that built them.
         spaces: spaces of the environment or of the data.
-        model: the user's options, which the algorithm's defaults complete.
+        model: the user's options.
+        full_model: these options, completed with the algorithm's defaults.
         preprocessing: steps between the environment and the policy's network.
         nets: networks by name, on the CPU until `make_policy_and_learner` moves them.
         seed: seed of the run.
@@ -298,6 +299,7 @@ class Networks:
     algorithm: Algorithm
     spaces: Spaces
     model: ModelOptions
+    full_model: ModelSpec
     preprocessing: Preprocessing
     nets: nn.ModuleDict
     seed: int
@@ -324,13 +326,8 @@ class Networks:
         Raises:
             UserCodeError: the network is a custom one and fails its dry run.
         """
-        reasons = find_ineffective_model_options(
-            policy,
-            self.model,
-            self._complete(),
-            self._has_critics(),
-        )
-        if self.model.preset and self._complete() == self._complete(preset=None):
+        reasons = find_ineffective_model_options(policy, self.model, self.full_model, self._has_critics())
+        if self.model.preset and self.full_model == self._complete_without_preset():
             reasons["preset"] = f"RLlib's defaults are those of {type(self.algorithm).__name__}"
         return [
             *(
@@ -340,14 +337,14 @@ class Networks:
             *dry_run(policy.module),
         ]
 
-    def _complete(self, **changes: Any) -> ModelSpec:
-        """Return the model with changed options, completed with defaults."""
-        return complete_model(self.algorithm, self.model.model_copy(update=changes), self.spaces.action)
+    def _complete_without_preset(self) -> ModelSpec:
+        """Return the options, completed with the algorithm's defaults even if `preset` says otherwise."""
+        model = self.model.model_copy(update={"preset": None})
+        return complete_model(self.algorithm, model, self.spaces.action)
 
     def _has_critics(self) -> bool:
         """Return True if a network has the options of `model.critics`; a custom algorithm's may have them."""
-        is_custom = not type(self.algorithm).__module__.startswith("hindcast.")
-        return is_custom or any(
+        return is_user_class(type(self.algorithm)) or any(
             isinstance(net, _VALUE_NETWORKS)
             or any(isinstance(part, Critics) for part in net.modules())  # FQL's policy contains its critics
             for name, net in self.nets.items()
@@ -392,4 +389,4 @@ def build_networks(
             f"policy, {type(module).__name__}: its networks() must use inputs.policy().",
             field="spec.model.moduleClass",
         )
-    return Networks(algorithm, spaces, model, preprocessing, nets, seed, torch.get_rng_state())
+    return Networks(algorithm, spaces, model, full_model, preprocessing, nets, seed, torch.get_rng_state())
