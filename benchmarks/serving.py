@@ -106,7 +106,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with PolicyServer(make_policy(), folder / "log") as server:
+        with PolicyServer(make_policy(), folder / "log", explore=True) as server:
             for num_threads in (1, arguments.threads):
                 print_latencies("in process", num_threads, arguments.decisions, lambda: server)
         with serve_policy(folder) as address:

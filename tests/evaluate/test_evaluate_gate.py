@@ -32,11 +32,8 @@ def play(
 
 
 def run_gate(test: GateTest, weights: NDArray[np.float64], returns: NDArray[np.float64]) -> GateTest:
-    """Feed a test with episodes until it decides."""
-    for weight, return_ in zip(weights, returns, strict=True):
-        test.add(weight, return_)
-        if test.decision != "undecided":
-            break
+    """Feed a test with episodes, and return it."""
+    test.add(weights, returns)
     return test
 
 
@@ -95,7 +92,7 @@ def test_worse_policy_is_kept_and_decision_is_final() -> None:
     test = run_gate(make_test(), weights, returns)
     assert test.decision == "kept"
     state = test.to_json()
-    test.add(1e6, 4.0)
+    test.add(np.array([1e6]), np.array([4.0]))
     assert test.to_json() == state
 
 
@@ -110,8 +107,7 @@ def test_resume_at_any_episode_gives_the_same_state(cut: int) -> None:
 
 def test_weight_of_zero_and_infinite_evidence_are_finite() -> None:
     test = make_test(error=1e-12)
-    test.add(0.0, 4.0)
-    test.add(1e300, 4.0)
+    test.add(np.array([0.0, 1e300]), np.array([4.0, 4.0]))
     assert np.isfinite(test.evidence)
     assert test.decision == "promoted"
 
@@ -119,6 +115,6 @@ def test_weight_of_zero_and_infinite_evidence_are_finite() -> None:
 def test_infinite_weight_leaves_capital_finite() -> None:
     for return_ in (0.0, 2.0):
         test = make_test(error=1e-300)
-        test.add(np.inf, return_)
+        test.add(np.array([np.inf]), np.array([return_]))
         assert np.isfinite(test.log_capital).all()
         assert GateTest.from_json(json.loads(json.dumps(test.to_json()))).to_json() == test.to_json()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
+from concurrent.futures import CancelledError
 from functools import partial
 from pathlib import Path
 
@@ -15,8 +17,9 @@ from pipeline_fakes import UNITS, FakeDataset, are_equal_batches
 from hindcast import OfflinePreLearner
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.errors import DataError, UserCodeError, WorkerLost
-from hindcast.pipeline.data_workers import DataWorkers
+from hindcast.pipeline.data_workers import DataPool, DataWorkers
 from hindcast.pipeline.executors import Local
+from hindcast.pipeline.loader import cancel
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData, Source
 from ray_here import POOL
@@ -54,6 +57,11 @@ class DiesOnce:
             self.marker_file.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return self.dataset.read(unit)
+
+
+class Sleeps:
+    def __call__(self, unit, epoch):
+        time.sleep(3600)
 
 
 class Dies:
@@ -263,6 +271,50 @@ def test_learners_share_one_pool():
     follower.close()
     assert ray.available_resources().get("CPU", 0) == 0
     leader.close()
+
+
+@pytest.mark.parametrize("waits_for", ["workers", "pool", "block"])
+def test_reads_that_wait_for_data_workers_can_be_cancelled(waits_for):
+    """Neither the workers nor the pool of another learner find a node with enough CPUs, or a worker reads for long."""
+    import ray
+
+    dataset = FakeDataset(UNITS)
+    executor = DataWorkers((1, 1), num_cpus=0.5 if waits_for == "block" else 1000)
+    prelearn = Sleeps() if waits_for == "block" else PlainPreLearn(dataset)
+    if waits_for == "pool":
+        pool = ray.remote(DataPool).options(name="pending-pool", num_cpus=1000).remote((1, 1), {})
+        executor = executor.join("pending-pool")
+    futures = [executor.submit(prelearn, unit, 0, lambda block: block.num_steps) for unit in dataset.units]
+    time.sleep(1)  # the reads have begun to wait
+    while waits_for == "block" and not executor._num_reading:
+        time.sleep(0.1)
+    closing = threading.Thread(target=lambda: (cancel(futures), executor.close()), daemon=True)
+    closing.start()
+    closing.join(30)
+    assert not closing.is_alive()
+    for future in futures:
+        with pytest.raises(CancelledError):
+            future.result(0)
+    if waits_for == "pool":
+        ray.kill(pool)
+
+
+def test_lost_pool_is_reported_as_lost_workers():
+    import ray
+
+    dataset, executor = FakeDataset(UNITS), DataWorkers((1, 1), num_cpus=0.5)
+    submit = partial(executor.submit, PlainPreLearn(dataset), dataset.units[0])
+    follower = executor.join(executor.open_pool())
+    assert submit(0, lambda block: block.num_steps).result(60) == 13
+    ray.kill(executor._pool)
+    time.sleep(1.5)  # then a learner asks again for the current workers
+    with pytest.raises(WorkerLost, match="the pool of data workers was lost"):
+        submit(1, lambda block: block.num_steps).result(60)
+    with pytest.raises(WorkerLost, match="the pool of data workers was lost"):
+        follower.submit(PlainPreLearn(dataset), dataset.units[0], 0, lambda block: block).result(60)
+    executor.close()
+    assert submit(2, lambda block: block.num_steps).result(60) == 13
+    executor.close()
 
 
 class PlainPreLearn:

@@ -125,6 +125,14 @@ def test_seek_to_position_of_other_data_or_order_raises(feed_kind, make_feed):
 
 
 @both_feeds
+def test_position_in_the_order_of_an_earlier_version_is_refused_with_that_reason(feed_kind, make_feed):
+    feed = make_feed(feed_kind, FakeDataset(UNITS))
+    state = {name: value for name, value in feed.state().items() if name != "lanes"} | {"order": "0" * 16}
+    with pytest.raises(DataError, match="the order in which Hindcast delivers data has changed"):
+        feed.seek(state)
+
+
+@both_feeds
 def test_metrics_report_epoch_and_coverage(feed_kind, make_feed):
     feed = make_feed(feed_kind, FakeDataset(UNITS), batch_size=STEPS // 2)
     feed.next()

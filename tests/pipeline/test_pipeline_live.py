@@ -211,6 +211,7 @@ def test_mixed_feed_has_requested_fractions(make_dataset):
     for source_index, fraction in enumerate((0.4, 0.3, 0.3)):
         assert batch_sources.count(source_index) / 10_000 == pytest.approx(fraction, rel=0.01)
         assert batch_sources[:100].count(source_index) / 100 == pytest.approx(fraction, abs=0.15)
+    original.synchronise(lambda value: [value])
     result = original.end({})
     assert result["num_env_steps_sampled_lifetime"] == pytest.approx(18 + 0.1 * 10_000, abs=18)
     assert result["env_runners"]["num_episodes"] * 4.5 == result["num_env_steps_sampled_lifetime"]
@@ -237,5 +238,6 @@ def test_live_samples_train_without_recorded_data():
     data = OfflineData([], Needs(ALL_COLUMNS), batch_size=2, seed=5, live_sources=[make_live_source()])
     assert (data.epoch_size, data.updates_per_iteration) == (0, 1000)
     data.next()
+    data.synchronise(lambda value: [value])
     assert data.end({}).keys() == {"timers", "num_env_steps_sampled_lifetime", "env_runners"}
     data.close()

@@ -206,6 +206,13 @@ def test_num_distinct_with_replacement_matches_simulation(cursor):
     assert order.num_distinct(cursor) == pytest.approx(np.mean(num_distinct), rel=0.01, abs=10)
 
 
+def test_num_distinct_keeps_the_windows_in_use():
+    order = make_order([10] * 20, replacement=True)
+    windows = order.windows(0, 5)
+    order.num_distinct(1000)
+    assert order.windows(0, 5) is windows
+
+
 def test_num_distinct_does_not_depend_on_earlier_calls():
     order, *new_orders = [
         make_order([20, 30, 1, 45] * 5, window_steps=60, replacement=True) for _ in range(7)

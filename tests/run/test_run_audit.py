@@ -13,6 +13,7 @@ from visit_log import log_visits, train
 
 from hindcast.errors import DataError, OutputConflict, SpecError
 from hindcast.evaluate.offline import OfflineOptions
+from hindcast.run import audit
 from hindcast.run.audit import AUDIT_FILE, create_audit, verify_audit
 from hindcast.run.gate import look
 
@@ -105,6 +106,26 @@ def test_bundle_needs_an_empty_folder(bundle: tuple[Path, str, str], tmp_path: P
     (tmp_path / "file").write_text("text")
     with pytest.raises(OutputConflict, match="is not empty"):
         create_audit(bundle[2], tmp_path, [bundle[1]], options=OPTIONS)
+
+
+def test_interrupted_bundle_is_written_again(
+    bundle: tuple[Path, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, (_, log, run) = tmp_path / "new", bundle
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(audit, "write_verdict_page", interrupt)
+        create_audit(run, folder, [log], options=OPTIONS)
+    assert (folder / "module").exists()
+    (folder / ".spec.json.0123abcd.tmp").write_text("half")
+    create_audit(run, folder, [log], options=OPTIONS)
+    verify_audit(folder, [log])
+    assert not (folder / ".spec.json.0123abcd.tmp").exists()
+    with pytest.raises(OutputConflict, match="is not empty"):
+        create_audit(run, folder, [log], options=OPTIONS)
 
 
 def test_folder_without_bundle_is_named(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def write_run(folder: Path, evaluation: dict[str, Any] | None) -> Path:
 @pytest.mark.parametrize(
     ("evaluation", "expected"),
     [
-        (None, None),
+        (None, False),
         ({"interval": 1}, False),
         ({"explore": True}, True),
         ({"explore": True, "offline": {"heldOut": 0.1}}, True),
@@ -36,16 +36,14 @@ def write_run(folder: Path, evaluation: dict[str, Any] | None) -> Path:
     ],
 )
 def test_actions_are_those_that_the_run_judges(
-    tmp_path: Path, evaluation: dict[str, Any] | None, expected: bool | None
+    tmp_path: Path, evaluation: dict[str, Any] | None, expected: bool
 ) -> None:
-    path = write_run(tmp_path, evaluation)
-    for default in (True, False):
-        assert choose_explore(path, None, default) == (default if expected is None else expected)
+    assert choose_explore(write_run(tmp_path, evaluation), None) == expected
 
 
 @pytest.mark.parametrize("requested", [True, False])
 def test_requested_actions_that_were_not_judged_are_noted(tmp_path: Path, requested: bool) -> None:
     path, notes = write_run(tmp_path, {"explore": True}), list[str]()
-    assert choose_explore(path, requested, default=False, note=notes.append) == requested
+    assert choose_explore(path, requested, note=notes.append) == requested
     expected = "greedy actions were requested, but the run judges the policy by sampled actions"
     assert [expected in note for note in notes] == ([] if requested else [True])

@@ -25,6 +25,7 @@ from hindcast.errors import DataError, SpecError, StorageError
 from hindcast.models.policy import Policy
 from hindcast.serve.client import Unreachable
 from hindcast.serve.http_server import HttpServer
+from hindcast.storage.location import resolve
 from support import WALK, make_policy, read_all
 from toy_environments import Composite, Walk
 
@@ -40,7 +41,7 @@ def policy() -> Policy:
 @pytest.fixture
 def server(policy: Policy, tmp_path: Path) -> Iterator[PolicyServer]:
     """Serve the policy in this process, with its log in `tmp_path / "log"`."""
-    with PolicyServer(policy, tmp_path / "log", seed=0) as server:
+    with PolicyServer(policy, tmp_path / "log", explore=True, seed=0) as server:
         yield server
 
 
@@ -55,7 +56,7 @@ def http_server(server: PolicyServer) -> Iterator[HttpServer]:
 def shared_http_server(policy: Policy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
     """Serve a policy whose episode "r" has an action; requests may have 1,000 bytes."""
     with (
-        PolicyServer(policy, tmp_path_factory.mktemp("shared") / "log") as server,
+        PolicyServer(policy, tmp_path_factory.mktemp("shared") / "log", explore=True) as server,
         HttpServer(server, TOKEN, max_body_bytes=1000) as http_server,
     ):
         server.start_episode("r")
@@ -86,9 +87,20 @@ def play(policy_server: Any, environment: gym.Env, seed: int) -> list[Any]:
     return actions
 
 
+@pytest.mark.parametrize("explore", [True, False])
+def test_server_acts_as_the_run_judges_its_policy(policy: Policy, tmp_path: Path, explore: bool) -> None:
+    policy.save(resolve(tmp_path / "module"))
+    resource = {"kind": "OfflineTraining", "spec": {"evaluation": {"explore": explore}}}
+    (tmp_path / "spec.json").write_text(json.dumps({"spec": resource}))
+    with PolicyServer(tmp_path / "module", tmp_path / "log") as server:
+        assert server.explore == explore
+    with PolicyServer(policy, tmp_path / "other") as server:
+        assert not server.explore
+
+
 def test_log_equals_a_recording(policy: Policy, tmp_path: Path) -> None:
     environment = Walk()
-    with PolicyServer(policy, tmp_path / "log", seed=0) as server:
+    with PolicyServer(policy, tmp_path / "log", explore=True, seed=0) as server:
         actions = [action for seed in range(3) for action in play(server, environment, seed)]
     spec, block = open_dataset(str(tmp_path / "log")).spec, read_all(tmp_path / "log")
     assert spec.normalized_actions
@@ -102,7 +114,7 @@ def test_log_equals_a_recording(policy: Policy, tmp_path: Path) -> None:
 
 def test_scaled_actions_are_logged_in_module_units(tmp_path: Path) -> None:
     policy = make_policy(STEERED_ENVIRONMENT)
-    with PolicyServer(policy, tmp_path / "log", seed=0) as server:
+    with PolicyServer(policy, tmp_path / "log", explore=True, seed=0) as server:
         episode = server.start_episode()
         env_action = server.get_action(episode, np.zeros(4))
         server.log_action(episode, np.zeros(4), [-0.5, 1.5], action_logp=0.0)  # the middle of its space
@@ -150,10 +162,10 @@ def test_log_action_requires_action_logp(server: PolicyServer) -> None:
 
 def test_actions_and_log_over_http_are_the_same(policy: Policy, tmp_path: Path) -> None:
     environment = Walk()
-    with PolicyServer(policy, tmp_path / "here", seed=0) as server:
+    with PolicyServer(policy, tmp_path / "here", explore=True, seed=0) as server:
         local_actions = [play(server, environment, seed) for seed in range(3)]
     with (
-        PolicyServer(policy, tmp_path / "there", seed=0) as server,
+        PolicyServer(policy, tmp_path / "there", explore=True, seed=0) as server,
         HttpServer(server, TOKEN) as http_server,
         PolicyClient(address_of(http_server), TOKEN) as client,
     ):
@@ -168,7 +180,7 @@ def test_composite_spaces_are_served_over_http(tmp_path: Path) -> None:
     policy = make_policy({"id": "toy_environments:Composite"})
     environment = Composite()
     with (
-        PolicyServer(policy, tmp_path / "log", seed=0) as server,
+        PolicyServer(policy, tmp_path / "log", explore=True, seed=0) as server,
         HttpServer(server, TOKEN) as http_server,
         PolicyClient(address_of(http_server), TOKEN) as client,
     ):

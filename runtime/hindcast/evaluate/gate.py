@@ -25,11 +25,13 @@ _SHARES: Final = np.geomspace(0.002, 0.9, 24)
 """Shares of the capital that the gamblers stake; gains of 0.1 % of the range of returns need the smallest ones."""
 _MAX_WEIGHT: Final = 1e200
 """Upper bound of weights, with which capital stays finite; smaller weights only make decisions later."""
+_MAX_BATCH: Final = 4096
+"""Number of episodes whose capitals are in memory at a time."""
 
 
 @dataclass
 class GateTest:
-    """The test of one policy, fed with one episode after the other.
+    """The test of one policy, fed with episodes in order.
 
     Attributes:
         by: gain that the policy must exceed, in units of the return.
@@ -49,35 +51,44 @@ class GateTest:
     log_capital: F64 = field(default_factory=lambda: np.zeros((2, len(_SHARES))))
     decision: Decision = "undecided"
 
-    def add(self, weight: float, return_: float) -> None:
-        """Add an episode; has no effect after the decision.
+    def add(self, weights: F64, returns: F64) -> None:
+        """Add episodes up to the decision, after which more have no effect.
+
+        Added in several calls, the same episodes lead to the same state, bit for bit.
 
         Args:
-            weight: product of the episode's ratios.
-            return_: its discounted return, between `low` and `high`.
+            weights: `[N]` products of the episodes' ratios.
+            returns: `[N]` their discounted returns, between `low` and `high`.
         """
-        if self.decision != "undecided":
-            return
-        self.episodes += 1
-        weight = min(weight, _MAX_WEIGHT)
+        for start in range(0, len(weights), _MAX_BATCH):
+            if self.decision == "undecided":
+                self._add_batch(weights[start : start + _MAX_BATCH], returns[start : start + _MAX_BATCH])
+
+    def _add_batch(self, weights: F64, returns: F64) -> None:
+        weights = np.minimum(weights, _MAX_WEIGHT)
         scale = self.high - self.low
-        scaled_return, gain = (return_ - self.low) / scale, self.by / scale
-        outcomes = np.array(  # Z / (1 + b) of the bets on and against the policy
+        scaled_returns, gain = (returns - self.low) / scale, self.by / scale
+        outcomes = np.stack(  # Z / (1 + b) of the bets on and against the policy, [N, 2]
             [
-                (weight * scaled_return + 1 - scaled_return) / (1 + gain),
-                (weight * (1 - scaled_return) + scaled_return) / (1 - gain),
-            ]
+                (weights * scaled_returns + 1 - scaled_returns) / (1 + gain),
+                (weights * (1 - scaled_returns) + scaled_returns) / (1 - gain),
+            ],
+            1,
         )
-        self.log_capital += np.log1p(_SHARES * (outcomes[:, None] - 1))
-        for log_capital, decision in zip(self._log_means(), ("promoted", "kept"), strict=True):
-            if log_capital >= -math.log(self.error):
-                self.decision = decision  # type: ignore[assignment]
-                return
+        growth = np.log1p(_SHARES * (outcomes[..., None] - 1))
+        log_capital = np.add.accumulate(np.concatenate([self.log_capital[None], growth]))[1:]
+        is_decisive = _log_means(log_capital) >= -math.log(self.error)
+        decisive_episodes = np.flatnonzero(is_decisive.any(1))
+        last = decisive_episodes[0] if len(decisive_episodes) else len(weights) - 1
+        self.episodes += int(last) + 1
+        self.log_capital = log_capital[last].copy()
+        if len(decisive_episodes):
+            self.decision = "promoted" if is_decisive[last, 0] else "kept"
 
     @property
     def evidence(self) -> float:
         """Mean capital of the gamblers who bet on the policy; the policy is promoted at 1 / `error`."""
-        return float(np.exp(min(self._log_means()[0], 700.0)))  # more would overflow
+        return float(np.exp(min(_log_means(self.log_capital)[0], 700.0)))  # more would overflow
 
     def to_json(self) -> dict[str, Any]:
         """Return the state, exactly."""
@@ -88,7 +99,8 @@ class GateTest:
         """Restore a test from the result of `to_json`."""
         return cls(**{**state, "log_capital": np.array(state["log_capital"])})
 
-    def _log_means(self) -> F64:
-        """Return the logarithms `[2]` of the mean capitals that bet on and against the policy."""
-        maximum = self.log_capital.max(1)
-        return np.asarray(maximum + np.log(np.exp(self.log_capital - maximum[:, None]).mean(1)))
+
+def _log_means(log_capital: F64) -> F64:
+    """Return the logarithms `[..., 2]` of the mean capitals over the shares `[..., 2, number of shares]`."""
+    maximum = log_capital.max(-1)
+    return np.asarray(maximum + np.log(np.exp(log_capital - maximum[..., None]).mean(-1)))

@@ -12,6 +12,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Mapping
+from concurrent.futures import CancelledError
 from typing import Any, Final, cast
 
 from hindcast.datasets.dataset import Dataset
@@ -19,7 +20,7 @@ from hindcast.datasets.units import Unit
 from hindcast.episodes.block import Block
 from hindcast.errors import OutOfMemory, UserError, WorkerLost, catch_user_error, first_line, unwrap
 from hindcast.memory import count_oom_kills
-from hindcast.pipeline.executors import Executor, PreLearn
+from hindcast.pipeline.executors import Executor, PreLearn, Read
 from hindcast.pipeline.prelearner import set_extracted, without_index
 from hindcast.pipeline.turn_lock import hold_turn
 from hindcast.user_code import calling
@@ -36,10 +37,11 @@ _OBJECT_STORE_FRACTION: Final = 0.25
 _MAX_LEARNERS: Final = 1000
 _REFRESH_SECONDS: Final = 1.0
 """Time after which a learner asks for the current workers again."""
-_START_POLL_SECONDS: Final = 0.1
+_POLL_SECONDS: Final = 0.1
+"""Time after which a read that waits for the pool or for a worker notices that it is abandoned."""
 _MAX_IDLE_SECONDS: Final = 30.0
 _MAX_RETRIES: Final = 3
-OOM_MESSAGES = ("NODE_OUT_OF_MEMORY", "running low on memory")
+_OOM_MESSAGES: Final = ("NODE_OUT_OF_MEMORY", "running low on memory")
 """Parts of Ray's messages about a process that its memory monitor killed."""
 
 
@@ -74,18 +76,26 @@ class DataWorkers(Executor):
         self._pool: Any = None
         # Not the lock of the queue: waiting for the pool must not keep units from being submitted.
         self._pool_lock = threading.Lock()
+        self._answer: Any = None  # reference to the pool's answer, if it has been asked
         self._num_reading: dict[Any, int] = {}  # handle of a worker -> units that it reads for this learner
         self._refresh_time = 0.0
         self._is_waiting = False
         self._jobs: dict[int, tuple[PreLearn, list[Any], Dataset | None]] = {}
 
     def open_pool(self) -> str:
-        """Open the pool unless it is open, and return its name."""
+        """Open the pool unless it is open, and return its name.
+
+        Raises:
+            WorkerLost: another learner has opened it, and it died.
+        """
         import ray
 
         name = self._shared_name or f"hindcast-data-{self._id}"
         if self._pool is None and self._shared_name:
-            self._pool = ray.get_actor(name)
+            try:
+                self._pool = ray.get_actor(name)
+            except ValueError as error:  # no actor has this name
+                raise _make_pool_lost(error) from error
         elif self._pool is None:
             # Each learner's call occupies one of the actor's concurrent calls.
             options = {"name": name, "num_cpus": 0, "max_concurrency": _MAX_LEARNERS, "get_if_exists": True}
@@ -109,27 +119,27 @@ class DataWorkers(Executor):
             if self._pool is not None and self._shared_name is None:
                 ray.kill(self._pool)  # which ends the workers, too
                 self._id = uuid.uuid4().hex
-            self._pool, self._num_reading, self._jobs = None, {}, {}
+            self._pool, self._answer, self._num_reading, self._jobs = None, None, {}, {}
 
     def _max_threads(self) -> int:
         return _UNITS_PER_WORKER * max(1, len(self._num_reading))
 
-    def _read(self, prelearn: PreLearn, unit: Unit, epoch: int) -> Block:
+    def _read(self, read: Read) -> Block:
         """See `Executor._read`.
 
         Raises:
             UserError: the pre-learner raised it.
-            WorkerLost: data workers keep dying.
+            WorkerLost: data workers keep dying, or the pool died.
         """
-        job, dataset = self._job(prelearn)
-        part = dataset and dataset.extract(unit)
+        job, dataset = self._job(read.prelearn)
+        part = dataset and dataset.extract(read.unit)
         while True:
-            worker = self._assign()
+            worker = self._assign(read)
             try:
-                return fetch_block(worker.read.remote(job, part, unit, epoch))
+                return _fetch_block(worker.read.remote(job, part, read.unit, read.epoch), read)
             except WorkerLost:
                 # A worker that the pool has ended meanwhile, because it was idle, is no loss.
-                if self._is_in_pool(worker):
+                if self._is_in_pool(worker, read):
                     raise
             finally:
                 with self._pool_lock:
@@ -147,7 +157,7 @@ class DataWorkers(Executor):
                 self._jobs[id(prelearn)] = prelearn, [ray.put(detached)], dataset
             return self._jobs[id(prelearn)][1:]
 
-    def _assign(self) -> Any:
+    def _assign(self, read: Read) -> Any:
         """Return the worker that reads the fewest units for this learner; wait for a worker to start."""
         while True:
             with self._pool_lock:
@@ -157,20 +167,38 @@ class DataWorkers(Executor):
                     worker = min(self._num_reading, key=self._num_reading.__getitem__)
                     self._num_reading[worker] += 1
                     return worker
-            time.sleep(_START_POLL_SECONDS)
+            _sleep(read)
 
-    def _is_in_pool(self, worker: Any) -> bool:
+    def _is_in_pool(self, worker: Any, read: Read) -> bool:
         with self._pool_lock:
-            self._refresh()
-            return worker in self._num_reading
+            self._answer, self._refresh_time = None, 0.0  # it may be from before the pool ended the worker
+        while True:
+            with self._pool_lock:
+                self._refresh()
+                if self._refresh_time:
+                    return worker in self._num_reading
+            _sleep(read)
 
     def _refresh(self) -> None:
-        """Ask the pool for its workers, and tell it how much this learner reads."""
+        """Ask the pool for its workers, and tell it how much this learner reads; do nothing until it answers.
+
+        Raises:
+            WorkerLost: the pool died.
+        """
         import ray
 
-        self.open_pool()
-        num_units = sum(self._num_reading.values()) + 1
-        workers, num_learners = ray.get(self._pool.workers.remote(self._id, num_units, self._is_waiting))
+        try:
+            self.open_pool()
+            if self._answer is None:
+                num_units = sum(self._num_reading.values()) + 1
+                self._answer = self._pool.workers.remote(self._id, num_units, self._is_waiting)
+            workers, num_learners = ray.get(self._answer, timeout=_POLL_SECONDS)
+        except ray.exceptions.GetTimeoutError:
+            return
+        except ray.exceptions.RayActorError as error:
+            self._answer = None
+            raise _make_pool_lost(error) from error
+        self._answer = None
         self._num_reading = {worker: self._num_reading.get(worker, 0) for worker in workers}
         self._refresh_time, self._is_waiting = time.monotonic(), False
         object_store_bytes = ray.cluster_resources().get("object_store_memory")
@@ -304,10 +332,22 @@ def _is_restarted() -> bool:
         return bool(ray.get_runtime_context().was_current_actor_reconstructed)
 
 
-def fetch_block(reference: Any) -> Block:
+def _sleep(read: Read) -> None:
+    """Sleep before the next look at what a read waits for.
+
+    Raises:
+        CancelledError: nobody waits for the block any more.
+    """
+    if read.is_abandoned():
+        raise CancelledError
+    time.sleep(_POLL_SECONDS)
+
+
+def _fetch_block(reference: Any, read: Read) -> Block:
     """Return the block of a reference, as a view into the object store.
 
     Raises:
+        CancelledError: nobody waits for the block any more.
         UserError: the data worker returned it in place of the block.
         WorkerLost: data workers kept dying while they read the unit, or the block was lost with its node and could not
             be computed again.
@@ -315,6 +355,9 @@ def fetch_block(reference: Any) -> Block:
     import ray
 
     try:
+        while not ray.wait([reference], timeout=_POLL_SECONDS)[0]:
+            if read.is_abandoned():
+                raise CancelledError
         return unwrap(cast(Block | UserError, ray.get(reference)))
     except (
         ray.exceptions.RayActorError,
@@ -324,12 +367,16 @@ def fetch_block(reference: Any) -> Block:
         raise _make_worker_lost(error) from error
 
 
+def _make_pool_lost(error: Exception) -> WorkerLost:
+    return WorkerLost(f"the pool of data workers was lost: {first_line(error)}")
+
+
 def _make_worker_lost(error: Exception) -> WorkerLost:
     import ray
 
     reason = first_line(error)
     if isinstance(error, ray.exceptions.OutOfMemoryError) or any(
-        message in str(error) for message in OOM_MESSAGES
+        message in str(error) for message in _OOM_MESSAGES
     ):
         return OutOfMemory(
             f"data workers ran out of memory: raise spec.pipeline.dataWorkers.memory ({reason})",

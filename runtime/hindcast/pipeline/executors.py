@@ -21,14 +21,28 @@ PreLearn = Callable[[Unit, int], Block]
 """Returns the block of a unit in an epoch."""
 
 
+class ReadFuture(Future[Any]):
+    """A future of a read; a read that has begun may end early once `cancel` was called."""
+
+    is_abandoned = False
+
+    def cancel(self) -> bool:
+        self.is_abandoned = True
+        return super().cancel()
+
+
 @dataclass
-class _Read:
+class Read:
     """A unit to read, and who gets its block: several lanes may need pieces of it."""
 
     prelearn: PreLearn
     unit: Unit
     epoch: int
-    consumers: list[tuple[Future[Any], Callable[[Block], Any]]]
+    consumers: list[tuple[ReadFuture, Callable[[Block], Any]]]
+
+    def is_abandoned(self) -> bool:
+        """Return True if nobody waits for the block any more."""
+        return all(future.is_abandoned for future, _ in self.consumers)
 
 
 class Executor:
@@ -40,7 +54,7 @@ class Executor:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._reads: dict[tuple[int, int, int], _Read] = {}
+        self._reads: dict[tuple[int, int, int], Read] = {}
         self._num_threads = 0
         self._reading_bytes = 0
         self._max_bytes = _MAX_BYTES
@@ -59,9 +73,9 @@ class Executor:
         Returns:
             A future of the result of `deliver`.
         """
-        future: Future[Any] = Future()
+        future = ReadFuture()
         with self._lock:
-            read = self._reads.setdefault((id(prelearn), unit.id, epoch), _Read(prelearn, unit, epoch, []))
+            read = self._reads.setdefault((id(prelearn), unit.id, epoch), Read(prelearn, unit, epoch, []))
             read.consumers.append((future, deliver))
             self._start_threads()
         return future
@@ -76,8 +90,12 @@ class Executor:
         """Return the number of units to read at a time, at least 1."""
         raise NotImplementedError
 
-    def _read(self, prelearn: PreLearn, unit: Unit, epoch: int) -> Block:
-        """Return the block of a unit."""
+    def _read(self, read: Read) -> Block:
+        """Return the block of a unit.
+
+        Raises:
+            CancelledError: nobody waits for the block any more.
+        """
         raise NotImplementedError
 
     def _start_threads(self) -> None:
@@ -95,12 +113,12 @@ class Executor:
                 self._start_threads()
             del read  # the windows that it refers to may not be needed any more
 
-    def _execute(self, read: _Read) -> None:
+    def _execute(self, read: Read) -> None:
         consumers = [consumer for consumer in read.consumers if consumer[0].set_running_or_notify_cancel()]
         if not consumers:
             return
         try:
-            block = self._read(read.prelearn, read.unit, read.epoch)
+            block = self._read(read)
         except BaseException as error:  # raised where the results are needed
             for future, _ in consumers:
                 future.set_exception(error)
@@ -112,7 +130,7 @@ class Executor:
                 future.set_exception(error)
             block = replace(block, logged_metrics=())  # which count once
 
-    def _next_read(self) -> _Read | None:
+    def _next_read(self) -> Read | None:
         with self._lock:
             if self._reads and self._num_threads <= self._max_threads():
                 key, read = next(iter(self._reads.items()))
@@ -143,10 +161,10 @@ class Local(Executor):
     def _max_threads(self) -> int:
         return min(_MAX_THREADS, round(self._num_decoding * self._waiting_factor))
 
-    def _read(self, prelearn: PreLearn, unit: Unit, epoch: int) -> Block:
+    def _read(self, read: Read) -> Block:
         # The pre-learner is user code, which need not be thread-safe.
         with hold_turn():
-            block = prelearn(unit, epoch)
+            block = read.prelearn(read.unit, read.epoch)
         # An average over several reads: a single slow answer should not start many threads.
         self._waiting_factor += 0.2 * (waiting_factor() - self._waiting_factor)
         return block

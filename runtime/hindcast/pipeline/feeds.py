@@ -39,6 +39,10 @@ class Feed(Protocol):
     def take(self, count: int) -> Batch:
         """Advance by `count` items of all learners together, and return this learner's shard of them."""
 
+    def prefetch(self) -> None:
+        """Start to read what the next batch needs, if it is read in the background."""
+        return
+
     def state(self) -> State:
         """Return the position, as a JSON value."""
 

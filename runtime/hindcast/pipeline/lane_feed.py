@@ -9,6 +9,7 @@ window ends or, if they have a schedule, until they are due to be recomputed.
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
@@ -30,7 +31,8 @@ from hindcast.pipeline.window import Batch, concat_batches, mask
 _CHUNK_BYTES: Final = {"cpu": 16 << 20, "cuda": 256 << 20}
 """Bytes of the batches that are gathered at once: on a GPU each lane costs launches, however few its items are."""
 _ALIGNMENT: Final = 256
-_TARGET_ROW: Final = "target_row"
+_STEP: Final = "__step__"
+"""Column of a chunk with targets: the step of each item, or of each element of a sequence, in its window."""
 
 
 class LaneFeed(Feed):
@@ -70,7 +72,7 @@ class LaneFeed(Feed):
         self._lanes: list[_Lane] = []
         self._chunk: _Chunk | None = None
         self._item_bytes = 0
-        # Of all lanes: those of other learners are known after `seek` or `synchronise`, for checkpoints.
+        # Of all lanes: those of other learners, on the CPU, are known after `seek` or `synchronise`, for checkpoints.
         self._window_targets: dict[int, WindowTargets] = {}
         self._wait_seconds = 0.0
 
@@ -104,7 +106,12 @@ class LaneFeed(Feed):
             self._open_lanes(self._cursor)
 
     def state(self) -> State:
-        state = {"cursor": self._cursor, "order": self._order.digest, "data": self._loader.dataset.digest}
+        state = {
+            "cursor": self._cursor,
+            "order": self._order.digest,
+            "lanes": self._order.num_lanes,
+            "data": self._loader.dataset.digest,
+        }
         current = self._current_targets()
         if current:
             state["targets"] = [[lane, *targets[:2]] for lane, targets in current.items()]
@@ -112,10 +119,8 @@ class LaneFeed(Feed):
 
     def tensors(self) -> Batch:
         current = [targets.columns for targets in self._current_targets().values()]
-        return {
-            name: torch.cat([columns[name] for columns in current]).to("cpu", copy=True).contiguous()
-            for name in (current[0] if current else ())
-        }
+        names = current[0] if current else ()
+        return {name: torch.cat([columns[name].cpu() for columns in current]) for name in names}
 
     def synchronise(self, gather: GatherValues) -> None:
         if self._targets is None or self._shard.size == 1:
@@ -125,21 +130,18 @@ class LaneFeed(Feed):
             for lane, targets in self._current_targets().items()
             if lane in self._own_lanes
         }
-        device = self._loader.recipe.device
         for others in gather(own):
-            for lane in others.keys() - own.keys():
-                columns = {name: column.to(device) for name, column in others[lane].columns.items()}
-                self._window_targets[lane] = others[lane]._replace(columns=columns)
+            self._window_targets |= {lane: others[lane] for lane in others.keys() - own.keys()}
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
         """See `Feed.seek`."""
-        check_same_position(
-            state,
-            self.state(),
-            self._loader.location,
+        order_subject = (
             "the seed, the window size, the sampling, or the division of episodes into items (the length, burn-in or "
-            "stride of sequences) has",
+            "stride of sequences) has"
         )
+        if "lanes" not in state:  # of a version of Hindcast that had no lanes
+            order_subject = "the order in which Hindcast delivers data has"
+        check_same_position(state, self.state(), self._loader.location, order_subject)
         # The loaded observations are filtered, and the filter may just have been restored from the same checkpoint.
         self.close()
         self._cursor = int(state["cursor"])
@@ -147,12 +149,12 @@ class LaneFeed(Feed):
         # The weights may have changed since the targets were computed: computing them again would give other values.
         # Even with the same weights they would differ in the last bits on another kind of machine.
         if "targets" in state and tensors:
-            columns = {name: tensor.to(self._loader.recipe.device) for name, tensor in tensors.items()}
             first = 0
             for lane, first_cursor, updates in state["targets"]:
                 stop = first + self._num_steps(self._order.locate(lane, self._cursor)[0])
-                part = {name: column[first:stop] for name, column in columns.items()}
-                self._window_targets[lane] = WindowTargets(first_cursor, updates, part)
+                device = self._loader.recipe.device if lane in self._own_lanes else None
+                columns = {name: tensor[first:stop].to(device) for name, tensor in tensors.items()}
+                self._window_targets[lane] = WindowTargets(first_cursor, updates, columns)
                 first = stop
 
     def prioritise(self, priorities: Tensor) -> None:  # noqa: ARG002
@@ -251,12 +253,12 @@ class LaneFeed(Feed):
             position = self._num_before(order.cursor_of(lane.lane, item)) - num_before
             for loaded, rows in lane.take(num_items):
                 # Lanes are visited in turns, so each lane's items are evenly spaced.
-                places = slice(position, position + (len(rows) - 1) * self._num_lanes + 1, self._num_lanes)
-                position += len(rows) * self._num_lanes
+                places = range(position, position + len(rows) * self._num_lanes, self._num_lanes)
+                position = places.stop
                 if self._resident is not None and loaded.data is self._resident.data:
                     if shared_rows is None:
                         shared_rows = torch.empty(count, dtype=torch.int64, device=rows.device)
-                    shared_rows[places] = rows
+                    shared_rows[_as_slice(places)] = rows
                 else:
                     chunk.add(loaded, rows, places, count, has_targets=self._targets is not None)
         if shared_rows is not None and self._resident is not None:
@@ -268,16 +270,13 @@ class LaneFeed(Feed):
 
     def _update_targets(self, chunk: _Chunk, first: int, stop: int, targets: Targets) -> None:
         """Compute the targets of windows that deliver an item from `first` to `stop` and have none, or old ones."""
-        num_updates = targets.updates()
-        for index, loaded in enumerate(chunk.windows):
+        num_updates, first_row = targets.updates(), self._num_before(first) - chunk.num_before
+        for index, (loaded, _) in enumerate(chunk.windows):
             window = loaded.window
-            lane, first_item = (
-                window.lane,
-                window.epoch * self._order.lane_size(window.lane) + window.first_item,
-            )
+            lane = window.lane
             if (
-                self._order.num_items(lane, first) >= first_item + window.num_items
-                or self._order.num_items(lane, stop) <= first_item
+                window.end_cursor <= first
+                or window.first_cursor >= stop
                 or self._order.num_items(lane, first) == self._order.num_items(lane, stop)
             ):
                 continue
@@ -299,7 +298,7 @@ class LaneFeed(Feed):
                 current = self._window_targets[lane] = WindowTargets(
                     window.first_cursor, num_updates, columns
                 )
-            chunk.set_targets(index, current.columns)
+            chunk.set_targets(index, current.columns, first_row)
 
     def _current_targets(self) -> dict[int, WindowTargets]:
         """Return the targets of the windows in use by lane, without those of windows that have ended."""
@@ -375,64 +374,50 @@ class _Chunk:
         self.stop = stop
         self.num_before = num_before
         self.columns: Batch = {}
-        self.windows: list[LoadedWindow] = []
-        self._num_target_rows = 0
+        self.windows: list[tuple[LoadedWindow, range]] = []
         self._targets: dict[int, Mapping[str, Tensor]] = {}
-        self._flat_targets: Batch | None = None
 
     def add(
-        self, loaded: LoadedWindow, rows: Tensor, places: slice, count: int, *, has_targets: bool
+        self, loaded: LoadedWindow, rows: Tensor, places: range, count: int, *, has_targets: bool
     ) -> None:
         """Gather rows of a window, and put them at the places of a chunk of `count` items."""
         data = loaded.data
         if has_targets:
-            # The row of each step among all targets of the chunk, which are computed later.
-            first_row, self._num_target_rows = (
-                self._num_target_rows,
-                self._num_target_rows + data.num_steps,
-            )
-            target_row = torch.arange(first_row, self._num_target_rows, device=rows.device)
-            data = data.with_columns({_TARGET_ROW: target_row})
-            self.windows.append(loaded)
+            data = data.with_columns({_STEP: torch.arange(data.num_steps, device=rows.device)})
+            self.windows.append((loaded, places))
         for leaf, column in data.gather(rows).items():
-            if leaf not in self.columns:
-                self.columns[leaf] = column.new_empty(count, *column.shape[1:])
-            self.columns[leaf][places] = column
+            self._put(leaf, places, column, count)
 
-    def set_targets(self, index: int, columns: Mapping[str, Tensor]) -> None:
-        """Set the targets of window number `index`."""
-        if self._targets.get(index) is not columns:
-            self._targets[index] = columns
-            self._flat_targets = None
+    def set_targets(self, index: int, columns: Mapping[str, Tensor], first: int) -> None:
+        """Add targets to the items of window number `index`, without those before item `first` of the chunk."""
+        if self._targets.get(index) is columns:
+            return
+        self._targets[index] = columns
+        # Batches that have been delivered keep their targets.
+        places = self.windows[index][1]
+        places = places[bisect_left(places, first) :]
+        steps = self.columns[_STEP]
+        count, steps = len(steps), steps[_as_slice(places)]
+        for name, column in columns.items():
+            values = column.index_select(0, steps.flatten()).unflatten(0, steps.shape)
+            if steps.dim() > 1:
+                length = self.columns[Columns.SEQ_LENS][_as_slice(places)]
+                is_recorded = torch.arange(steps.shape[1], device=steps.device) < length.unsqueeze(1)
+                values = mask(is_recorded, values)
+            self._put(name, places, values, count)
 
     def slice(self, first: int, stop: int) -> Batch:
         """Return the items from `first` to `stop`; the tensors do not depend on where the chunk begins."""
-        batch = {leaf: _align(column[first:stop]) for leaf, column in self.columns.items()}
-        rows = batch.pop(_TARGET_ROW, None)
-        return batch if rows is None else batch | self._gather_targets(rows, batch)
+        return {leaf: _align(column[first:stop]) for leaf, column in self.columns.items() if leaf != _STEP}
 
-    def _gather_targets(self, rows: Tensor, batch: Batch) -> Batch:
-        if self._flat_targets is None:
-            example = next(iter(self._targets.values()))
-            # Windows that have delivered nothing yet have no targets.
-            self._flat_targets = {
-                name: torch.cat(
-                    [
-                        self._targets[index][name]
-                        if index in self._targets
-                        else column.new_zeros(loaded.data.num_steps, *column.shape[1:])
-                        for index, loaded in enumerate(self.windows)
-                    ]
-                )
-                for name, column in example.items()
-            }
-        if rows.dim() == 1:
-            return {name: column.index_select(0, rows) for name, column in self._flat_targets.items()}
-        is_padding = torch.arange(rows.shape[1], device=rows.device) >= batch[Columns.SEQ_LENS].unsqueeze(1)
-        return {
-            name: mask(~is_padding, column.index_select(0, rows.flatten()).unflatten(0, rows.shape))
-            for name, column in self._flat_targets.items()
-        }
+    def _put(self, leaf: str, places: range, values: Tensor, count: int) -> None:
+        if leaf not in self.columns:
+            self.columns[leaf] = values.new_empty(count, *values.shape[1:])
+        self.columns[leaf][_as_slice(places)] = values
+
+
+def _as_slice(places: range) -> slice:
+    return slice(places.start, places.stop, places.step)
 
 
 def _align(column: Tensor) -> Tensor:

@@ -102,7 +102,6 @@ class LiveFeed(DrawsFeed):
         self._live = live
         self._store = EpisodeStore(live.capacity, live.capacity_bytes)
         self._window_data: WindowData | None = None
-        self._items_per_episode = np.empty(0, dtype=np.int64)
         self._num_played = 0
         self.timesteps_played = 0
         self._returns: list[float] = []
@@ -131,9 +130,7 @@ class LiveFeed(DrawsFeed):
         episode_ids = np.array(state["episodes"], dtype=object)
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
         self._store.load({**arrays, "eps_id": episode_ids}, int(state["evicted"]))
-        lengths = self._store.index.length if len(episode_ids) else np.empty(0, np.int64)
-        self._items_per_episode = count_items(lengths, self._recipe.needs)
-        self._resume(state, int(self._items_per_episode.sum()), tensors)
+        self._resume(state, self._count_items() if len(episode_ids) else 0, tensors)
         self._num_played, self.timesteps_played = int(state["played"]), int(state["playedSteps"])
         self._returns = list(state["returns"])
 
@@ -180,12 +177,12 @@ class LiveFeed(DrawsFeed):
         )
         self._num_played += block.num_episodes
         self.timesteps_played += block.num_steps
-        num_evicted_before = self._store.num_evicted
         self._store.add(block)
-        added_items = count_items(block.length, needs)
-        num_evicted = self._store.num_evicted - num_evicted_before
-        item_counts = np.append(self._items_per_episode, added_items)
-        self._draws.replace(int(item_counts[:num_evicted].sum()), int(added_items.sum()))
-        self._items_per_episode = item_counts[num_evicted:]
+        num_added = int(count_items(block.length, needs).sum())
+        self._draws.replace(self._draws.size + num_added - self._count_items(), num_added)
         self._window_data = None
         self._wait_seconds += time.perf_counter() - start_time
+
+    def _count_items(self) -> int:
+        """Return the number of items of the stored episodes, of which there is at least one."""
+        return int(count_items(self._store.index.length, self._recipe.needs).sum())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hindcast.datasets.dataset import Dataset
+from hindcast.datasets.units import Unit
 from hindcast.episodes.batched import batch_dtype
 from hindcast.episodes.block import Block, concat_ranges
 from hindcast.episodes.columns import Columns, is_per_observation, leaves_of
@@ -69,7 +70,7 @@ class Loader:
     def locate(self, pieces: I64) -> list[PieceSteps]:
         """Return the steps of pieces, see `Window.pieces`."""
         units = self.dataset.units
-        return [locate_piece(units[unit].lengths, first, stop, self.recipe) for unit, first, stop in pieces]
+        return [locate_piece(units[unit], first, stop, self.recipe) for unit, first, stop in pieces.tolist()]
 
     def start(self, window: Window) -> PendingWindow:
         """Start to read a window."""
@@ -79,29 +80,23 @@ class Loader:
         def finish(data: WindowData) -> None:
             finished.append(LoadedWindow(window, data, self.rows(window, _first_rows(pieces))))
 
-        futures = self._read(window.pieces[:, 0], pieces, window.epoch, finish, pin_memory=True)
+        futures = self._read(pieces, window.epoch, finish, pin_memory=True)
         return PendingWindow(window, futures, lambda: finished[0], self.log_metrics)
 
-    def load_all(self, epoch: int, shard: Shard | None = None) -> WindowData:
-        """Return the data of a learner's lanes in the dataset's order as one window, as they are in `epoch`.
+    def load_all(self, epoch: int) -> WindowData:
+        """Return the whole dataset, including units without items, as one window, as it is in `epoch`."""
+        counts = self.order.unit_items
+        pieces = np.stack([np.arange(len(counts)), np.zeros_like(counts), counts], axis=1)
+        return self.load(self.locate(pieces), epoch)
 
-        Args:
-            epoch: number of the epoch.
-            shard: the learner; None returns the whole dataset, including units without items.
-        """
-        if shard is None:
-            counts = self.order.unit_items
-            pieces = np.stack([np.arange(len(counts)), np.zeros_like(counts), counts], axis=1)
-        else:
-            pieces = self.order.pieces(self.order.lanes(shard))
+    def load(self, pieces: Sequence[PieceSteps], epoch: int) -> WindowData:
+        """Return pieces laid end to end as one window, as they are in `epoch`."""
         finished: list[WindowData] = []
-        futures = self._read(pieces[:, 0], self.locate(pieces), epoch, finished.append)
-        _await(futures, self.log_metrics)
+        _await(self._read(pieces, epoch, finished.append), self.log_metrics)
         return finished[0]
 
     def _read(
         self,
-        units: I64,
         pieces: Sequence[PieceSteps],
         epoch: int,
         finish: Callable[[WindowData], None],
@@ -113,22 +108,17 @@ class Loader:
             A future of the metrics that user code logged for each piece. When all are done, `finish` has returned.
         """
         builder = WindowBuilder([piece.length for piece in pieces], self.recipe, pin_memory)
-        lock, missing = threading.Lock(), set(range(len(pieces)))
 
         def deliver(index: int, block: Block) -> Sequence[Any]:
             # Before it is cut, since the preprocessing may carry values from earlier steps of an episode.
             selected = block.with_columns(_select_columns(block, self.recipe))
-            builder.put(index, pieces[index].take(selected))
-            with lock:
-                missing.remove(index)
-                is_last = not missing
-            if is_last:
+            if builder.put(index, pieces[index].take(selected)):
                 finish(builder.finish())
             return block.logged_metrics
 
         return [
-            self.executor.submit(self.prelearn, self.dataset.units[unit], epoch, partial(deliver, index))
-            for index, unit in enumerate(units.tolist())
+            self.executor.submit(self.prelearn, piece.unit, epoch, partial(deliver, index))
+            for index, piece in enumerate(pieces)
         ]
 
     def rows(self, window: Window, first_rows: I64) -> Tensor:
@@ -146,87 +136,64 @@ class PieceSteps(NamedTuple):
     """The adjacent steps of a unit that a window holds for the items of a piece.
 
     Attributes:
-        episodes: the unit's episodes that the steps belong to.
-        first: first step in the unit.
-        stop: the step after the last one.
+        unit: the unit.
+        episodes: `[N]` indices of the unit's episodes that the steps belong to, which are adjacent.
+        first_step: first step in the unit.
+        t: `[N]` steps of each episode before the piece; only the first one may have some.
         length: `[N]` number of steps of each episode; the first and the last one may be cut.
-        t: steps of the first episode before `first`.
-        is_cut: whether steps of the last episode follow.
-        num_items: number of items of these episodes.
+        num_items: number of items of these steps.
         first_item: index of the piece's first item among them.
     """
 
-    episodes: slice
-    first: int
-    stop: int
+    unit: Unit
+    episodes: I64
+    first_step: int
+    t: I64
     length: I64
-    t: int
-    is_cut: bool
     num_items: int
     first_item: int
 
     def take(self, block: Block) -> Block:
         """Return the steps of the unit's block as views, with the observation after each episode's last step."""
         # Each earlier episode has one observation more than steps.
-        steps = slice(self.first, self.stop)
-        observations = slice(self.first + self.episodes.start, self.stop + self.episodes.stop)
-        terminated, truncated = block.terminated[self.episodes].copy(), block.truncated[self.episodes].copy()
-        t_started = block.t_started[self.episodes].copy()
-        if self.is_cut:
-            terminated[-1] = truncated[-1] = False
-        t_started[:1] += self.t
-        return replace(
-            block,
-            columns={
-                leaf: column[observations if is_per_observation(leaf) else steps]
-                for leaf, column in block.columns.items()
-            },
-            length=self.length,
-            eps_id=block.eps_id[self.episodes],
-            t_started=t_started,
-            terminated=terminated,
-            truncated=truncated,
-            details=None,
-        )
+        first_row, num_steps = self.first_step + self.episodes[0], self.length.sum()
+        steps = slice(self.first_step, self.first_step + num_steps)
+        observations = slice(first_row, first_row + num_steps + len(self.episodes))
+        columns = {
+            leaf: column[observations if is_per_observation(leaf) else steps]
+            for leaf, column in block.columns.items()
+        }
+        return block.cut(self.episodes, self.t, self.length, lambda *_: columns)
 
 
-def locate_piece(unit_lengths: I64, first: int, stop: int, recipe: Recipe) -> PieceSteps:
+def locate_piece(unit: Unit, first: int, stop: int, recipe: Recipe) -> PieceSteps:
     """Return the steps that a window holds for the items `first` to `stop` of a unit.
 
     These are whole episodes if items are sequences or if the algorithm computes targets. Otherwise the steps of the
     items, and those before and after that frame stacks and n-step items reach.
     """
     needs, stack = recipe.needs, recipe.preprocessing.frame_stack if recipe.preprocessing else 1
-    item_counts = count_items(unit_lengths, needs)
-    item_ends, step_ends = item_counts.cumsum(), unit_lengths.cumsum()
+    item_counts = count_items(unit.lengths, needs)
+    item_ends, step_ends = item_counts.cumsum(), unit.lengths.cumsum()
     # Episodes without items, at either end of a unit, belong to the unit's first and last piece.
     first_episode = int(np.searchsorted(item_ends, first, side="right")) if first else 0
     stop_episode = (
         int(np.searchsorted(item_ends, stop, side="left")) + 1 if stop < item_ends[-1] else len(item_ends)
     )
-    episodes = slice(first_episode, stop_episode)
-    first_step = int(step_ends[first_episode] - unit_lengths[first_episode])
-    stop_step = int(step_ends[stop_episode - 1])
+    episodes = np.arange(first_episode, stop_episode)
+    first_step = int(step_ends[first_episode] - unit.lengths[first_episode])
     first_item = int(first - (item_ends[first_episode] - item_counts[first_episode]))
     num_items = int(item_counts[episodes].sum())
-    t = num_steps_after = 0
+    t, length = np.zeros_like(episodes), unit.lengths[episodes]
     if needs.seq_len is None and not needs.targets:
-        t = max(0, first_item - (stack - 1))
-        num_steps_after = stop_step - min(stop_step, int(stop) + needs.n_step)
-        first_item, num_items = first_item - t, num_items - t - num_steps_after
-    length = unit_lengths[episodes].copy()
-    length[0] -= t
-    length[-1] -= num_steps_after
-    return PieceSteps(
-        episodes,
-        first_step + t,
-        stop_step - num_steps_after,
-        length,
-        t,
-        num_steps_after > 0,
-        num_items,
-        first_item,
-    )
+        t[0] = num_steps_before = max(0, first_item - (stack - 1))
+        num_steps_after = max(0, int(step_ends[stop_episode - 1]) - (stop + needs.n_step))
+        length[0] -= num_steps_before
+        length[-1] -= num_steps_after
+        first_step += num_steps_before
+        first_item -= num_steps_before
+        num_items -= num_steps_before + num_steps_after
+    return PieceSteps(unit, episodes, first_step, t, length, num_items, first_item)
 
 
 def _first_rows(pieces: Sequence[PieceSteps]) -> I64:
@@ -290,9 +257,9 @@ class ResidentWindows:
         self._loader = loader
         self._run = loader.order.pieces(loader.order.lanes(shard))
         pieces = loader.locate(self._run)
-        self.data = loader.load_all(epoch, shard)
-        num_episodes = np.array([len(piece.length) for piece in pieces])
-        first_episode = np.array([piece.episodes.start for piece in pieces])
+        self.data = loader.load(pieces, epoch)
+        num_episodes = np.array([len(piece.episodes) for piece in pieces])
+        first_episode = np.array([piece.episodes[0] for piece in pieces])
         # Added to a unit's item or episode, they give its row or its episode in the data.
         self._row_offset = _first_rows(pieces) - self._run[:, 1]
         self._episode_offset = num_episodes.cumsum() - num_episodes - first_episode
@@ -309,8 +276,8 @@ class ResidentWindows:
             return LoadedWindow(window, self.data, rows)
         pieces = self._loader.locate(window.pieces)
         episodes = concat_ranges(
-            self._episode_offset[run_pieces] + [piece.episodes.start for piece in pieces],
-            np.array([len(piece.length) for piece in pieces]),
+            self._episode_offset[run_pieces] + [piece.episodes[0] for piece in pieces],
+            np.array([len(piece.episodes) for piece in pieces]),
         )
         rows = self._loader.rows(window, _first_rows(pieces))
         return LoadedWindow(window, self.data.take(torch.from_numpy(episodes).to(rows.device)), rows)
@@ -336,9 +303,12 @@ class WindowBuilder:
         self._t_started = np.zeros_like(self._length)
         self._arrays: dict[str, Array] = {}
         self._lock = threading.Lock()
+        self._num_missing = len(lengths)
 
-    def put(self, index: int, block: Block) -> None:
-        """Copy block number `index`, see `_select_columns`; may be called by several threads.
+    def put(self, index: int, block: Block) -> bool:
+        """Copy block number `index`, see `_select_columns`; return True if it was the last one missing.
+
+        It may be called by several threads.
 
         Raises:
             DataError: blocks differ in columns or shapes.
@@ -363,6 +333,9 @@ class WindowBuilder:
             block.truncated,
             block.t_started,
         )
+        with self._lock:
+            self._num_missing -= 1
+            return not self._num_missing
 
     def finish(self) -> WindowData:
         """Return the window after all blocks were put."""

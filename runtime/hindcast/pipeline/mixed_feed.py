@@ -11,7 +11,6 @@ import numpy as np
 from torch import Tensor
 
 from hindcast.pipeline.feeds import Feed, GatherValues, State
-from hindcast.pipeline.lane_feed import LaneFeed
 from hindcast.pipeline.rng import generator
 from hindcast.pipeline.window import Batch, select_prefix
 
@@ -48,8 +47,7 @@ class MixedFeed(Feed):
         """See `Feed.take`; all items of a batch are from one source."""
         for feed in self._feeds:
             # All sources together: each would otherwise make its first batch wait.
-            if isinstance(feed, LaneFeed):
-                feed.prefetch()
+            feed.prefetch()
         batch = self._feeds[self.source_of(self._num_batches)].take(count)
         self._num_batches += 1
         return batch

@@ -201,6 +201,7 @@ class OfflineData(Feed):
         ]
         self._wait_seconds = 0.0
         self._longest_wait = 0.0
+        self._feed_metrics: dict[str, float] = {}
         self._sources: list[SourceFeed] = []
         # In order, each source gets what the earlier ones left of the budget; data that exceed it are streamed.
         remaining_budget = self._budget
@@ -271,20 +272,14 @@ class OfflineData(Feed):
 
         `data_wait_s` is that of the learner that waited longest. Call it after `synchronise`.
         """
-        feed_metrics = self._feed.metrics()
         timers = {"data_wait_s": self._longest_wait}
         candidates = (*(("epoch", "coverage") if self._sources else ()), "targets_age")
-        available_names = [name for name in candidates if name in feed_metrics]
-        connector_metrics = (
-            {_CONNECTOR_METRICS: logged_metrics}
-            if (logged_metrics := self._settings.metrics.reduce())
-            else {}
-        )
+        logged_metrics = self._settings.metrics.reduce()
         return (
             {"timers": timers}
-            | {name: feed_metrics[name] for name in available_names}
+            | {name: self._feed_metrics[name] for name in candidates if name in self._feed_metrics}
             | self._sampling_metrics()
-            | connector_metrics
+            | ({_CONNECTOR_METRICS: logged_metrics} if logged_metrics else {})
         )
 
     def _sampling_metrics(self) -> dict[str, Any]:
@@ -310,7 +305,8 @@ class OfflineData(Feed):
     def synchronise(self, gather: GatherValues) -> None:
         self._feed.synchronise(gather)
         # All learners wait for the one that waits for data.
-        self._longest_wait = max(gather(self._feed.metrics()["data_wait_seconds"] - self._wait_seconds))
+        self._feed_metrics = self._feed.metrics()
+        self._longest_wait = max(gather(self._feed_metrics["data_wait_seconds"] - self._wait_seconds))
 
     def prioritise(self, priorities: Tensor) -> None:
         self._feed.prioritise(priorities)
@@ -387,11 +383,7 @@ class OfflineData(Feed):
             connector.load(connector_state)
 
     def metrics(self) -> dict[str, float]:
-        """See `Feed.metrics`; adds `read_seconds` and `prelearn_seconds` of this process."""
-        return self._feed.metrics() | {
-            "read_seconds": sum(source.prelearner.read_seconds for source in self._sources),
-            "prelearn_seconds": sum(source.prelearner.prelearn_seconds for source in self._sources),
-        }
+        return self._feed.metrics()
 
     def close(self) -> None:
         if "_feed" in vars(self):  # only a feed that has been created

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -151,10 +151,11 @@ class Order:
 
     def max_gap(self, shard: Shard) -> int:
         """Return the maximum number of adjacent items in an epoch's order, or across its end, of other learners."""
-        rounds = self._place[shard.slice_of(self.num_lanes)]
-        last_round = rounds[rounds < self.epoch_size % self.num_lanes] + self.num_lanes
-        next_epoch = rounds + self.num_lanes + self.epoch_size % self.num_lanes
-        return int(np.diff(np.sort(np.concatenate([rounds, last_round, next_epoch]))).max()) - 1
+        places, num_visits = self.places(shard), self.epoch_size % self.num_lanes
+        # A round, the shorter one at the end of an epoch, and the first one of the next epoch.
+        last_round = places[places < num_visits] + self.num_lanes
+        next_epoch = places + self.num_lanes + num_visits
+        return int(np.diff(np.concatenate([places, last_round, next_epoch])).max()) - 1
 
     def pieces(self, lanes: range) -> I64:
         """Return the pieces of adjacent lanes in the dataset's order, `[P, 3]` as in `Window`, cut only at the ends."""
@@ -207,13 +208,18 @@ class Order:
         if not self.replacement:
             return min(cursor, self.epoch_size)
         # As if all lanes had windows of the same size, of which the same number has ended.
-        num_windows = len(self.windows(0, 0))
+        num_windows = self._windows_per_epoch
         size = max(1.0, self.epoch_size / (self.num_lanes * num_windows))
         p_missed = (1.0 - 1.0 / size) ** size
         epoch, position = divmod(cursor / self.epoch_size, 1.0)
         num_ended, fraction = divmod(position * num_windows, 1.0)
         windows_missed = num_ended * p_missed + p_missed**fraction + num_windows - num_ended - 1
         return round(self.epoch_size * (1.0 - p_missed**epoch * windows_missed / num_windows))
+
+    @cached_property
+    def _windows_per_epoch(self) -> int:
+        """Number of windows of the first lane in an epoch."""
+        return len(self._divide_into_windows(0, 0))
 
     def _choose_num_lanes(self) -> int:
         num_units = int(np.count_nonzero(self.unit_steps))
@@ -278,7 +284,6 @@ class Order:
         return unit_sizes[units] * (pieces[:, 2] - pieces[:, 1]) // self.unit_items[units]
 
 
-@lru_cache(maxsize=_MAX_LANES)
 def _reverse_bits(num_lanes: int) -> I64:
     """Return the lanes in the order of their visits: by reversed bits, so that any few visits spread over all lanes."""
     num_bits = max(1, (num_lanes - 1).bit_length())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import inspect
 import threading
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -60,8 +59,6 @@ class OfflinePreLearner:
 
     Attributes:
         stochastic: whether the result differs between epochs; a subclass that draws random numbers sets it.
-        read_seconds: seconds spent reading units so far, in this process.
-        prelearn_seconds: seconds spent on mapping, checks and connectors so far, in this process.
     """
 
     stochastic: bool = False
@@ -82,8 +79,6 @@ class OfflinePreLearner:
         self.dataset = dataset
         self.observation_space = observation_space
         self.action_space = action_space
-        self.read_seconds = 0.0
-        self.prelearn_seconds = 0.0
         self._columns = columns
         self._connectors = connectors
         self._seed = seed
@@ -98,10 +93,7 @@ class OfflinePreLearner:
             DataError: the unit cannot be read, or is not valid.
             UserCodeError: a connector or `_map_to_episodes` raised, or changed the number of episodes or their lengths.
         """
-        start_time = time.perf_counter()
-        stored_block = self._read_unit(unit)
-        read_time = time.perf_counter()
-        block = self._map_block(stored_block, unit)
+        block = self._map_block(self._read_unit(unit), unit)
         if self._validate and epoch == 0:
             self._check_block(block, unit)
         metrics = MetricsLogger()
@@ -113,8 +105,6 @@ class OfflinePreLearner:
         if logged_metrics := metrics.drain():
             # Metrics travel with the block, since this may run on a data worker.
             block = replace(block, logged_metrics=logged_metrics)
-        self.read_seconds += read_time - start_time
-        self.prelearn_seconds += time.perf_counter() - read_time
         return block
 
     def _read_unit(self, unit: Unit) -> Block:

@@ -48,10 +48,12 @@ def choose_residency(
     comparison = f"{size(nbytes)} of data {'fit' if fits else 'exceed'} the budget of {size(budget)}"
     if mode == "Streaming":
         return Residency(False, "spec.pipeline.residency is Streaming")
-    if mode == "Resident" and step_names:
+    if step_names:
+        reason = f"{step_names} draws new random numbers in every epoch"
+        if mode == "Auto":
+            return Residency(False, reason)
         raise SpecError(
-            f"is Resident, but {step_names} draws new random numbers in every epoch, "
-            "so the data must be read again; set it to Streaming or Auto.",
+            f"is Resident, but {reason}, so the data must be read again; set it to Streaming or Auto.",
             field="spec.pipeline.residency",
         )
     if mode == "Resident" and not fits:
@@ -63,8 +65,6 @@ def choose_residency(
         )
     if mode == "Resident":
         return Residency(True, "spec.pipeline.residency is Resident")
-    if step_names:
-        return Residency(False, f"{step_names} draws new random numbers in every epoch")
     return Residency(fits, comparison)
 
 

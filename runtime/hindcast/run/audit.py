@@ -32,6 +32,7 @@ from hindcast.run.checkpoint_evaluation import (
 )
 from hindcast.run.evaluation.trained_episodes import TRAINED_EPISODES_FILE
 from hindcast.run.gate import GATE_FILE, replay
+from hindcast.storage.local_files import TEMPORARY_NAME
 from hindcast.storage.location import Location, resolve
 from hindcast.version import __version__, package_versions
 
@@ -47,7 +48,7 @@ _BUNDLE_FILES: Final = (
     VERDICT_FILE,
     *_RUN_FILES,
 )
-"""Files that a bundle may have, without `AUDIT_FILE`."""
+"""Files that a bundle may have besides `AUDIT_FILE`, which is written last."""
 _COLUMNS: Final = frozenset({Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.ACTION_LOGP})
 """Columns that an evaluation reads, over which episodes have checksums."""
 _TOLERANCE: Final = 0.02
@@ -89,7 +90,7 @@ def create_audit(
 
     Args:
         path: see `evaluate_checkpoint_offline`; in the folder of a training's run.
-        folder: a new or empty folder.
+        folder: a new or empty folder, or one in which an earlier call was interrupted.
         data: paths of recorded data.
         options: options of the evaluation.
         gamma: see `evaluate_checkpoint_offline`.
@@ -98,7 +99,7 @@ def create_audit(
 
     Raises:
         SpecError: the checkpoint is not in the folder of a training's run.
-        OutputConflict: the folder is not empty.
+        OutputConflict: the folder has other files, or a finished bundle.
     """
     target, run_folder = resolve(folder), find_run_folder(path)
     if run_folder is None:
@@ -107,8 +108,7 @@ def create_audit(
             path=str(path),
             remedy="name a checkpoint in its run folder",
         )
-    if target.exists() and target.list():
-        raise OutputConflict("is not empty", path=str(target), remedy="name another folder")
+    _clear(target)
     policy, _ = load_policy(path, module_class)
     judges = open_judging_data(path, data, hooks)
     result = evaluate_checkpoint_offline(
@@ -202,6 +202,22 @@ def verify_audit(folder: str | Path, data: Sequence[str], *, hooks: Hooks = NO_H
     if bundle.child(GATE_FILE).exists():
         checks.append(_check_gate(bundle, everything, name, document["moduleClass"]))
     return AuditResult(str(bundle), _digest(bundle.child(AUDIT_FILE)), document["decision"], tuple(checks))
+
+
+def _clear(target: Location) -> None:
+    """Delete what an interrupted call left in the folder of a bundle: it has no `AUDIT_FILE` yet.
+
+    Raises:
+        OutputConflict: the folder has other files, or a finished bundle.
+    """
+    files = list(target.files(recursive=True)) if target.exists() else []
+    if any(
+        entry.relative_path not in _BUNDLE_FILES and not TEMPORARY_NAME.match(entry.location.name)
+        for entry in files
+    ):
+        raise OutputConflict("is not empty", path=str(target), remedy="name another folder")
+    for entry in files:
+        entry.location.delete()
 
 
 def _bundle_files(bundle: Location) -> list[str]:

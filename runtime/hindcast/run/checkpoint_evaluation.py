@@ -280,20 +280,21 @@ def find_gamma(location: Location) -> float:
 
 
 def choose_explore(
-    path: str | Path, explore: bool | None, default: bool, note: Callable[[str], None] = lambda _: None
+    path: str | Path, explore: bool | None, note: Callable[[str], None] = lambda _: None
 ) -> bool:
-    """Choose between sampled and greedy actions of a checkpoint: as its run judges it (`spec.evaluation`).
+    """Choose between sampled and greedy actions of a checkpoint: as its run judges it (`spec.evaluation`), else greedy.
+
+    Evaluation, export and serving choose by this function, so that the judged policy is the deployed one.
 
     Args:
         path: see `evaluate_checkpoint`.
         explore: True for sampled and False for greedy actions, as the user requested; None for the run's.
-        default: the choice if the run does not evaluate its policy, or if the checkpoint is not in a run folder.
         note: called with a sentence if the user requested other actions than those that the run judges.
     """
     evaluations = (spec["evaluation"] for spec in _enclosing_specs(resolve(path)) if spec.get("evaluation"))
     judged = next((EvaluationSpec.model_validate(document).judges_samples for document in evaluations), None)
     if explore is None:
-        return default if judged is None else judged
+        return bool(judged)
     if judged is not None and explore != judged:
         note(
             f"{path}: {acting(explore)} were requested, but the run judges the policy by {acting(judged)} "

@@ -178,8 +178,7 @@ def look(
     window = _load(target, new_data, gamma, name)
     weights_and_returns = _weigh(target, window, gamma, name)
     _refuse_outside(weights_and_returns[:, 1], spec, new_data, name)
-    for weight, return_ in weights_and_returns:
-        test.add(float(weight), float(return_))
+    test.add(*weights_and_returns.T)
     num_new = test.episodes - num_before
     looks.append(
         {
@@ -231,8 +230,7 @@ def replay(
     rows = _weigh(target, _load(target, dataset.select(episodes), gamma, name), gamma, name)
     stored = GateTest.from_json(state["test"])
     test = GateTest(stored.by, stored.error, stored.low, stored.high)
-    for weight, return_ in rows[np.searchsorted(episodes, indices)]:
-        test.add(float(weight), float(return_))
+    test.add(*rows[np.searchsorted(episodes, indices)].T)
     return stored, test
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,11 +17,14 @@ from hindcast.episodes.spaces import space_struct
 from hindcast.errors import DataError
 from hindcast.formats.spec import DataSpec
 from hindcast.models.policy import ActingState, Actions, Policy
+from hindcast.run.checkpoint_evaluation import choose_explore
 from hindcast.serve.episode_writer import EpisodeWriter
 from hindcast.serve.messages import unknown_episode_error
 from hindcast.serve.step_schema import StepSchema
 from hindcast.storage.location import Location
 from hindcast.threads import torch_threads
+
+_LOG = logging.getLogger(__name__)
 
 
 class PolicyServer:
@@ -33,9 +37,14 @@ class PolicyServer:
     Args:
         policy: the policy, or the path of its checkpoint.
         log: folder of the dataset, as for `EpisodeWriter`.
-        explore: True to sample actions, False to take the most likely actions.
+        explore: True to sample actions, False to take the most likely actions. None acts as the run of the checkpoint
+            judges the policy (`spec.evaluation`), and takes the most likely actions if no run judges it. A log of
+            sampled actions can evaluate other policies.
         seed: seed of the sampling; None draws a new seed for each server.
         writer_options: options of `EpisodeWriter`.
+
+    Attributes:
+        explore: True if the policy samples its actions, False if it takes the most likely ones.
     """
 
     def __init__(
@@ -43,12 +52,13 @@ class PolicyServer:
         policy: Policy | str | Path,
         log: str | Path | Location,
         *,
-        explore: bool = True,
+        explore: bool | None = None,
         seed: int | None = None,
         **writer_options: Any,
     ) -> None:
         self.policy = policy if isinstance(policy, Policy) else Policy.load(policy)
-        self._explore = explore
+        is_loaded = isinstance(policy, Policy)
+        self.explore = bool(explore) if is_loaded else choose_explore(policy, explore, _LOG.warning)
         self._seed_generator = np.random.default_rng(seed)
         self._acting_states: dict[str, ActingState] = {}
         self._rewards: dict[str, float | None] = {}  # sum since the last action; None before the first action
@@ -101,7 +111,7 @@ class PolicyServer:
             DataError: values do not fit their spaces, or `action_logp` is missing; nothing is logged.
         """
         where = f"episode {episode_id!r}: log_action"
-        if action_logp is None and self.policy.has_logp(self._explore):
+        if action_logp is None and self.policy.has_logp(self.explore):
             raise DataError(
                 f"{where} requires action_logp, the log-probability with which the application chose the action (0.0 "
                 "if it was certain): it weights estimates from the log"
@@ -154,7 +164,7 @@ class PolicyServer:
             if episode_id not in self._acting_states:  # ended by another thread since the check
                 raise unknown_episode_error(episode_id)
             reward, self._rewards[episode_id] = self._rewards[episode_id], 0.0
-            return self.policy.decide(self._acting_states[episode_id], observation, self._explore, reward)
+            return self.policy.decide(self._acting_states[episode_id], observation, self.explore, reward)
 
     def _log(
         self,

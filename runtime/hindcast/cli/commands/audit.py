@@ -46,7 +46,7 @@ def create(
     from hindcast.run.checkpoint_evaluation import choose_explore
 
     options = OfflineOptions(
-        explore=choose_explore(checkpoint, explore, default=False, note=screen.note),
+        explore=choose_explore(checkpoint, explore, note=screen.note),
         clip=clip,
         seed=seed,
         fit=FittedQOptions(updates=model_updates) if model_updates else None,

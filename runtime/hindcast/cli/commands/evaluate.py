@@ -102,7 +102,7 @@ def evaluate(
     """
     from hindcast.run.checkpoint_evaluation import choose_explore
 
-    explore = choose_explore(checkpoint, explore, default=False, note=screen.note)
+    explore = choose_explore(checkpoint, explore, note=screen.note)
     if recorded.data is None and not recorded.set_aside:
         _refuse_recorded_flags(recorded)
         settings = (episodes or 10, seed, explore, reference_returns)

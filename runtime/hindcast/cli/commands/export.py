@@ -41,7 +41,7 @@ def export(
     from hindcast.run.export.exporting import export_policy
 
     (checkpoint,) = find_on_cluster([checkpoint], policy_path, namespace, kube_context)
-    explore = choose_explore(checkpoint, explore, default=False, note=screen.note)
+    explore = choose_explore(checkpoint, explore, note=screen.note)
     result = export_policy(checkpoint, folder, export_format, module_class, explore=explore)
     check_text = f"copied: the policy's own weights and JSON files; act with policy(obs, {explore=})"
     if result.max_difference is not None:

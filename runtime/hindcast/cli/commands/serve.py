@@ -46,8 +46,7 @@ def serve(
     # Python switches threads every 5 ms by default; answers on other connections would wait that long.
     sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
     policy, _folder = load_policy(checkpoint, module_class)
-    # Without a judgement, the policy samples: a log of sampled actions can evaluate other policies.
-    explore = choose_explore(checkpoint, explore, default=True, note=screen.note)
+    explore = choose_explore(checkpoint, explore, note=screen.note)
     with PolicyServer(policy, log, explore=explore) as server, HttpServer(server, token, host, port) as http:
         address = f"http://{http.host}:{http.port}"
         screen.show_result(

@@ -1,0 +1,156 @@
+"""Verdicts on a clinic whose truth is known: cut-off patients, missing values, cloned propensities."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from clinic import VITALS, Clinic, Doctor, cautious_doctor, estimate_severity
+from hindcast.api import load_resources
+from hindcast.evaluate.behaviour_clone import CloneOptions
+from hindcast.evaluate.fitted_q import FittedQOptions
+from hindcast.evaluate.intervals import Interval
+from hindcast.evaluate.offline import OfflineOptions
+from hindcast.models.policy import Policy
+from hindcast.report.events import Reporter
+from hindcast.run.checkpoint_evaluation import evaluate_checkpoint_offline
+from hindcast.run.execute import execute
+from layers import repeats
+
+NUM_SEEDS, NUM_PATIENTS, NUM_PLAYED = repeats(4, soak=100), 600, 1_000
+GAMMA, LEVEL = 0.95, 0.9
+OPTIONS = OfflineOptions(
+    explore=True,
+    resamples=100,
+    fit=FittedQOptions(updates=500, members=3, hiddens=(16,), lr=1e-2, batch_size=64, tau=0.2),
+    clone=CloneOptions(updates=400, patience=200, hiddens=(16,), lr=1e-2, batch_size=64),
+)
+"""Smaller models than the defaults, so that 100 seeds take minutes."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A trained policy, and the truth about it.
+
+    Attributes:
+        run: folder of the run.
+        gain: true return of the policy minus that of the recorded doctor who is followed by the policy at the visit
+            that would cut an episode off: what the verdict estimates.
+        error: standard error of `gain`.
+    """
+
+    run: str
+    gain: float
+    error: float
+
+
+class PolicyDoctor:
+    """A doctor who acts by a policy; begins another patient with `begin`."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+
+    def begin(self, seed: int) -> PolicyDoctor:
+        self._state = self._policy.begin(seed)
+        return self
+
+    def __call__(self, vitals: Mapping[str, float], generator: np.random.Generator) -> float:
+        return float(self._policy.decide(self._state, vitals, explore=True).env_actions[0])
+
+
+def timid_doctor(vitals: Mapping[str, float], generator: np.random.Generator) -> float:
+    """Choose a dose two below the best one, give or take one."""
+    return float(np.clip(round(estimate_severity(vitals) - 2.0 + 0.8 * generator.normal()), 0, 4))
+
+
+def train(folder: Path, doctor: Doctor) -> str:
+    """Train a policy on the patients of a doctor, and return the run folder."""
+    pq.write_table(Clinic(99).table(NUM_PATIENTS, doctor), folder / "trained.parquet")
+    schema = {
+        "eps_id": "patient_id",
+        "t": "visit_time",
+        "rewards": "outcome",
+        "actions": "dose",
+        "terminateds": "discharged",
+        "truncateds": "left",
+        "obs": list(VITALS),
+    }
+    prepare = {"cutOffSteps": "Drop", "missing": {"*": "CarryForward"}, "missingIndicators": True}
+    spec = {
+        "algorithm": "MARWIL",
+        "config": {"beta": 3, "lr": 5e-3, "gamma": GAMMA, "trainBatchSizePerLearner": 512},
+        "input": [{"path": str(folder / "trained.parquet"), "schema": schema, "prepare": prepare}],
+        "observationSpace": {"type": "Box", "low": "-inf", "high": "inf", "shape": [12], "dtype": "float64"},
+        "actionSpace": {"type": "Discrete", "n": 5, "start": 0},
+        "model": {"fcnetHiddens": [32], "observationFilter": "MeanStd"},
+        "stop": {"updates": 60},
+        "checkpoint": {"path": str(folder / "runs")},
+    }
+    document = {"apiVersion": "hindcast.dev/v1alpha1", "kind": "OfflineTraining", "spec": spec}
+    file = folder / "clinic.yaml"
+    file.write_text(json.dumps({**document, "metadata": {"name": "clinic"}}))
+    (outcome,) = execute(load_resources(file), Reporter())
+    return outcome.folder
+
+
+def play(
+    clinic: Clinic, doctor: Doctor, successor: PolicyDoctor | None = None, *, drop: bool = False
+) -> float:
+    """Return the discounted return of one patient; with `drop`, without a visit that cuts the episode off."""
+    rows = clinic.visits(1, doctor, successor)
+    if drop and rows[-1]["left"]:
+        rows.pop()
+    return sum(GAMMA**visit * row["outcome"] for visit, row in enumerate(rows))
+
+
+def try_policy(folder: Path, doctor: Doctor) -> Trial:
+    """Train on the patients of a doctor, and play the policy."""
+    folder.mkdir()
+    run = train(folder, doctor)
+    policy = PolicyDoctor(Policy.load(run))
+    gains = np.array(
+        [
+            play(Clinic(patient, 0.0, 60), policy.begin(patient))
+            - play(Clinic(patient), cautious_doctor, policy.begin(patient))
+            for patient in range(1_000_000, 1_000_000 + NUM_PLAYED)
+        ]
+    )
+    return Trial(run, gains.mean(), gains.std() / math.sqrt(NUM_PLAYED))
+
+
+def is_inside(value: float, interval: Interval | None, margin: float = 0.0) -> bool:
+    return interval is not None and interval[0] - margin <= value <= interval[1] + margin
+
+
+@pytest.mark.soak
+@pytest.mark.minutes
+@pytest.mark.timeout(14_400)
+def test_verdict_on_cut_off_patients_with_missing_values_and_cloned_propensities_is_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two policies, one is better and one is worse than the recorded doctor."""
+    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
+    doctors = {"better": cautious_doctor, "worse": timid_doctor}
+    trials = {answer: try_policy(tmp_path / answer, doctor) for answer, doctor in doctors.items()}
+    recorded = np.mean([play(Clinic(seed), cautious_doctor, drop=True) for seed in range(10_000, 14_000)])
+    assert trials["worse"].gain < 0 < trials["better"].gain
+    num_right = num_covered = num_recorded_covered = 0
+    for seed in range(NUM_SEEDS):
+        expected = list(trials)[seed % 2]
+        file, trial = tmp_path / f"visits-{seed}.parquet", trials[expected]
+        pq.write_table(Clinic(seed).table(NUM_PATIENTS), file)
+        report = evaluate_checkpoint_offline(trial.run, [str(file)], options=OPTIONS).report
+        num_right += report.verdict.answer == expected
+        num_covered += is_inside(trial.gain, report.verdict.interval, 2 * trial.error)
+        num_recorded_covered += is_inside(recorded, report.behaviour.interval)
+    assert num_right >= 0.95 * NUM_SEEDS
+    # The intervals are meant to cover 90 %.
+    min_covered = LEVEL * NUM_SEEDS - 2 * math.sqrt(NUM_SEEDS * LEVEL * (1 - LEVEL))
+    assert min(num_covered, num_recorded_covered) >= min_covered
