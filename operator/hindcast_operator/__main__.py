@@ -31,13 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _make_options(args: argparse.Namespace) -> OperatorOptions:
     host, port = args.listen
-    lease = None
-    if args.lease_namespace:
-        lease = LeaseOptions(args.lease_namespace, args.lease_name, args.lease_seconds)
+    lease = LeaseOptions(args.lease_namespace, args.lease_name, args.lease_seconds)
     return OperatorOptions(
         defaults=load_defaults(args.defaults) if args.defaults else Defaults(),
         namespaces=tuple(args.namespace),
-        lease=lease,
+        lease=lease if args.lease_namespace else None,
         host=host,
         port=port,
         kubeconfig=os.environ.get("KUBECONFIG") or None,
@@ -58,20 +56,11 @@ def _make_parser() -> argparse.ArgumentParser:
         "on the cluster in which it runs as a pod.",
     )
     add = parser.add_argument
-    add(
-        "--defaults",
-        type=Path,
-        help="YAML file with the platform's defaults: the chart's values, or only their defaults: section",
-    )
+    add("--defaults", type=Path, help="YAML file: the chart's values, or only their defaults: section")
     add("--namespace", action="append", default=[], help="namespace to serve (repeatable; default: all)")
     add("--lease-namespace", help="namespace of the Lease that elects a leader (default: no leader election)")
     add("--lease-name", default="hindcast-operator", help="name of the Lease")
-    add(
-        "--lease-seconds",
-        type=float,
-        default=15.0,
-        help="seconds for which the lease is valid without renewal",
-    )
+    add("--lease-seconds", type=float, default=15.0, help="seconds that it is valid without renewal")
     add(
         "--listen",
         type=_parse_address,
