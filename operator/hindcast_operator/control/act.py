@@ -168,8 +168,7 @@ class Applier:
             raise RetryLater(f"{kind.name} {name} has just been deleted")
         match classify_owner(raw, resource):
             case "ours" if _is_out_of_date(raw, manifest):
-                metadata = manifest["metadata"] | {"uid": raw["metadata"]["uid"]}
-                patch = manifest | {"metadata": metadata}
+                patch = manifest | {"metadata": manifest["metadata"] | {"uid": raw["metadata"]["uid"]}}
                 return await self._api.merge(f"apply-{kind.name.lower()}", kind, namespace, name, patch)
             case "ours":
                 return raw
