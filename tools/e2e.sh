@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The end-to-end tests, on the cluster in KUBECONFIG (with KubeRay), else on a new kind cluster.
 #
-#   tools/e2e.sh [PART…]   waiting: those of test_e2e_waiting.py, alone; others; default: both
+#   tools/e2e.sh [PART…]   waiting: those of test_e2e_waiting.py, alone; others; default: both.
+#                         disturbed: those of test_e2e_disturbed.py, which take minutes
 #
 #   E2E_LOAD_IMAGES   command that loads locally built images, given by name, onto the cluster's nodes. Without it (and
 #                     with KUBECONFIG) nothing is built: the nodes have hindcast-runtime:e2e and hindcast-operator:e2e,
@@ -45,7 +46,8 @@ waiting=tests/e2e/test_e2e_waiting.py
 for part; do
   case $part in
     waiting) $PYTEST $waiting ;;
-    others) $PYTEST -n "${WORKERS:-2}" --dist load --maxschedchunk 1 tests/e2e --ignore $waiting ;;
-    *) echo "e2e: there is no part $part; use waiting or others" >&2; exit 2 ;;
+    others) $PYTEST -n "${WORKERS:-2}" --dist load --maxschedchunk 1 -m "not minutes" tests/e2e --ignore $waiting ;;
+    disturbed) $PYTEST -m minutes tests/e2e ;;
+    *) echo "e2e: there is no part $part; use waiting, others or disturbed" >&2; exit 2 ;;
   esac
 done
