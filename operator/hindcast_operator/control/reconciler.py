@@ -22,7 +22,7 @@ from hindcast_operator.decision import Decision
 from hindcast_operator.defaults import Defaults
 from hindcast_operator.facts import Facts
 from hindcast_operator.planning import plain_status, plan
-from hindcast_operator.times import SteadyClock, parse_time
+from hindcast_operator.times import SteadyClock, parse_optional_time
 
 log = structlog.get_logger()
 
@@ -171,8 +171,8 @@ class Reconciler:
 
 def _has_settled(facts: Facts) -> bool:
     """Return True if the latest attempt has been reporting for some minutes."""
-    first_report_time = facts.status["runs"][0].get("firstReportTime") if facts.status.get("runs") else None
-    return bool(first_report_time) and facts.now - parse_time(first_report_time) > _SETTLE_TIME
+    first_report_time = parse_optional_time((facts.status.get("runs") or [{}])[0].get("firstReportTime"))
+    return first_report_time is not None and facts.now - first_report_time > _SETTLE_TIME
 
 
 async def run_workers(reconciler: Reconciler, num_workers: int) -> None:
