@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from hindcast.errors import UserError
 from hindcast_operator.control import logs
@@ -31,13 +32,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _make_options(args: argparse.Namespace) -> OperatorOptions:
     host, port = args.listen
-    lease = None
-    if args.lease_namespace:
-        lease = LeaseOptions(args.lease_namespace, args.lease_name, args.lease_seconds)
+    lease = LeaseOptions(args.lease_namespace, args.lease_name, args.lease_seconds)
     return OperatorOptions(
         defaults=load_defaults(args.defaults) if args.defaults else Defaults(),
         namespaces=tuple(args.namespace),
-        lease=lease,
+        lease=lease if args.lease_namespace else None,
         host=host,
         port=port,
         kubeconfig=os.environ.get("KUBECONFIG") or None,
@@ -54,31 +53,16 @@ def _parse_address(text: str) -> tuple[str, int]:
 def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hindcast-operator",
-        description="Runs OfflineRecordings and OfflineTrainings on the cluster of KUBECONFIG. Without KUBECONFIG: "
-        "on the cluster in which it runs as a pod.",
+        description="Runs OfflineRecordings and OfflineTrainings on the cluster of KUBECONFIG, or of its pod.",
     )
     add = parser.add_argument
-    add(
-        "--defaults",
-        type=Path,
-        help="YAML file with the platform's defaults: the chart's values, or only their defaults: section",
-    )
+    add("--defaults", type=Path, help="YAML file: the chart's values, or only their defaults: section")
     add("--namespace", action="append", default=[], help="namespace to serve (repeatable; default: all)")
     add("--lease-namespace", help="namespace of the Lease that elects a leader (default: no leader election)")
     add("--lease-name", default="hindcast-operator", help="name of the Lease")
-    add(
-        "--lease-seconds",
-        type=float,
-        default=15.0,
-        help="seconds for which the lease is valid without renewal",
-    )
-    add(
-        "--listen",
-        type=_parse_address,
-        default=("0.0.0.0", 8080),
-        metavar="HOST:PORT",
-        help="address on which /healthz, /readyz and /metrics are served (default: 0.0.0.0:8080)",
-    )
+    add("--lease-seconds", type=float, default=15.0, help="seconds that the Lease is valid without renewal")
+    address: dict[str, Any] = {"metavar": "HOST:PORT", "help": "address of /healthz, /readyz and /metrics"}
+    add("--listen", type=_parse_address, default=("0.0.0.0", 8080), **address)
     add("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     return parser
 

@@ -226,9 +226,9 @@ def test_operator_may_write_all_objects_and_run_may_access_only_its_config_map(
     api, namespace = installation.api, installation.served_namespace
     training = api.create(TRAINING, namespace)
     uid = training["metadata"]["uid"]
-    status = TRAINING | {"metadata": {"name": "clone", "namespace": namespace, "uid": uid}}
-    del status["spec"]
-    operator.apply(status | {"status": {"observedGeneration": 1}}, names.MANAGER, "/status")
+    status_patch = [{"op": "add", "path": "/status", "value": {"observedGeneration": 1}}]
+    path = f"{collection('hindcast.dev/v1alpha1', 'offlinetrainings', namespace)}/clone/status"
+    operator.request("PATCH", path, status_patch, "application/json-patch+json")
     objects = build_objects(installation, 1, uid)
     assert [manifest["kind"] for manifest in objects] == [
         *("ConfigMap", "ServiceAccount", "Role", "RoleBinding", "RayJob")

@@ -17,7 +17,7 @@ from e2e_kube import Kube
 # The longest tests begin first. pytest-xdist gives each process two tests at the start, so the order pairs long tests
 # with short ones.
 TEST_ORDER = [
-    "test_training_resumes_after_suspend_and_deleted_head",
+    "test_training_resumes_after_suspend_and_drained_head",
     "test_cause_of_waiting_pods_is_reported",
     "test_recording_and_training_in_one_file_succeed",
     "test_quota_that_blocks_submitter_is_reported",

@@ -73,6 +73,25 @@ class Slow(CartPoleEnv):
 """
 
 
+def slow_training_code(file: str) -> str:
+    """Return a module with the callbacks `SlowTraining`: an iteration takes two seconds while a file exists.
+
+    A training with it lasts long, but does not load the processors, and can be speeded up in the middle of a run.
+    """
+    return f"""\
+import time
+from pathlib import Path
+
+from hindcast import Callbacks
+
+
+class SlowTraining(Callbacks):
+    def on_train_result(self, **_):
+        if Path("{file}").exists():
+            time.sleep(2.0)
+"""
+
+
 def _resource(kind: str, name: str, spec: Object) -> Object:
     fields = {field: value for field, value in spec.items() if value is not None}
     return {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": fields}

@@ -33,8 +33,6 @@ class FakeCluster:
         self.broken_kinds: set[str] = set()
         self.refusal: ApiError | None = None
         """The answer to the creation of a RayJob, if it is refused."""
-        self.status_refusal: ApiError | None = None
-        """The answer to the server-side apply of a status, if it is refused."""
         self.start_operator(lambda: self.now)
         spec = {"algorithm": "BC", "input": [{"path": "s3://b/x"}], "stop": {"iterations": 1}}
         spec |= {"checkpoint": {"path": "s3://b/runs"}, "runPolicy": run_policy}
@@ -143,23 +141,19 @@ class FakeCluster:
         fields = {name: value for name, value in manifest.items() if name not in ("kind", "apiVersion")}
         return self.write(kind, manifest["metadata"]["name"], **fields)
 
-    async def apply(
-        self, operation: str, kind: ObjectKind, namespace: str, name: str, manifest: Any, **_: Any
+    async def merge(
+        self, operation: str, kind: ObjectKind, namespace: str, name: str, patch: Any
     ) -> dict[str, Any]:
         self.calls.append(operation)
-        version = manifest["metadata"].get("resourceVersion")
-        if version not in (None, self.objects[kind.name, name]["metadata"]["resourceVersion"]):
-            raise ApiError(409, "Conflict", "the object has been modified")
-        if self.status_refusal is not None:
-            raise self.status_refusal
-        return self.write(
-            kind, name, **{field: manifest[field] for field in ("status",) if field in manifest}
-        )
+        return self.write(kind, name)
 
-    async def replace_status(
-        self, kind: ObjectKind, namespace: str, name: str, manifest: dict[str, Any]
+    async def write_status(
+        self, kind: ObjectKind, namespace: str, name: str, version: int, status: dict[str, Any]
     ) -> dict[str, Any]:
-        return self.write(kind, name, status=manifest["status"])
+        self.calls.append("write-status")
+        if str(version) != self.objects[kind.name, name]["metadata"]["resourceVersion"]:
+            raise ApiError(409, "Conflict", "the object has been modified")
+        return self.write(kind, name, status=status)
 
     async def delete(self, kind: ObjectKind, namespace: str, name: str, uid: str) -> None:
         self.calls.append(f"delete {kind.name}")

@@ -106,12 +106,12 @@ def test_long_retry_after_is_raised_without_retry() -> None:
 def test_version_conflict_is_raised_without_retry() -> None:
     """The observed version is outdated: the resource must be observed again first."""
 
-    async def apply(client: FakeClient) -> None:
-        await Api(client).apply("write-status", kinds.RECORDING, "team", "a", {}, subresource="/status")
+    async def write_status(client: FakeClient) -> None:
+        await Api(client).write_status(kinds.RECORDING, "team", "a", 5, {})
 
     client = FakeClient((409, "Conflict"))
     with pytest.raises(ApiError):
-        asyncio.run(apply(client))
+        asyncio.run(write_status(client))
     assert client.methods == ["PATCH"]
 
 

@@ -45,10 +45,9 @@ class FakeApi:
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
 
-    async def apply(self, *args: Any, subresource: str) -> dict[str, Any]:
-        assert subresource == "/status"
+    async def write_status(self, *args: Any) -> dict[str, Any]:
         metadata = {**INVALID_RESOURCE["metadata"], "resourceVersion": "6"}
-        return {**INVALID_RESOURCE, "metadata": metadata, "status": args[-1]["status"]}
+        return {**INVALID_RESOURCE, "metadata": metadata, "status": args[-1]}
 
     async def create(self, kind: ObjectKind, namespace: str, manifest: dict[str, Any]) -> dict[str, Any]:
         self.events.append(manifest)

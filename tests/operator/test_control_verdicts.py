@@ -70,20 +70,6 @@ def test_progress_at_rest_is_written_every_thirty_seconds() -> None:
     run_in_cluster(test)
 
 
-def test_status_with_fields_unknown_to_crd_is_written_without_them() -> None:
-    """Regression: an operator newer than the CRD wrote no status, and so did nothing at all."""
-
-    async def test(cluster: FakeCluster) -> None:
-        cluster.status_refusal = ApiError(
-            500, "InternalError", ".status.newField: field not declared in schema"
-        )
-        cluster.beat(2, outcome={"state": "Succeeded", "reason": "Succeeded", "message": "done"})
-        await cluster.reconcile()
-        assert cluster.status["state"] == "Succeeded"
-
-    run_in_cluster(test)
-
-
 def test_deleted_access_of_silent_attempt_is_restored() -> None:
     """Regression: nobody restored a deleted Role, and the next report ended the run."""
 

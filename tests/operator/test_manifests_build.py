@@ -244,9 +244,11 @@ def test_every_group_sets_ray_resources_and_pool_label(resource: Resource) -> No
 @each_resource
 def test_only_workers_have_raylet_probe(resource: Resource) -> None:
     for pool, group in groups(ray_job(resource)).items():
-        probe = group["template"]["spec"]["containers"][0].get("livenessProbe")
-        assert (probe is None) == (pool == "head")
-        if probe is not None:
+        container = group["template"]["spec"]["containers"][0]
+        assert "httpGet" in container["readinessProbe"], "the image has no wget, which KubeRay 1.5 would use"
+        probe = container["livenessProbe"]
+        assert ("httpGet" in probe) == (pool == "head")
+        if pool != "head":
             assert "raylet" in probe["exec"]["command"][-1]
             assert probe["failureThreshold"] * probe["periodSeconds"] < 600, (
                 "KubeRay's probe takes ten minutes"

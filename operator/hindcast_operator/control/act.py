@@ -57,7 +57,7 @@ class Applier:
         self._requeue = requeue
 
     async def write_status(self, resource: Resource, status: Mapping[str, Any]) -> None:
-        """Write the whole status by server-side apply, on condition that the resource is still the observed version.
+        """Write the whole status, on condition that the resource is still the observed version.
 
         Raises:
             RetryLater: the resource changed or was deleted in the meantime. If it exists, the cache now has its new
@@ -65,30 +65,14 @@ class Applier:
             ApiError: the API server refused the write or did not answer.
         """
         key = resource.key
-        manifest = {
-            "apiVersion": API_VERSION,
-            "kind": key.kind,
-            "metadata": {
-                "name": key.name,
-                "namespace": key.namespace,
-                "uid": resource.uid,
-                "resourceVersion": str(resource.version),
-            },
-            "status": status,
-        }
         kind = kinds.KINDS_BY_NAME[key.kind]
         try:
-            raw = await self._api.apply(
-                "write-status", kind, key.namespace, key.name, manifest, subresource="/status"
-            )
+            raw = await self._api.write_status(kind, key.namespace, key.name, resource.version, status)
         except ApiError as error:
             if error.code in {404, 409}:
                 await self._refresh(kind, key)
                 raise RetryLater(error.message) from error
-            if "not declared in schema" not in error.message:
-                raise
-            # The installed CRD is older than this operator: without server-side apply, new fields are left out.
-            raw = await self._api.replace_status(kind, key.namespace, key.name, manifest)
+            raise
         for affected_key in self._cache.put(kind, raw) - {key}:
             self._requeue(affected_key)
 
@@ -184,10 +168,8 @@ class Applier:
             raise RetryLater(f"{kind.name} {name} has just been deleted")
         match classify_owner(raw, resource):
             case "ours" if _is_out_of_date(raw, manifest):
-                metadata = manifest["metadata"] | {"uid": raw["metadata"]["uid"]}
-                return await self._api.apply(
-                    f"apply-{kind.name.lower()}", kind, namespace, name, manifest | {"metadata": metadata}
-                )
+                patch = manifest | {"metadata": manifest["metadata"] | {"uid": raw["metadata"]["uid"]}}
+                return await self._api.merge(f"apply-{kind.name.lower()}", kind, namespace, name, patch)
             case "ours":
                 return raw
             case "deleting":

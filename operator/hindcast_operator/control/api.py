@@ -22,7 +22,7 @@ from hindcast_operator.control.kinds import ObjectKind
 
 Object = dict[str, Any]
 
-APPLY: Final = "application/apply-patch+yaml"
+JSON_PATCH: Final = "application/json-patch+json"
 MERGE: Final = "application/merge-patch+json"
 METADATA_ONLY: Final = (
     "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json;q=0.9"
@@ -163,43 +163,27 @@ class Api:
         with _write_operation(f"create-{kind.name.lower()}"):
             return await self.call("POST", kind.path(namespace), manifest, query=query)
 
-    async def apply(
-        self,
-        operation: str,
-        kind: ObjectKind,
-        namespace: str,
-        name: str,
-        manifest: Object,
-        *,
-        subresource: str = "",
+    async def write_status(
+        self, kind: ObjectKind, namespace: str, name: str, version: int, status: Mapping[str, Any]
     ) -> Object:
-        """Apply an object by server-side apply. It takes over fields that other managers have set.
+        """Replace the status of an object, unless it has another resourceVersion by now.
 
-        Args:
-            operation: one of `faults.WRITES`.
-            kind: the kind of the object.
-            namespace: the object's namespace.
-            name: the object's name.
-            manifest: the fields to set. A uid and a resourceVersion in `metadata` are preconditions.
-            subresource: `/status`, or empty for the object itself.
+        Fields that an older CRD does not have are left out. Server-side apply would refuse the whole status for them.
         """
-        query = {"fieldManager": names.MANAGER, "force": "true", "fieldValidation": "Strict"}
-        path = kind.path(namespace, name) + subresource
-        with _write_operation(operation):
-            return await self.call("PATCH", path, manifest, content_type=APPLY, query=query)
+        patch = [
+            {"op": "replace", "path": "/metadata/resourceVersion", "value": str(version)},
+            {"op": "add", "path": "/status", "value": status},
+        ]
+        path, query = kind.path(namespace, name) + "/status", {"fieldManager": names.MANAGER}
+        with _write_operation("write-status"):
+            return await self.call("PATCH", path, patch, content_type=JSON_PATCH, query=query)
 
     async def merge(
         self, operation: str, kind: ObjectKind, namespace: str, name: str, patch: Object
     ) -> Object:
-        """Apply a merge patch. `operation` is one of `faults.WRITES`."""
+        """Apply a merge patch. `operation` is one of `faults.WRITES`. A uid in its metadata is a precondition."""
         with _write_operation(operation):
             return await self.call("PATCH", kind.path(namespace, name), patch, content_type=MERGE)
-
-    async def replace_status(self, kind: ObjectKind, namespace: str, name: str, manifest: Object) -> Object:
-        """Replace the status of an object, without the fields that the API server does not know."""
-        with _write_operation("write-status"):
-            path, query = kind.path(namespace, name) + "/status", {"fieldManager": names.MANAGER}
-            return await self.call("PUT", path, manifest, query=query)
 
     async def delete(self, kind: ObjectKind, namespace: str, name: str, uid: str) -> None:
         """Delete the object with this uid, and its dependents in the background. No error if the object is gone."""

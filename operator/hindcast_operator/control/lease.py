@@ -90,7 +90,7 @@ class LeaderLease:
             return
         self._lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
         try:
-            await self._replace(self._lease)
+            await self._call("PUT", self._lease)
         except ApiError as error:
             log.warning("cannot release the lease", error=str(error)[:300])
         self._lease = None
@@ -108,7 +108,7 @@ class LeaderLease:
             return False
         lease["spec"] = self._make_spec(int(spec.get("leaseTransitions") or 0) + 1)
         try:
-            self._lease = await self._replace(lease)
+            self._lease = await self._call("PUT", lease)
         except ApiError as error:
             if error.code == 409:
                 return False
@@ -128,7 +128,7 @@ class LeaderLease:
         assert self._lease is not None
         self._lease["spec"]["renewTime"] = _timestamp()
         try:
-            self._lease = await self._replace(self._lease)
+            self._lease = await self._call("PUT", self._lease)
         except ApiError as error:
             if error.code != 409:
                 raise
@@ -137,10 +137,7 @@ class LeaderLease:
             if (lease.get("spec") or {}).get("holderIdentity") != self.identity:
                 raise
             lease["spec"]["renewTime"] = _timestamp()
-            self._lease = await self._replace(lease)
-
-    async def _replace(self, lease: dict[str, Any]) -> dict[str, Any]:
-        return await self._call("PUT", lease)
+            self._lease = await self._call("PUT", lease)
 
     async def _call(self, method: str, lease: dict[str, Any] | None = None) -> dict[str, Any]:
         """Call the API server once, and wait for a third of the lease's duration at most."""

@@ -37,6 +37,14 @@ If the kernel kills the raylet's agent because memory ran out, the raylet shuts 
 `ray start --block` continues without it. KubeRay's own probe takes ten minutes to notice.
 """
 
+_HEALTH_PROBE: Final = {
+    "httpGet": {"path": "/api/local_raylet_healthz", "port": 52365},
+    "periodSeconds": 5,
+    "timeoutSeconds": 5,
+}
+"""Ask Ray's agent for the health of its node. Without these probes, KubeRay 1.5 sets some that call wget, which the
+image does not have, and no pod becomes ready."""
+
 _TERMINATION_GRACE_SECONDS: Final = 60
 """Time that head and learners get to end. Ray leaves a run 30 seconds to checkpoint (`cluster/draining.py` of the
 runtime), and needs some more to end its processes."""
@@ -62,6 +70,8 @@ def build_ray_pod(resource: Resource, attempt: Attempt, size: PoolSize) -> Templ
             size.cpu, size.memory_bytes, size.ephemeral_storage_bytes, size.num_gpus
         ),
         "securityContext": security.CONTAINER_CONTEXT,
+        "readinessProbe": _HEALTH_PROBE | {"failureThreshold": 10},
+        "livenessProbe": _HEALTH_PROBE | {"failureThreshold": 120} if size.pool == "head" else RAYLET_PROBE,
     }
     if cluster.env_from:
         container["envFrom"] = [_to_plain(source) for source in cluster.env_from]
@@ -70,8 +80,6 @@ def build_ray_pod(resource: Resource, attempt: Attempt, size: PoolSize) -> Templ
             {"name": "gcs-server", "containerPort": 6379},
             {"name": "dashboard", "containerPort": 8265},
         ]
-    else:
-        container["livenessProbe"] = RAYLET_PROBE
     template = _make_template(resource, attempt, size.pool, container, mounted_volumes)
     spec = template["spec"]
     # Only the head talks to the API server.

@@ -32,12 +32,6 @@ LONG_PAUSE_REASONS: Final = (Reason.STORAGE_UNAVAILABLE, Reason.GPUS_RELEASED)
 _IMMEDIATE_FIELDS: Final = ("spec.revision", "spec.suspend", "spec.runPolicy")
 """Fields whose changes apply at once, also to an existing attempt."""
 
-_LATEST_RUN_DEFAULTS: Final = {
-    name: RunStatus.model_fields[name].default
-    for name in ("inputs", "initial_learners", "operational_fields", "initial_amount", "course_hash")
-}
-"""Fields of an entry that are read only while it is the latest one, with their defaults."""
-
 Outcome = Literal["Succeeded", "Failed", "Lost", "Suspended", "Preempted", "Superseded"]
 
 
@@ -92,10 +86,9 @@ def add_run(runs: Sequence[RunStatus], run: RunStatus) -> tuple[RunStatus, ...]:
     """Return the history with a new entry, and at most `MAX_RUNS` entries.
 
     The oldest entries are dropped. The latest of each revision stays, unless there are more than `MAX_RUNS` revisions.
-    Earlier entries keep only what is read of them: names, hash, times and the end.
+    Only the latest entry has inputs, which may be long.
     """
-    short_runs = [entry.model_copy(update=_LATEST_RUN_DEFAULTS) for entry in runs[:1]]
-    history = [run, *short_runs, *runs[1:]]
+    history = [run, *(entry.model_copy(update={"inputs": {}}) for entry in runs)]
     for index in range(len(history) - 1, 0, -1):
         if len(history) <= MAX_RUNS:
             break

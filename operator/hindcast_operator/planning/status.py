@@ -78,8 +78,6 @@ def read_status(plain: Mapping[str, Any]) -> Status:
 
 def plain_status(status: Status) -> dict[str, Any]:
     """Return the status as JSON values in camelCase, as it is written, without unset or empty fields."""
-    # Empty mappings are left out: server-side apply turns a mapping into null when its last entry is removed, and then
-    # rejects the null.
     plain: dict[str, Any] = _without_empty(status.model_dump(mode="json", by_alias=True, exclude_none=True))
     return plain
 
