@@ -2,7 +2,8 @@
 # The end-to-end tests, on the cluster in KUBECONFIG (with KubeRay), else on a new kind cluster.
 #
 #   tools/e2e.sh [PART…]   waiting: those of test_e2e_waiting.py, alone; others; default: both.
-#                         disturbed: those of test_e2e_disturbed.py, which take minutes
+#                          disturbed: those of test_e2e_disturbed.py, which take minutes
+#                          release: the chart and the operator's image from a registry, with Helm 3 and 4
 #
 #   E2E_LOAD_IMAGES   command that loads locally built images, given by name, onto the cluster's nodes. Without it (and
 #                     with KUBECONFIG) nothing is built: the nodes have hindcast-runtime:e2e and hindcast-operator:e2e,
@@ -41,13 +42,17 @@ if [ -n "${E2E_LOAD_IMAGES:-}" ]; then
   make images IMAGE_TAG=e2e
   $E2E_LOAD_IMAGES hindcast-operator:e2e hindcast-runtime:e2e
 fi
-waiting=tests/e2e/test_e2e_waiting.py
+waiting=tests/e2e/test_e2e_waiting.py release=tests/e2e/test_e2e_release.py
 [ $# -gt 0 ] || set -- waiting others
 for part; do
   case $part in
     waiting) $PYTEST $waiting ;;
-    others) $PYTEST -n "${WORKERS:-2}" --dist load --maxschedchunk 1 -m "not minutes" tests/e2e --ignore $waiting ;;
+    others)
+      $PYTEST -n "${WORKERS:-2}" --dist load --maxschedchunk 1 -m "not minutes" tests/e2e --ignore $waiting \
+        --ignore $release
+      ;;
     disturbed) $PYTEST -m minutes tests/e2e ;;
-    *) echo "e2e: there is no part $part; use waiting, others or disturbed" >&2; exit 2 ;;
+    release) $PYTEST $release ;;
+    *) echo "e2e: there is no part $part; use waiting, others, disturbed or release" >&2; exit 2 ;;
   esac
 done

@@ -84,7 +84,8 @@ CHAIN = (
 class TestMistakes:
     def test_error_of_one_of_several_names_resource(self, load: Load, reporter: MemoryReporter) -> None:
         items = load(("recording", "first", "{random: {}}"), ("training", "clone", "path: missing"))
-        with pytest.raises(DataError, match=r"file\.yaml:11: OfflineTraining/clone: .*missing"):
+        place = r"file\.yaml:19: OfflineTraining/clone: spec\.input\[0\]\.path: missing "
+        with pytest.raises(DataError, match=place):
             execute(items, reporter)
 
     def test_error_of_field_names_line_before_data_are_opened(
