@@ -155,17 +155,20 @@ class ContinuousMdp(RecordedMdp):
         parameters = np.stack([self.target, log_deviation])
         return make_linear_policy(self.spaces, np.tile(parameters, self.num_steps))
 
-    def record_scaled(self, folder: Path, num_episodes: int, logp_factor: float) -> tuple[Policy, Dataset]:
+    def record_scaled(
+        self, folder: Path, num_episodes: int, logp_factor: float = 1.0, seed: int = 0
+    ) -> tuple[Policy, Dataset]:
         """Return the target for actions within ±16 that it scales to ±1, and a dataset in the environment's units.
 
         Args:
             folder: folder of the dataset.
             num_episodes: number of episodes.
             logp_factor: factor of the recorded densities by which they are too small.
+            seed: seed of the episodes.
         """
         scale = 16.0
         spaces = (self.spaces[0], gym.spaces.Box(-scale, scale, (1,)))
-        columns = self.play_columns(num_episodes, 0)
+        columns = self.play_columns(num_episodes, seed)
         columns["action_logp"] -= np.float32(math.log(logp_factor))
         log_deviation = np.full(self.num_states, math.log(self.deviation / scale))
         parameters = np.stack([self.target / scale, log_deviation])

@@ -146,8 +146,9 @@ class OfflineReport:
         episodes, timesteps: size of the recorded data.
         explore: True if the policy samples its actions, False if it takes their mode.
         behaviour: mean discounted return of the recorded policy, as recorded.
-        behaviour_continued: `behaviour` plus, for episodes that were cut off, the model's value of their final
-            observation, which `dm`, `dr` and `wdr` include too; None without a model or without such episodes.
+        behaviour_continued: `behaviour` plus, for episodes that were cut off, the model's value of the evaluated policy
+            in their final observation, which `dm`, `dr` and `wdr` include too; None without a model or without such
+            episodes.
         under_recorded: action -> number of times that it was recorded; only the actions of `find_under_recorded`
             (Discrete spaces).
         estimates: name -> estimate; see `estimators`.
@@ -569,7 +570,7 @@ class _Evaluation:
             assert self._effective_episodes is not None
             difference = Difference.by_ratios(*arguments)
             remarks.append(formatting.plural(round(self._effective_episodes), "effective episode"))
-        if self._is_cloned:
+        if self._is_cloned and not self._ratio_refusal:
             remarks.append("provisional, as the recorded policy was cloned")
         return make_verdict(difference, name, self.options.level, *remarks)
 

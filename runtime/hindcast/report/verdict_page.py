@@ -34,7 +34,7 @@ _DESCRIPTIONS: Final = {
     "wdr": "the model, corrected by normalised ratios",
 }
 _RECORDED: Final = "recorded policy"
-_CONTINUED: Final = "recorded policy, cut-off episodes continued by the model"
+_CONTINUED: Final = "recorded policy, cut-off episodes continued by the policy"
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def _recorded_return(evaluation: Mapping[str, Any]) -> tuple[Mapping[str, Any], 
     """Return the recorded policy's return that the verdict compares with, and a note."""
     recorded = compared_behaviour(evaluation, evaluation["verdict"]["estimate"])
     is_continued = recorded is not evaluation["behaviour"]
-    return recorded, "cut-off episodes continued by the model" if is_continued else "as recorded"
+    return recorded, "cut-off episodes continued by the policy" if is_continued else "as recorded"
 
 
 def estimates_picture(evaluation: Mapping[str, Any]) -> Picture:
@@ -348,7 +348,7 @@ def limits_table(evaluation: Mapping[str, Any] | None = None) -> Table:
         rows.append(
             (
                 "cut-off episodes",
-                "Some episodes were cut off. What followed is the model's guess, not a record.",
+                "Some episodes were cut off. What would have followed is the model's guess, not a record.",
             )
         )
     if evaluation["calibration"] is not None:

@@ -56,9 +56,10 @@ class PolicyServer:
         seed: int | None = None,
         **writer_options: Any,
     ) -> None:
-        self.policy = policy if isinstance(policy, Policy) else Policy.load(policy)
-        is_loaded = isinstance(policy, Policy)
-        self.explore = bool(explore) if is_loaded else choose_explore(policy, explore, _LOG.warning)
+        if isinstance(policy, Policy):
+            self.policy, self.explore = policy, bool(explore)
+        else:
+            self.policy, self.explore = Policy.load(policy), choose_explore(policy, explore, _LOG.warning)
         self._seed_generator = np.random.default_rng(seed)
         self._acting_states: dict[str, ActingState] = {}
         self._rewards: dict[str, float | None] = {}  # sum since the last action; None before the first action
