@@ -45,7 +45,7 @@ gpu: $(READY)  ## trainings on this machine's GPU
 	$(BIN)/python -c "import torch; assert torch.cuda.is_available(), 'torch finds no CUDA device here'"
 	$(PYTEST) -m gpu tests/run tests/learn $(FLAGS)
 
-interop: $(READY) $(RLLIB_READY)  ## compare with RLlib and d3rlpy, each way; they have their own environment
+interop: $(READY) $(RLLIB_READY)  ## compare with RLlib, d3rlpy and writers of tables, which have their own environment
 	HINDCAST_RLLIB_PYTHON=$(abspath $(RLLIB))/bin/python $(PYTEST) -n $(WORKERS) --dist loadfile tests/interop
 
 azurite: .cache/azurite/.ready  ## install the Azure server of tests/stores; needs node and npm
@@ -103,7 +103,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m $(INSTALL) --constraint constraints.txt --editable ".[runtime,operator,serve,docs,dev]"
 	touch $(READY)
 
-# RLlib and d3rlpy, with torch, Ray and all else that both need from the project's own environment.
+# RLlib, d3rlpy and writers of tables, with torch, Ray and all else that they need from the project's own environment.
 $(RLLIB_READY): $(READY)
 	$(PYTHON) -m venv $(RLLIB)
 	$(BIN)/python -c "import site; print(site.getsitepackages()[0])" > \
@@ -111,6 +111,7 @@ $(RLLIB_READY): $(READY)
 	$(RLLIB)/bin/python -m $(INSTALL) --constraint constraints.txt "ray[rllib]" msgpack-numpy lz4
 	$(RLLIB)/bin/python -m $(INSTALL) --no-deps "d3rlpy==2.8.1"
 	$(RLLIB)/bin/python -m $(INSTALL) gym structlog colorama dataclasses-json h5py tqdm scikit-learn
+	$(RLLIB)/bin/python -m $(INSTALL) --constraint constraints.txt datasets duckdb polars
 	touch $(RLLIB_READY)
 
 clean:

@@ -258,7 +258,7 @@ def test_summary_json_keeps_its_fields(kit, tmp_path):
     assert document["problems"][0].keys() == {"severity", "kind", "message", "path", "row"}
     assert document["observations"][0].keys() == {
         "name", "dimensions", "shownDimensions", "low", "high", "shareOfSpace", "constantDimensions", "valuesSeen",
-        "values", "dimensionNames", "missing",
+        "values", "dimensionNames", "missing", "isImage",
     }  # fmt: skip
     assert document["coverage"].keys() == {
         "observations", "side", "occupiedShare", "evenness", "explainedVariance", "counts",

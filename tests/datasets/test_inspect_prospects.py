@@ -116,3 +116,20 @@ def test_log_probabilities_tell_effective_episodes(tmp_path: Path) -> None:
     # Of two actions with probability 1/2 each, a random one changes no probability.
     assert verdict.effective_episodes == pytest.approx(100)
     assert "100 effective episodes" in verdict.sentence
+
+
+def test_effective_episodes_count_many_discrete_actions(tmp_path: Path) -> None:
+    dataset = record(tmp_path, "effect", 0, logp=True)
+    rng = np.random.default_rng(0)
+    block = dataset.read(dataset.units[0])
+    columns = {
+        **block.columns,
+        "actions": rng.integers(0, 30, block.num_steps),
+        "action_logp": np.full(block.num_steps, np.log(1 / 30)),
+    }
+    spec = DataSpec.from_block(
+        block.with_columns(columns), dataset.spec.observation_space, gym.spaces.Discrete(30)
+    )
+    with BlockWriter(resolve(tmp_path / "many"), spec, "s") as writer:
+        writer.write(block.with_columns(columns))
+    assert judge_data(open_dataset(tmp_path / "many")).effective_episodes == pytest.approx(100)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
-from pathlib import Path
+from itertools import pairwise
 from typing import Any
 
 import gymnasium as gym
@@ -18,70 +19,35 @@ import prepare_kit as kit
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
+from tool_tables import (
+    ACTIONS,
+    DONE,
+    EPISODE,
+    LENGTHS,
+    NEXT_OBS,
+    OBS,
+    REWARDS,
+    STEP,
+    assert_steps,
+    make_steps,
+    open_tool,
+    write,
+)
 
-from hindcast.api.input import PrepareSpec
-from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.fitted import fit_to_spaces
 from hindcast.datasets.inspection.inspecting import inspect_data
-from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.validate import check_spec
 from hindcast.datasets.writer import BlockWriter
-from hindcast.episodes.block import Block
 from hindcast.errors import DataError
-from hindcast.formats.format import ReadOptions
 from hindcast.formats.spec import DataSpec
+from hindcast.formats.tables.json_lines import parse_json_cells
 from hindcast.storage.location import resolve
-
-LENGTHS = [5, 4, 6]
-BLOCK = kit.make_block(LENGTHS)
-OBS = BLOCK.columns["obs"][BLOCK.obs_row].astype(np.float64)
-NEXT_OBS = BLOCK.columns["obs"][BLOCK.obs_row + 1].astype(np.float64)
-ACTIONS = BLOCK.columns["actions"] % 2
-REWARDS = BLOCK.columns["rewards"]
-EPISODE = np.repeat(np.arange(3), LENGTHS)
-STEP = np.concatenate([np.arange(length) for length in LENGTHS])
-DONE = np.array(LENGTHS)[EPISODE] == STEP + 1
-
-
-def make_steps(**columns: Any) -> pa.Table:
-    """Make a table of all steps; `columns` replace columns, and None removes one."""
-    table = {
-        "episode": EPISODE,
-        "step": STEP,
-        "obs": list(OBS),
-        "next_obs": list(NEXT_OBS),
-        "action": ACTIONS,
-        "reward": REWARDS,
-        "done": DONE,
-        **columns,
-    }
-    return pa.table({name: column for name, column in table.items() if column is not None})
-
-
-def write(folder: Path, table: pa.Table, name: str = "steps.parquet") -> str:
-    folder.mkdir(exist_ok=True, parents=True)
-    pq.write_table(table, folder / name)
-    return str(folder)
-
-
-def open_tool(path: Path | str, **options: Any) -> Dataset:
-    prepare = options.pop("prepare", {})
-    return open_data(Reading((str(path),), options=ReadOptions(**options), prepare=PrepareSpec(**prepare)))
-
-
-def assert_steps(dataset: Dataset, final_obs: NDArray[Any] | None = NEXT_OBS[DONE]) -> Block:
-    """Check lengths, observations, actions and rewards; return the block."""
-    block = kit.read_block(dataset)
-    assert block.length.tolist() == LENGTHS
-    assert block.columns["obs"][block.obs_row].squeeze() == pytest.approx(OBS)
-    assert block.columns["rewards"].ravel() == pytest.approx(REWARDS)
-    if final_obs is not None:
-        assert block.columns["obs"][block.obs_start + block.length].squeeze() == pytest.approx(final_obs)
-    return block
-
+from layers import examples
 
 # Forms of a value
 
@@ -100,6 +66,7 @@ FORMS: dict[str, Callable[[NDArray[Any]], Any]] = {
     "fixed list": lambda values: pa.array([[value] for value in values], pa.list_(pa.int64(), 1)),
     "nested list": lambda values: [[[float(value)]] for value in values],
 }
+TEXT_FORMS = {"digits", "float digits", "categories", "view"}
 DISCRETE = gym.spaces.Discrete(2)
 BOX = gym.spaces.Box(-10, 10, (1,), np.float32)
 
@@ -123,13 +90,57 @@ def test_files_with_actions_in_two_forms_are_one_dataset_or_refused(tmp_path, fo
     for number, name in enumerate((form, other)):
         table = make_steps(action=FORMS[name](ACTIONS), episode=EPISODE + 3 * number)
         path = write(tmp_path / "data", table, f"{number}.parquet")
-    is_text = other in ("digits", "float digits", "categories", "view")
-    if is_text:
+    if other in TEXT_FORMS:
         with pytest.raises(DataError, match=r"0\.parquet and .*1\.parquet.*'actions' is"):
             open_tool(path)
         return
     actions = kit.read_block(fit_to_spaces(open_tool(path), None, DISCRETE)).columns["actions"]
     assert actions.tolist() == [*ACTIONS, *ACTIONS]
+
+
+SEAMS = {
+    "action": ACTIONS,
+    "reward": np.arange(15) % 7,
+    "obs": np.arange(15) + EPISODE,
+    "next_obs": np.arange(15) + EPISODE + 1,
+    "episode": EPISODE,
+    "step": STEP,
+    "done": DONE.astype(int),
+}
+
+
+@given(
+    column=st.sampled_from(sorted(SEAMS)),
+    forms=st.lists(st.sampled_from(sorted(FORMS)), min_size=1, max_size=3),
+    cuts=st.tuples(st.integers(0, 15), st.integers(0, 15)),
+)
+@examples(100)
+def test_value_in_several_forms_is_the_same_value_or_is_refused_by_file(
+    tmp_path_factory, column, forms, cuts
+):
+    """Each form is in a file of its own, so that forms meet between files, columns, episodes and the space."""
+    values = {name: SEAMS[name].astype(float) for name in ("obs", "next_obs", "reward")} | {
+        column: SEAMS[column]
+    }
+    folder = tmp_path_factory.mktemp("data")
+    bounds = [0, *sorted(cuts)]
+    forms = [form for form in forms if form != "bool" or column in ("action", "done")] or ["integer"]
+    for form, (start, stop) in zip(forms, pairwise([*bounds[: len(forms)], 15]), strict=True):
+        table = make_steps(**{**values, column: FORMS[form](values[column])})
+        write(folder, table.slice(start, stop - start), f"{start:02}.parquet")
+    try:
+        dataset = fit_to_spaces(open_tool(folder), None, DISCRETE)
+        block = kit.read_block(dataset)
+    except DataError as error:
+        assert re.search(rf"\d\d\.parquet|{column}", str(error)), error
+        assert set(forms) & TEXT_FORMS or set(forms) & {"list", "fixed list", "nested list"}, error
+        return
+    if column != "episode" or "float digits" not in forms:  # as an id, the text "1.0" is not 1
+        assert block.length.tolist() == LENGTHS
+        assert block.terminated.all()
+    assert block.columns["actions"].ravel().tolist() == ACTIONS.tolist()
+    assert block.columns["rewards"].ravel().astype(float).tolist() == SEAMS["reward"].tolist()
+    assert block.columns["obs"][block.obs_row].ravel().astype(float).tolist() == SEAMS["obs"].tolist()
 
 
 @pytest.mark.parametrize(
@@ -284,14 +295,84 @@ def test_csv_as_tools_write_it_is_read(tmp_path, kind):
     assert assert_steps(dataset, None).columns.keys() == {"obs", "actions", "rewards"}
 
 
-def test_csv_with_decimal_commas_is_refused_with_the_option(tmp_path):
-    (tmp_path / "a.csv").write_text("obs_0;obs_1;action;reward\n0,5;1,5;0;1,5\n")
-    with pytest.raises(DataError, match=r"if the comma is the decimal point, set readOptions\.decimal_point"):
-        open_tool(tmp_path / "a.csv", options={"delimiter": ";"})
+def format_number(value: float, point: str, separator: str) -> str:
+    text = f"{value:,}".replace(",", "!").replace(".", point)
+    return text.replace("!", separator)
 
 
-def test_printed_array_with_an_ellipsis_is_refused(tmp_path):
-    (tmp_path / "a.csv").write_text("obs,action,reward\n[0.5 ... 1.5],0,1\n")
+@pytest.mark.parametrize(
+    ("point", "separator"), [(".", ","), (".", "'"), (".", "_"), (",", "."), (",", " "), (",", "\u202f")]
+)
+def test_csv_with_separated_thousands_is_read_with_the_option(tmp_path, point, separator):
+    rewards = REWARDS.round(3) * -1e6 + 0.5
+    rows = [
+        [format_number(float(value), point, separator) for value in (*OBS[row].round(2) * 1e5, rewards[row])]
+        for row in range(15)
+    ]
+    names = ["episode", "step", "action", "done", "obs_0", "obs_1", "obs_2", "reward"]
+    head = zip(EPISODE + 1000, STEP, ACTIONS, DONE, strict=True)
+    lines = [";".join(map(str, [*first, *rest])) for first, rest in zip(head, rows, strict=True)]
+    (tmp_path / "a.csv").write_text("\n".join([";".join(names), *lines]))
+    options = {"delimiter": ";", "decimal_point": point, "thousands": separator}
+    block = kit.read_block(open_tool(tmp_path / "a.csv", ignore_final_observation=True, options=options))
+    assert block.eps_id.tolist() == ["1000", "1001", "1002"]
+    assert block.columns["obs"][block.obs_row] == pytest.approx(OBS.round(2) * 1e5)
+    assert block.columns["rewards"] == pytest.approx(rewards)
+
+
+@pytest.mark.parametrize("text", ["1,5", "1,234.5", "-1.234,5", "1'234", "1 234"])
+@pytest.mark.parametrize("column", ["obs_0", "reward"])
+def test_number_with_separators_is_refused_with_the_option(tmp_path, column, text):
+    cells = {"obs_0": "1", "obs_1": "2", "action": "0", "reward": "1", column: text}
+    (tmp_path / "a.csv").write_text(f"{';'.join(cells)}\n{';'.join(cells.values())}\n")
+    with pytest.raises(
+        DataError, match=r"row 0: .*readOptions\.decimal_point: ',', .*readOptions\.thousands"
+    ):
+        open_tool(tmp_path / "a.csv", options={"delimiter": ";"}, ignore_final_observation=True)
+
+
+def test_number_that_is_not_separated_by_thousands_is_refused(tmp_path):
+    (tmp_path / "a.csv").write_text('obs_0,obs_1,action,reward\n1,2,0,1\n2,3,1,"1,00"\n')
+    with pytest.raises(DataError, match="row 1: 'reward' is '1,00': expected a number"):
+        open_tool(tmp_path / "a.csv", options={"thousands": ","}, ignore_final_observation=True)
+
+
+def test_csv_without_a_header_is_refused_with_the_option(tmp_path):
+    (tmp_path / "a.csv").write_text("0.5,2,0,1\n0.25,3,1,2\n")
+    with pytest.raises(DataError, match=r"first line holds numbers: .*readOptions\.column_names"):
+        open_tool(tmp_path / "a.csv", ignore_final_observation=True)
+    names = ["obs_0", "obs_1", "action", "reward"]
+    dataset = open_tool(tmp_path / "a.csv", ignore_final_observation=True, options={"column_names": names})
+    assert dataset.num_steps == 2
+
+
+PRINTED: dict[str, Callable[[NDArray[Any]], str]] = {
+    "NumPy": str,
+    "NumPy with an axis": lambda row: str(row[:, None]),
+    "repr": repr,
+    "repr of float32": lambda row: repr(row.astype(np.float32)),
+    "list": lambda row: str(row.tolist()),
+    "tuple": lambda row: str(tuple(row.tolist())),
+    "tuple of scalars": lambda row: str(tuple(row)),
+    "tensor": lambda row: f"tensor({row.tolist()}, dtype=torch.float64)",
+    "JSON": lambda row: json.dumps(row.tolist()),
+}
+
+
+@pytest.mark.parametrize("kind", PRINTED)
+@pytest.mark.parametrize("values", ["floats", "integers", "missing", "infinite"])
+def test_printed_array_in_any_form_is_read(tmp_path, kind, values):
+    obs = (OBS * 1000).round() if values == "integers" else OBS.round(4)
+    if values in ("missing", "infinite"):
+        obs[3, 1] = np.nan if values == "missing" else -np.inf
+    cells = parse_json_cells(pa.chunked_array([[PRINTED[kind](row) for row in obs]]), "obs")
+    assert cells is not None
+    assert np.array(cells.to_pylist(), np.float64).squeeze() == pytest.approx(obs, nan_ok=True)
+
+
+@pytest.mark.parametrize("text", ["[0.5 ... 1.5]", "[left right]", "{'a': 1}"])
+def test_printed_text_that_is_no_array_is_refused(tmp_path, text):
+    (tmp_path / "a.csv").write_text(f'obs,action,reward\n"{text}",0,1\n')
     with pytest.raises(DataError, match="'obs' begins like JSON but cannot be read"):
         open_tool(tmp_path / "a.csv", ignore_final_observation=True)
 
@@ -366,61 +447,6 @@ def test_episodes_of_rllib_with_mixed_dtypes_are_widened(tmp_path, leaf, num_fil
 
 
 # Folders of tools
-
-
-@pytest.mark.parametrize("change", ["overwrite", "delete"])
-def test_delta_lake_table_is_read_without_deleted_rows(tmp_path, change):
-    deltalake = pytest.importorskip("deltalake")
-    table, path = make_steps(), str(tmp_path / "steps")
-    old = make_steps(episode=EPISODE + 10)
-    deltalake.write_deltalake(path, old)
-    if change == "overwrite":
-        deltalake.write_deltalake(path, table, mode="overwrite")
-    else:
-        deltalake.write_deltalake(path, table, mode="append")
-        deltalake.DeltaTable(path).delete("episode >= 10")
-    assert_steps(open_tool(path))
-
-
-@pytest.mark.parametrize(
-    ("feature", "versions", "features", "configuration"),
-    [
-        ("deletionVectors", (3, 7), ["deletionVectors"], {}),
-        ("columnMapping", (2, 5), None, {"delta.columnMapping.mode": "name"}),
-    ],
-)
-def test_delta_lake_table_of_more_than_files_is_refused(tmp_path, feature, versions, features, configuration):
-    deltalake = pytest.importorskip("deltalake")
-    deltalake.write_deltalake(str(tmp_path / "steps"), make_steps())
-    log = tmp_path / "steps" / "_delta_log" / "00000000000000000000.json"
-    actions = [json.loads(line) for line in log.read_text().splitlines()]
-    for action in actions:
-        if "protocol" in action:
-            action["protocol"] = dict(zip(("minReaderVersion", "minWriterVersion"), versions, strict=True))
-            if features:
-                action["protocol"] |= {"readerFeatures": features, "writerFeatures": features}
-        if "metaData" in action:
-            action["metaData"]["configuration"] = configuration
-            schema = json.loads(action["metaData"]["schemaString"])
-            for index, column in enumerate(schema["fields"], start=1):
-                mapping = {"id": index, "physicalName": column["name"]} if configuration else {}
-                column["metadata"] = {f"delta.columnMapping.{key}": value for key, value in mapping.items()}
-            action["metaData"]["schemaString"] = json.dumps(schema)
-    log.write_text("\n".join(map(json.dumps, actions)))
-    with pytest.raises(DataError, match=rf"with {feature}, without which .*: write its current rows to Parq"):
-        open_tool(tmp_path / "steps")
-
-
-@pytest.mark.parametrize(
-    ("marker", "message"),
-    [("metadata/v1.metadata.json", "is an Iceberg table"), (".hoodie/hoodie.properties", "is a Hudi table")],
-)
-def test_other_table_with_deleted_rows_is_refused_by_name(tmp_path, marker, message):
-    write(tmp_path / "lake" / "steps", make_steps())
-    (tmp_path / "lake" / "steps" / marker).parent.mkdir(parents=True)
-    (tmp_path / "lake" / "steps" / marker).write_text("{}")
-    with pytest.raises(DataError, match=rf"lake/steps {message}.*Parquet"):
-        open_tool(tmp_path / "lake")
 
 
 def encode_image(seed: int, image_format: str = "PNG") -> bytes:
@@ -544,42 +570,3 @@ def test_video_is_refused_by_name(tmp_path, head):
     (tmp_path / "episode_0.mp4").write_bytes(head + bytes(100))
     with pytest.raises(DataError, match=r"episode_0\.mp4 is a video: write its frames"):
         open_tool(tmp_path / "episode_0.mp4")
-
-
-LEFTOVERS: dict[str, bytes] = {
-    "_SUCCESS": b"",
-    "_metadata": b"PAR1",
-    ".part-00000.crc": b"crc\x00",
-    ".DS_Store": b"\x00\x00\x00\x01Bud1",
-    "README.md": b"# Data\n",
-    ".gitattributes": b"*.parquet lfs\n",
-    "dataset_info.json": b'{"features": {}}',
-    "params.json": b'[{"lr": 0.1}]',
-    "checksums.txt": b"abc  part\n",
-    "notes.csv": b"a,b\n1,2\n",
-    "thumbnail.png": encode_image(0),
-    "video.mp4": b"\x00\x00\x00\x20ftypisom",
-}
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_leftovers_and_names_of_files_do_not_change_the_episodes(tmp_path, seed):
-    rng = np.random.default_rng(seed)
-    is_parquet, num_files = bool(rng.integers(2)), int(rng.integers(1, 13))
-    columns = [["episode"], ["episode", "step"], ["step"], []][seed % 4]
-    removed = {name: None for name in ("episode", "step") if name not in columns}
-    table = make_steps(**removed, obs=None, next_obs=None, obs_0=OBS[:, 0], next_obs_0=NEXT_OBS[:, 0])
-    bounds = np.sort(rng.integers(0, 16, num_files - 1))
-    (tmp_path / "data").mkdir()
-    for number, (start, stop) in enumerate(zip([0, *bounds], [*bounds, 15], strict=True), 1):
-        part, path = table.slice(start, stop - start), tmp_path / "data" / f"log_{number}"
-        if is_parquet:
-            pq.write_table(part, path.with_suffix(".parquet"))
-        else:
-            part.to_pandas().to_csv(path.with_suffix(".csv"), index=False)
-    for name in rng.choice(list(LEFTOVERS), 5, replace=False):
-        (tmp_path / "data" / name).write_bytes(LEFTOVERS[name])
-    block = kit.read_block(open_tool(tmp_path / "data"))
-    assert block.length.tolist() == LENGTHS
-    assert block.columns["obs"][block.obs_row].ravel() == pytest.approx(OBS[:, 0])
-    assert block.columns["rewards"] == pytest.approx(REWARDS)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -18,7 +19,7 @@ from hindcast.datasets.prepare.source_files import RecognisedFile, find_source_f
 from hindcast.episodes.columns import Columns, root
 from hindcast.errors import DataError
 from hindcast.formats.columns.arrays import as_plain_table, is_text
-from hindcast.formats.format import ReadOptions
+from hindcast.formats.format import HEAD_ROWS, NoRowsError, ReadOptions
 from hindcast.formats.layout import CellError
 from hindcast.formats.tables.naming import ALIASES, format_names, plan_columns
 from hindcast.formats.tables.roles import FALSE_TEXTS, TRUE_TEXTS
@@ -30,7 +31,7 @@ _WORDS: Final[dict[str, str]] = {
         "admission stay trial case run device vehicle machine game id"
     ),
     Columns.T: "timestep step t time timestamp datetime date day hour visit index",
-    Columns.REWARDS: "reward outcome return score utility payoff gain profit revenue r",
+    Columns.REWARDS: "reward outcome return score utility payoff gain profit revenue click conversion r",
     Columns.ACTIONS: (
         "action act dose dosage treatment decision intervention choice control command setpoint arm a u"
     ),
@@ -43,6 +44,7 @@ _WORDS: Final[dict[str, str]] = {
 """Hindcast's column -> words in the names of columns that are likely to be it, likeliest first."""
 _NEXT_PREFIXES: Final = ("next_", "new_", "next.")
 _PART: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
+_NEVER_CHANGES: Final = "it never changes"
 Schema = dict[str, str | list[str]]
 
 
@@ -94,9 +96,11 @@ def read_profile(reading: Reading) -> TableProfile | None:
 
 
 def profile_files(
-    recognised_files: Iterable[RecognisedFile], schema: Mapping[str, str | Sequence[str]]
+    recognised_files: Sequence[RecognisedFile], schema: Mapping[str, str | Sequence[str]]
 ) -> TableProfile | None:
     """Read the first rows of the first table among files; None if no file is a table.
+
+    Columns that do not change in these rows are read in all rows, until each has changed.
 
     Args:
         recognised_files: the files, in order.
@@ -110,22 +114,62 @@ def profile_files(
         if table is None:
             continue
         try:
-            return profile_table(as_plain_table(table), schema)
+            table = as_plain_table(table)
+            profile = profile_table(table, schema)
+            constants = [name for name, reason in profile.left_out.items() if reason == _NEVER_CHANGES]
+            if not constants or (len(recognised_files) == 1 and len(table) < HEAD_ROWS):
+                return profile
+            return profile_table(table, schema, _find_changing(recognised_files, constants))
         except CellError as error:
             raise DataError(str(error), path=str(location), row=error.row) from error
     return None
 
 
-def profile_table(table: pa.Table, schema: Mapping[str, str | Sequence[str]]) -> TableProfile:
-    """Describe a table's columns; `schema` says what some of them are, and the others are judged by name and values."""
+def _find_changing(files: Sequence[RecognisedFile], names: Sequence[str]) -> set[str]:
+    """Return the columns of numbers that have more than one value in some files; missing values do not count."""
+    first_values, changing = dict[str, Any](), set[str]()
+    for file_format, location, file_options in files:
+        for name in [name for name in names if name not in changing]:
+            options = replace(
+                file_options,
+                schema={Columns.OBS: name},
+                columns=(Columns.OBS,),
+                ignore_final_observation=True,
+            )
+            try:
+                pieces = file_format.list_pieces(location, options)
+            except NoRowsError:
+                break
+            except DataError:
+                continue  # the file lacks the column
+            for rows in (rows for piece in pieces for rows in file_format.read(piece, options)):
+                values = rows.columns[Columns.OBS]
+                values = values[~np.isnan(values)] if values.dtype.kind == "f" else values
+                if len(values) and (values != first_values.setdefault(name, values[0])).any():
+                    changing.add(name)
+                    break
+    return changing
+
+
+def profile_table(
+    table: pa.Table, schema: Mapping[str, str | Sequence[str]], changing: Collection[str] = ()
+) -> TableProfile:
+    """Describe a table's columns; `schema` says what some of them are, and the others are judged by name and values.
+
+    Args:
+        table: the first rows.
+        schema: Hindcast's column -> column or columns of the table.
+        changing: columns whose values change after the first rows.
+    """
     table = table.combine_chunks()
     roles = _find_roles(table, schema)
     left_out: dict[str, str] = {}
     if Columns.OBS not in roles:
-        roles |= _find_observations(table, roles, left_out)
+        roles |= _find_observations(table, roles, left_out, changing)
     role_by_column = {name: role for role, names in roles.items() for name in names}
     profiles = tuple(
-        _profile_column(table.column(name), name, role_by_column.get(name)) for name in table.column_names
+        _profile_column(table.column(name), name, role_by_column.get(name), name in changing)
+        for name in table.column_names
     )
     known_columns = _known_columns(table, {})
     known_names = {role: {role, *ALIASES.get(role, ())} for role in roles}
@@ -215,7 +259,10 @@ def _find_roles(table: pa.Table, schema: Mapping[str, str | Sequence[str]]) -> d
 
 
 def _find_observations(
-    table: pa.Table, roles: Mapping[str, Sequence[str]], left_out: dict[str, str]
+    table: pa.Table,
+    roles: Mapping[str, Sequence[str]],
+    left_out: dict[str, str],
+    changing: Collection[str],
 ) -> dict[str, list[str]]:
     """Return `obs`, and `new_obs` if each of its columns has one, of the remaining columns of numbers."""
     used_columns = {column for names in roles.values() for column in names}
@@ -230,7 +277,7 @@ def _find_observations(
     for column in remaining:
         if column in next_columns:
             continue
-        reason = _left_out_reason(table.column(column), column)
+        reason = _left_out_reason(table.column(column), column, column in changing)
         if reason is None:
             observations.append(column)
         else:
@@ -252,14 +299,14 @@ def _are_numbered(names: Collection[str]) -> bool:
     return all(re.search(r"\d+\]?$", name) for name in names)
 
 
-def _left_out_reason(column: pa.ChunkedArray, name: str) -> str | None:
+def _left_out_reason(column: pa.ChunkedArray, name: str, changes_later: bool) -> str | None:
     """Return why a column is no observation; None if it can be one."""
     if not (_is_number(column.type) or pa.types.is_boolean(column.type)):
         return f"it holds {'text' if is_text(column.type) else column.type}, not numbers"
     if column.null_count == len(column):
         return "it has no values"
-    if len(column) > 1 and _is_constant(column):
-        return "it never changes"
+    if len(column) > 1 and not changes_later and _is_constant(column):
+        return _NEVER_CHANGES
     if pa.types.is_boolean(column.type) and column.null_count:
         return "it is true, false or missing: write 1, 0 and null"
     if name.lower() in ("id", "index", "row", "unnamed: 0", "__index_level_0__"):
@@ -331,7 +378,9 @@ def _is_constant(column: pa.ChunkedArray) -> bool:
         return False
 
 
-def _profile_column(column: pa.ChunkedArray, name: str, role: str | None) -> ColumnProfile:
+def _profile_column(
+    column: pa.ChunkedArray, name: str, role: str | None, changes_later: bool
+) -> ColumnProfile:
     num_missing = column.null_count
     if pa.types.is_floating(column.type):
         num_missing = pc.sum(pc.is_null(column, nan_is_null=True)).as_py() or 0
@@ -341,7 +390,7 @@ def _profile_column(column: pa.ChunkedArray, name: str, role: str | None) -> Col
         name=name,
         type=str(column.type),
         missing=num_missing / max(1, len(column)),
-        constant=len(column) > 1 and _is_constant(column),
+        constant=len(column) > 1 and not changes_later and _is_constant(column),
         example=text if len(text) <= 24 else f"{text[:23]}…",
         role=role,
     )

@@ -95,7 +95,8 @@ def guess_space(
     """Guess the space of `obs` or `actions` from dtypes, shapes and extreme values.
 
     A non-negative integer is Discrete up to the maximum, if the number of values fits int64; a boolean is Discrete, and
-    an array of booleans MultiBinary. Arrays of uint8 are in [0, 255], other integers between their extremes; floats are
+    an array of booleans MultiBinary. Arrays of uint8 are in [0, 255]; other vectors of integers are floats if they are
+    observations, so that a filter can normalise them, and other integers are between their extremes. Floats are
     unbounded. Leaves named 0, 1, … form a Tuple, other leaves a Dict.
 
     Args:
@@ -113,7 +114,7 @@ def guess_space(
         if name in choices:
             spaces_by_leaf[name] = spaces.Discrete(int(bounds[name][1]) + 1)
             continue
-        leaf_space = _guess_leaf_space(leaf.dtype, leaf.shape, bounds.get(name))
+        leaf_space = _guess_leaf_space(leaf.dtype, leaf.shape, bounds.get(name), column == Columns.OBS)
         if leaf_space is None:
             return None
         spaces_by_leaf[name] = leaf_space
@@ -121,15 +122,15 @@ def guess_space(
 
 
 def _guess_leaf_space(
-    dtype: np.dtype | None, shape: tuple[int, ...], bounds: Bounds | None
+    dtype: np.dtype | None, shape: tuple[int, ...], bounds: Bounds | None, is_observation: bool
 ) -> gym.Space | None:
     if dtype is None or dtype.kind == "c" or bounds is None:
         return None
     low, high = bounds
     if dtype.kind == "b":
         return spaces.MultiBinary(list(shape)) if shape else spaces.Discrete(2)
-    if dtype.kind == "f":
-        return spaces.Box(-np.inf, np.inf, shape, dtype.type)
+    if dtype.kind == "f" or (is_observation and len(shape) == 1 and dtype != np.uint8):
+        return spaces.Box(-np.inf, np.inf, shape, dtype.type if dtype.kind == "f" else np.float32)
     if dtype == np.uint8 and shape:
         return spaces.Box(0, 255, shape, np.uint8)
     if not shape and low >= 0 and high < _INT64.max:

@@ -59,6 +59,7 @@ class _SampledSteps(NamedTuple):
         outcomes: horizon -> `[S]` sums of rewards.
         episode: `[S]` number of the episode.
         logp: `[S]` log-probabilities of Discrete actions; None for others.
+        num_actions: number of different actions; 0 without log-probabilities.
     """
 
     features: F64
@@ -66,6 +67,7 @@ class _SampledSteps(NamedTuple):
     outcomes: tuple[F64, ...]
     episode: NDArray[np.int64]
     logp: F64 | None
+    num_actions: int
 
 
 class _Effect(NamedTuple):
@@ -209,6 +211,7 @@ def _collect_steps(blocks: list[Block], dataset: Dataset) -> _SampledSteps | Non
         tuple(_sum_rewards(np.nan_to_num(rewards), length, horizon) for horizon in _HORIZONS),
         np.repeat(np.arange(len(length)), length),
         logp,
+        0 if logp is None else len(np.unique(action_rows.astype(np.float32), axis=0)),
     )
 
 
@@ -327,9 +330,8 @@ def _effective_episodes(steps: _SampledSteps, num_episodes: int) -> float | None
     """Return the expected effective episodes of a policy that takes a share of its actions at random; see Kish 1965."""
     if steps.logp is None:
         return None
-    num_actions = max(2, steps.actions.shape[1])
     # The mean square of the ratio ((1 - e)·μ + e/n) / μ of a step, of which the expectation is 1.
-    ratios = 1 - _CHANGED_SHARE + _CHANGED_SHARE * np.exp(-steps.logp) / num_actions
+    ratios = 1 - _CHANGED_SHARE + _CHANGED_SHARE * np.exp(-steps.logp) / steps.num_actions
     log_weights = np.bincount(steps.episode, np.log(ratios))
     weights = np.exp(log_weights - log_weights.max())
     return float(weights.sum() ** 2 / np.square(weights).sum() * num_episodes / len(weights))

@@ -16,12 +16,13 @@ import pyarrow.csv as pacsv
 
 from hindcast.episodes.columns import Columns, obs_leaf
 from hindcast.errors import DataError
+from hindcast.formats.columns.arrays import is_text
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.layout import CellError
 from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.json_lines import INT64_LIMIT, beyond_int64_error, find_beyond_int64
 from hindcast.formats.tables.naming import TablePlan, plan_columns
-from hindcast.formats.tables.read_options import check_options, declared_column_types
+from hindcast.formats.tables.read_options import check_options, declared_column_types, describe_separators
 from hindcast.formats.tables.recorded_spec import find_empty_leaves, leaf_type
 from hindcast.formats.tables.text_files import find_record_ends, read_head
 from hindcast.formats.tables.text_tables import TextExtent, TextTables, Types
@@ -34,7 +35,12 @@ _HEADER_BYTES: Final = 64 << 10
 _MAX_HEADER_BYTES: Final = 8 << 20
 """Bytes in which the header is searched: first in few, then, if they contain no line end, in many."""
 _LARGE_INTEGER: Final = re.compile(r"\s*[+-]?\d{19,}\s*")
-_DECIMAL_COMMA: Final = re.compile(r"'-?\d+,\d+'")
+_INVALID_VALUE: Final = re.compile(r"invalid value '(.*)'$")
+_NUMBER: Final = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*")
+_NO_HEADER_ADVICE: Final = (
+    "its first line holds numbers: if the file has no header, name its columns in readOptions.column_names "
+    "(--read-option 'column_names=[\"obs_0\", …]')"
+)
 _ROW_NUMBER: Final = re.compile(r"Row #(\d+): ")
 
 
@@ -52,6 +58,7 @@ class Csv(TextTables):
         "quote_char",
         "column_types",
         "decimal_point",
+        "thousands",
     )
 
     def recognises(self, location: Location) -> bool:
@@ -83,13 +90,16 @@ class Csv(TextTables):
         try:
             plan = plan_columns(names, options, find_empty_leaves(spec.leaves))
         except DataError as error:
-            error.locate(path=str(location), remedy=_delimiter_advice(names, delimiter))
+            error.locate(path=str(location), remedy=_header_advice(names, delimiter))
             raise
         types = _known_types(plan, spec, options)
         return TextExtent(None, int(bool(has_header)), tuple(names), types, spec.leaves, delimiter)
 
     def parse(self, data: bytes, extent: TextExtent, options: ReadOptions) -> pa.Table:
         """See `TextTables.parse`."""
+        separator = _read_thousands(options)
+        if separator is not None:
+            return self._parse_thousands(data, extent, separator, options)
         table = self._parse(data, extent, extent.types, options)
         # Arrow infers dates, times and binary from text: such columns are read again as text
         misread_columns = [
@@ -116,6 +126,39 @@ class Csv(TextTables):
             )
         return table
 
+    def _parse_thousands(
+        self, data: bytes, extent: TextExtent, separator: str, options: ReadOptions
+    ) -> pa.Table:
+        """Parse a table, in which numbers have separators of thousands.
+
+        Raises:
+            CellError: a cell of a column of numbers is not a number.
+        """
+        number_types = {name: data_type for name, data_type in extent.types.items() if not is_text(data_type)}
+        texts = dict.fromkeys(number_types, pa.string())
+        null_texts = list(_read_options(options).get("null_values", _NULL_TEXTS))
+        table = self._parse(data, extent, {**extent.types, **texts}, options)
+        for index, field in enumerate(table.schema):
+            if not is_text(field.type) or (field.name in extent.types and field.name not in number_types):
+                continue
+            column = table.column(index)
+            column = pc.if_else(pc.is_in(column, pa.array(null_texts)), None, column)
+            numbers = _remove_thousands(column, separator, _read_decimal_point(options))
+            is_number = pc.or_kleene(pc.is_valid(numbers), pc.is_null(column))
+            expected_type = number_types.get(field.name)
+            if expected_type is None and not pc.all(is_number).as_py():
+                continue
+            if not pc.all(is_number).as_py():
+                row = is_number.to_pylist().index(False)
+                raise CellError(row, f"{field.name!r} is {column[row].as_py()!r}: expected a number")
+            is_whole = not pc.any(pc.match_substring_regex(numbers, "[.eE]")).as_py()
+            number_type = expected_type or (pa.int64() if is_whole else pa.float64())
+            try:
+                table = table.set_column(index, field.name, numbers.cast(number_type))
+            except pa.ArrowInvalid as error:
+                raise CellError(0, f"{field.name!r}: {error}; set its type under `column_types`") from error
+        return table
+
     def _parse(self, data: bytes, extent: TextExtent, types: Types, options: ReadOptions) -> pa.Table:
         quote, names = self.quote_character(options), list(extent.names or ())
         read_options = pacsv.ReadOptions(
@@ -138,7 +181,8 @@ class Csv(TextTables):
         try:
             return pacsv.read_csv(pa.py_buffer(data), read_options, parse_options, convert_options)
         except (pa.ArrowException, UnicodeDecodeError) as error:
-            raise _to_cell_error(error, names, extent.num_header_records) from error
+            advice = _header_advice(names, extent.delimiter)
+            raise _to_cell_error(error, names, extent.num_header_records, advice) from error
 
     def _read_header(self, location: Location, delimiter: str, options: ReadOptions) -> list[str]:
         """Read the columns' names from the header."""
@@ -175,10 +219,29 @@ def _read_decimal_point(options: ReadOptions) -> str:
     return str(point)
 
 
-def _delimiter_advice(names: Sequence[str], delimiter: str) -> str:
-    """Return advice if the header has only one name, and this name contains another delimiter; otherwise ""."""
+def _read_thousands(options: ReadOptions) -> str | None:
+    separator = _read_options(options).get("thousands")
+    is_valid = isinstance(separator, str) and len(separator) == 1 and not separator.isalnum()
+    if separator is not None and (not is_valid or separator == _read_decimal_point(options)):
+        raise DataError(
+            f"readOptions.thousands is {separator!r}: expected a character that is not the decimal point"
+        )
+    return separator
+
+
+def _remove_thousands(column: pa.ChunkedArray, separator: str, decimal_point: str) -> pa.ChunkedArray:
+    """Return the texts of numbers without separators and with a decimal point; null for other texts."""
+    thousands, point = re.escape(separator), re.escape(decimal_point)
+    number = rf"^\s*[+-]?(\d{{1,3}}({thousands}\d{{3}})+|\d+)({point}\d*)?([eE][+-]?\d+)?\s*$"
+    texts = pc.if_else(pc.match_substring_regex(column, number), column, None)
+    texts = pc.utf8_trim_whitespace(pc.replace_substring(texts, separator, ""))
+    return pc.replace_substring(texts, decimal_point, ".")
+
+
+def _header_advice(names: Sequence[str], delimiter: str) -> str:
+    """Return advice if the header holds numbers, or one name that contains another delimiter; otherwise ""."""
     if len(names) != 1:
-        return ""
+        return _NO_HEADER_ADVICE if all(map(_NUMBER.fullmatch, names)) else ""
     candidate = next((char for char in _DELIMITERS if char != delimiter and char in names[0]), None)
     if candidate is None:
         return ""
@@ -226,8 +289,15 @@ def _may_exceed_int64(column: pa.ChunkedArray) -> bool:
     return bool(pc.any(pc.greater_equal(pc.abs(column), float(INT64_LIMIT))).as_py())
 
 
-def _to_cell_error(error: Exception, names: Sequence[str], num_header_records: int) -> CellError:
-    """Convert an error of Arrow, which counts rows from 1, header included, and numbers columns from 0."""
+def _to_cell_error(error: Exception, names: Sequence[str], num_header_records: int, advice: str) -> CellError:
+    """Convert an error of Arrow, which counts rows from 1, header included, and numbers columns from 0.
+
+    Args:
+        error: the error.
+        names: names of the columns.
+        num_header_records: number of records before the rows.
+        advice: advice on the header, for rows with another number of columns; "" for none.
+    """
     text = str(error)
     row_match = _ROW_NUMBER.search(text)
     row = int(row_match[1]) - 1 - num_header_records if row_match is not None else 0
@@ -239,7 +309,11 @@ def _to_cell_error(error: Exception, names: Sequence[str], num_header_records: i
     )
     reason = _ROW_NUMBER.sub("", re.sub(r"^In CSV column #\d+: ", "", text)).removeprefix("CSV parse error: ")
     reason = reason.replace("CSV conversion error to", "it cannot be converted to")
-    hint = "; set its type under `readOptions: {column_types: …}`, or fix it" if column_prefix else ""
-    if _DECIMAL_COMMA.search(reason):
-        hint = "; if the comma is the decimal point, set readOptions.decimal_point to ','"
+    hint = ""
+    if column_prefix:
+        hint = "; set its type under `readOptions: {column_types: …}`, or fix it"
+    elif advice:
+        hint = f"; {advice}"
+    value = _INVALID_VALUE.search(reason)
+    hint = (value and describe_separators(value[1])) or hint
     return CellError(row, f"{column_prefix}{reason}{hint}")

@@ -25,6 +25,7 @@ from hindcast.formats.tables.episode_rows import StepTable, flatten_episodes
 from hindcast.formats.tables.filters import apply_filter
 from hindcast.formats.tables.json_lines import parse_json_cells
 from hindcast.formats.tables.naming import ROLE_COLUMNS, LeafSource, TablePlan
+from hindcast.formats.tables.read_options import describe_separators
 from hindcast.formats.tables.roles import decode_agents, decode_ends, decode_episode_ids, decode_timesteps
 
 _NUMBER: Final = re.compile(
@@ -239,8 +240,9 @@ def _assemble_vector(table: pa.Table, name: str, source: LeafSource, context: Ta
 def _not_a_number_error(texts: NDArray[np.object_], source_name: str, name: str) -> CellError:
     """Make the error for the first text cell that is not a number."""
     row = next((row for row, text in enumerate(texts) if not _NUMBER.fullmatch(text)), 0)
+    advice = describe_separators(texts[row])
     return CellError(
-        row, f"{source_name!r} is {texts[row]!r}: expected a number, because it is a part of {name!r}"
+        row, f"{source_name!r} is {texts[row]!r}: expected a number, because it is a part of {name!r}{advice}"
     )
 
 

@@ -43,11 +43,13 @@ def parse_lines(data: bytes) -> list[dict[str, Any]]:
         CellError: a line is not an object, or has a duplicate key; the error's `row` does not count empty lines.
     """
     rows, parse = [], choose_parser(data)
+    may_have_blanks = b'" ' in data or b'"\t' in data
     for i, line in enumerate(line for line in data.removeprefix(BOM).split(b"\n") if line.strip()):
         row = require_object(_parse_json(line, i, parse, _LINE_ADVICE), i)
         # Only Python's parser shows duplicate keys, but it is slow. A line without more ends of keys than keys in the
         # result has no duplicate.
-        if (num_key_ends := _count_key_ends(line)) > len(row) and num_key_ends > _count_keys(row):
+        num_key_ends = _count_key_ends(line) if may_have_blanks else line.count(b'":')
+        if num_key_ends > len(row) and num_key_ends > _count_keys(row):
             json.loads(line, object_pairs_hook=partial(_refuse_duplicate_keys, i))
         rows.append(row)
     return rows
@@ -64,8 +66,20 @@ def require_object(value: Any, row: int) -> dict[str, Any]:
     return value
 
 
-_ARRAY_TOKEN: Final = re.compile(r"[\[\]]|[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
-_PRINTED_ARRAY: Final = re.compile(rf"\s*\[(?:\s|{_ARRAY_TOKEN.pattern})+\]\s*")
+_ARRAY_TOKEN: Final = re.compile(r"[\[\]]|True|False|[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|inf)")
+_PRINTED_ARRAY: Final = re.compile(rf"\s*\[(?:[\s,]|{_ARRAY_TOKEN.pattern})*\]\s*")
+_PRINTED_CALL: Final = re.compile(
+    r"\s*(?:[a-z]+\.)?(?:array|tensor)\((.*?\])(?:,\s*\w+=[^\[\]]*)?\)\s*", re.DOTALL
+)
+_PRINTED_SCALAR: Final = re.compile(r"(?:np|numpy)\.(?:float|int|uint|bool)\d*_?\(([^()]*)\)")
+_AS_BRACKETS: Final = str.maketrans("()", "[]")
+_PRINTED_VALUES: Final = {
+    "True": "true",
+    "False": "false",
+    "nan": "NaN",
+    "inf": "Infinity",
+    "-inf": "-Infinity",
+}
 
 
 def choose_parser(data: bytes) -> Callable[[bytes], Any]:
@@ -106,34 +120,53 @@ def build_table(
 
 
 def parse_json_cells(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray | None:
-    """Parse text cells as JSON if all of them begin like an array or object; None otherwise.
+    """Parse text cells if all of them begin like a JSON array or object, or are arrays that NumPy or Python printed.
+
+    Returns:
+        The values; None if the cells are other text.
 
     Raises:
         CellError: a cell is not JSON, or the cells have several types.
     """
     trimmed_cells = pc.utf8_ltrim_whitespace(column)
     is_json = pc.or_(pc.starts_with(trimmed_cells, "["), pc.starts_with(trimmed_cells, "{"))
-    if not len(column) or not pc.all(is_json).as_py():
+    if not len(column) or not pc.all(pc.or_(is_json, pc.match_substring(trimmed_cells, "("))).as_py():
         return None
     texts = column.to_pylist()
-    if all(map(_PRINTED_ARRAY.fullmatch, texts)):
-        texts = list(map(_printed_array_to_json, texts))
-    cells = [text.encode() for text in texts]
-    parse = choose_parser(b" ".join(cells))
     try:
-        values = [_parse_json(cell, row, parse) for row, cell in enumerate(cells)]
+        try:
+            values = _parse_json_texts(texts)
+        except CellError:
+            arrays = [array for array in map(_printed_array_to_json, texts) if array is not None]
+            if len(arrays) < len(texts):
+                raise
+            values = _parse_json_texts(arrays)
         return pa.chunked_array([_build_column(values, name, None)])
     except CellError as error:
+        if not pc.all(is_json).as_py():
+            return None
         raise CellError(error.row, f"{name!r} begins like JSON but cannot be read: {error}") from error
 
 
-def _printed_array_to_json(text: str) -> str:
-    """Convert an array that NumPy printed, such as `[ 0.5 -1.  2e-05]`, to JSON."""
+def _parse_json_texts(texts: Sequence[str]) -> list[Any]:
+    cells = [text.encode() for text in texts]
+    parse = choose_parser(b" ".join(cells))
+    return [_parse_json(cell, row, parse) for row, cell in enumerate(cells)]
+
+
+def _printed_array_to_json(text: str) -> str | None:
+    """Convert a printed array, such as `[ 0.5 -1.  2e-05]`, `array([1])` or `(1, 2)`, to JSON; None for other text."""
+    text = _PRINTED_SCALAR.sub(r"\1", text)
+    call = _PRINTED_CALL.fullmatch(text)
+    text = (text if call is None else call[1]).translate(_AS_BRACKETS)
+    if _PRINTED_ARRAY.fullmatch(text) is None:
+        return None
     tokens: list[str] = []
     for token in _ARRAY_TOKEN.findall(text):
         if tokens and tokens[-1] != "[" and token != "]":
             tokens.append(",")
-        tokens.append(token if token in "[]" or token.lstrip("-").isdigit() else repr(float(token)))
+        is_exact = token in "[]" or token.lstrip("-").isdigit()
+        tokens.append(token if is_exact else _PRINTED_VALUES.get(token) or repr(float(token)))
     return "".join(tokens)
 
 

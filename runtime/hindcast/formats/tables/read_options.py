@@ -12,6 +12,7 @@ from hindcast.errors import DataError
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.tables.naming import suggest_name
 
+_SEPARATED_NUMBER: Final = re.compile(r"\s*[+-]?\d+(?:\.\d+)*(?:[,' \u00a0\u202f]\d+)+(?:\.\d+)?\s*")
 _TYPES_OPTION_NAMES: Final = ("column_types", "columnTypes")
 _INTEGER_NAMES: Final = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 _TYPES_BY_NAME: Final = {
@@ -44,6 +45,16 @@ def check_options(
             )
         checked_options[snake_name] = value
     return checked_options
+
+
+def describe_separators(text: str) -> str:
+    """Return advice, as a clause, if a text is a number with a decimal comma or separators of thousands; else ""."""
+    if _SEPARATED_NUMBER.fullmatch(text) is None:
+        return ""
+    return (
+        "; CSV is read with a decimal comma by readOptions.decimal_point: ',', and without separators of thousands by "
+        "readOptions.thousands"
+    )
 
 
 def is_shape(value: Any) -> bool:

@@ -62,7 +62,7 @@ def _decode_flag_column(table: pa.Table, name: str) -> Bool:
     if pa.types.is_boolean(column.type):
         return column.to_numpy()
     if is_text(column.type):
-        lower_texts = pc.utf8_lower(column)
+        lower_texts = pc.utf8_lower(pc.utf8_trim_whitespace(column))
         is_true = pc.is_in(lower_texts, pa.array(TRUE_TEXTS))
         is_false = pc.is_in(lower_texts, pa.array(FALSE_TEXTS))
     elif pa.types.is_integer(column.type) or pa.types.is_floating(column.type):

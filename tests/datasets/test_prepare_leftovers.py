@@ -1,0 +1,157 @@
+"""Leftovers of tools, names of files and their formats do not change the episodes that a folder holds."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import prepare_kit as kit
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from pyarrow import feather
+from tool_tables import LENGTHS, NEXT_OBS, OBS, REWARDS, make_steps, open_tool
+
+from hindcast.errors import DataError
+from layers import examples
+
+NAMES = (
+    "log_{}",
+    "{}",
+    "part-{:05}-0c7d8d1e-c000.snappy",
+    "2026-11-{:02}",
+    "steps [{}]",
+    "größe {}",
+    "run.v2.{}",
+    "worker{}/steps",
+    "a/b {}/c",
+    "episodes {} (copy)",
+)
+FORMATS = ("parquet", "csv", "csv.gz", "tsv", "jsonl", "json", "jsonl.gz", "arrow", "feather", "no suffix")
+
+
+def encode_table(table: pa.Table, suffix: str) -> bytes:
+    """Return a file that holds a table."""
+    buffer = io.BytesIO()
+    kind = suffix.removesuffix(".gz")
+    if kind in ("csv", "tsv"):
+        pacsv.write_csv(table, buffer, pacsv.WriteOptions(delimiter="\t" if kind == "tsv" else ","))
+    elif kind == "jsonl":
+        buffer.write("\n".join(map(json.dumps, table.to_pylist())).encode())
+    elif kind == "json":
+        buffer.write(json.dumps(table.to_pylist()).encode())
+    elif kind in ("arrow", "feather"):
+        feather.write_feather(table, buffer, compression="uncompressed")
+    else:
+        pq.write_table(table, buffer)
+    return gzip.compress(buffer.getvalue()) if suffix.endswith(".gz") else buffer.getvalue()
+
+
+def encode_image() -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+TABLE = make_steps(obs=None, next_obs=None, obs_0=OBS[:, 0], next_obs_0=NEXT_OBS[:, 0])
+COPY = encode_table(TABLE, "parquet")
+ZIP = b"PK\x03\x04" + bytes(60)
+LEFTOVERS: dict[str, bytes] = {
+    # Spark, Hadoop, Flink
+    "_SUCCESS": b"",
+    "._SUCCESS.crc": b"crc\x00",
+    ".part-00000.crc": b"crc\x00",
+    "_metadata": b"PAR1",
+    "_common_metadata": COPY,
+    "_temporary/0/task_0/part-00000.parquet": COPY,
+    "_spark_metadata/0": b"v1\n{}",
+    ".hive-staging_0/part-0.parquet": COPY,
+    "part-9.parquet.inprogress.0": b"PAR1" + bytes(20),
+    # file managers and editors
+    ".DS_Store": b"\x00\x00\x00\x01Bud1",
+    "Thumbs.db": b"\xd0\xcf\x11\xe0" + bytes(60),
+    "desktop.ini": b"[.ShellClassInfo]\r\n",
+    "__MACOSX/._log_1.csv": b"\x00\x05\x16\x07" + bytes(60),
+    "._log_1.parquet": b"\x00\x05\x16\x07" + bytes(60),
+    "~$steps.xlsx": bytes(165),
+    "steps.xlsx": ZIP,
+    ".ipynb_checkpoints/log_1-checkpoint.parquet": COPY,
+    "#steps.txt#": b"a draft",
+    "notes.txt~": b"a draft",
+    "log.swp": b"b0VIM 9.0" + bytes(60),
+    # repositories, datasets, experiments
+    ".git/config": b"[core]\n",
+    ".gitattributes": b"*.parquet lfs\n",
+    "README.md": b"# Data\n",
+    "LICENSE": b"MIT\n",
+    "dataset_info.json": b'{"features": {}}',
+    "params.json": b'[{"lr": 0.1}]',
+    "stats.json": b'{"mean": [0.5, 1.5], "count": 15}',
+    "config.yaml": b"lr: 0.1\n",
+    "checksums.txt": b"abc  part\n",
+    "notes.csv": b"a,b\n1,2\n",
+    "model.pkl": b"\x80\x04.",
+    "model.pt": ZIP,
+    "arrays.npz": ZIP,
+    "returns.npy": b"\x93NUMPY" + bytes(60),
+    "events.out.tfevents.1": bytes(40),
+    "thumbnail.png": encode_image(),
+    "video.mp4": b"\x00\x00\x00\x20ftypisom",
+    "analysis.ipynb": b'{"cells": [], "nbformat": 4}',
+    # files without rows
+    "empty.parquet": encode_table(TABLE.slice(0, 0), "parquet"),
+    "empty.csv": encode_table(TABLE.slice(0, 0), "csv"),
+    "nothing.csv": b"",
+    "nothing.parquet": b"",
+    "nothing.jsonl": b"\n",
+    "nothing.json": b"[]",
+    "nothing.csv.gz": gzip.compress(b""),
+    "empty.arrow": encode_table(TABLE.slice(0, 0), "arrow"),
+}
+DAMAGED = {"part-9.parquet.inprogress.0", "nothing.parquet"}
+
+
+@given(
+    suffixes=st.lists(st.sampled_from(FORMATS), min_size=1, max_size=2),
+    name=st.sampled_from(NAMES),
+    cuts=st.lists(st.integers(0, 15), max_size=12),
+    columns=st.sampled_from([("episode", "step"), ("episode",), ("step",), ()]),
+    leftovers=st.sets(st.sampled_from(sorted(LEFTOVERS)), max_size=6),
+    is_scrambled=st.booleans(),
+)
+@examples(40)
+def test_folder_with_leftovers_has_the_same_episodes(  # noqa: PLR0917
+    tmp_path_factory, suffixes, name, cuts, columns, leftovers, is_scrambled
+):
+    folder: Path = tmp_path_factory.mktemp("data")
+    table = TABLE.drop_columns([column for column in ("episode", "step") if column not in columns])
+    if is_scrambled and columns == ("episode", "step"):
+        table = kit.scramble_rows(table, len(cuts))
+    bounds = [0, *sorted(cuts), 15]
+    for number, (start, stop) in enumerate(pairwise(bounds), 1):
+        suffix = suffixes[number % len(suffixes)]
+        path = folder / f"{name.format(number)}{'' if suffix == 'no suffix' else f'.{suffix}'}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode_table(table.slice(start, stop - start), suffix))
+    for leftover in leftovers:
+        (folder / leftover).parent.mkdir(parents=True, exist_ok=True)
+        (folder / leftover).write_bytes(LEFTOVERS[leftover])
+    if damaged := DAMAGED & leftovers:
+        with pytest.raises(DataError, match="|".join(map(re.escape, damaged))):
+            open_tool(folder)
+        return
+    block = kit.read_block(open_tool(folder))
+    order = np.argsort(block.eps_id) if columns == ("episode", "step") else slice(None)
+    assert block.length[order].tolist() == LENGTHS
+    if not is_scrambled:
+        assert block.columns["obs"][block.obs_row].ravel() == pytest.approx(OBS[:, 0])
+    assert np.sort(block.columns["rewards"]) == pytest.approx(np.sort(REWARDS))

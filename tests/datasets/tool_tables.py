@@ -1,0 +1,67 @@
+"""A table of three episodes, as files of other tools hold it, and what is read from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import prepare_kit as kit
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from numpy.typing import NDArray
+
+from hindcast.api.input import PrepareSpec
+from hindcast.datasets.dataset import Dataset
+from hindcast.datasets.prepare.opening import open_data
+from hindcast.datasets.prepare.reading import Reading
+from hindcast.episodes.block import Block
+from hindcast.formats.format import ReadOptions
+
+LENGTHS = [5, 4, 6]
+BLOCK = kit.make_block(LENGTHS)
+OBS = BLOCK.columns["obs"][BLOCK.obs_row].astype(np.float64)
+NEXT_OBS = BLOCK.columns["obs"][BLOCK.obs_row + 1].astype(np.float64)
+ACTIONS = BLOCK.columns["actions"] % 2
+REWARDS = BLOCK.columns["rewards"]
+EPISODE = np.repeat(np.arange(3), LENGTHS)
+STEP = np.concatenate([np.arange(length) for length in LENGTHS])
+DONE = np.array(LENGTHS)[EPISODE] == STEP + 1
+
+
+def make_steps(**columns: Any) -> pa.Table:
+    """Make a table of all steps; `columns` replace columns, and None removes one."""
+    table = {
+        "episode": EPISODE,
+        "step": STEP,
+        "obs": list(OBS),
+        "next_obs": list(NEXT_OBS),
+        "action": ACTIONS,
+        "reward": REWARDS,
+        "done": DONE,
+        **columns,
+    }
+    return pa.table({name: column for name, column in table.items() if column is not None})
+
+
+def write(folder: Path, table: pa.Table, name: str = "steps.parquet") -> str:
+    folder.mkdir(exist_ok=True, parents=True)
+    pq.write_table(table, folder / name)
+    return str(folder)
+
+
+def open_tool(path: Path | str, **options: Any) -> Dataset:
+    prepare = options.pop("prepare", {})
+    return open_data(Reading((str(path),), options=ReadOptions(**options), prepare=PrepareSpec(**prepare)))
+
+
+def assert_steps(dataset: Dataset, final_obs: NDArray[Any] | None = NEXT_OBS[DONE]) -> Block:
+    """Check lengths, observations, actions and rewards; return the block."""
+    block = kit.read_block(dataset)
+    assert block.length.tolist() == LENGTHS
+    assert block.columns["obs"][block.obs_row].squeeze() == pytest.approx(OBS)
+    assert block.columns["rewards"].ravel() == pytest.approx(REWARDS)
+    if final_obs is not None:
+        assert block.columns["obs"][block.obs_start + block.length].squeeze() == pytest.approx(final_obs)
+    return block

@@ -1,0 +1,35 @@
+"""Tables that pandas, Polars, DuckDB, Hugging Face and Delta Lake write are read as they were meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import foreign_writers as written
+import numpy as np
+import pytest
+
+from episode_kit import read_block
+from hindcast.datasets.prepare.opening import open_data
+from hindcast.datasets.prepare.reading import Reading
+from hindcast.formats.format import ReadOptions
+
+OPTIONS: dict[str, dict[str, Any]] = {"duckdb_csv": {"options": {"delimiter": "|"}}}
+
+
+@pytest.fixture(scope="module")
+def folder(run_script: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("written")
+    assert run_script("foreign_writers.py", path) == str(len(written.WRITERS))
+    return path
+
+
+@pytest.mark.parametrize("name", written.WRITERS)
+def test_table_of_a_tool_is_read_as_it_was_meant(folder: Path, name: str) -> None:
+    options = ReadOptions(ignore_final_observation=True, **OPTIONS.get(name, {}))
+    block = read_block(open_data(Reading((str(folder / name),), options=options)))
+    assert block.length.tolist() == list(written.LENGTHS)
+    assert block.terminated.all()
+    np.testing.assert_allclose(block.columns["obs"][block.obs_row].squeeze(), written.OBS, rtol=1e-6)
+    assert block.columns["actions"].tolist() == written.ACTION.tolist()
+    np.testing.assert_allclose(block.columns["rewards"], written.REWARD)
