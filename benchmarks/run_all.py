@@ -22,6 +22,7 @@ WITHOUT_RIVAL_PYTHON = (
     "cartpole.py",
     "data_workers.py",
     "lanes.py",
+    "learners.py",
     "inspect_dataset.py",
     "serving.py",
 )

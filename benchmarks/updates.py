@@ -30,6 +30,7 @@ from hindcast.algorithms import REGISTRY, build
 from hindcast.api.model import ModelSpec
 from hindcast.learn.algorithm import ModelInputs, new_networks
 from hindcast.learn.compiling import compile_losses
+from hindcast.learn.group import Group
 from hindcast.learn.learner import Learner
 
 BATCHES, BATCH, GAMMA = 8, 256, 0.99
@@ -81,8 +82,10 @@ def make_batches(columns: dict[str, np.ndarray], is_discrete: bool, device: str)
     return [{name: column[index] for name, column in tensors.items()} for index in range(BATCHES)]
 
 
-def make_hindcast_update(name: str, device: str, is_compiled: bool = False) -> Callable[[Batch], object]:
-    """Return the update of a learner."""
+def make_hindcast_update(
+    name: str, device: str, is_compiled: bool = False, group: Group | None = None
+) -> Callable[..., object]:
+    """Return the update of a learner, of a single one without a group."""
     actions = (
         gym.spaces.Discrete(ACTIONS) if name in DISCRETE else gym.spaces.Box(-1, 1, (ACTIONS,), np.float32)
     )
@@ -92,7 +95,10 @@ def make_hindcast_update(name: str, device: str, is_compiled: bool = False) -> C
     if is_compiled:
         compile_losses(algorithm)
     return Learner(
-        algorithm, new_networks(algorithm, ModelInputs(observations, actions, model), seed=0), device
+        algorithm,
+        new_networks(algorithm, ModelInputs(observations, actions, model), seed=0),
+        device,
+        group=group,
     ).update
 
 

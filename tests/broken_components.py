@@ -163,6 +163,12 @@ class TensorTargets(ShortTargets):
         return window.columns["rewards"]
 
 
+class ChangingTargets(ShortTargets):
+    def targets(self, nets, window):
+        next(nets["critic"].parameters()).mul_(2.0)
+        return {"values": window.columns["rewards"]}
+
+
 class RaisingTargets(ShortTargets):
     def targets(self, nets, window):
         return {"values": window.columns["values"]}

@@ -35,19 +35,20 @@ def start_ray(**options: Any) -> None:
     ray.init(address="local", include_dashboard=False, **options)
 
 
-def join_cluster(**options: Any) -> None:
-    """Join the cluster that this process runs on.
+def join_cluster(address: str = "auto", **options: Any) -> None:
+    """Join a cluster.
 
     Args:
+        address: Ray's address of the cluster; "auto" is the one that this process runs on.
         options: passed to `ray.init`.
 
     Raises:
-        ConnectionError: no cluster is running here.
+        ConnectionError: no cluster is running there.
         RuntimeError: the cluster runs another version of Ray or Python.
     """
     import ray
 
-    ray.init(address="auto", **options)
+    ray.init(address=address, **options)
 
 
 def connect() -> None:

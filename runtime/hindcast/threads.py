@@ -21,13 +21,14 @@ def num_processors() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def choose_num_threads(net: nn.Module, rows: int, num_busy: int = 0) -> int:
+def choose_num_threads(net: nn.Module, rows: int, num_busy: int = 0, num_sharing: int = 1) -> int:
     """Return the number of threads for passes of `rows` rows through `net`.
 
     Args:
         net: the network.
         rows: number of rows of a batch.
         num_busy: number of processors that other processes of the same run occupy.
+        num_sharing: number of processes, this one included, that share the other processors.
     """
     has_convolution = any(isinstance(module, nn.Conv2d) for module in net.modules())
     num_parameters = sum(parameter.numel() for parameter in net.parameters())
@@ -35,7 +36,7 @@ def choose_num_threads(net: nn.Module, rows: int, num_busy: int = 0) -> int:
     if not has_convolution and num_parameters * rows < _MIN_WORK_TO_SHARE:
         return 1
     # Threads that wait for each other on occupied processors made recording 50 times slower.
-    return max(1, min(_DEFAULT_NUM_THREADS, num_processors() - num_busy))
+    return max(1, min(_DEFAULT_NUM_THREADS, (num_processors() - num_busy) // num_sharing))
 
 
 @contextlib.contextmanager

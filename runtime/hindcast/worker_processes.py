@@ -185,8 +185,11 @@ _context: Any = None
 def _initialise(objects: dict[str, Any], context: Any, parent_pid: int) -> None:
     global _context  # noqa: PLW0603  (one per process)
     restore_objects(objects)
-    # Ctrl-C reaches all processes of the terminal; only the parent reacts to it.
+    # Ctrl-C, and the SIGTERM of `timeout`, reach all processes of a terminal's job; only the parent reacts to them.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(
+        signal.SIGTERM, lambda *_: None
+    )  # unlike SIG_IGN, a simulator that this process starts has no part
     end_with_parent(parent_pid)
     _context = context
 

@@ -113,7 +113,7 @@ def assert_same_training(folder: Path, expected: Path) -> None:
 def reference_run(tmp_path_factory: pytest.TempPathFactory, walks: Path) -> Path:
     """Folder of a training by one learner in this process, on the batches that two learners would share."""
     folder = tmp_path_factory.mktemp("reference_run")
-    train(make_training(folder, walks, 2))
+    train(make_training(folder, walks, 1, config={"lr": 1e-3, "trainBatchSizePerLearner": 64}))
     return folder
 
 
@@ -176,7 +176,7 @@ def test_two_learners_play_same_episodes_as_one(
         "input": [{"path": str(walks), "weight": 0.5}, {"sampler": sampler, "weight": 0.5}],
         "evaluation": {"interval": 5, "duration": 2, "offline": {"heldOut": 0.3, "interval": 3}},
     }
-    train(make_training(tmp_path / "one", walks, 2, **spec))
+    train(make_training(tmp_path / "one", walks, 1, **{**spec, "config": {"trainBatchSizePerLearner": 64}}))
     group.train(make_training(tmp_path / "two", walks, 2, **spec))
     assert_same_training(tmp_path / "two", tmp_path / "one")
     losses_of_one, losses_of_two = validation_losses(tmp_path / "one"), validation_losses(tmp_path / "two")

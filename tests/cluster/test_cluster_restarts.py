@@ -11,14 +11,19 @@ from typing import Any
 import pytest
 import ray.exceptions
 
+from hindcast.api import OfflineTraining
+from hindcast.api.attempt import Attempt
 from hindcast.cluster import learners
+from hindcast.cluster.pools import Pools
 from hindcast.errors import Interrupted, WorkerLost
+from hindcast.learn.group import PeerLost
 from hindcast.report.events import Outcome
 from support import MemoryReporter, StopAfter, train, training
 
 DEATH_ERROR = ray.exceptions.ActorDiedError()
-RENDEZVOUS_ERROR = ray.exceptions.RayTaskError("run", "Traceback …", DEATH_ERROR)
-"""Error of a learner if the first one died before the rendezvous."""
+POOLS = Pools(
+    Attempt(revision=1, number=1, ray_job_name="test-t1-1", namespace="tests", uid="4f1c", spec_hash="-")
+)
 
 
 @pytest.fixture
@@ -28,10 +33,10 @@ def dying_groups(monkeypatch: pytest.MonkeyPatch) -> Any:
     def die_after(updates: int, error: Exception = DEATH_ERROR) -> list[bool]:
         is_restart_of_groups: list[bool] = []
 
-        def run_group(assignment: learners.Assignment) -> Outcome:
-            is_restart_of_groups.append(assignment.is_restart)
+        def run_group(resource: OfflineTraining, sources: Any, mailbox: Any, pools: Pools) -> Outcome:
+            is_restart_of_groups.append(pools.is_restart)
             with contextlib.suppress(Interrupted):
-                return train(assignment.resource, StopAfter(updates))
+                return train(resource, StopAfter(updates))
             raise error
 
         monkeypatch.setattr(learners, "_run_group", run_group)
@@ -53,12 +58,12 @@ def test_learners_that_make_progress_restart_without_limit(
     tmp_path: Path, walks: Path, dying_groups: Any, mailbox: Any
 ) -> None:
     is_restart_of_groups = dying_groups(2)
-    outcome = learners.train(training(tmp_path, walks, stop={"updates": 15}), [], mailbox, None)  # type: ignore[arg-type]
+    outcome = learners.train(training(tmp_path, walks, stop={"updates": 15}), [], mailbox, POOLS)
     assert outcome.metrics["updates"] == 15
     assert is_restart_of_groups == [False] + 7 * [True]
 
 
-@pytest.mark.parametrize("error", [DEATH_ERROR, RENDEZVOUS_ERROR])
+@pytest.mark.parametrize("error", [DEATH_ERROR, PeerLost()])
 def test_learners_without_new_checkpoint_are_abandoned(
     tmp_path: Path, walks: Path, dying_groups: Any, mailbox: Any, error: Exception
 ) -> None:
@@ -69,7 +74,7 @@ def test_learners_without_new_checkpoint_are_abandoned(
     with pytest.raises(
         WorkerLost, match="learners died 4 times without a new checkpoint; the last error was"
     ):
-        learners.train(resource, [], mailbox, None)  # type: ignore[arg-type]
+        learners.train(resource, [], mailbox, POOLS)
     assert len(is_restart_of_groups) == 4
 
 
@@ -78,5 +83,5 @@ def test_bug_is_not_retried(tmp_path: Path, walks: Path, dying_groups: Any, mail
         0, ray.exceptions.RayTaskError("run", "Traceback …", KeyError("lost"))
     )
     with pytest.raises(ray.exceptions.RayTaskError):
-        learners.train(training(tmp_path, walks), [], mailbox, None)  # type: ignore[arg-type]
+        learners.train(training(tmp_path, walks), [], mailbox, POOLS)
     assert len(is_restart_of_groups) == 1

@@ -10,6 +10,7 @@ one of several learners of a training, over gloo; STORE is the file through whic
 
 from __future__ import annotations
 
+import contextlib
 import sys
 
 from kill_points import arrange_kill_at_point
@@ -25,7 +26,8 @@ from hindcast.report.events import Outcome, Progress
 from hindcast.run.interruption import catch_signals
 from hindcast.run.placement import LOCAL
 from hindcast.run.recording.recording_run import RecordingRun
-from hindcast.run.training.training_run import TrainingRun, follow_first_learner
+from hindcast.run.training import training_run
+from hindcast.run.training.learner_group import follow_first_learner
 
 
 class PrintingReporter:
@@ -64,10 +66,12 @@ def main(arguments: list[str]) -> int:
                     Source(str(source.path), open_dataset(str(source.path)), source.weight or 1.0)
                     for source in resource.spec.recorded_inputs
                 ]
-                if isinstance(group, Ranks) and not group.is_leader:
-                    follow_first_learner(resource, data, LOCAL, group)
-                    return 0
-                outcome = TrainingRun(resource, data, reporter, interruption, group=group).execute()
+                if isinstance(group, Ranks):
+                    if not group.is_leader:
+                        follow_first_learner(resource, data, LOCAL, group)
+                        return 0
+                    training_run.start_learners = lambda *_: contextlib.nullcontext(group)
+                outcome = training_run.TrainingRun(resource, data, reporter, interruption).execute()
                 group.broadcast(["end"])
     except UserError as error:
         print(f"error {type(error).__name__}: {error}", flush=True)

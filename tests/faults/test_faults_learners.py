@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from moments import MOMENTS
-from processes import Learner
+from processes import Driver, Learner
 from test_faults_training import read_contents
 
 from hindcast.api import OfflineTraining
@@ -50,6 +50,17 @@ def run_and_kill(resource: OfflineTraining, folder: Path, *kill_at: object, rank
     assert exit_codes[rank] == -signal.SIGKILL, outputs
     assert exit_codes[1 - rank] > 0
     return True
+
+
+def test_run_that_is_killed_with_its_second_learner_resumes_exactly(tmp_path: Path, walks: Path) -> None:
+    """The killed process has started the other learner, which ends with it."""
+    folders = [tmp_path / "uninterrupted", tmp_path / "killed"]
+    resources = [two_learner_training(folder, walks) for folder in folders]
+    killed = Driver(resources[1], tmp_path, "in mid-window", 20)
+    assert "outcome" not in killed.finish()
+    for resource in resources:
+        Driver(resource, tmp_path).finish_successfully()
+    assert read_contents(folders[1]) == read_contents(folders[0])
 
 
 def test_learners_killed_at_named_moments_resume_exactly(tmp_path: Path, walks: Path) -> None:

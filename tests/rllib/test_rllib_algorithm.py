@@ -238,9 +238,25 @@ class TestTraining:
         note = "output: only evaluate() adds episodes to the dataset; train() records none"
         assert algo.notes[len(notes_before) :] == [note]
 
-    def test_several_learners_on_one_machine_are_noted(self, walks: Path) -> None:
-        with bc_config(walks).learners(num_learners=2, num_gpus_per_learner=0).build_algo() as algo:
-            assert "num_learners: only sets the size of a batch on one machine" in algo.notes[0]
+    @pytest.mark.slow
+    def test_two_learners_follow_weights_that_the_user_sets(self, walks: Path, tmp_path: Path) -> None:
+        """The second algorithm has one learner, and the same global batches."""
+        results, policies = [], []
+        for num_learners, batch_size in ((2, 16), (1, 32)):
+            config = bc_config(walks).learners(num_learners=num_learners, num_gpus_per_learner=0)
+            config.training(train_batch_size_per_learner=batch_size, lr=1e-3)
+            with config.build_algo() as algo:
+                algo.train()
+                weights = algo.learner_group.get_weights()
+                halved = {name: tensor / 2 for name, tensor in weights["default_policy"].items()}
+                algo.learner_group.set_weights({"default_policy": halved})
+                results.append(algo.train()["learners"]["default_policy"]["total_loss"])
+                algo.restore_from_path(algo.save_to_path(tmp_path / str(num_learners)))
+                algo.train()
+                policies.append(get_weights(algo))
+        assert results[0] == pytest.approx(results[1], rel=1e-4)
+        for name, tensor in policies[1].items():
+            np.testing.assert_allclose(policies[0][name], tensor, rtol=1e-3, atol=1e-5)
 
 
 class TestCheckpoints:

@@ -485,10 +485,6 @@ def test_output_compress_columns_without_sample_batch_is_noted(output_format: st
             "num_gpus_per_learner: PPO learns from its own samples, in this process",
         ),
         (
-            lambda: bc_config().learners(num_learners=4),
-            "num_learners: only sets the size of a batch on one machine",
-        ),
-        (
             lambda: bc_config().offline_data(map_batches_kwargs={"concurrency": 2}),
             "map_batches_kwargs: has no effect on one machine",
         ),

@@ -61,6 +61,7 @@ ALGORITHMS = {
     "ShortTargets": ("returned 'values' of shape", "def targets"),
     "NumpyTargets": ("returned 'values' as a ndarray for a window of", "def targets"),
     "TensorTargets": ("returned a Tensor; it must return a dictionary", "def targets"),
+    "ChangingTargets": ("of the networks: learners would differ, since each computes", "def targets"),
     "RaisingTargets": ("RaisingTargets.targets raised KeyError at", 'window.columns["values"]'),
 }
 CONNECTORS = {

@@ -35,7 +35,6 @@ def test_each_set_field_is_noted_once() -> None:
     assert [note.split()[0] for note in training_notes(**SET_FIELDS)] == [
         "spec.pipeline.prefetchBatches",
         "spec.pipeline.dataWorkers",
-        "spec.learners.replicas",
         "spec.learners.memory",
         "spec.cluster",
         "spec.suspend",

@@ -18,7 +18,8 @@ from hindcast.pipeline.data_workers import DataWorkers
 from hindcast.pipeline.executors import Local
 from hindcast.pipeline.offline_data import Source
 from hindcast.pipeline.shard import Shard
-from hindcast.run.placement import LOCAL, choose_learner_device
+from hindcast.run import placement
+from hindcast.run.placement import LOCAL, LocalPlacement, choose_learner_device
 from hindcast.run.training.offline_trainer import make_offline_trainer
 from hindcast.run.training.trainer import Trainer
 from support import MemoryReporter, StopAfter, train, training
@@ -90,6 +91,60 @@ class TestDevice:
         assert "learners.gpus 1 clamped to 0: torch finds no CUDA device here" in reporter.notes
 
 
+class TestNumber:
+    @pytest.mark.parametrize(
+        ("learners", "num_devices", "expected"),
+        [
+            ({"replicas": 2}, 0, 2),
+            ({"replicas": 2, "gpus": 1}, 2, 2),
+            ({"replicas": 1, "gpus": 4}, 4, 4),
+            ({"replicas": 2, "gpus": 4}, 8, 8),
+            ({"replicas": 2, "gpus": 0.5}, 2, 2),
+            ({"replicas": 2, "gpus": 4, "device": "cpu"}, 8, 2),
+        ],
+    )
+    def test_each_gpu_of_a_replica_has_a_process(
+        self,
+        cuda: Any,
+        monkeypatch: pytest.MonkeyPatch,
+        learners: dict[str, Any],
+        num_devices: int,
+        expected: int,
+    ) -> None:
+        cuda(num_devices)
+        monkeypatch.setattr(placement, "num_processors", lambda: 8)
+        spec = LearnersSpec.model_validate(learners)
+        assert LOCAL.num_learners(spec) == (expected, None)
+        assert make_pools().num_learners(spec) == (expected, None)
+
+    def test_learners_are_clamped_to_machine_with_note(
+        self, cuda: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        cuda(2)
+        note = "6 learners clamped to 2: each has a GPU, and there are no more"
+        assert LOCAL.num_learners(LearnersSpec(replicas=3, gpus=2)) == (2, note)
+        cuda(0)
+        monkeypatch.setattr(placement, "num_processors", lambda: 2)
+        note = "3 learners clamped to 2: this machine has 2 processors"
+        assert LOCAL.num_learners(LearnersSpec(replicas=3)) == (2, note)
+
+    def test_process_n_of_a_machine_has_gpu_n(self, cuda: Any) -> None:
+        cuda(2)
+        devices = [choose_learner_device(LearnersSpec(), True, rank)[0] for rank in (0, 1)]
+        assert [device.index for device in devices] == [0, 1]
+
+    def test_processes_divide_the_cpus_and_gpus_of_a_pod(self) -> None:
+        pool = {"label_selector": {"hindcast.dev/pool": "learner"}}
+        options = {
+            (1, None): {"num_cpus": 4, "num_gpus": 1},
+            (4, None): {"num_cpus": 4, "num_gpus": 1},
+            (4, 2): {"num_cpus": 0, "num_gpus": 1},
+            (0.5, 1.5): {"num_cpus": 2, "num_gpus": 0.5},
+        }
+        for (gpus, cpus), expected in options.items():
+            assert make_pools().learner_options(LearnersSpec(gpus=gpus, cpus=cpus)) == expected | pool
+
+
 class TestDataWorkers:
     def test_cluster_workers_are_actors_in_data_pool(self) -> None:
         workers = DataWorkersSpec(minReplicas=2, maxReplicas=5, cpus=1.5, gpus=1)
@@ -113,6 +168,14 @@ class TestDataWorkers:
         assert trainer.experience.plan()["executor"] == "Local"
 
 
+@pytest.fixture
+def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let one learner train on the batches of all, which does not change them."""
+    for placement_class in (LocalPlacement, Pools):
+        monkeypatch.setattr(placement_class, "num_learners", lambda *_: (1, None))
+
+
+@pytest.mark.usefixtures("_one_process")
 class TestGlobalBatch:
     def test_global_batch_stays_after_learners_change(self, tmp_path: Path, walks: Path) -> None:
         """Starts with two learners, resumes with five, then with one."""

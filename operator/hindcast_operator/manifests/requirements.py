@@ -201,7 +201,10 @@ def _learner_requirements(resource: OfflineTraining, size: DataSize) -> Requirem
         gpus=(num_gpus, "spec.learners.gpus"),
         memory=(
             (NODE_BYTES, "Ray's daemons"),
-            (2 * PROCESS_BYTES, "a learner, and the coordinator on one of the pods"),
+            (
+                (1 + max(1, num_gpus)) * PROCESS_BYTES,
+                f"a learner{' for each GPU' if num_gpus > 1 else ''}, and the coordinator on one of the pods",
+            ),
             *_cuda_memory(num_gpus),
             (round_up(2 * size.window_bytes, MI), "this and the next window"),
             *_held_out_memory(resource, size),

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import Annotated, Any, cast
 
 import gymnasium as gym
+import numpy as np
 from pydantic import Field
 from torch import nn
 
 from hindcast.api.base import Positive
 from hindcast.api.model import ModelOptions
+from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns
 from hindcast.learn.algorithm import (
     AboveZero,
@@ -61,7 +65,7 @@ class DecisionTransformerOptions(AlgorithmOptions):
     """Return to go at the start of an episode when acting; null is the best return in the training data."""
     return_scale: AboveZero | None = None
     """Divisor of the returns at the network's input, of the order of the largest return; null is the largest return to
-    go in the first window of the training data. The authors' code uses 1000 for locomotion."""
+    go in the training data. The authors' code uses 1000 for locomotion."""
     context_length: Positive = Field(default=20, json_schema_extra={"x-at-most": "trainBatchSizePerLearner"})
     """Context length K in steps, including the current one."""
     max_timestep: Positive = 1000
@@ -112,16 +116,26 @@ class DecisionTransformer(Algorithm):
         optimiser_options = {"weight_decay": self.options.weight_decay}
         return {"policy": OptimiserSpec(list(nets.parameters()), self.options.lr, "AdamW", optimiser_options)}
 
-    def targets(self, nets: nn.ModuleDict, window: WindowData) -> Tensors:
+    def fit(self, nets: nn.ModuleDict, blocks: Iterable[Block]) -> None:
+        options = self.options
+        if options.return_scale is not None and options.target_return is not None:
+            return
+        best_return, largest_return = -math.inf, 0.0
+        for block in blocks:
+            sums = np.concatenate([[0.0], block.columns[Columns.REWARDS].cumsum(dtype=np.float64)])
+            returns_to_go = np.repeat(sums[block.start + block.length], block.length) - sums[:-1]
+            best_return = max(best_return, returns_to_go[block.start].max(initial=-math.inf))
+            largest_return = max(largest_return, np.abs(returns_to_go).max(initial=0.0))
+        policy = cast(ReturnPolicy, nets["policy"])
+        if options.return_scale is None:
+            policy.set_return_scale(largest_return)
+        if options.target_return is None:
+            policy.raise_target_return(best_return)
+
+    def targets(self, nets: nn.ModuleDict, window: WindowData) -> Tensors:  # noqa: ARG002
         # With V = 0 and λ = 1 the value targets are the sums of rewards to the episode's end.
         zeros = window.columns[Columns.REWARDS].new_zeros(window.num_steps + len(window.length))
         _, returns = window_gae(window, zeros, gamma=1.0, lambda_=1.0)
-        if self.options.return_scale is None:
-            cast(ReturnPolicy, nets["policy"]).set_return_scale(returns)
-        if self.options.target_return is None:
-            # The best return in the data so far is the default target.
-            first_rows = window.length.cumsum(0) - window.length
-            cast(ReturnPolicy, nets["policy"]).raise_target_return(returns[first_rows].max())
         return {Columns.RETURNS_TO_GO: returns}
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:  # noqa: ARG002

@@ -61,6 +61,11 @@ class LearnersSpec(Model):
     compile: Annotated[bool, OPERATIONAL] = False
     """Compile the losses with torch.compile, for algorithms that support it."""
 
+    @property
+    def processes_per_replica(self) -> int:
+        """Number of learners' processes of a replica: one for each of its GPUs."""
+        return 1 if self.device == "cpu" else max(1, int(self.gpus))
+
 
 class StopSpec(Model):
     """The end of the training: it stops at the first criterion that holds."""

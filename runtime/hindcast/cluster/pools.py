@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+import ray
 
 from hindcast.api.attempt import POOL_LABEL, Attempt, Pool
 from hindcast.api.pipeline import DataWorkersSpec
+from hindcast.api.training import LearnersSpec
 from hindcast.cluster.lease import acquire_lease
+from hindcast.errors import SpecError
+from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import Guard, Location, remove_temporary_files
 
 if TYPE_CHECKING:  # these import torch, which the driver on the head does without
@@ -18,45 +25,41 @@ if TYPE_CHECKING:  # these import torch, which the driver on the head does witho
     from hindcast.pipeline.executors import Executor
     from hindcast.record.pool import Runner
     from hindcast.record.recorder import OnEpisode, RecordingTask
-    from hindcast.worker_processes import Workers
+    from hindcast.worker_processes import Context, Workers
+
+_CPUS_PER_GPU: Final = 4
+"""CPUs of a learner for each of its GPUs, unless spec.learners.cpus is set."""
 
 
-@dataclass(frozen=True)
-class Pools:
-    """A `Placement` in the pools of one attempt. It can be pickled.
+@dataclass(frozen=True, kw_only=True)
+class RayPlacement:
+    """A `Placement` on the nodes of a Ray cluster. It can be pickled.
 
     Args:
-        attempt: the attempt, with its inputs.
-        has_pool_labels: nodes have a label that names their pool; False for a Ray cluster without pools.
+        is_restart: see `Placement`.
         on_episode: called in the runner's process for each recorded episode. It can be pickled.
     """
 
-    attempt: Attempt
-    has_pool_labels: bool = True
+    is_restart: bool = False
     on_episode: OnEpisode | None = None
 
     is_one_machine = False
 
-    def options(self, pool: Pool, cpus: float = 0, gpus: float = 0) -> dict[str, Any]:
+    def options(self, pool: Pool, cpus: float = 0, gpus: float = 0) -> dict[str, Any]:  # noqa: ARG002
         """Return the Ray options for a task or actor in a pool; the number of CPUs is rounded up."""
         # A pod has the CPUs of one worker, rounded up. A worker that requests all of them gets a pod of its own.
         options: dict[str, Any] = {"num_cpus": math.ceil(cpus)}
         if gpus:
             options["num_gpus"] = gpus
-        if self.has_pool_labels:
-            options["label_selector"] = {POOL_LABEL: pool}
         return options
 
     def replicas(self, requested: int, process_name: str) -> tuple[int, str | None]:  # noqa: ARG002
         """Return the requested count, because the pools have that size."""
         return requested, None
 
-    @contextlib.contextmanager
-    def sole_writer(self, state: Location) -> Iterator[Guard | None]:
-        """Acquire the folder's lease, which a later attempt may take over."""
-        guard = acquire_lease(state, self.attempt).check
-        remove_temporary_files(state.with_guard(guard))
-        yield guard
+    def sole_writer(self, state: Location) -> AbstractContextManager[Guard | None]:
+        """Lock the folder, as on one machine."""
+        return sole_writer(state)
 
     def recorders(
         self,
@@ -77,6 +80,52 @@ class Pools:
 
         return RayWorkers(count, evaluator, self.options("data", cpus=1))
 
+    @property
+    def address(self) -> str:
+        """Address of this node."""
+        return str(ray.util.get_node_ip_address())
+
+    def num_learners(self, learners: LearnersSpec) -> tuple[int, str | None]:
+        """Return one process for each replica and its GPUs, limited by the CPUs and GPUs of the cluster.
+
+        Raises:
+            SpecError: the cluster has too few for one learner.
+        """
+        requested, options = (
+            learners.replicas * learners.processes_per_replica,
+            self.learner_options(learners),
+        )
+        requests = {"CPU": options["num_cpus"], "GPU": options.get("num_gpus", 0)}
+        resources = ray.cluster_resources()
+        available = min(int(resources.get(name, 0) / amount) for name, amount in requests.items() if amount)
+        if not available:
+            raise SpecError(
+                f"asks for {requests['CPU']} CPUs and {requests['GPU']:g} GPUs for each learner, but the Ray cluster "
+                f"has {resources.get('CPU', 0):g} and {resources.get('GPU', 0):g}.",
+                field="spec.learners",
+            )
+        if requested <= available:
+            return requested, None
+        return available, f"{requested} learners clamped to {available}: the Ray cluster has room for no more"
+
+    def learner_options(self, learners: LearnersSpec) -> dict[str, Any]:
+        """Return the Ray options of a learner's process: all CPUs of its pod, or the share of one of its GPUs."""
+        per_pod = learners.processes_per_replica
+        cpus = max(1, _CPUS_PER_GPU * learners.gpus) if learners.cpus is None else learners.cpus
+        if per_pod == 1:
+            return self.options("learner", cpus, learners.gpus)
+        return self.options("learner", cpus // per_pod, learners.gpus / per_pod)
+
+    def learners(self, count: int, learners: LearnersSpec, context: Context) -> Workers[Context]:
+        """Start actors in the pool of learners."""
+        from hindcast.ray_workers import RayWorkers
+
+        return RayWorkers(count, context, self.learner_options(learners))
+
+    def abandon(self) -> None:
+        """End the first learner, whose task `train` starts again."""
+        os._exit(1)
+
     def data_workers(self, workers: DataWorkersSpec) -> Executor:
         """Return an executor on actors in the pool of data workers, one per pod; without workers, a local one."""
         from hindcast.pipeline.data_workers import DataWorkers
@@ -88,3 +137,32 @@ class Pools:
         options = self.options("data", workers.cpus, workers.gpus)
         cpus, gpus = options.pop("num_cpus"), options.pop("num_gpus", 0)
         return DataWorkers((min_workers, max_workers), num_cpus=cpus, num_gpus=gpus, remote_args=options)
+
+
+@dataclass(frozen=True)
+class Pools(RayPlacement):
+    """A `RayPlacement` in the pools of one attempt.
+
+    Args:
+        attempt: the attempt, with its inputs.
+        has_pool_labels: nodes have a label that names their pool; False for a Ray cluster without pools.
+    """
+
+    attempt: Attempt
+    has_pool_labels: bool = True
+
+    def options(self, pool: Pool, cpus: float = 0, gpus: float = 0) -> dict[str, Any]:
+        """Return the Ray options, see `RayPlacement`, with the pool's label."""
+        labels = {"label_selector": {POOL_LABEL: pool}} if self.has_pool_labels else {}
+        return super().options(pool, cpus, gpus) | labels
+
+    def num_learners(self, learners: LearnersSpec) -> tuple[int, str | None]:
+        """Return one process for each replica and its GPUs: the pool has that size."""
+        return learners.replicas * learners.processes_per_replica, None
+
+    @contextlib.contextmanager
+    def sole_writer(self, state: Location) -> Iterator[Guard | None]:
+        """Acquire the folder's lease, which a later attempt may take over."""
+        guard = acquire_lease(state, self.attempt).check
+        remove_temporary_files(state.with_guard(guard))
+        yield guard

@@ -7,7 +7,7 @@ moving norms, multipliers) is a parameter or buffer of its networks, so that a c
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
@@ -22,6 +22,7 @@ from hindcast.api.checks import untrainable_problem
 from hindcast.api.model import Distribution, ModelOptions, ModelSpec
 from hindcast.api.option_types import RelatedOptions
 from hindcast.episodes.action_kinds import ActionKind
+from hindcast.episodes.block import Block
 from hindcast.errors import SpecError
 from hindcast.learn.optimisers import ClipBy, OptimiserSpec
 from hindcast.learn.target_networks import frozen_copy, polyak_update
@@ -279,11 +280,22 @@ class Algorithm(ABC):
         the optimisers of each `Losses` before it asks for the next one.
         """
 
+    def fit(self, nets: nn.ModuleDict, blocks: Iterable[Block]) -> None:  # noqa: B027
+        """Set buffers of the networks to statistics of the data, once, before the first update of a new training.
+
+        Override it for what all learners must agree on: each of them calls it with the same blocks.
+
+        Args:
+            nets: the networks, with the weights of `initialCheckpoint` if there is one.
+            blocks: all training episodes, at least with the column `rewards`; read only when iterated over.
+        """
+
     def targets(self, nets: nn.ModuleDict, window: WindowData) -> Tensors:  # noqa: ARG002
         """Compute columns over the whole episodes of a window, `[S, ...]` each, if `needs().targets` is set.
 
         Batches contain them in addition to the other columns. Called without gradients, with the networks in evaluation
-        mode, when a window is entered and every `needs().targets_every` updates while it is in use.
+        mode, when a window is entered and every `needs().targets_every` updates while it is in use. Each learner enters
+        windows of its own, so this must not change the networks.
 
         Args:
             nets: the networks, with their current weights.
@@ -379,12 +391,26 @@ def window_targets(algorithm: Algorithm, nets: nn.ModuleDict, window: WindowData
     """Compute the algorithm's targets for a window, with the networks in evaluation mode.
 
     Raises:
-        UserCodeError: `targets()` raised, or a target does not have one row for each timestep.
+        UserCodeError: `targets()` raised or changed a network, or a target does not have one row for each timestep.
     """
     with evaluation_mode(nets), calling(f"{type(algorithm).__name__}.targets", algorithm.targets):
+        versions_before = tensor_versions(nets)
         targets = algorithm.targets(nets, window)
+        changed_names = [
+            name for name, version in tensor_versions(nets).items() if version != versions_before[name]
+        ]
+        if changed_names:
+            raise Misuse(
+                f"changed {changed_names[0]!r} of the networks: learners would differ, since each computes targets of "
+                "its own windows. Set it in fit(), which runs once before the training."
+            )
         _check_targets(targets, window)
         return targets
+
+
+def tensor_versions(nets: nn.ModuleDict) -> dict[str, int]:
+    """Return name -> version of each parameter and buffer; changing it in place changes the version."""
+    return {name: tensor._version for name, tensor in nets.state_dict(keep_vars=True).items()}
 
 
 def _check_targets(targets: Tensors, window: WindowData) -> None:

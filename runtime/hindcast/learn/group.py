@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from torch import Tensor
 
+from hindcast.errors import WorkerLost
 from hindcast.pipeline.executors import Executor
 from hindcast.pipeline.shard import WHOLE_BATCH, Shard
 
+_LOSS: Final = (
+    "a learner's process was lost, perhaps because memory ran out: run the command again to resume."
+)
 
-class PeerLost(Exception):
-    """Another learner of the group was lost. The process that started the group restarts all of it."""
+
+class PeerLost(WorkerLost):
+    """Another learner of the group was lost. On a cluster, the process that started the group restarts all of it."""
+
+    def __init__(self, what: str = _LOSS) -> None:
+        super().__init__(what)
 
 
 class Group:

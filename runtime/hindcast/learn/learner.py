@@ -19,7 +19,7 @@ from hindcast.errors import DataError
 from hindcast.learn.algorithm import Algorithm, Losses, Step
 from hindcast.learn.algorithm_monitor import AlgorithmMonitor
 from hindcast.learn.batches import num_timesteps
-from hindcast.learn.group import Group, PeerLost
+from hindcast.learn.group import Group
 from hindcast.learn.metrics import TOTAL_LOSS, Metrics, MetricSums, stack_metrics
 from hindcast.learn.optimisers import Optimiser, backward, check_disjoint
 from hindcast.learn.streams import run_parallel
@@ -127,8 +127,6 @@ class Learner:
             with self._generators:
                 metrics, priorities = self._update(batch, weight, timesteps)
             self._metrics.add(metrics, self.updates + 1, weight)
-        except PeerLost:
-            raise
         except Exception as error:
             raise_user_code_error(error, self._name, self.algorithm.losses)
         self.updates += 1

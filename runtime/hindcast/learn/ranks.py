@@ -32,15 +32,26 @@ class Ranks(Group):
 
     Args:
         device: device of the gradients, which NCCL sums between GPUs and gloo between CPUs.
+
+    Attributes:
+        find_cause: returns the error of another learner that explains why it was lost; None if it was killed.
     """
 
     def __init__(self, device: torch.device) -> None:
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        self.find_cause: Callable[[], Exception | None] = lambda: None
         self.shard = Shard(dist.get_rank(), dist.get_world_size())
         self._control_group = dist.new_group(backend="gloo", timeout=_CONTROL_TIMEOUT)
         self._gradient_group = dist.new_group(backend="nccl" if device.type == "cuda" else "gloo")
         self._num_updates_until_check = 0
         self._num_updates_between_checks = 0
         self._last_check_time = time.monotonic()
+
+    def abort(self) -> None:
+        """End operations between GPUs that wait for a lost learner; those between CPUs end by themselves."""
+        if dist.get_backend(self._gradient_group) == "nccl":
+            self._gradient_group.abort()
 
     def share_executor(self, executor: Executor) -> Executor:
         """See `Group.share_executor`: all learners ask the workers of the leader's pool."""
@@ -57,7 +68,7 @@ class Ranks(Group):
         for dtype in sorted({tensor.dtype for tensor in tensors}, key=str):
             group_tensors = [tensor for tensor in tensors if tensor.dtype == dtype]
             flat_tensor = torch.cat([tensor.detach().reshape(-1) for tensor in group_tensors]).mul_(weight)
-            with _raising_peer_lost():
+            with self._raising_peer_lost():
                 dist.all_reduce(flat_tensor, group=self._gradient_group)
             totals = flat_tensor.split([tensor.numel() for tensor in group_tensors])
             with torch.no_grad():
@@ -67,7 +78,7 @@ class Ranks(Group):
     def gather_values(self, value: Any) -> list[Any]:
         """See `Group.gather_values`."""
         values = [None] * self.shard.size
-        with _raising_peer_lost():
+        with self._raising_peer_lost():
             dist.all_gather_object(values, value, group=self._control_group)
         return values
 
@@ -87,7 +98,7 @@ class Ranks(Group):
                 interruption = error
             self._num_updates_between_checks = self._choose_num_updates_between_checks()
         answer = torch.tensor([interruption is not None, self._num_updates_between_checks])
-        with _raising_peer_lost():
+        with self._raising_peer_lost():
             dist.broadcast(answer, src=0, group=self._control_group)
         stop, self._num_updates_until_check = answer.tolist()
         if stop:
@@ -102,9 +113,16 @@ class Ranks(Group):
         """Wait for the value that the leader broadcasts."""
         return self._broadcast_object(None)
 
+    @contextlib.contextmanager
+    def _raising_peer_lost(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:  # torch.distributed's only sign of a lost peer
+            raise self.find_cause() or PeerLost from error
+
     def _broadcast_object(self, value: Any) -> Any:
         objects = [value]
-        with _raising_peer_lost():
+        with self._raising_peer_lost():
             dist.broadcast_object_list(objects, src=0, group=self._control_group)
         return objects[0]
 
@@ -116,11 +134,3 @@ class Ranks(Group):
             (self._num_updates_between_checks + 1) * _CHECK_INTERVAL_SECONDS / max(seconds, 1e-6)
         )
         return min(num_updates, 2 * self._num_updates_between_checks + 1, _MAX_UPDATES_BETWEEN_CHECKS)
-
-
-@contextlib.contextmanager
-def _raising_peer_lost() -> Iterator[None]:
-    try:
-        yield
-    except RuntimeError as error:  # torch.distributed's only sign of a lost peer
-        raise PeerLost(str(error)) from error

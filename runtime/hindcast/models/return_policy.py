@@ -120,16 +120,15 @@ class ReturnPolicy(RLModule):
     ) -> dict[str, Tensor]:
         return dict(actions)
 
-    def raise_target_return(self, episode_return: Tensor) -> None:
+    def raise_target_return(self, episode_return: float) -> None:
         """Set the target return to `episode_return` if that is higher, or if there is no target return yet."""
-        # fmax ignores the NaN from before the first window.
-        self.target_return.copy_(torch.fmax(self.target_return, episode_return))
+        if not self.target_return >= episode_return:  # true of NaN, the value before the first call
+            self.target_return.fill_(episode_return)
 
-    def set_return_scale(self, returns: Tensor) -> None:
-        """Set the scale to the largest absolute value of `returns`, unless it is set already."""
-        largest = returns.abs().max()
-        scale = torch.where(largest > 0, largest, 1.0)
-        self.return_scale.copy_(torch.where(self.return_scale.isnan(), scale, self.return_scale))
+    def set_return_scale(self, largest_return: float) -> None:
+        """Set the scale to the largest absolute return, or to 1 if that is 0; do nothing if it is set already."""
+        if self.return_scale.isnan():
+            self.return_scale.fill_(largest_return or 1.0)
 
     def _forward(self, batch: Batch) -> dict[str, Tensor]:
         if len(self._leading_shape(batch)) == 1:

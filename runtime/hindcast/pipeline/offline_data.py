@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.api.quantity import parse_bytes
 from hindcast.datasets.dataset import Dataset
+from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError, SpecError
 from hindcast.models.preprocessing import Preprocessing
@@ -418,6 +419,10 @@ class OfflineData(Feed):
         if self._sources and preprocessing is not None:
             blocks = (block for source in self._sources for block in source.first_blocks())
             preprocessing.fit(blocks, rewards_only=rewards_only)
+
+    def reward_blocks(self) -> Iterator[Block]:
+        """Yield all recorded episodes once, see `SourceFeed.reward_blocks`; they are read only when iterated over."""
+        return (block for source in self._sources for block in source.reward_blocks())
 
     def plan(self) -> dict[str, Any]:
         """Return what a training will do with the data and why, as JSON; reads no data."""

@@ -23,7 +23,7 @@ from hindcast.metrics_logger import MetricsLogger
 from hindcast.models.preprocessing import Preprocessing
 from hindcast.pipeline.connectors import BlockConnector, Context
 from hindcast.pipeline.draws import ReplayFeed
-from hindcast.pipeline.executors import Executor
+from hindcast.pipeline.executors import Executor, PreLearn
 from hindcast.pipeline.feeds import Feed
 from hindcast.pipeline.items import count_items
 from hindcast.pipeline.lane_feed import LaneFeed
@@ -43,7 +43,7 @@ from hindcast.pipeline.window import Recipe, WindowData
 from hindcast.user_code import calling
 
 _UNITS_AT_A_TIME: Final = 8
-"""Units that are read at a time when the observation filter is fitted."""
+"""Units that are read at a time when statistics are fitted."""
 
 
 @dataclass(frozen=True)
@@ -146,17 +146,24 @@ class SourceFeed:
         """
         windows = [self.order.windows(lane, 0)[0] for lane in range(self.order.num_lanes)]
         units = list(dict.fromkeys(unit for window in windows for unit in window.pieces[:, 0].tolist()))
+        for block in self._read(units, self._loader.prelearn):
+            self._settings.metrics.add(block.logged_metrics)
+            yield block
+
+    def reward_blocks(self) -> Iterator[Block]:
+        """Yield the blocks of all units: their rewards, and what else the user's code reads."""
+        prelearner = self._make_prelearner(Needs(frozenset({Columns.REWARDS})))
+        return self._read(range(len(self._dataset.units)), guard_prelearner(prelearner))
+
+    def _read(self, units: Sequence[int], prelearn: PreLearn) -> Iterator[Block]:
+        """Yield the blocks of units."""
         for first in range(0, len(units), _UNITS_AT_A_TIME):
             futures = [
-                self._settings.executor.submit(
-                    self._loader.prelearn, self._dataset.units[unit], 0, lambda block: block
-                )
+                self._settings.executor.submit(prelearn, self._dataset.units[unit], 0, lambda block: block)
                 for unit in units[first : first + _UNITS_AT_A_TIME]
             ]
             try:
-                for block in (future.result() for future in futures):
-                    self._settings.metrics.add(block.logged_metrics)
-                    yield block
+                yield from (future.result() for future in futures)
             finally:
                 cancel(futures)  # after an error, no thread may read when the executor is closed
 

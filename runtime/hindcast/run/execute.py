@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
@@ -35,6 +35,13 @@ Resources = Mapping[str, OfflineRecording | OfflineTraining]
 """Title (`Kind/name`) -> resource."""
 
 
+Train = Callable[
+    [OfflineTraining, Sequence[Input], Reporter, Interruption, Networks | None],
+    tuple[Outcome, Sequence[Input]],
+]
+"""Executes a training, as `train_locally` does."""
+
+
 class FileReferences:
     """Resolves references among the resources of the given files."""
 
@@ -53,12 +60,19 @@ class FileReferences:
         return str(find_checkpoint(run_folder(resource).child(CHECKPOINTS_FOLDER)).location)
 
 
-def execute(items: Sequence[LoadedResource], reporter: Reporter) -> list[Outcome]:
+def execute(
+    items: Sequence[LoadedResource],
+    reporter: Reporter,
+    placement: Placement = LOCAL,
+    train: Train | None = None,
+) -> list[Outcome]:
     """Record and train; skip finished work and resume unfinished work.
 
     Args:
         items: the resources, in any order.
         reporter: receives progress, notes and outcomes.
+        placement: starts the processes that record.
+        train: executes a training; None is `train_locally`.
 
     Returns:
         Outcomes in the order of execution.
@@ -68,10 +82,12 @@ def execute(items: Sequence[LoadedResource], reporter: Reporter) -> list[Outcome
         UserError: a resource failed; the message is one sentence.
     """
     with keep_environments():
-        return _check_and_execute(sort_by_reference(items), reporter)
+        return _check_and_execute(sort_by_reference(items), reporter, placement, train)
 
 
-def _check_and_execute(items: Sequence[LoadedResource], reporter: Reporter) -> list[Outcome]:
+def _check_and_execute(
+    items: Sequence[LoadedResource], reporter: Reporter, placement: Placement, train: Train | None
+) -> list[Outcome]:
     items_by_title = {title(item.resource): item for item in items}
     references = FileReferences({name: item.resource for name, item in items_by_title.items()})
     checks: dict[str, EarlyCheck] = {}
@@ -84,10 +100,12 @@ def _check_and_execute(items: Sequence[LoadedResource], reporter: Reporter) -> l
         for name, item in items_by_title.items():
             with _add_location(item, is_only_resource=len(items_by_title) == 1):
                 if isinstance(item.resource, OfflineRecording):
-                    outcome = execute_recording(item.resource, references, reporter, interruption)
+                    outcome = execute_recording(item.resource, references, reporter, interruption, placement)
                 else:
                     inputs, networks = checks.pop(name)
-                    outcome = execute_training(item.resource, inputs, reporter, interruption, networks)
+                    outcome = execute_training(
+                        item.resource, inputs, reporter, interruption, networks, train=train
+                    )
             reporter.finished(outcome)
             outcomes.append(outcome)
     return outcomes
@@ -205,9 +223,11 @@ def execute_training(
     reporter: Reporter,
     interruption: Interruption,
     networks: Networks | None = None,
+    *,
+    train: Train | None = None,
 ) -> Outcome:
-    """Train in this process and write the report; see `train_locally`."""
-    outcome, inputs = train_locally(resource, inputs, reporter, interruption, networks)
+    """Train and write the report; `train` is `train_locally` if None."""
+    outcome, inputs = (train or train_locally)(resource, inputs, reporter, interruption, networks)
     return replace(
         outcome,
         report=write_training_report(

@@ -25,8 +25,6 @@ INEFFECTIVE_EVERYWHERE: Final[dict[str, str]] = {
 _POD_FIELD_EFFECT = "has no effect on one machine, where processes use what they need"
 INEFFECTIVE_ON_ONE_MACHINE: Final[dict[str, str]] = {
     "pipeline.dataWorkers": "has no effect on one machine, where the learner's process reads the data",
-    "learners.replicas": "only sets the size of a batch on one machine, where a single learner trains on the combined "
-    "batch",
     "learners.cpus": _POD_FIELD_EFFECT,
     "learners.memory": _POD_FIELD_EFFECT,
     "runners.cpus": _POD_FIELD_EFFECT,

@@ -17,16 +17,19 @@ from hindcast.record.recorder import OnEpisode, RecordingTask
 from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import Guard, Location
 from hindcast.threads import num_processors
-from hindcast.worker_processes import WorkerProcesses, Workers
+from hindcast.worker_processes import Context, WorkerProcesses, Workers
 
 
-def choose_learner_device(learners: LearnersSpec, is_one_machine: bool) -> tuple[torch.device, str | None]:
+def choose_learner_device(
+    learners: LearnersSpec, is_one_machine: bool, rank: int | None = None
+) -> tuple[torch.device, str | None]:
     """Choose the device of a learner.
 
     Args:
         learners: section of the training.
-        is_one_machine: if True, missing GPUs only cause a note. On a cluster the pod was assigned the requested GPUs,
-            so a GPU that torch does not find is an error.
+        is_one_machine: if True, missing GPUs only cause a note, and learner n has GPU n. On a cluster the pod was
+            assigned the requested GPUs, so a GPU that torch does not find is an error, and each learner sees its own.
+        rank: index of the learner; None for a single one, which has torch's current device.
 
     Returns:
         The device, and a note if there are fewer GPUs than requested.
@@ -55,7 +58,11 @@ def choose_learner_device(learners: LearnersSpec, is_one_machine: bool) -> tuple
     if learners.gpus > num_gpus and is_one_machine:
         reason = "this machine has no more" if num_gpus else "torch finds no CUDA device here"
         note = f"learners.gpus {learners.gpus:g} clamped to {num_gpus}: {reason}"
-    return torch.device("cuda", torch.cuda.current_device()) if num_gpus else torch.device("cpu"), note
+    if not num_gpus:
+        return torch.device("cpu"), note
+    return torch.device(
+        "cuda", torch.cuda.current_device() if rank is None or not is_one_machine else rank
+    ), note
 
 
 class Placement(Protocol):
@@ -63,10 +70,18 @@ class Placement(Protocol):
 
     Attributes:
         is_one_machine: all processes of the run share one machine's processors.
+        is_restart: earlier learners of this attempt were lost.
+        address: address of this machine, by which learners connect.
     """
 
     @property
     def is_one_machine(self) -> bool: ...
+
+    @property
+    def is_restart(self) -> bool: ...
+
+    @property
+    def address(self) -> str: ...
 
     def replicas(self, requested: int, process_name: str) -> tuple[int, str | None]:
         """Return how many of the requested processes can run, and a note if that is fewer.
@@ -100,6 +115,21 @@ class Placement(Protocol):
     def evaluation_workers(self, count: int, evaluator: EnvEvaluator) -> Workers[EnvEvaluator]:
         """Start workers that evaluate."""
 
+    def num_learners(self, learners: LearnersSpec) -> tuple[int, str | None]:
+        """Return the number of learners' processes, and a note if that is fewer than requested."""
+
+    def learners(self, count: int, learners: LearnersSpec, context: Context) -> Workers[Context]:
+        """Start processes of learners, in addition to this one.
+
+        Args:
+            count: number of processes.
+            learners: section of the training.
+            context: object that each process keeps.
+        """
+
+    def abandon(self) -> None:
+        """End this process, if it is one that its starter replaces: it waits for a lost machine."""
+
     def data_workers(self, workers: DataWorkersSpec) -> Executor:
         """Return the executor that reads a training's data and runs its pre-learner."""
 
@@ -108,6 +138,8 @@ class LocalPlacement:
     """A placement on this machine, with at most as many processes of a kind as the machine has processors."""
 
     is_one_machine = True
+    is_restart = False
+    address = "127.0.0.1"
 
     def replicas(self, requested: int, process_name: str) -> tuple[int, str | None]:
         """Return the requested count, limited to the number of processors."""
@@ -135,6 +167,29 @@ class LocalPlacement:
 
     def evaluation_workers(self, count: int, evaluator: EnvEvaluator) -> Workers[EnvEvaluator]:
         return WorkerProcesses(count, evaluator)
+
+    def num_learners(self, learners: LearnersSpec) -> tuple[int, str | None]:
+        """Return one process for each replica and its GPUs, limited to the number of GPUs or processors."""
+        if choose_learner_device(learners, is_one_machine=True)[0].type == "cpu":
+            return self.replicas(learners.replicas, "learners")
+        requested, available = learners.replicas * learners.processes_per_replica, torch.cuda.device_count()
+        if requested <= available:
+            return requested, None
+        return (
+            available,
+            f"{requested} learners clamped to {available}: each has a GPU, and there are no more",
+        )
+
+    def learners(
+        self,
+        count: int,
+        learners: LearnersSpec,  # noqa: ARG002
+        context: Context,
+    ) -> Workers[Context]:
+        return WorkerProcesses(count, context)
+
+    def abandon(self) -> None:
+        """Do nothing: a process that ends on this machine closes its connections."""
 
     def data_workers(self, workers: DataWorkersSpec) -> Executor:  # noqa: ARG002
         """Read in this process: data workers would compete with it for processors."""

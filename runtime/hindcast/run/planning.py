@@ -8,11 +8,14 @@ from typing import Any
 from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.datasets.inspection.prospects import judge_data
 from hindcast.errors import SpecError
+from hindcast.learn.group import Group
 from hindcast.models.network_text import describe_networks
 from hindcast.pipeline.offline_data import OfflineData, Source
+from hindcast.pipeline.shard import Shard
 from hindcast.run.claim import initial_num_learners, run_folder, title
 from hindcast.run.execute import FileReferences
 from hindcast.run.inputs import Input, make_sources, open_inputs, resolve_inputs
+from hindcast.run.placement import LOCAL
 from hindcast.run.training.offline_trainer import make_offline_trainer
 from hindcast.storage.location import resolve
 
@@ -36,13 +39,16 @@ def plan(
     _check_recordings_exist(resource, inputs)
     sources = make_sources(open_inputs(resource, inputs))
     num_learners = initial_num_learners(run_folder(resource), resource)
-    trainer = make_offline_trainer(resource, sources, initial_num_learners=num_learners)
+    group = Group()
+    group.shard = Shard(0, LOCAL.num_learners(resource.spec.learners)[0])
+    trainer = make_offline_trainer(resource, sources, group=group, initial_num_learners=num_learners)
     try:
         assert isinstance(trainer.experience, OfflineData)
         return {
             "algorithm": resource.spec.algorithm,
             "runFolder": str(run_folder(resource)),
             "inputs": [input_.path for input_ in inputs],
+            "learners": group.shard.size,
             "verdicts": [_judge(source) for source in sources],
             "data": trainer.experience.plan(),
             "networks": describe_networks(trainer.learner.nets),

@@ -1,5 +1,6 @@
 """`hindcast run FILE…` and `hindcast demo`: run the resources of YAML files on this machine."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -17,16 +18,27 @@ DEMO_FILE_NAME = "cartpole.yaml"
 def run(
     files: Annotated[list[Path], typer.Argument(metavar="FILE", help="YAML files with resources.")],
     screen: Screen,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Run the runners, data workers and learners on this Ray cluster, of which this machine is a node; "
+            "auto finds it.",
+        ),
+    ] = None,
 ) -> None:
     """Record and train, in dependency order. Run the command again to resume, or to show the result.
 
     With --json, each resource prints one line of JSON when it ends.
     """
-    run_files(files, screen)
+    run_files(files, screen, ray)
 
 
-def run_files(files: list[Path], screen: Screen) -> None:
+def run_files(files: list[Path], screen: Screen, ray_address: str | None = None) -> None:
     """Run all resources in the files and report to the screen.
+
+    Args:
+        ray_address: address of the Ray cluster that runs them; None for this machine.
 
     Raises:
         typer.Exit: with code 130, if the run was interrupted.
@@ -40,6 +52,10 @@ def run_files(files: list[Path], screen: Screen) -> None:
     from hindcast.cli.progress import open_reporter
     from hindcast.run.execute import execute
 
+    if ray_address is not None:
+        from hindcast.cluster.existing_cluster import execute_on_ray
+
+        execute = partial(execute_on_ray, address=ray_address)
     with open_reporter(screen) as reporter:
         outcomes = execute(entries, reporter)
     if any(outcome.state == "Interrupted" for outcome in outcomes):

@@ -7,6 +7,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
@@ -48,7 +49,9 @@ from hindcast.run.callbacks import TrainingCallbacks
 from hindcast.run.evaluation.environment_evaluation import Evaluations
 from hindcast.run.execute import FileReferences
 from hindcast.run.inputs import make_sources, open_inputs, resolve_inputs
+from hindcast.run.placement import LOCAL
 from hindcast.run.stop_criteria import add_evaluation
+from hindcast.run.training.learner_group import start_learners
 from hindcast.run.training.live_source import find_episode_players
 from hindcast.run.training.offline_trainer import make_offline_trainer
 from hindcast.run.training.online_trainer import make_online_trainer
@@ -125,6 +128,7 @@ class RunningAlgorithm:
         self._evaluations: Evaluations | None = None
         self._last_evaluation: Result | None = None
         self._callbacks = TrainingCallbacks()
+        self._other_learners = ExitStack()
         self.notes: list[str] = []
         try:
             self.config = self._replace_custom_io(config)
@@ -379,6 +383,7 @@ class RunningAlgorithm:
         # `stop` also runs after an error in `__init__`.
         if hasattr(self, "_trainer"):
             self._trainer.close()
+        self._other_learners.close()
         self._reader_folders.close()
         if self._writer_folder is not None:
             writer_folder, self._writer_folder = self._writer_folder, None
@@ -422,7 +427,7 @@ class RunningAlgorithm:
             # A placeholder: this store lists no checkpoints, so evaluations mark none as best.
             store = SingleCheckpointStore(resolve("."))
             self._evaluations = Evaluations(plan.training, store, self._reporter, callbacks=self._callbacks)
-        self._trainer = _make_trainer(plan, self._reporter)
+        self._trainer = self._make_trainer(plan)
         # Evaluation processes use CPUs, which torch's threads must leave to them.
         self._trainer.num_busy_processors = self._evaluations.num_processes if self._evaluations else 0
         for message in map(_name_options, _drop_notes_on_derived_fields(self._trainer.notes)):
@@ -441,6 +446,24 @@ class RunningAlgorithm:
         resource = plan.training or plan.recording
         assert resource is not None
         self._callbacks.start(resource, None)
+
+    def _make_trainer(self, plan: BuildPlan) -> Trainer:
+        if plan.training is None:
+            assert plan.recording is not None
+            environment, seed = plan.recording.spec.environment, plan.recording.spec.seed
+            algorithm, spaces = build(plan.algorithm, plan.config), environment_spaces(environment)
+            networks = build_networks(algorithm, spaces, plan.model, environment, seed=seed)
+            policy, learner = networks.make_policy_and_learner()
+            return Trainer(plan.algorithm, policy, learner, None, notes=networks.notes(policy))
+        if plan.is_online:
+            return make_online_trainer(plan.training, plan.training.spec, plan.num_envs)
+        if (initial := plan.training.spec.initial_checkpoint) is not None:
+            # The result is not used: this only raises errors before the data are prepared, which takes long.
+            load_initial_policy(initial, plan.model)
+        inputs = open_inputs(plan.training, resolve_inputs(plan.training, FileReferences({})), self._reporter)
+        sources = make_sources(inputs)
+        group = self._other_learners.enter_context(start_learners(plan.training, sources, LOCAL))
+        return make_offline_trainer(plan.training, sources, group=group)
 
     def _warm_start(self, path: str | None) -> None:
         """Load the initial policy of an algorithm without data; for a training on data `Trainer.begin` loads it."""
@@ -510,23 +533,6 @@ def _drop_notes_on_derived_fields(notes: Sequence[Problem]) -> list[Problem]:
     if any(note.field[-1:] == ("convFilters",) for note in notes):
         fields.add("convPadding")  # derived from the filters; its note would repeat the reason
     return [note for note in notes if fields.isdisjoint(note.field)]
-
-
-def _make_trainer(plan: BuildPlan, reporter: Reporter) -> Trainer:
-    if plan.training is None:
-        assert plan.recording is not None
-        environment, seed = plan.recording.spec.environment, plan.recording.spec.seed
-        algorithm, spaces = build(plan.algorithm, plan.config), environment_spaces(environment)
-        networks = build_networks(algorithm, spaces, plan.model, environment, seed=seed)
-        policy, learner = networks.make_policy_and_learner()
-        return Trainer(plan.algorithm, policy, learner, None, notes=networks.notes(policy))
-    if plan.is_online:
-        return make_online_trainer(plan.training, plan.training.spec, plan.num_envs)
-    if (initial := plan.training.spec.initial_checkpoint) is not None:
-        # The result is not used: this only raises errors before the data are prepared, which takes long.
-        load_initial_policy(initial, plan.model)
-    inputs = open_inputs(plan.training, resolve_inputs(plan.training, FileReferences({})), reporter)
-    return make_offline_trainer(plan.training, make_sources(inputs))
 
 
 class _NoteReporter(Reporter):

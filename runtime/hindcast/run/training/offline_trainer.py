@@ -64,7 +64,8 @@ def make_offline_trainer(
     initial_num_learners = initial_num_learners or spec.learners.replicas
     # The other learners wait for this before they create their trainers (`follow_first_learner`).
     group.broadcast(["open", initial_num_learners])
-    device, clamp_note = choose_learner_device(spec.learners, placement.is_one_machine)
+    rank = group.shard.rank if group.shard.size > 1 else None
+    device, clamp_note = choose_learner_device(spec.learners, placement.is_one_machine, rank)
     # Before episodes are split off, which may be the only ones with an action.
     all_spaces, space_notes = determine_spaces(resource, sources)
     offline, held_out_data = spec.offline, None
@@ -89,6 +90,7 @@ def make_offline_trainer(
     if spec.learners.compile:
         compile_losses(algorithm)
     policy, learner = networks.make_policy_and_learner(device, group)
+    clamp_note = clamp_note or placement.num_learners(spec.learners)[1]
     notes = [*([Problem((), clamp_note)] if clamp_note else []), *space_notes]
     notes += networks.notes(policy)
     with calling(f"{spec.algorithm}.needs"):
@@ -108,7 +110,7 @@ def make_offline_trainer(
         if source.sampler is not None and spec.environment is not None
     ]
     timesteps = algorithm.options.train_batch_size_per_learner * initial_num_learners
-    batch_notes = _shard_notes(timesteps, needs, group.shard.size, initial_num_learners)
+    batch_notes = _shard_notes(spec, timesteps, needs, group.shard.size, initial_num_learners)
     data = offline_data_class(spec.pipeline)(
         sources,
         needs,
@@ -158,8 +160,10 @@ def make_offline_trainer(
             warm_start(policy, learner, initial_checkpoint)
         # With an initial checkpoint, the observation filter is that of its policy.
         data.fit_preprocessing(rewards_only=initial_checkpoint is not None)
+        with calling(f"{spec.algorithm}.fit", algorithm.fit):
+            algorithm.fit(learner.nets, data.reward_blocks())
 
-    return Trainer(
+    trainer = Trainer(
         spec.algorithm,
         policy,
         learner,
@@ -174,6 +178,8 @@ def make_offline_trainer(
         if prelearner_path(spec.pipeline) is None
         else (),
     )
+    trainer.num_learners_here = group.shard.size if placement.is_one_machine else 1
+    return trainer
 
 
 def _set_target_options(algorithm: Algorithm, needs: Needs, options: Mapping[str, float]) -> None:
@@ -193,10 +199,13 @@ def _set_target_options(algorithm: Algorithm, needs: Needs, options: Mapping[str
     algorithm.options = algorithm.options.model_copy(update=dict(options))
 
 
-def _shard_notes(timesteps: int, needs: Needs, num_learners: int, initial_num_learners: int) -> list[Problem]:
+def _shard_notes(
+    spec: OfflineTrainingSpec, timesteps: int, needs: Needs, num_learners: int, initial_num_learners: int
+) -> list[Problem]:
     """Return notes on how the learners divide the global batch, whose size was fixed when the revision started.
 
     Args:
+        spec: the training.
         timesteps: timesteps of the global batch.
         needs: what the algorithm needs of a batch.
         num_learners: current number of learners.
@@ -219,10 +228,12 @@ def _shard_notes(timesteps: int, needs: Needs, num_learners: int, initial_num_le
         )
     texts = []
     if num_learners > 1 and num_learners != initial_num_learners:
-        texts.append(
-            f"{num_learners} learners share the batch of {timesteps:,} timesteps; its size was fixed when the run "
-            f"started with {initial_num_learners}"
+        reason = (
+            f"its size was fixed when the run started with {initial_num_learners}"
+            if spec.learners.replicas != initial_num_learners
+            else f"learners.replicas is {initial_num_learners}, and each replica has a learner for each of its GPUs"
         )
+        texts.append(f"{num_learners} learners share the batch of {timesteps:,} timesteps; {reason}")
     if num_items % num_learners:
         texts.append(
             f"a batch of {num_items:,} {unit} is divided among {num_learners} learners: shards differ in size and are "

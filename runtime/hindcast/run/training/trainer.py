@@ -19,7 +19,7 @@ from hindcast.api.spelling import IN_PYTHON
 from hindcast.api.training import RewardsSpec
 from hindcast.datasets.dataset import Dataset
 from hindcast.errors import Interrupted, Problem, SpecError, parse_path
-from hindcast.learn.algorithm import Algorithm, ModelInputs, new_networks
+from hindcast.learn.algorithm import Algorithm, ModelInputs, new_networks, tensor_versions
 from hindcast.learn.checkpoint import Checkpoint, CheckpointStore, TrainingState
 from hindcast.learn.group import Group
 from hindcast.learn.learner import Learner
@@ -115,6 +115,7 @@ class Trainer:
         iteration: number of iterations with a result; a stop criterion may have cut the last one short.
         seconds: time that all iterations took, interrupted ones included.
         num_busy_processors: processors that other processes of this run occupy.
+        num_learners_here: number of learners that share this machine's other processors.
     """
 
     algorithm: str
@@ -131,6 +132,8 @@ class Trainer:
     iteration: int = field(default=0, init=False)
     seconds: float = field(default=0.0, init=False)
     num_busy_processors: int = field(default=0, init=False)
+    num_learners_here: int = field(default=1, init=False)
+    _versions: dict[str, int] = field(default_factory=dict, init=False)
 
     @property
     def is_cut_short(self) -> bool:
@@ -145,6 +148,17 @@ class Trainer:
         """Start a new training: fit the observation filter, or load `initialCheckpoint`."""
         self.learner.group.broadcast(["begin"])
         self.prepare()
+        self._versions = tensor_versions(self.learner.nets)
+
+    def share_state(self) -> None:
+        """Copy the state of the first learner to the others, all of which call this."""
+        learner, preprocessing = self.learner, self.policy.preprocessing
+        is_leader = learner.group.is_leader
+        states = (learner.state(), preprocessing.state()) if is_leader else None
+        learner_state, preprocessing_state = learner.group.gather_values(states)[0]
+        if not is_leader:
+            learner.load(learner_state)
+            preprocessing.load(preprocessing_state)
 
     def iterate(self, check: Callable[[], None] = lambda: None) -> Result:
         """Train to the end of the iteration and return its result, under RLlib's names.
@@ -166,11 +180,19 @@ class Trainer:
                 field="spec.stop",
                 mentions=("spec.stop",),
             )
+        if (
+            tensor_versions(learner.nets) != self._versions
+            and learner.group.shard.size > 1
+            and learner.group.is_leader
+        ):
+            learner.group.broadcast(["share"])
+            self.share_state()
         learner.group.broadcast(["iterate"])
         start_time = time.monotonic()
         try:
+            rows = experience.timesteps_per_batch // learner.group.shard.size
             with torch_threads(
-                choose_num_threads(learner.nets, experience.timesteps_per_batch, self.num_busy_processors)
+                choose_num_threads(learner.nets, rows, self.num_busy_processors, self.num_learners_here)
             ):
                 end_of_iteration = first_update + experience.start(self.iteration, first_update)
                 last_update = min(end_of_iteration, self.max_updates)
@@ -196,6 +218,7 @@ class Trainer:
             "num_env_steps_sampled", (learner.updates - first_update) * experience.timesteps_per_batch
         )
         self.iteration += 1
+        self._versions = tensor_versions(learner.nets)
         return {
             ITERATION: self.iteration,
             "num_updates_lifetime": learner.updates,
@@ -265,6 +288,7 @@ class Trainer:
         if self.experience is not None and self.learner.updates < self.max_updates:
             self.iteration = self.experience.iterations(state.iteration, self.learner.updates)
         self.seconds = float(state.counters["seconds"])
+        self._versions = tensor_versions(self.learner.nets)
 
     def get_policy(self) -> Policy:
         """Return the policy; RLlib's name, for callbacks."""

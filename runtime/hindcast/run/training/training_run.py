@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Sequence
 from typing import Any, Final, cast
@@ -12,9 +11,8 @@ import orjson
 from hindcast.api import OfflineTraining, spec_hash
 from hindcast.errors import Interrupted, OutputConflict, SpecError
 from hindcast.formatting import plural
-from hindcast.learn.checkpoint import MODULE, Checkpoint, CheckpointStore, find_checkpoint
+from hindcast.learn.checkpoint import MODULE, Checkpoint, CheckpointStore
 from hindcast.learn.group import Group
-from hindcast.learn.ranks import Ranks
 from hindcast.models.network_text import describe_networks
 from hindcast.models.policy import Policy
 from hindcast.models.policy_files import copy_policy
@@ -52,6 +50,7 @@ from hindcast.run.stop_criteria import (
     selection_metric,
     should_stop,
 )
+from hindcast.run.training.learner_group import start_learners
 from hindcast.run.training.offline_trainer import make_offline_trainer
 from hindcast.run.training.trainer import Networks, Trainer
 from hindcast.storage.location import Location
@@ -75,8 +74,8 @@ class TrainingRun:
         sources: the recorded data; not read if the training has already finished.
         reporter: receives progress and notes.
         interruption: checked before each update.
-        placement: starts the processes that read data and evaluate.
-        group: the learners; this process is the first one, which decides, evaluates and writes.
+        placement: starts the processes that read data and evaluate, and the other learners: this process is the first
+            one, which decides, evaluates and writes.
         networks: the resource's networks; None builds them.
     """
 
@@ -88,7 +87,6 @@ class TrainingRun:
         interruption: Interruption,
         placement: Placement = LOCAL,
         *,
-        group: Group | None = None,
         networks: Networks | None = None,
     ) -> None:
         self._resource = resource
@@ -97,7 +95,6 @@ class TrainingRun:
         self._reporter = reporter
         self._interruption = interruption
         self._placement = placement
-        self._group = group or Group()
         self._networks = networks
         self._callbacks = TrainingCallbacks(resource.spec.callbacks)
         self._selection_metric = selection_metric(resource.spec)
@@ -133,7 +130,10 @@ class TrainingRun:
                 # report next to a marker counts as current.
                 self._folder.child(REPORT_FILE).delete()
                 marker.delete()
-            success = self._train()
+            with start_learners(
+                self._resource, self._sources, self._placement, self._interruption.check
+            ) as group:
+                success = self._train(group)
             outcome = self._make_outcome(success, "Succeeded", start_time)
             # Written last: a training that fails before this must not count as finished.
             marker.write_bytes(orjson.dumps(success, option=orjson.OPT_INDENT_2))
@@ -149,14 +149,14 @@ class TrainingRun:
         """Return True if an earlier run left `success.json` or a checkpoint."""
         return self._folder.child(SUCCESS_FILE).exists() or self._store.latest() is not None
 
-    def _train(self) -> dict[str, Any]:
+    def _train(self, group: Group) -> dict[str, Any]:
         for note in notes_on_ineffective_fields(self._resource, self._placement.is_one_machine):
             self._reporter.note(self._name, note)
         trainer = make_offline_trainer(
             self._resource,
             self._sources,
             self._placement,
-            self._group,
+            group,
             initial_num_learners=initial_num_learners(self._folder, self._resource),
             networks=self._networks,
         )
@@ -484,34 +484,6 @@ def read_success(resource: OfflineTraining, folder: Location) -> dict[str, Any] 
     if success["specHash"] != spec_hash(resource):
         return None
     return success
-
-
-def follow_first_learner(
-    resource: OfflineTraining, sources: Sequence[Source], placement: Placement, group: Ranks
-) -> None:
-    """Execute the operations that the first learner broadcasts, until the training ends.
-
-    Raises:
-        PeerLost: another learner ended before the training did.
-        UserError: the resource, the data or the user's code are invalid.
-    """
-    # First ["open", initial_num_learners] from `make_offline_trainer`, or ["end"] if the training has already finished.
-    message = group.receive()
-    if message == ["end"]:
-        return
-    _, num_learners = message
-    trainer = make_offline_trainer(resource, sources, placement, group, initial_num_learners=num_learners)
-    # Then, from the first learner's `Trainer`, ["begin"] or ["load", path of the checkpoint], and many ["iterate"].
-    while (message := group.receive()) != ["end"]:
-        if message[0] == "begin":
-            trainer.begin()
-        elif message[0] == "load":
-            trainer.load(find_checkpoint(message[1]))
-        else:
-            # After an interruption the first learner writes the checkpoint and ends the group.
-            with contextlib.suppress(Interrupted):
-                trainer.iterate()
-    trainer.close()
 
 
 def _total_loss(result: Result) -> float | None:
