@@ -71,10 +71,10 @@ def test_verdict_on_under_recorded_catastrophe_is_not_better(estimate: str, num_
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(("estimate", "min_share"), [("pdwis", 0.65), ("wdr", 0.4)])
+@pytest.mark.parametrize(("estimate", "min_share"), [("pdwis", 0.7), ("wdr", 0.4)])
 def test_verdict_with_difference_is_right_in_most_recordings(estimate: str, min_share: float) -> None:
     answers = count_answers(lambda seed: make_better(seed, 0.2, 200), estimate)
-    assert answers["better"] >= min_share * NUM_RECORDINGS, answers
+    assert is_at_most(NUM_RECORDINGS - answers["better"], 1 - min_share), answers
     assert is_at_most(answers["worse"], 0.05)
 
 

@@ -29,10 +29,10 @@ GAMMA, LEVEL = 0.95, 0.9
 OPTIONS = OfflineOptions(
     explore=True,
     resamples=100,
-    fit=FittedQOptions(updates=500, members=3, hiddens=(16,), lr=1e-2, batch_size=64, tau=0.2),
+    fit=FittedQOptions(updates=1_500, members=3, hiddens=(16,), lr=1e-2, batch_size=64, tau=0.2),
     clone=CloneOptions(updates=400, patience=200, hiddens=(16,), lr=1e-2, batch_size=64),
 )
-"""Smaller models than the defaults, so that 100 seeds take minutes."""
+"""Smaller models than the defaults, so that 100 seeds take a quarter of an hour of CPU time."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def test_verdict_on_cut_off_patients_with_missing_values_and_cloned_propensities
         num_wrong += report.verdict.answer not in (expected, "unknown")
         num_recorded_covered += is_inside(recorded, report.behaviour.interval)
     assert num_wrong <= 0.05 * NUM_SEEDS
-    assert num_right >= 0.6 * NUM_SEEDS
+    assert num_right >= 0.9 * NUM_SEEDS
     # The interval is meant to cover 90 %.
     min_covered = LEVEL * NUM_SEEDS - 2 * math.sqrt(NUM_SEEDS * LEVEL * (1 - LEVEL))
     assert num_recorded_covered >= min_covered
