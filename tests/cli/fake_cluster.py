@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlparse
+
+from http_server import serve_in_thread
 
 Raw = dict[str, Any]
 
@@ -105,18 +106,10 @@ def serve_cluster(cluster: FakeCluster, kubeconfig: Path) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    address = f"http://127.0.0.1:{server.server_port}"
-    kubeconfig.write_text(json.dumps(make_kubeconfig(address)))
-    try:
+    with serve_in_thread(Handler) as port:
+        address = f"http://127.0.0.1:{port}"
+        kubeconfig.write_text(json.dumps(make_kubeconfig(address)))
         yield address
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def make_kubeconfig(address: str) -> Raw:
