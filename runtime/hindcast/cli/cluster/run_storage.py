@@ -214,7 +214,7 @@ def attempts_of(document: Raw) -> list[Raw]:
     return list((document.get("status") or {}).get("runs") or ())
 
 
-def resource_at_attempt(document: Mapping[str, Any], attempt: Mapping[str, Any]) -> Resource:
+def resource_at_attempt(document: Raw, attempt: Mapping[str, Any]) -> Resource:
     """Return the resource with the revision and the absolute paths of an attempt."""
     resource = validate_resource({key: value for key, value in document.items() if key != "status"})
     # Only the latest attempt has inputs, and all attempts of a revision have the same.
