@@ -16,13 +16,15 @@ _GROUPS = {
     Reason.SUCCEEDED: ("Finished", "Final for the revision: only a higher `spec.revision` runs again."),
     Reason.DEPENDENCY_FAILED: (
         "Stalled",
-        "`Stalled=True`, not final: no attempt is created until somebody acts; then the run continues by itself.",
+        "`Stalled=True`, not final: no attempt is created until somebody acts; then the run continues by itself. Under "
+        "`CreationRefused` and `StorageUnavailable` (stalled after three attempts, none of which has reached storage) "
+        "the operator also keeps trying.",
     ),
     Reason.KUBERAY_NOT_INSTALLED: (
         "Missing from the cluster",
         "The attempt waits for these without limit, since what is missing may still come. If "
-        "`runPolicy.startDeadlineSeconds` is set, it then fails as `StartDeadlineExceeded` with the cause. Under "
-        "`KubeRayNotInstalled` no attempt exists yet, and no deadline applies.",
+        "`runPolicy.startDeadlineSeconds` is set, it then fails as `StartDeadlineExceeded` with the cause. While "
+        "KubeRay is not installed, no attempt can be created or observed, and no deadline applies.",
     ),
     Reason.OUT_OF_MEMORY: (
         "Lost attempts",
@@ -66,11 +68,11 @@ suspended.
 | waiting for | how long | then |
 |---|---|---|
 | KubeRay to process the RayJob | {KUBERAY_SILENCE_SECONDS} s | reported as `KubeRayNotAnswering` |
-| nodes, quota, images | `startDeadlineSeconds`, if given; not while queued | lost; failed if the cause is known |
+| nodes, quota, images | `startDeadlineSeconds`, if given; not while queued | failed if its cause lasts, else lost |
 | a learner without a node while others hold GPUs | {GANG_SECONDS} s | all GPUs are released; retried, not counted |
 | a report, and progress, once all pods are ready | `stallTimeoutSeconds` | lost |
 | a report of an attempt without a head pod | {HEADLESS_SECONDS} s | lost |
-| a report of a head on an unreachable node | {UNREACHABLE_SECONDS} s | lost |
+| a report, also the first, of a head on an unreachable node | {UNREACHABLE_SECONDS} s | lost |
 | the final report of a RayJob that has ended | {FINAL_REPORT_SECONDS} s | lost |
 | the checkpoint of a suspended run | `suspendGraceSeconds` | deleted; the run will resume from its last checkpoint |
 | earlier pods to be deleted | until they are gone, {UNREACHABLE_SECONDS} s on an unreachable node | the next attempt |
@@ -78,8 +80,9 @@ suspended.
 | all attempts together | `activeDeadlineSeconds`, if given; queued and suspended time does not count | failed |
 
 Times are measured by a clock that no step of the system's clock moves, and from when the operator saw a report. Before
-an attempt is ended, its objects are read again from the API server. If more than ten attempts fall silent within a
-minute, none is ended for it during the next ten (`ManyRunsSilent`).
+an attempt is ended, its objects are read again from the API server. If ten attempts fall silent within a
+minute, no further ones are ended for it during the next ten (`ManyRunsSilent`): those of the namespace, or all attempts
+if the ten are of several namespaces, each of which counts for at most five.
 
 `effect` says what a reason means for the run: it *waits* (or goes on), the attempt is *lost* and another one starts, or
 it is *final* for the revision.

@@ -27,6 +27,21 @@ class CreateAttempt:
 
 
 @dataclass(frozen=True)
+class RestoreAttempt:
+    """Restore the missing objects through which an attempt reports that has already read its ConfigMap. Idempotent.
+
+    The ConfigMap is restored without the resource: the spec may have changed since the attempt was created.
+
+    Attributes:
+        attempt: number, name and inputs of the attempt.
+        account: the ServiceAccount of the attempt's pods that the user or the platform named; None for their own one.
+    """
+
+    attempt: Attempt
+    account: str | None
+
+
+@dataclass(frozen=True)
 class DeleteAttempt:
     """Delete the attempt's RayJob and with it its pods, then its ConfigMap. Idempotent.
 
@@ -65,7 +80,7 @@ class SetDeadlines:
     deadlines: Mapping[str, int | None]
 
 
-Action = CreateAttempt | DeleteAttempt | SetIntent | SetDeadlines
+Action = CreateAttempt | RestoreAttempt | DeleteAttempt | SetIntent | SetDeadlines
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.api.base import GROUP
 
 MANAGER: Final = "hindcast-operator"
@@ -32,14 +31,14 @@ def account_name(kind: str, name: str) -> str:
 
 
 def make_labels(
-    resource: OfflineRecording | OfflineTraining, revision: int | None = None, attempt: int | None = None
+    kind: str, name: str, revision: int | None = None, attempt: int | None = None
 ) -> dict[str, str]:
     """Return the labels of the resource's children. With revision and attempt: the labels of one attempt's objects."""
     child_labels = {
         MANAGED_BY: MANAGER,
         "app.kubernetes.io/part-of": "hindcast",
-        KIND_LABEL: resource.kind,
-        NAME_LABEL: resource.metadata.name,
+        KIND_LABEL: kind,
+        NAME_LABEL: name,
     }
     if revision is not None and attempt is not None:
         child_labels |= {REVISION_LABEL: str(revision), ATTEMPT_LABEL: str(attempt)}

@@ -21,6 +21,7 @@ from hindcast_operator.decision import (
     Decision,
     DeleteAttempt,
     Event,
+    RestoreAttempt,
     SetDeadlines,
     SetIntent,
 )
@@ -161,7 +162,7 @@ class World:
 
     def execute_stepwise(self, action: Action) -> Iterator[None]:
         """Execute an action, and yield after each write, so that a test can kill the operator between two writes."""
-        if isinstance(action, CreateAttempt):
+        if isinstance(action, CreateAttempt | RestoreAttempt):
             yield from self._create(action)
         elif isinstance(action, DeleteAttempt):
             yield from self._delete(action)
@@ -188,7 +189,7 @@ class World:
                 return decision
         raise AssertionError(f"the status still changes after 12 reconciliations: {self.status}")
 
-    def _create(self, action: CreateAttempt) -> Iterator[None]:
+    def _create(self, action: CreateAttempt | RestoreAttempt) -> Iterator[None]:
         attempt, child_name = action.attempt, action.attempt.ray_job_name
         attempt_facts = self.attempts.get(child_name, AttemptFacts(child_name))
         if attempt_facts.config_map is None:
@@ -200,7 +201,7 @@ class World:
         if not attempt_facts.has_access:
             self.attempts[child_name] = attempt_facts = replace(attempt_facts, has_access=True)
             yield
-        if attempt_facts.ray_job is None:
+        if isinstance(action, CreateAttempt) and attempt_facts.ray_job is None:
             job = RayJobFacts(
                 child_name,
                 f"job-{next(self._uids)}",

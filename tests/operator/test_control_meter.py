@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+from control_cluster import FakeCluster
 from prometheus_client import REGISTRY
 
 from hindcast.api import validate_resource
 from hindcast.api.attempt import Report
 from hindcast.api.run_policy import RunPolicy
+from hindcast_operator.control.api import ApiError
 from hindcast_operator.control.metrics import RunMeter
 from hindcast_operator.facts import AttemptFacts, ConfigMapFacts, Facts, PodFacts
 
@@ -95,3 +99,30 @@ def test_end_of_attempt_is_counted_once_with_duration() -> None:
     meter.update(facts_at_end, {"runs": [ended_entry]})
     meter.update(replace(facts_at_end, status={"runs": [ended_entry]}), {"runs": [ended_entry]})
     assert (read_count(), read_seconds()) == (count_before + 1, seconds_before + 120)
+
+
+def test_end_of_attempt_is_counted_once_although_its_status_is_written_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Regression: each failed write counted the end anew."""
+    labels = {"kind": "OfflineTraining", "outcome": "Lost"}
+    read_count = lambda: REGISTRY.get_sample_value("hindcast_run_seconds_count", labels) or 0.0  # noqa: E731
+
+    async def reconcile_until_written() -> None:
+        cluster = FakeCluster()
+        await cluster.start_run()
+        cluster.now += timedelta(minutes=31)
+        write_status = cluster.write_status
+        monkeypatch.setattr(cluster, "write_status", fail)
+        for _ in range(3):
+            with pytest.raises(ApiError):
+                await cluster.reconcile()
+        monkeypatch.setattr(cluster, "write_status", write_status)
+        await cluster.reconcile()
+
+    async def fail(*_: Any) -> None:
+        raise ApiError(500, "InternalError", "etcdserver: leader changed")
+
+    count_before = read_count()
+    asyncio.run(reconcile_until_written())
+    assert read_count() == count_before + 1

@@ -87,6 +87,22 @@ def test_deleted_access_of_silent_attempt_is_restored() -> None:
     run_in_cluster(test)
 
 
+@pytest.mark.parametrize("is_valid", [True, False])
+def test_deleted_config_map_of_edited_run_is_restored_without_resource(is_valid: bool) -> None:
+    async def test(cluster: FakeCluster) -> None:
+        spec = cluster.objects["OfflineTraining", "clone"]["spec"]
+        edit = {"algorithm": "CQL"} if is_valid else {"stop": {"iterations": "many"}}
+        cluster.put(kinds.TRAINING, "clone", metadata={"generation": 2}, spec=spec | edit)
+        del cluster.objects["ConfigMap", CHILD]
+        cluster.catch_up()
+        await cluster.reconcile()
+        assert set(cluster.objects["ConfigMap", CHILD]["data"]) == {"attempt.json", "intent"}
+        assert "create RayJob" not in cluster.calls
+        assert cluster.status["state"] == "Running"
+
+    run_in_cluster(test)
+
+
 def test_finished_run_is_not_observed_again() -> None:
     """Regression: the report of a finished run was awaited, with two reads of its access per minute."""
 
@@ -218,18 +234,36 @@ def test_steady_clock_passes_no_step_on(step: timedelta) -> None:
 def test_many_silent_attempts_open_breaker() -> None:
     seconds = 0.0
     breaker = VerdictBreaker(lambda: seconds)
-    assert [breaker.allows(attempt) for attempt in range(12)] == [True] * 10 + [False] * 2
+    assert [breaker.allows("team", attempt) for attempt in range(12)] == [True] * 10 + [False] * 2
     seconds = 599.0
-    assert not breaker.allows(12)
+    assert not breaker.allows("team", 12)
     seconds = 601.0
-    assert breaker.allows(12)
+    assert breaker.allows("team", 12)
+
+
+def test_silent_attempts_of_one_namespace_hold_no_verdict_in_another() -> None:
+    """Regression: a tenant with short timeouts kept the hung runs of all others alive."""
+    seconds, num_allowed = 0.0, 0
+    breaker = VerdictBreaker(lambda: seconds)
+    for minute in range(600):
+        for index in range(12):
+            seconds = minute * 60.0 + index * 5
+            breaker.allows("noisy", (minute, index))
+        num_allowed += breaker.allows("quiet", minute)
+    assert num_allowed == 600
+
+
+def test_silent_attempts_of_many_namespaces_hold_all_verdicts() -> None:
+    breaker = VerdictBreaker(lambda: 0.0)
+    assert [breaker.allows(f"team{index}", index) for index in range(12)] == [True] * 10 + [False] * 2
+    assert not breaker.allows("team0", "next")
 
 
 def test_attempt_whose_end_is_tried_again_counts_once() -> None:
     """Regression: one run whose status could not be written opened the breaker for all."""
     breaker = VerdictBreaker(lambda: 0.0)
-    assert all(breaker.allows("a") for _ in range(50))
-    assert [breaker.allows(attempt) for attempt in range(10)] == [True] * 9 + [False]
+    assert all(breaker.allows("team", "a") for _ in range(50))
+    assert [breaker.allows("team", attempt) for attempt in range(10)] == [True] * 9 + [False]
 
 
 @pytest.mark.parametrize("run_policy", [{}, {"backoffLimit": 0}])
@@ -238,7 +272,7 @@ def test_held_verdict_does_not_end_silent_attempt(run_policy: dict[str, Any]) ->
 
     async def test(cluster: FakeCluster) -> None:
         cluster.now += timedelta(minutes=31)
-        cluster.reconciler._breaker.allows = lambda _: False  # type: ignore[method-assign]
+        cluster.reconciler._breaker.allows = lambda *_: False  # type: ignore[method-assign]
         await cluster.reconcile()
         assert cluster.status["state"] == "Running"
         assert not [call for call in cluster.calls if call.startswith("delete")]

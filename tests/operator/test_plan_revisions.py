@@ -228,6 +228,19 @@ def test_image_and_ray_version_stay_when_defaults_cluster_changes_within_revisio
         assert effective_cluster.node_selector == {"zone": "b"}, "other defaults apply to the next attempt"
 
 
+def test_image_stays_after_more_attempts_than_history_keeps() -> None:
+    """Regression: once the entry of the attempt that reported was dropped, a new default image replaced its image."""
+    world = make_running_world(runPolicy={"backoffLimit": 100})
+    image = world.run["image"]
+    world.report_end("Lost", "WorkerLost").settle()
+    world.defaults = world.defaults.model_copy(update={"image": "runtime:2"})
+    for _ in range(12):
+        world.advance(6000).settle()
+        assert world.run["image"] == image
+        world.start_pods().finish_job().advance(10).settle()
+    assert world.run["attempt"] > 11
+
+
 def test_corrected_default_image_applies_if_no_attempt_has_reported() -> None:
     world = World()
     world.settle()

@@ -20,6 +20,7 @@ from plan_world import (
     make_running_world,
 )
 
+from hindcast.api.cluster import ClusterSpec
 from hindcast.api.status import ProgressStatus
 from hindcast.errors import Problem
 from hindcast_operator.decision import CreateAttempt, DeleteAttempt, SetDeadlines, SetIntent
@@ -134,6 +135,16 @@ def test_run_with_invalid_spec_can_be_suspended() -> None:
     assert (world.state, world.find_reason("SpecDrift")) == ("Suspended", "InvalidSpec")
     world.edit_spec(suspend=False).settle()
     assert (world.state, world.find_reason(), len(world.created_children)) == ("Stalled", "InvalidSpec", 1)
+
+
+def test_long_list_of_problems_is_cut() -> None:
+    """Regression: no status was written at all."""
+    world = World()
+    world.problems = tuple(f"spec.input.{index}.path: {'é' * 1000}" for index in range(64))
+    world.settle()
+    assert world.state == "Stalled" and "spec.input.0.path" in world.status["message"]
+    assert len(world.status["message"].encode()) <= 8000
+    assert all(len(event.message.encode()) <= 1024 for event in world.events)
 
 
 def test_refusal_by_platform_stalls(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,6 +312,24 @@ def test_missed_start_deadline_with_known_cause_fails() -> None:
     assert world.live_children == [], "no pod keeps a node"
 
 
+@pytest.mark.parametrize(
+    ("problem", "reason"),
+    [
+        ({"disrupted_at": START}, "Disrupted"),
+        ({"unreachable_since": START}, "NodeUnreachable"),
+        ({"phase": "Failed", "reason": "Evicted"}, "Evicted"),
+        ({"is_oom_killed": True}, "OutOfMemory"),
+    ],
+)
+def test_start_deadline_during_loss_of_pod_is_retried(problem: dict[str, Any], reason: str) -> None:
+    """Regression: a drain shortly before the deadline ended the run for good."""
+    world = World(runPolicy={"startDeadlineSeconds": 200})
+    world.settle()
+    world.start_pods().set_pods(make_pod("learner", **{"phase": "Running", **problem}))
+    world.advance(200).settle()
+    assert (world.state, world.run["outcome"], world.run["reason"]) == ("Retrying", "Lost", reason)
+
+
 def test_attempt_without_start_and_known_cause_is_retried_as_documented() -> None:
     """Regression: the page of reasons called it final."""
     world = World(runPolicy={"startDeadlineSeconds": 600})
@@ -337,8 +366,11 @@ def test_attempt_without_progress_is_lost() -> None:
     world = make_running_world()
     for _ in range(60):
         assert world.state == "Running"
-        world.advance(30).send_report(has_progress=False).settle()
+        world.advance(30).send_report(has_progress=False)
+        was_silent = world.plan().ends_silent_attempt
+        world.settle()
     assert (world.state, world.run["reason"]) == ("Retrying", "NoProgress")
+    assert not was_silent, "its reports arrive, so neither the clock nor the connection is in doubt"
 
 
 def test_progress_keeps_attempt_alive() -> None:
@@ -372,6 +404,54 @@ def test_head_on_unreachable_node_is_lost_after_five_minutes() -> None:
     assert world.state == "Running"
     world.settle_at(decision.requeue_at)
     assert world.run["reason"] == "NodeUnreachable"
+
+
+@pytest.mark.parametrize("is_terminating", [False, True])
+def test_head_on_unreachable_node_before_first_report_is_lost_after_five_minutes(
+    is_terminating: bool,
+) -> None:
+    """Regression: the attempt waited without limit, and its learners held their GPUs."""
+    world = World()
+    world.settle()
+    world.start_pods()
+    head = make_pod("head", phase="Running", unreachable_since=world.now, is_deleting=is_terminating)
+    world.set_pods(head, make_pod("learner", phase="Running", is_ready=True))
+    decision = world.settle()
+    assert (world.state, world.find_reason()) == ("Starting", "NodeUnreachable")
+    world.settle_at(decision.requeue_at)
+    assert (world.run["outcome"], world.run["reason"]) == ("Lost", "NodeUnreachable")
+    assert world.now == START + timedelta(seconds=300)
+
+
+def test_replaced_head_before_first_report_keeps_attempt() -> None:
+    world = World()
+    world.settle()
+    old_head = make_pod("head", phase="Running", unreachable_since=world.now, is_deleting=True)
+    world.start_pods().set_pods(old_head, make_pod("head", name="new")).settle()
+    assert (world.state, world.plan().requeue_at) == ("Starting", None)
+
+
+@pytest.mark.parametrize("is_terminating", [False, True])
+def test_unreachable_head_counts_as_silence(is_terminating: bool) -> None:
+    """Regression: if all nodes were cut off from the control plane, the breaker kept no run."""
+    world = make_running_world()
+    world.set_pods(
+        make_pod("head", phase="Running", unreachable_since=world.now, is_deleting=is_terminating)
+    ).settle()
+    world.advance(600)
+    assert world.plan().ends_silent_attempt
+    decision = plan(replace(world.observe(), is_verdict_held=True), DEFAULTS)
+    assert (decision.status.state, decision.actions) == ("Running", ())
+    assert "many runs fell silent" in (decision.status.message or "")
+
+
+def test_missing_head_is_no_silence() -> None:
+    world = make_running_world()
+    world.set_pods().settle()
+    world.advance(600)
+    assert not world.plan().ends_silent_attempt
+    decision = plan(replace(world.observe(), is_verdict_held=True), DEFAULTS)
+    assert decision.status.runs[0].outcome == "Lost"
 
 
 def test_active_deadline_covers_all_attempts() -> None:
@@ -621,6 +701,56 @@ def test_missing_object_of_live_attempt_is_restored(missing: str, has_reported: 
     assert world.state == "Running"
 
 
+@pytest.mark.parametrize("missing", ["ConfigMap", "access"])
+@pytest.mark.parametrize("edit", ["drift", "invalid spec", "account", "platform's account"])
+def test_missing_object_of_reporting_attempt_is_restored_after_edit(missing: str, edit: str) -> None:
+    """Regression: after an edit, nothing was restored, or only for a ServiceAccount that the pods do not have."""
+    account = "team" if edit == "account" else None
+    platform_account = "shared" if edit == "platform's account" else None
+    defaults = DEFAULTS.model_copy(update={"cluster": ClusterSpec(service_account_name=platform_account)})
+    world = make_running_world(defaults=defaults, cluster={"serviceAccountName": account} if account else {})
+    if edit == "drift":
+        world.edit_spec(algorithm="CQL")
+    elif edit == "invalid spec":
+        world.problems = INVALID_SPEC
+    elif edit == "account":
+        world.edit_spec(cluster={"serviceAccountName": "other"})
+    else:
+        cluster = ClusterSpec(service_account_name="other")
+        world.defaults = DEFAULTS.model_copy(update={"cluster": cluster})
+    change = {"config_map": None} if missing == "ConfigMap" else {"has_access": False}
+    world.settle()
+    world.change_attempt(world.child_name, **change)
+    assert [action.account for action in world.plan().actions] == [account or platform_account]
+    world.settle()
+    assert world.attempt.config_map is not None and world.attempt.has_access
+    assert (world.state, len(world.created_children)) == ("Running", 1)
+
+
+@pytest.mark.parametrize(
+    ("problem", "reason"),
+    [
+        ({"refusal": "exceeded quota: maps"}, "CreationRefused"),
+        ({"creation_failure": "failed calling webhook"}, "CreationFailing"),
+        ({"conflict": "ConfigMap/x (owned by Y)"}, "NameConflict"),
+    ],
+)
+@pytest.mark.parametrize("has_reported", [False, True])
+def test_refused_repair_of_live_attempt_is_named(
+    problem: dict[str, str], reason: str, has_reported: bool
+) -> None:
+    """Regression: ClusterReady stayed True until the driver gave up after ten minutes."""
+    world = make_running_world() if has_reported else World()
+    world.settle()
+    world.change_attempt(world.child_name, config_map=None, **problem)
+    decision = world.plan()
+    world.write_status(decision)
+    assert world.find_reason("ClusterReady") == reason
+    assert next(iter(problem.values())) in world.status["message"]
+    assert world.state == ("Running" if has_reported else "Starting")
+    assert len(decision.actions) == 1, "the repair is tried again"
+
+
 @pytest.mark.parametrize("loss", ["ConfigMap deleted", "ConfigMap restored", "report unreadable"])
 def test_clocks_survive_lost_report(loss: str) -> None:
     """Regression: without a readable report, no deadline applied, and a hung run held its GPUs for ever."""
@@ -632,8 +762,11 @@ def test_clocks_survive_lost_report(loss: str) -> None:
         lost_map = replace(config_map, report=None, report_problem="number cannot be read")
     world.change_attempt(world.child_name, config_map=lost_map)
     if loss == "ConfigMap deleted":
-        world.problems = ("the spec is not valid now, so nothing is restored",)
-    decision = world.settle()
+        world.change_attempt(world.child_name, refusal="exceeded quota")
+        decision = world.plan()
+        world.write_status(decision)
+    else:
+        decision = world.settle()
     assert world.state == "Running"
     if loss == "report unreadable":
         assert world.find_reason("ClusterReady") == "ReportUnreadable"

@@ -4,13 +4,13 @@ import hashlib
 import os
 import re
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import structlog
 
-from hindcast.api.attempt import INTENT_KEY
+from hindcast.api.attempt import INTENT_KEY, Attempt
 from hindcast.api.base import API_VERSION
 from hindcast_operator import names
 from hindcast_operator.control import kinds
@@ -18,9 +18,17 @@ from hindcast_operator.control.api import Api, ApiError
 from hindcast_operator.control.cache import Cache, Child, Key, Resource
 from hindcast_operator.control.kinds import ObjectKind
 from hindcast_operator.control.startup import Startups, classify_owner, describe_owner
-from hindcast_operator.decision import Action, CreateAttempt, DeleteAttempt, Event, SetDeadlines, SetIntent
+from hindcast_operator.decision import (
+    Action,
+    CreateAttempt,
+    DeleteAttempt,
+    Event,
+    RestoreAttempt,
+    SetDeadlines,
+    SetIntent,
+)
 from hindcast_operator.facts import ConfigMapFacts, ObjectFacts
-from hindcast_operator.manifests import build
+from hindcast_operator.manifests import build, build_reporting
 
 _INSTANCE: Final = f"{socket.gethostname()}-{os.getpid()}"
 
@@ -92,7 +100,11 @@ class Applier:
         """
         match action:
             case CreateAttempt():
-                return await self._create(resource, action)
+                return await self._create(resource, action.attempt, build(action.resource, action.attempt))
+            case RestoreAttempt():
+                kind, name = resource.key.kind, resource.key.name
+                manifests = build_reporting(kind, name, action.attempt, action.account)
+                return await self._create(resource, action.attempt, manifests)
             case DeleteAttempt():
                 await self._delete(resource, action)
             case SetIntent():
@@ -101,18 +113,20 @@ class Applier:
                 await self._set_deadlines(resource, action)
         return False
 
-    async def _create(self, resource: Resource, action: CreateAttempt) -> bool:
+    async def _create(
+        self, resource: Resource, attempt: Attempt, manifests: Sequence[dict[str, Any]]
+    ) -> bool:
         """Create the missing objects of an attempt. Return True if the cause of a failure is new, or was resolved.
 
         Nothing happens after a failure until its retry is due.
         """
-        startup = self._startups[resource.uid][action.attempt.ray_job_name]
+        startup = self._startups[resource.uid][attempt.ray_job_name]
         if startup.is_backing_off():
             return False
-        job = self._cache.child(kinds.RAY_JOB, resource.key.namespace, action.attempt.ray_job_name)
+        job = self._cache.child(kinds.RAY_JOB, resource.key.namespace, attempt.ray_job_name)
         has_job = job is not None and _is_current(job, resource)
         try:
-            for manifest in build(action.resource, action.attempt):
+            for manifest in manifests:
                 await self._ensure_object(resource, manifest, has_job)
         except _NameConflict as conflict:
             startup.blocker = (conflict.kind, conflict.name)
@@ -121,6 +135,9 @@ class Applier:
             # A namespace that is being deleted answers 403 too, but the user cannot resolve that.
             if error.code in (0, 401, 429) or "is being terminated" in error.message:
                 raise
+            log.warning(
+                "creation rejected", resource=resource.key, attempt=attempt.ray_job_name, error=str(error)
+            )
             if unknown_fields := _UNKNOWN_FIELD.findall(error.message):
                 return startup.record_failure(
                     refusal=f"{error.message[:500]}; {_unknown_fields_remedy(unknown_fields)}"

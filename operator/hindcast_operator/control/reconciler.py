@@ -105,13 +105,15 @@ class Reconciler:
                 return
             decision = plan(facts, self._defaults)
             attempt = (facts.uid, decision.status.runs[0].ray_job_name) if decision.status.runs else None
-            if decision.ends_silent_attempt and not self._breaker.allows(attempt):
+            if decision.ends_silent_attempt and not self._breaker.allows(key.namespace, attempt):
                 facts = replace(facts, is_verdict_held=True)
                 decision = plan(facts, self._defaults)
                 self._queue.add_after(key, HOLD_RECHECK_SECONDS)
         status = plain_status(decision.status)
-        self._meter.update(facts, status)
         await self._write_status(key, facts, status)
+        self._meter.update(
+            facts, status
+        )  # afterwards: a write that fails is tried again, and the end counts once
         # Before the actions: if an action failed first, the next reconciliation would see no transition to announce.
         for event in decision.events:
             await self._applier.post_event(resource, event)

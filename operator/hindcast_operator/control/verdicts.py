@@ -1,6 +1,7 @@
 """Verdicts that end live attempts: they are made on live reads, and held if there are many of them at once."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import Final
 
@@ -17,6 +18,8 @@ HOLD_RECHECK_SECONDS: Final = 60.0
 
 _MAX_VERDICTS: Final = 10
 """Verdicts within `_WINDOW_SECONDS` after which further ones are held for `_HOLD_SECONDS`."""
+_MAX_VERDICTS_PER_NAMESPACE: Final = 5
+"""Verdicts of one namespace that count for all others, so that one tenant alone never holds the verdicts of another."""
 _WINDOW_SECONDS: Final = 60.0
 _HOLD_SECONDS: Final = 600.0
 
@@ -24,33 +27,44 @@ _HOLD_SECONDS: Final = 600.0
 class VerdictBreaker:
     """Holds verdicts on silent attempts for ten minutes after ten of them within one minute.
 
-    Then the cause is hardly the attempts, but the operator's clock, its connection or the API server.
+    Then the cause is hardly the attempts, but the operator's clock, its connection or the API server. Ten verdicts in
+    one namespace hold those of that namespace only, ten in several namespaces hold all.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._times: dict[Hashable, float] = {}
-        self._held: set[Hashable] = set()
-        self._hold_end = 0.0
+        self._times: dict[tuple[str, Hashable], float] = {}
+        self._held: dict[Hashable, float] = {}
+        self._hold_ends: dict[str | None, float] = {}
 
-    def allows(self, attempt: Hashable) -> bool:
+    def allows(self, namespace: str, attempt: Hashable) -> bool:
         """Return True if an attempt may be ended for its silence now.
 
         An attempt counts once, because ending it is tried again until all writes have succeeded.
         """
         now = self._clock()
         self._times = {name: time for name, time in self._times.items() if now - time < _WINDOW_SECONDS}
-        if attempt in self._times:
+        self._held = {name: end for name, end in self._held.items() if now < end}
+        self._hold_ends = {scope: end for scope, end in self._hold_ends.items() if now < end}
+        if (namespace, attempt) in self._times:
             return True
-        if now >= self._hold_end:
-            self._held.clear()
-            if len(self._times) < _MAX_VERDICTS:
-                self._times[attempt] = now
+        if not self._hold_ends.keys() & {namespace, None}:
+            counts = Counter(name for name, _ in self._times)
+            num_everywhere = sum(min(count, _MAX_VERDICTS_PER_NAMESPACE) for count in counts.values())
+            if max(num_everywhere, counts[namespace]) < _MAX_VERDICTS:
+                self._times[namespace, attempt] = now
                 return True
-            self._hold_end = now + _HOLD_SECONDS
-            log.error("many runs fell silent at once; none is ended", seconds=_HOLD_SECONDS)
+            scope = None if num_everywhere >= _MAX_VERDICTS else namespace
+            self._hold_ends[scope] = now + _HOLD_SECONDS
+            log.error(
+                "many runs fell silent at once; no further ones are ended",
+                namespace=scope or "all",
+                seconds=_HOLD_SECONDS,
+            )
         if attempt not in self._held:
-            self._held.add(attempt)
+            self._held[attempt] = max(
+                self._hold_ends[scope] for scope in self._hold_ends.keys() & {namespace, None}
+            )
             metrics.VERDICTS_HELD.inc()
         return False
 

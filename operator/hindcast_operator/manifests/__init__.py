@@ -4,7 +4,7 @@
 reasons, `build` builds the objects. No cluster, no client.
 """
 
-from hindcast_operator.manifests.build import build
+from hindcast_operator.manifests.build import build, build_reporting
 from hindcast_operator.manifests.effective import effective_resource, effective_run_policy
 from hindcast_operator.manifests.rayjob import ray_job_deadlines
 from hindcast_operator.manifests.refusals import find_refusals
@@ -14,6 +14,7 @@ __all__ = [
     "PoolSize",
     "Sizes",
     "build",
+    "build_reporting",
     "compute_sizes",
     "effective_resource",
     "effective_run_policy",

@@ -31,16 +31,30 @@ def build(resource: Resource, attempt: Attempt) -> list[Manifest]:
         resource: an effective resource.
         attempt: the attempt, with its inputs.
     """
+    account = resource.spec.cluster.service_account_name
+    reporting = build_reporting(resource.kind, resource.metadata.name, attempt, account, resource)
+    return [*reporting, build_ray_job(resource, attempt, compute_sizes(resource, attempt.inputs))]
+
+
+def build_reporting(
+    kind: str, name: str, attempt: Attempt, account: str | None, resource: Resource | None = None
+) -> list[Manifest]:
+    """Build the objects through which an attempt reports, in the order of creation: those of `build` but the RayJob.
+
+    Args:
+        kind: the resource's kind.
+        name: the resource's name.
+        attempt: the attempt, with its inputs.
+        account: the ServiceAccount of the attempt's pods that the user or the platform named; None for their own one.
+        resource: the effective resource; None if the attempt has already read it.
+    """
     manifests = [
-        build_config_map(resource, attempt),
-        build_service_account(resource, attempt),
-        build_role(resource, attempt),
-        build_role_binding(resource, attempt),
-        build_ray_job(resource, attempt, compute_sizes(resource, attempt.inputs)),
+        build_config_map(kind, name, attempt, resource),
+        build_service_account(kind, name, attempt),
+        build_role(kind, name, attempt),
+        build_role_binding(kind, name, attempt, account),
     ]
-    if resource.spec.cluster.service_account_name is not None:
-        manifests = [manifest for manifest in manifests if manifest["kind"] != "ServiceAccount"]
-    return manifests
+    return [manifest for manifest in manifests if account is None or manifest["kind"] != "ServiceAccount"]
 
 
 # -- without a cluster --------------------------------------------------------------------------------------

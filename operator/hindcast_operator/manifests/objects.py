@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from hindcast.api import Resource
 from hindcast.api.attempt import ATTEMPT_KEY, INTENT_KEY, RESOURCE_KEY, Attempt
+from hindcast.api.base import API_VERSION
 from hindcast_operator.manifests.yaml_text import yaml_text
 from hindcast_operator.names import account_name, make_labels
 
@@ -14,43 +15,47 @@ _RBAC: Final = "rbac.authorization.k8s.io"
 
 
 def attempt_metadata(
-    resource: Resource, attempt: Attempt, extra_labels: Mapping[str, str] | None = None
+    kind: str, name: str, attempt: Attempt, extra_labels: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Return the metadata of an object that only this attempt has. The operator's labels replace `extra_labels`."""
-    labels = {**(extra_labels or {}), **make_labels(resource, attempt.revision, attempt.number)}
-    return _make_metadata(resource, attempt, attempt.ray_job_name, labels)
+    labels = {**(extra_labels or {}), **make_labels(kind, name, attempt.revision, attempt.number)}
+    return _make_metadata(kind, name, attempt, attempt.ray_job_name, labels)
 
 
-def build_config_map(resource: Resource, attempt: Attempt) -> Manifest:
-    """Build the ConfigMap that passes the resource to the attempt. The attempt adds its report, `report.json`."""
+def build_config_map(kind: str, name: str, attempt: Attempt, resource: Resource | None) -> Manifest:
+    """Build the ConfigMap that passes the resource to the attempt. The attempt adds its report, `report.json`.
+
+    Without a resource, only an attempt that has already read it can use the ConfigMap.
+    """
+    resource_field = {} if resource is None else {RESOURCE_KEY: _resource_yaml(resource, attempt.namespace)}
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": attempt_metadata(resource, attempt),
+        "metadata": attempt_metadata(kind, name, attempt),
         "data": {
-            RESOURCE_KEY: _resource_yaml(resource, attempt.namespace),
+            **resource_field,
             ATTEMPT_KEY: attempt.model_dump_json(by_alias=True, exclude_none=True, indent=2) + "\n",
             INTENT_KEY: "",
         },
     }
 
 
-def build_service_account(resource: Resource, attempt: Attempt) -> Manifest:
+def build_service_account(kind: str, name: str, attempt: Attempt) -> Manifest:
     """Build the ServiceAccount of the run's pods. Only the head's pod mounts its token."""
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
-        "metadata": _shared_metadata(resource, attempt),
+        "metadata": _shared_metadata(kind, name, attempt),
         "automountServiceAccountToken": False,
     }
 
 
-def build_role(resource: Resource, attempt: Attempt) -> Manifest:
+def build_role(kind: str, name: str, attempt: Attempt) -> Manifest:
     """Build the Role that permits reading and patching the ConfigMap of the current attempt, and nothing else."""
     return {
         "apiVersion": f"{_RBAC}/v1",
         "kind": "Role",
-        "metadata": _shared_metadata(resource, attempt),
+        "metadata": _shared_metadata(kind, name, attempt),
         "rules": [
             {
                 "apiGroups": [""],
@@ -63,16 +68,16 @@ def build_role(resource: Resource, attempt: Attempt) -> Manifest:
     }
 
 
-def build_role_binding(resource: Resource, attempt: Attempt) -> Manifest:
-    """Build the RoleBinding to the ServiceAccount that the resource names, else to that of `build_service_account`."""
-    shared_metadata = _shared_metadata(resource, attempt)
-    account = resource.spec.cluster.service_account_name or shared_metadata["name"]
+def build_role_binding(kind: str, name: str, attempt: Attempt, account: str | None) -> Manifest:
+    """Build the RoleBinding to the ServiceAccount `account`; if it is None, to that of `build_service_account`."""
+    shared_metadata = _shared_metadata(kind, name, attempt)
+    subject_name = account or shared_metadata["name"]
     return {
         "apiVersion": f"{_RBAC}/v1",
         "kind": "RoleBinding",
         "metadata": shared_metadata,
         "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": shared_metadata["name"]},
-        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": attempt.namespace}],
+        "subjects": [{"kind": "ServiceAccount", "name": subject_name, "namespace": attempt.namespace}],
     }
 
 
@@ -89,20 +94,20 @@ def _resource_yaml(resource: Resource, namespace: str) -> str:
     return yaml_text(document)
 
 
-def _shared_metadata(resource: Resource, attempt: Attempt) -> dict[str, Any]:
+def _shared_metadata(kind: str, name: str, attempt: Attempt) -> dict[str, Any]:
     """Return the metadata of an object that all attempts of the resource share."""
-    return _make_metadata(
-        resource, attempt, account_name(resource.kind, resource.metadata.name), make_labels(resource)
-    )
+    return _make_metadata(kind, name, attempt, account_name(kind, name), make_labels(kind, name))
 
 
-def _make_metadata(resource: Resource, attempt: Attempt, name: str, labels: dict[str, str]) -> dict[str, Any]:
-    fields: dict[str, Any] = {"name": name, "namespace": attempt.namespace, "labels": labels}
+def _make_metadata(
+    kind: str, name: str, attempt: Attempt, child: str, labels: dict[str, str]
+) -> dict[str, Any]:
+    fields: dict[str, Any] = {"name": child, "namespace": attempt.namespace, "labels": labels}
     if attempt.uid:
         owner = {
-            "apiVersion": resource.api_version,
-            "kind": resource.kind,
-            "name": resource.metadata.name,
+            "apiVersion": API_VERSION,
+            "kind": kind,
+            "name": name,
             "uid": attempt.uid,
             "controller": True,
             "blockOwnerDeletion": True,

@@ -149,7 +149,7 @@ def _make_template(
         "metadata": {
             "labels": {
                 **user_labels,
-                **make_labels(resource, attempt.revision, attempt.number),
+                **make_labels(resource.kind, resource.metadata.name, attempt.revision, attempt.number),
                 POOL_LABEL: pool,
             }
         }

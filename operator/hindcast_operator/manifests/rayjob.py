@@ -33,7 +33,7 @@ def build_ray_job(resource: Resource, attempt: Attempt, sizes: Sizes) -> dict[st
         "apiVersion": "ray.io/v1",
         "kind": "RayJob",
         "metadata": {
-            **attempt_metadata(resource, attempt, extra_labels={**scheduling.labels, **queue}),
+            **attempt_metadata(resource.kind, resource.metadata.name, attempt, scheduling.labels | queue),
             # KubeRay copies the annotation to the RayCluster. Without it, KubeRay would restart a head that has ended
             # and submit the job to it again.
             "annotations": {"ray.io/disable-provisioned-head-restart": "true"},

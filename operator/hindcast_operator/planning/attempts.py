@@ -36,6 +36,8 @@ GANG_SECONDS: Final = 600
 HEADLESS_SECONDS: Final = 2 * MAX_REPORT_INTERVAL_SECONDS
 """If an attempt has no head pod and has not reported for this long, its driver is gone."""
 
+_END_PHASES: Final = ("Succeeded", "Failed")
+
 
 @dataclass(frozen=True)
 class LiveAttempt:
@@ -94,6 +96,13 @@ class LiveAttempt:
         """True once a report was seen, also one that cannot be read."""
         is_reporting = self.config_map is not None and bool(self.config_map.beat)
         return is_reporting or self.run.first_report_time is not None
+
+    @property
+    def unreachable_head(self) -> PodFacts | None:
+        """The head pod if its node does not answer, also while it is being deleted; None if another one replaced it."""
+        heads = [pod for pod in self.facts.pods if pod.pool == "head" and pod.phase not in _END_PHASES]
+        unreachable_heads = [pod for pod in heads if pod.unreachable_since is not None]
+        return heads[0] if heads and len(unreachable_heads) == len(heads) else None
 
     @property
     def head(self) -> PodFacts | None:
@@ -213,12 +222,12 @@ def is_queued(job: RayJobFacts) -> bool:
 
 
 def _is_alive(pod: PodFacts) -> bool:
-    return pod.phase not in ("Succeeded", "Failed") and not pod.is_deleting
+    return pod.phase not in _END_PHASES and not pod.is_deleting
 
 
 def _is_pod_gone(pod: PodFacts, now: datetime) -> bool:
     give_up_time = _give_up_time(pod)
-    return pod.phase in ("Succeeded", "Failed") or (give_up_time is not None and now >= give_up_time)
+    return pod.phase in _END_PHASES or (give_up_time is not None and now >= give_up_time)
 
 
 def _give_up_time(pod: PodFacts) -> datetime | None:
@@ -286,16 +295,17 @@ def _silence_deadline(attempt: LiveAttempt, last_seen_at: datetime | None) -> da
 def head_deadline(attempt: LiveAttempt) -> datetime | None:
     """Return the deadline of the next report without a reachable head pod, earlier than `heartbeat_deadline`.
 
-    None while the head pod is reachable, and before the first report.
+    None while the head pod is reachable. Before the first report, a head pod that does not exist has no deadline.
     """
-    head, beat_seen_at = attempt.head, attempt.facts.beat_seen_at
-    if beat_seen_at is None or not attempt.has_reported:
+    lost_head, beat_seen_at = attempt.unreachable_head, attempt.facts.beat_seen_at
+    if lost_head is not None and attempt.is_verdict_held:
         return None
-    if head is None:
+    if attempt.has_reported and attempt.head is None and beat_seen_at is not None:
         return time_after(beat_seen_at, HEADLESS_SECONDS)
-    if head.unreachable_since is None:
+    if lost_head is None or lost_head.unreachable_since is None:
         return None
-    return time_after(max(head.unreachable_since, beat_seen_at), UNREACHABLE_SECONDS)
+    silence_start = max(lost_head.unreachable_since, beat_seen_at or lost_head.unreachable_since)
+    return time_after(silence_start, UNREACHABLE_SECONDS)
 
 
 def final_report_deadline(attempt: LiveAttempt) -> datetime | None:

@@ -106,18 +106,24 @@ def quote(text: str) -> str:
 def _pods_to_diagnose(pods: Sequence[PodFacts]) -> list[PodFacts]:
     """Return the pods, the head's first, without those that are being deleted and submitters that have a successor.
 
-    A disrupted pod stays among them: it is being deleted too, but is itself the cause.
+    Two kinds of pods stay among them although they are being deleted, because they are the cause: a disrupted pod, and
+    the head's only pod if its node does not answer, so that it is not removed.
     """
+    num_heads = sum(pod.pool == "head" for pod in pods)
     last_submitter_time = max((pod.created_at for pod in pods if pod.pool == "submitter"), default=None)
     return sorted(
         (
             pod
             for pod in pods
-            if (pod.disrupted_at is not None or not pod.is_deleting)
+            if (pod.disrupted_at is not None or not pod.is_deleting or _is_stuck_head(pod, num_heads))
             and (pod.pool != "submitter" or pod.created_at == last_submitter_time)
         ),
         key=lambda pod: (_POOL_ORDER.index(pod.pool), pod.name),
     )
+
+
+def _is_stuck_head(pod: PodFacts, num_heads: int) -> bool:
+    return pod.pool == "head" and num_heads == 1 and pod.unreachable_since is not None
 
 
 def _diagnose_pod(pod: PodFacts, image: str, resolved: Mapping[str, Any]) -> Diagnosis | None:

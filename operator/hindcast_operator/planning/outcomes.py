@@ -197,8 +197,10 @@ def _ending_by_active_deadline(attempt: LiveAttempt) -> Ending:
 
 def _ending_without_head(attempt: LiveAttempt) -> Ending:
     """Return the ending of an attempt whose head pod, in which the driver ran, is gone or unreachable."""
-    # The operator does not wait for KubeRay, which may take long to notice the loss.
-    return _lost_ending(attempt, Reason.LOST_DRIVER, "The head pod, which ran the driver, is gone")
+    # The operator does not wait for KubeRay, which may take long to notice the loss. A head whose node does not answer
+    # may be running: if the control plane loses its connection to all nodes, this looks the same for every run.
+    ending = _lost_ending(attempt, Reason.LOST_DRIVER, "The head pod, which ran the driver, is gone")
+    return replace(ending, is_by_silence=attempt.unreachable_head is not None)
 
 
 def _ending_without_heartbeat(attempt: LiveAttempt) -> Ending:
@@ -209,7 +211,7 @@ def _ending_without_heartbeat(attempt: LiveAttempt) -> Ending:
 def _ending_without_progress(attempt: LiveAttempt) -> Ending:
     limit = f"{attempt.policy.stall_timeout_seconds} s (spec.runPolicy.stallTimeoutSeconds)"
     text = f"The attempt is reporting, but has made no progress for {limit}"
-    return Ending("Lost", Reason.NO_PROGRESS, text, is_by_silence=True)
+    return Ending("Lost", Reason.NO_PROGRESS, text)
 
 
 def _ending_with_released_gpus(_: LiveAttempt) -> Ending:
@@ -219,11 +221,13 @@ def _ending_with_released_gpus(_: LiveAttempt) -> Ending:
 
 def _ending_without_start(attempt: LiveAttempt) -> Ending:
     """Return the ending of an attempt that did not report in time: `Failed` if the cause is known, else `Lost`."""
-    # A known cause would keep the next attempt from starting too.
+    # A known cause would keep the next attempt from starting too, but for a passing loss of a pod.
     limit = attempt.policy.start_deadline_seconds
     text = f"No report within {limit} s (spec.runPolicy.startDeadlineSeconds)"
     if attempt.diagnosis is None:
         return Ending("Lost", Reason.START_DEADLINE_EXCEEDED, text)
+    if attempt.diagnosis.reason in POD_LOSSES:
+        return _lost_ending(attempt, Reason.START_DEADLINE_EXCEEDED, text)
     cause = f"{text}: {attempt.diagnosis.message}; then raise spec.revision"
     return Ending("Failed", Reason.START_DEADLINE_EXCEEDED, cause)
 

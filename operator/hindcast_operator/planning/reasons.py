@@ -153,8 +153,8 @@ class Reason(StrEnum):
         "A part of the attempt's report cannot be read: the runtime is of another version.",
         "nothing, the run is not affected; bring the operator and spec.cluster.image to one version")
     MANY_RUNS_SILENT = ("ManyRunsSilent", "Warning", "waits",
-        "Many runs fell silent within a minute, so none of them is ended for it during the next ten.",
-        "check the operator's clock and its connection to the API server; `hindcast_verdicts_held` counts them")
+        "Many runs fell silent within a minute, so no further ones are ended for it during the next ten.",
+        "check the clock of the operator, and the connections to the API server; `hindcast_verdicts_held` counts them")
     POD_SECURITY_VIOLATION = ("PodSecurityViolation", "Warning", "waits",
         "The namespace's Pod Security level rejected a pod.",
         "remove what the message names from podOverrides, or change the namespace's level")
@@ -191,8 +191,8 @@ class Reason(StrEnum):
         "The attempt reports, but has made no progress for runPolicy.stallTimeoutSeconds.",
         "raise the timeout if the run needs this long between two signs of progress; the attempt is retried")
     START_DEADLINE_EXCEEDED = ("StartDeadlineExceeded", "Warning", "lost",
-        "No report within runPolicy.startDeadlineSeconds. If the cause is known, the run fails.",
-        "fix what the message names or raise the deadline, and raise spec.revision; with no known cause it is retried")
+        "No report within runPolicy.startDeadlineSeconds. If a lasting cause is known, the run fails.",
+        "if it failed: fix what the message names or raise the deadline, and raise spec.revision; else it is retried")
     RAY_JOB_DELETED = ("RayJobDeleted", "Warning", "lost",
         "A user or another controller deleted the RayJob of a running attempt.",
         "nothing, it is retried; use spec.suspend to stop a run")

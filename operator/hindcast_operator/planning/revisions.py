@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from hindcast.api import OfflineTraining, Resource, course_hash, spec_hash
 from hindcast.api.run_policy import RunPolicy
@@ -24,6 +24,9 @@ from hindcast_operator.planning.runs import (
 )
 from hindcast_operator.planning.status import Check, read_status
 from hindcast_operator.times import format_timestamp
+
+_ACCOUNT_KEY: Final = "serviceAccountName"
+_PINNED_KEY: Final = "isPinned"
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ def requested_revision(facts: Facts, defaults: Defaults, runs: Sequence[RunStatu
             latest_revision, facts.suspend and bool(runs), policy, None, defaults, None, None, drift
         )
     number = max(facts.resource.spec.revision, latest_revision)
-    pinned_defaults = _pin_defaults(defaults, [run for run in runs if run.revision == number])
+    pinned_defaults = _pin_defaults(defaults, current_run(runs, number))
     resource = effective_resource(facts.resource, pinned_defaults)
     digest, course = spec_hash(facts.resource), course_hash(facts.resource)
     return Revision(
@@ -92,22 +95,28 @@ def invalid_spec_message(facts: Facts) -> str:
     return "; ".join(facts.problems) or "The spec is not valid."
 
 
-def _pin_defaults(defaults: Defaults, attempts: Sequence[RunStatus]) -> Defaults:
+def created_account(run: RunStatus) -> str | None:
+    """Return the ServiceAccount that the user or the platform named when the attempt was created, or None."""
+    platform_account: str | None = run.inputs.get(DEFAULTS_KEY, {}).get(_ACCOUNT_KEY)
+    return run.operational_fields.get("spec.cluster.serviceAccountName") or platform_account
+
+
+def _pin_defaults(defaults: Defaults, run: RunStatus | None) -> Defaults:
     """Return the platform's defaults, some of them as the latest of a revision's attempts used them.
 
     These are the storage root and, once an attempt has reported, also the image and its Ray version.
 
     Args:
         defaults: the platform's current defaults.
-        attempts: entries of the revision's attempts, newest first; without any, `defaults` is returned.
+        run: entry of the revision's latest attempt; if it is None, `defaults` is returned.
     """
-    if not attempts:
+    if run is None:
         return defaults
     # Another storage root would hide the run's checkpoints from its next attempt.
-    used_defaults: Mapping[str, Any] = attempts[0].inputs.get(DEFAULTS_KEY, {})
+    used_defaults: Mapping[str, Any] = run.inputs.get(DEFAULTS_KEY, {})
     pins: dict[str, Any] = {"storage_root": used_defaults.get("storageRoot", defaults.storage_root)}
     # Until an attempt has reported from the image, a corrected default may repair the run.
-    if any(run.first_report_time for run in attempts):
+    if _is_pinned(run):
         cluster = defaults.cluster.model_copy(update={"image": None, "ray_version": None})
         pins |= {
             "image": used_defaults.get("image"),
@@ -117,12 +126,24 @@ def _pin_defaults(defaults: Defaults, attempts: Sequence[RunStatus]) -> Defaults
     return defaults.model_copy(update={name: value for name, value in pins.items() if value is not None})
 
 
-def _defaults_to_store(defaults: Defaults) -> dict[str, Any]:
-    """Return the defaults that `_pin_defaults` keeps for later attempts: the value of `DEFAULTS_KEY` in `inputs`."""
+def _is_pinned(run: RunStatus) -> bool:
+    """Return True if the attempt or an earlier one of its revision has reported from the image."""
+    return run.first_report_time is not None or bool(run.inputs.get(DEFAULTS_KEY, {}).get(_PINNED_KEY))
+
+
+def _defaults_to_store(defaults: Defaults, *, is_pinned: bool) -> dict[str, Any]:
+    """Return the defaults of an attempt that are needed later: the value of `DEFAULTS_KEY` in `inputs`.
+
+    Args:
+        defaults: the revision's defaults.
+        is_pinned: an earlier attempt of the revision has reported. The entry of that attempt may be dropped.
+    """
     values = {
         "image": defaults.cluster.image or defaults.image,
         "rayVersion": defaults.cluster.ray_version or defaults.ray_version,
         "storageRoot": defaults.storage_root,
+        _ACCOUNT_KEY: defaults.cluster.service_account_name,
+        _PINNED_KEY: is_pinned or None,
     }
     return {name: value for name, value in values.items() if value is not None}
 
@@ -211,7 +232,8 @@ def _inputs_of_new_run(facts: Facts, previous: RunStatus | None, defaults: Defau
             for entry in facts.references
             if entry.input is not None
         }
-    return {**inputs, DEFAULTS_KEY: _defaults_to_store(defaults)}
+    is_pinned = previous is not None and _is_pinned(previous)
+    return {**inputs, DEFAULTS_KEY: _defaults_to_store(defaults, is_pinned=is_pinned)}
 
 
 def _explain_not_ready(resource_name: str, reference: ReferenceFacts) -> tuple[Reason, str]:
@@ -292,7 +314,8 @@ def renew_run(facts: Facts, revision: Revision, run: RunStatus) -> RunStatus:
         return run.model_copy(update={"operational_fields": creation_fields["operational_fields"]})
     if run.attempt > 1:
         creation_fields["initial_learners"] = run.initial_learners
-    inputs = {**run.inputs, DEFAULTS_KEY: _defaults_to_store(revision.defaults)}
+    stored_defaults = _defaults_to_store(revision.defaults, is_pinned=_is_pinned(run))
+    inputs = {**run.inputs, DEFAULTS_KEY: stored_defaults}
     return run.model_copy(update={**creation_fields, "inputs": inputs})
 
 

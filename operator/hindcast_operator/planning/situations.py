@@ -8,7 +8,14 @@ from typing import Final
 from hindcast.api.attempt import CHECKPOINT
 from hindcast.api.status import RunStatus
 from hindcast.formatting import capitalise
-from hindcast_operator.decision import Action, CreateAttempt, DeleteAttempt, SetDeadlines, SetIntent
+from hindcast_operator.decision import (
+    Action,
+    CreateAttempt,
+    DeleteAttempt,
+    RestoreAttempt,
+    SetDeadlines,
+    SetIntent,
+)
 from hindcast_operator.facts import DEADLINE_FIELDS, AttemptFacts, Facts
 from hindcast_operator.manifests import find_refusals, ray_job_deadlines
 from hindcast_operator.names import child_name
@@ -28,6 +35,7 @@ from hindcast_operator.planning.revisions import (
     Revision,
     check_change_waiting,
     check_data_ready,
+    created_account,
     invalid_spec_message,
     new_run,
 )
@@ -113,14 +121,18 @@ def live_situation(case: Case, attempt: LiveAttempt) -> Situation:
 
 def _repair_actions(case: Case, attempt: LiveAttempt) -> tuple[Action, ...]:
     """Return the action that restores the objects through which a live attempt reports, if one is missing."""
-    revision = case.revision
-    if revision.resource is None or revision.drift is not None or not is_cut_off(attempt):
+    if not is_cut_off(attempt):
         return ()
+    description = describe_attempt(attempt.run, case.facts)
+    if attempt.has_reported:
+        return (RestoreAttempt(description, created_account(attempt.run)),)
     # Pods that have not started yet read their settings from the ConfigMap. With a changed spec, a new ConfigMap would
     # give them other settings than the attempt was created with.
-    if not attempt.has_reported and check_change_waiting(case.facts.resource, attempt.run) is not None:
+    resource, drift = case.revision.resource, case.revision.drift
+    change = check_change_waiting(case.facts.resource, attempt.run)
+    if resource is None or drift is not None or change is not None:
         return ()
-    return (CreateAttempt(revision.resource, describe_attempt(attempt.run, case.facts)),)
+    return (CreateAttempt(resource, description),)
 
 
 def situation_without_kuberay(case: Case) -> Situation:
@@ -194,9 +206,10 @@ def _suspending_situation(case: Case, attempt: LiveAttempt) -> Situation:
 def _starting_situation(case: Case, attempt: LiveAttempt) -> Situation:
     due = start_deadline(attempt)
     deadline_text = "" if due is None else f"; waiting until {format_for_people(due)} (startDeadlineSeconds)"
-    reason, text = Reason.CLUSTER_STARTING, f"The pods of attempt {attempt.run.attempt} are starting"
-    if attempt.diagnosis is not None:
-        reason, text = attempt.diagnosis.reason, capitalise(attempt.diagnosis.message)
+    cluster_ready = _check_cluster_ready(attempt)
+    reason, text = cluster_ready.reason, cluster_ready.message
+    if reason == Reason.CLUSTER_STARTING:
+        text = f"The pods of attempt {attempt.run.attempt} are starting"
     kuberay_due = kuberay_deadline(attempt.facts, parse_optional_time(attempt.run.admission_time))
     if kuberay_due is not None and kuberay_due <= case.now:
         kuberay_due = None
@@ -204,7 +217,7 @@ def _starting_situation(case: Case, attempt: LiveAttempt) -> Situation:
         "Starting",
         reason,
         f"{text}{deadline_text}",
-        cluster_ready=_check_cluster_ready(attempt),
+        cluster_ready=cluster_ready,
         requeue_at=earliest_time(next_deadline(attempt), kuberay_due),
     )
 
@@ -226,16 +239,8 @@ def _running_situation(case: Case, attempt: LiveAttempt) -> Situation:
 
 def _check_cluster_ready(attempt: LiveAttempt) -> Check:
     """Return the condition ClusterReady. After the head's pod is gone, it still names what killed the pod."""
-    if attempt.diagnosis is not None:
-        return Check(False, attempt.diagnosis.reason, capitalise(attempt.diagnosis.message))
-    if not attempt.has_reported:
-        return Check(False, Reason.CLUSTER_STARTING, "The attempt has not reported yet")
-    if attempt.is_verdict_held:
-        message = (
-            "Nothing new was heard of the attempt for longer than spec.runPolicy.stallTimeoutSeconds. It is not ended, "
-            "because many runs fell silent at once: check the operator's clock and its connection"
-        )
-        return Check(False, Reason.MANY_RUNS_SILENT, message)
+    if (obstacle := _check_repair(attempt) or _check_pods(attempt)) is not None:
+        return obstacle
     problem = None if attempt.config_map is None else attempt.config_map.report_problem
     if problem is not None:
         message = f"The attempt's report is of another version: {problem}; the run is not affected"
@@ -244,6 +249,38 @@ def _check_cluster_ready(attempt: LiveAttempt) -> Check:
     if old is not None and old.status == "False" and old.reason in POD_LOSSES and attempt.head is None:
         return Check(False, Reason.from_word(old.reason), old.message)
     return Check(True, Reason.CLUSTER_READY, "The pods are running and the attempt is reporting")
+
+
+def _check_pods(attempt: LiveAttempt) -> Check | None:
+    """Return the condition ClusterReady if pods do not run, have not reported yet, or have fallen silent."""
+    if attempt.is_verdict_held:
+        message = (
+            "Nothing new was heard of the attempt for a long time. It is not ended, because many runs fell silent at "
+            "once: check the operator's clock, its connection, and the connection of the nodes to the API server"
+        )
+        return Check(False, Reason.MANY_RUNS_SILENT, message)
+    if attempt.diagnosis is not None:
+        return Check(False, attempt.diagnosis.reason, capitalise(attempt.diagnosis.message))
+    if not attempt.has_reported:
+        return Check(False, Reason.CLUSTER_STARTING, "The attempt has not reported yet")
+    return None
+
+
+def _check_repair(attempt: LiveAttempt) -> Check | None:
+    """Return the condition ClusterReady if the objects through which an attempt reports cannot be restored."""
+    if not is_cut_off(attempt):
+        return None
+    facts = attempt.facts
+    obstacles = (
+        (Reason.CREATION_REFUSED, facts.refusal),
+        (Reason.CREATION_FAILING, facts.creation_failure),
+        (Reason.NAME_CONFLICT, facts.conflict),
+    )
+    text = "The attempt cannot report: its ConfigMap, Role or RoleBinding was deleted and cannot be restored"
+    checks = (
+        Check(False, reason, f"{text}: {quote(cause)}; will retry") for reason, cause in obstacles if cause
+    )
+    return next(checks, None)
 
 
 # -- a finished run -----------------------------------------------------------------------------------------

@@ -29,8 +29,10 @@ State = Literal[
 FINISHED_STATES: Final = ("Succeeded", "Failed")
 _READY_STATES: Final[tuple[State, ...]] = ("Running", "Suspended", "Succeeded")
 _STALLED_STATES: Final[tuple[State, ...]] = ("Stalled", "Failed")
-_MAX_EVENT_LENGTH: Final = 1000
+_MAX_EVENT_BYTES: Final = 1000
 """Kubernetes accepts 1024 bytes."""
+_MAX_MESSAGE_BYTES: Final = 8000
+"""A condition's message has at most 32,768 characters. A status repeats it, so it is kept shorter."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ def new_status(
     return Status(
         observed_generation=generation,
         state=situation.state,
-        message=_status_message(situation, spec_changes),
+        message=_cut(_status_message(situation, spec_changes), _MAX_MESSAGE_BYTES),
         conditions=_conditions(situation, spec_changes, old.conditions, generation, now),
         ray_job_name=runs[0].ray_job_name if has_job else None,
         progress=report.progress or base.progress,
@@ -168,7 +170,7 @@ def _conditions(
                 type=type_,
                 status=status,
                 reason=check.reason.value,
-                message=check.message,
+                message=_cut(check.message, _MAX_MESSAGE_BYTES),
                 last_transition_time=transition_times.get((type_, status), format_timestamp(now)),
                 observed_generation=generation,
             )
@@ -265,8 +267,13 @@ def _new_obstacle(old: Status, new: Status) -> Condition | None:
 
 
 def _make_event(reason: Reason, message: str) -> Event:
-    short_message = message if len(message) <= _MAX_EVENT_LENGTH else message[: _MAX_EVENT_LENGTH - 1] + "…"
-    return Event(reason.type, reason.value, short_message)
+    return Event(reason.type, reason.value, _cut(message, _MAX_EVENT_BYTES))
+
+
+def _cut(text: str, max_bytes: int) -> str:
+    """Return the text with at most `max_bytes` bytes of UTF-8; the end of a longer one becomes an ellipsis."""
+    data = text.encode(errors="replace")
+    return text if len(data) <= max_bytes else data[: max_bytes - 3].decode(errors="ignore") + "…"
 
 
 def _attempt_name(run: RunStatus) -> str:
