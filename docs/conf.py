@@ -1,8 +1,8 @@
 """Settings of Sphinx for the documentation site: `make site` builds it into `build/site`.
 
 The pages are Markdown that also reads well in a repository's browser; `index.md` gives them their order. A link to a
-file outside of `docs` becomes a link to the repository in HINDCAST_REPOSITORY, the address of its files at a commit.
-Without it, such a link becomes its text.
+file outside of `docs` becomes a link to the repository in HINDCAST_REPOSITORY, the address of its files at a commit,
+and commands name that repository. Without it, such a link becomes its text.
 """
 
 from __future__ import annotations
@@ -49,6 +49,10 @@ def _replace_links(app: Sphinx, page: str, source: list[str]) -> None:
             return match["text"]
         return f"[{match['text']}]({_REPOSITORY}/{path.relative_to(_ROOT)}{match['anchor'] or ''})"
 
+    if _REPOSITORY:
+        address, _, commit = _REPOSITORY.partition("/blob/")
+        text = text.replace("git clone URL ", f"git clone {address} ")
+        text = text.replace("git+URL@COMMIT", f"git+{address}@{commit}")
     source[0] = _ANCHOR.sub(r"(\1)=\n", _LINK.sub(replace, text))
 
 
