@@ -28,6 +28,7 @@ exclude_patterns = ["conf.py", "gitops"]
 myst_heading_anchors = 6
 nitpicky = True
 html_theme = "furo"
+pygments_dark_style = "github-dark"
 html_title = f"Hindcast {version}"
 html_static_path: list[str] = []
 
