@@ -34,7 +34,7 @@ html_static_path: list[str] = []
 
 
 def _replace_links(app: Sphinx, page: str, source: list[str]) -> None:
-    """Begin the first page with the README, and replace HTML's anchors and the links to files outside of `docs`."""
+    """Begin the first page with the README, and replace HTML's anchors, links to files, and file names of pages."""
     folder, text = (Path(app.srcdir) / page).parent, source[0]
     if page == "index":
         text = (_ROOT / "README.md").read_text().replace("](docs/", "](") + text
@@ -42,7 +42,10 @@ def _replace_links(app: Sphinx, page: str, source: list[str]) -> None:
     def replace(match: re.Match[str]) -> str:
         path = (folder / match["target"]).resolve()
         if path.is_file() and path.is_relative_to(app.srcdir):
-            return match[0]
+            # The site shows a page's title where the repository shows its file name.
+            return (
+                f"[]({match['target']}{match['anchor'] or ''})" if match["text"].endswith(".md") else match[0]
+            )
         path = path if path.exists() else _ROOT / match["target"]
         if not path.exists():
             return match[0]  # Sphinx reports it
