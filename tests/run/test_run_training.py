@@ -55,7 +55,7 @@ EVALUATIONS: dict[str, dict[str, Any]] = {
     "estimates at end": {"offline": ESTIMATES},
     "estimates each iteration": {"offline": {**ESTIMATES, "interval": 1}},
 }
-DIRECT_METHOD = {"heldOut": 0.4, "interval": 1, "estimates": ["dm"], "modelUpdates": 300}
+DIRECT_METHOD = {"heldOut": 0.4, "interval": 1, "estimates": ["dm"], "modelUpdates": 40}
 IN_PARALLEL = {**EVALUATION, "parallelToTraining": True}
 
 
