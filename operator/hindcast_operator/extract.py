@@ -94,7 +94,7 @@ def _parse_json(text: str) -> Raw:
     """Return the object in a report's text; an empty one if it contains none."""
     try:
         plain = json.loads(text)
-    except (ValueError, RecursionError):  # the latter of too many brackets
+    except (ValueError, RecursionError):  # RecursionError: brackets are nested too deeply
         return {}
     return plain if isinstance(plain, dict) else {}
 

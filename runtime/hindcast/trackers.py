@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import os
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -112,7 +113,7 @@ class MLflow(_Tracker):
 
 
 class TensorBoard(_Tracker):
-    """TensorBoard. All runs are in one folder, TENSORBOARD_LOGDIR or else `tensorboard`, which `--logdir` may name.
+    """TensorBoard. All runs are in one folder, TENSORBOARD_LOGDIR or else `tensorboard`, for `tensorboard --logdir`.
 
     Every run folder has the results for TensorBoard without this callback; it adds the settings (the tab HParams), and
     a place that the TensorBoard of a team can watch.
@@ -122,7 +123,7 @@ class TensorBoard(_Tracker):
 
     def start(self, name: str, key: str | None, settings: dict[str, Any]) -> None:
         folder = os.environ.get("TENSORBOARD_LOGDIR", "tensorboard")
-        self._folder = f"{folder}/{name}" if key is None else f"{folder}/{name}-{key[:8]}"
+        self._folder = f"{folder}/{name}-{(key or uuid.uuid4().hex)[:8]}"
         self._settings = settings
         self._writer: SummaryWriter | None = None
 
@@ -130,9 +131,8 @@ class TensorBoard(_Tracker):
         from torch.utils.tensorboard import SummaryWriter
         from torch.utils.tensorboard.summary import hparams
 
-        if (
-            self._writer is None
-        ):  # TensorBoard hides what an earlier process wrote about the steps from here on
+        if self._writer is None:
+            # TensorBoard hides what an earlier process wrote about the steps from here on.
             self._writer = SummaryWriter(self._folder, purge_step=step)
             values = {
                 path: value if isinstance(value, bool | int | float | str) else str(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from cluster_objects import make_attempt, make_training, running_status
 from command_result import Hindcast
 from fake_cluster import NAMESPACE, FakeCluster
@@ -56,3 +57,12 @@ def test_compare_refuses_what_has_no_results(hindcast: Hindcast, cluster: FakeCl
     hindcast("compare runs -n rl").assert_refused(
         2, "apply only to training/NAME on a cluster; runs is a path"
     )
+
+
+def test_compare_refuses_name_that_is_a_folder_too(
+    hindcast: Hindcast, cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("training/clone").mkdir(parents=True)
+    hindcast("compare training/clone").assert_refused(2, "write ./training/clone for the folder")
+    hindcast("compare training/clone -n rl").assert_refused(2, "does not exist in namespace rl")

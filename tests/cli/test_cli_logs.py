@@ -26,9 +26,8 @@ def cluster(cluster: FakeCluster) -> FakeCluster:
 
 
 def make_stored_training(folder: Path, *attempts: dict, **spec: object) -> dict:
-    """Return a training with these attempts; sets their storage root, in place, to a folder of this machine."""
-    for attempt in attempts:
-        attempt["inputs"] = {"defaults": {"storageRoot": str(folder)}}
+    """Return a training with these attempts, newest first; sets the storage root, in place, to a local folder."""
+    attempts[0]["inputs"] = {"defaults": {"storageRoot": str(folder)}}
     return make_training(running_status(runs=list(attempts)), **spec)
 
 

@@ -1,4 +1,4 @@
-"""`hindcast run --ray`: a Ray cluster that runs already, here the tests' own, to which the command connects."""
+"""`hindcast run --ray`: a Ray cluster that already runs, here the tests' own, to which the command connects."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,23 +40,52 @@ def test_command_trains_with_two_learners_on_a_running_cluster(tmp_path: Path, w
     assert (tmp_path / "runs/test/r1/success.json").exists()
 
 
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """`nodes({"CPU": 4}, {"CPU": 4})` makes Ray report these nodes, and one that is dead."""
+
+    def set_nodes(*resources: dict[str, float]) -> None:
+        dead = {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}}
+        monkeypatch.setattr(
+            ray, "nodes", lambda: [dead, *({"Alive": True, "Resources": r} for r in resources)]
+        )
+
+    return set_nodes
+
+
 @pytest.mark.parametrize(
-    ("learners", "expected"),
+    ("resources", "learners", "expected"),
     [
-        ({"replicas": 2}, (2, None)),
-        ({"replicas": 9, "cpus": 2}, (4, "9 learners clamped to 4: the Ray cluster has room for no more")),
-        ({"gpus": 4, "cpus": 4}, (2, "4 learners clamped to 2: the Ray cluster has room for no more")),
+        ([{"CPU": 8.0}], {"replicas": 2}, (2, None)),
+        ([{"CPU": 8.0}], {"replicas": 9, "cpus": 2}, (4, "9 learners clamped to 4")),
+        ([{"CPU": 8.0, "GPU": 2.0}], {"gpus": 4, "cpus": 4}, (2, "4 learners clamped to 2")),
+        ([{"CPU": 3.0}, {"CPU": 3.0}], {"replicas": 3, "cpus": 2}, (2, "3 learners clamped to 2")),
+        ([{"CPU": 8.0}, {"CPU": 1.0, "GPU": 2.0}, {}], {"replicas": 1, "cpus": 2}, (1, None)),
     ],
 )
-def test_learners_are_clamped_to_the_cluster(
-    monkeypatch: pytest.MonkeyPatch, learners: dict[str, Any], expected: tuple[int, str | None]
+def test_learners_are_clamped_to_the_nodes_of_the_cluster(
+    nodes: Any, resources: list[Any], learners: dict[str, Any], expected: tuple[int, str | None]
 ) -> None:
-    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 8.0, "GPU": 2.0})
-    assert RayPlacement().num_learners(LearnersSpec.model_validate(learners)) == expected
+    nodes(*resources)
+    count, note = RayPlacement().num_learners(LearnersSpec.model_validate(learners))
+    assert (count, note and note.split(":")[0]) == expected
 
 
-def test_gpus_that_the_cluster_lacks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 8.0})
-    message = "asks for 4 CPUs and 1 GPUs for each learner, but the Ray cluster has 8 and 0"
+def test_gpus_that_no_node_has_are_refused(nodes: Any) -> None:
+    nodes({"CPU": 8.0}, {"CPU": 2.0, "GPU": 1.0})
+    message = (
+        "asks for 4 CPUs and 1 GPUs for each learner, but no node of the Ray cluster has as many: "
+        "8 CPUs and 0 GPUs, 2 CPUs and 1 GPUs."
+    )
     with raises_user_error(SpecError, message, field="spec.learners"):
         RayPlacement().num_learners(LearnersSpec(gpus=1))
+
+
+@pytest.mark.parametrize("pool", ["data", "runner"])
+def test_workers_reserve_no_cpus_that_learners_may_take(pool: Any) -> None:
+    assert RayPlacement().options(pool, 1, 2) == {
+        "num_cpus": 0,
+        "num_gpus": 2,
+        "scheduling_strategy": "SPREAD",
+    }
+    assert RayPlacement().options("learner", 1.5) == {"num_cpus": 2}

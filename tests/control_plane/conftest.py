@@ -72,19 +72,24 @@ def run_operator(
 ) -> Iterator[RunOperator]:
     """`run_operator(*flags)` starts an operator for the test's namespace, with the chart's rights.
 
-    `everywhere` makes it serve all namespaces; `server` is another address of the API server; `fault` and `setup` are
-    passed to `OperatorProcess`.
+    `everywhere` makes it serve all namespaces; `server` is another address of the API server; `fault`, `setup`
+    and `python` are passed to `OperatorProcess`.
     """
     with ExitStack() as stack:
 
         def run(
-            *flags: str, fault: str = "", setup: str = "", server: str | None = None, everywhere: bool = False
+            *flags: str,
+            fault: str = "",
+            setup: str = "",
+            server: str | None = None,
+            everywhere: bool = False,
+            python: str | None = None,
         ) -> OperatorProcess:
             number = len(list(tmp_path.glob("operator-*.log")))
             kubeconfig = create_account(api, namespace, tmp_path, server)
             namespace_flags = () if everywhere else ("--namespace", namespace)
             log = tmp_path / f"operator-{number}.log"
-            python = str(warm_operator.folder / "python")
+            python = python or str(warm_operator.folder / "python")
             process = OperatorProcess(
                 kubeconfig, log, *namespace_flags, *flags, fault=fault, setup=setup, python=python
             )

@@ -53,7 +53,7 @@ class Application(Script):
 def serve(folder: Path, port: int = 0) -> tuple[Script, str]:
     """Start `hindcast serve` and return it with its address."""
     options = ("--log", folder / "log", "--token-file", folder / "token", "--port", port)
-    server = Script("hindcast_command.py", "serve", folder / "policy", "--json", *options)
+    server = Script("hindcast_command.py", "serve", folder / "policy", "--explore", "--json", *options)
     assert server.listen("{"), server.lines
     return server, json.loads(server.lines[-1])["address"]
 

@@ -242,6 +242,7 @@ def train_in_float64(group, resource, data, num_updates):
     """Return the loss of each update of a training, computed in float64 and without dropout."""
     trainer = run_together(group, make_trainer, group, resource, data)
     learner, experience = trainer.learner, trainer.experience
+    trainer.prepare()
     learner.nets.double()
     for module in learner.nets.modules():
         if isinstance(module, nn.Dropout):

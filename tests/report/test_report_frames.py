@@ -64,13 +64,13 @@ def test_image_is_recognised_by_shape(shape, expected):
 def test_rollout_shows_what_the_environment_renders(tmp_path):
     picture = show(RENDERED, tmp_path)
     assert picture.title.startswith("An episode of the policy: 12 timesteps, return ")
-    assert picture.caption == f"Rendered: {MAX_FRAMES} of 13 images"
+    assert picture.caption == f"Renderings of the environment: {MAX_FRAMES} of 13 images"
     light, dark = render(picture, LIGHT), render(picture, DARK)
     assert light != dark and max(len(light), len(dark)) < 300_000
 
 
 def test_rollout_shows_images_that_the_policy_sees(tmp_path):
-    assert show(PIXELS, tmp_path).caption.startswith("What the policy sees")
+    assert show(PIXELS, tmp_path).caption.startswith("Observations of the policy")
 
 
 def test_rollout_of_an_endless_episode_is_cut(tmp_path, monkeypatch):
@@ -78,7 +78,7 @@ def test_rollout_of_an_endless_episode_is_cut(tmp_path, monkeypatch):
     environment = {**RENDERED, "kwargs": {"render_mode": "rgb_array", "longest": 10_000}}
     picture = show(environment, tmp_path)
     assert picture.title.startswith("The first 300 timesteps of an episode of the policy")
-    assert picture.caption == f"Rendered: {MAX_FRAMES} of 301 images"
+    assert picture.caption == f"Renderings of the environment: {MAX_FRAMES} of 301 images"
 
 
 def test_rollout_that_cannot_be_seen_is_not_played(tmp_path, monkeypatch):

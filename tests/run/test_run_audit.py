@@ -108,6 +108,12 @@ def test_bundle_needs_an_empty_folder(bundle: tuple[Path, str, str], tmp_path: P
         create_audit(bundle[2], tmp_path, [bundle[1]], options=OPTIONS)
 
 
+def test_bundle_is_not_written_over_its_run(bundle: tuple[Path, str, str]) -> None:
+    run = bundle[2]
+    with pytest.raises(OutputConflict, match="is the run's folder"):
+        create_audit(run, run, [bundle[1]], options=OPTIONS)
+
+
 def test_interrupted_bundle_is_written_again(
     bundle: tuple[Path, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, Future
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +14,17 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch.distributed as dist
+from loky.process_executor import ShutdownExecutorError
+from torch.distributed import TCPStore
 
 from hindcast.api import OfflineTraining
-from hindcast.errors import UserCodeError, WorkerLost
+from hindcast.errors import DataError, UserCodeError, WorkerLost
+from hindcast.learn.group import PeerLost
 from hindcast.pipeline.connectors import BatchConnector, Context
 from hindcast.pipeline.window import Batch
+from hindcast.run.placement import LocalPlacement
+from hindcast.run.training import learner_group
 from support import train, training
-
-pytestmark = pytest.mark.slow
 
 
 class FailsOnce(BatchConnector):
@@ -64,6 +70,7 @@ def read_weights(folder: Path) -> dict[str, np.ndarray]:
     return safetensors.numpy.load_file(path)
 
 
+@pytest.mark.slow
 def test_two_processes_learn_what_one_learns(tmp_path: Path, walks: Path) -> None:
     model = {"dropout": 0.0}
     train(make_training(tmp_path / "one", walks, 1, model=model))
@@ -75,6 +82,7 @@ def test_two_processes_learn_what_one_learns(tmp_path: Path, walks: Path) -> Non
         np.testing.assert_allclose(weights[name], expected[name], rtol=1e-3, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_training_that_loses_a_learner_resumes_bit_exactly(tmp_path: Path, walks: Path) -> None:
     kills = {"name": f"{__name__}:FailsOnce", "kwargs": {"file": str(tmp_path / "is_killed"), "rank": 1}}
     pipeline = {"connectors": [kills]}
@@ -89,6 +97,7 @@ def test_training_that_loses_a_learner_resumes_bit_exactly(tmp_path: Path, walks
         np.testing.assert_array_equal(weights[name], tensor, err_msg=name)
 
 
+@pytest.mark.slow
 def test_error_of_one_learner_ends_all_with_its_sentence(tmp_path: Path, walks: Path) -> None:
     arguments = {"file": str(tmp_path / "has_failed"), "rank": 1, "error": True}
     fails = {"name": f"{__name__}:FailsOnce", "kwargs": arguments}
@@ -96,3 +105,79 @@ def test_error_of_one_learner_ends_all_with_its_sentence(tmp_path: Path, walks: 
     with pytest.raises(UserCodeError, match=r"^connector FailsOnce raised KeyError at .*: 'no such column'"):
         train(resource)
     assert not dist.is_initialized()
+
+
+class FakeWorkers:
+    """Learners that connect and then do nothing; those that have not ended are killed by `close`, as by loky."""
+
+    def __init__(self) -> None:
+        self.futures: list[Future[Any]] = []
+
+    def submit(self, _: Any, rank: int, size: int, host: str, port: int) -> Future[Any]:
+        TCPStore(host, port, size, is_master=False).add("connected", 1)
+        self.futures.append(Future())
+        return self.futures[-1]
+
+    def close(self) -> None:
+        for future in self.futures:
+            if not future.done():
+                future.set_exception(ShutdownExecutorError())
+
+
+class FakeGroup:
+    find_cause: Callable[[], Exception | None]
+
+    def abort(self) -> None: ...
+
+    def broadcast(self, value: Any) -> None: ...
+
+
+class FakePlacement(LocalPlacement):
+    def __init__(self) -> None:
+        self.workers = FakeWorkers()
+        self.is_abandoned = False
+
+    def num_learners(self, _: Any) -> tuple[int, None]:
+        return 9, None
+
+    def learners(self, *_: Any) -> Any:
+        return self.workers
+
+    def abandon(self) -> None:
+        self.is_abandoned = True
+
+
+ERROR, BUG = DataError("row 1 is invalid"), KeyError("a bug")
+
+
+@pytest.mark.parametrize(
+    ("results", "cause"),
+    [
+        ([ERROR, *[ShutdownExecutorError() for _ in range(7)]], ERROR),
+        ([ERROR, *[BrokenExecutor() for _ in range(7)]], ERROR),
+        ([ERROR, *[PeerLost() for _ in range(6)], BUG], ERROR),
+        ([BUG, *[BrokenExecutor() for _ in range(4)], PeerLost(), PeerLost(), None], BUG),
+        ([BrokenExecutor(), PeerLost(), None, *[ShutdownExecutorError() for _ in range(5)]], None),
+        ([ShutdownExecutorError(), *[PeerLost() for _ in range(7)]], None),
+    ],
+)
+def test_loss_of_learners_has_the_cause_and_abandons_only_without_one(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    results: list[Exception | None],
+    cause: Exception | None,
+) -> None:
+    """The first learner is busy, and hears of the loss only later."""
+    monkeypatch.setattr(learner_group, "_CAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(learner_group, "_GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(learner_group, "_connect", lambda *_: FakeGroup())
+    placement = FakePlacement()
+    with learner_group.start_learners(training(tmp_path, tmp_path), [], placement) as group:
+        for future, result in zip(placement.workers.futures, results, strict=True):
+            if result is None or isinstance(result, DataError | PeerLost):
+                future.set_result(result)
+            else:
+                future.set_exception(result)
+        time.sleep(0.3)
+        assert group.find_cause() is cause  # type: ignore[attr-defined]
+        assert placement.is_abandoned == (cause is None)

@@ -85,6 +85,15 @@ def test_tensorboard_hides_results_that_a_resumed_training_repeats(monkeypatch, 
     assert b"config.lr" in content and b"secret" not in content
 
 
+def test_tensorboard_keeps_runs_without_folder_apart(tmp_path, monkeypatch):
+    monkeypatch.setenv("TENSORBOARD_LOGDIR", str(tmp_path))
+    for _ in range(2):
+        tracker = TensorBoard()
+        tracker.on_algorithm_init(algorithm=None, resource=RESOURCE, folder=None, metrics_logger=None)
+        tracker.on_train_result(algorithm=None, result=RESULT, metrics_logger=None)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 @pytest.mark.parametrize("tracker", [WandB, MLflow, TensorBoard])
 def test_missing_package_is_named_with_its_extra(monkeypatch, tracker):
     monkeypatch.setitem(sys.modules, tracker.package, None)

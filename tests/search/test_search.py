@@ -16,6 +16,7 @@ from hindcast.api import OfflineTraining
 from hindcast.api.metadata import Reference
 from hindcast.datasets.opening import open_dataset
 from hindcast.errors import Interrupted, OutputConflict, SpecError
+from hindcast.learn.group import Group
 from hindcast.models.policy import Policy
 from hindcast.record import environments
 from hindcast.report.text import resource_yaml
@@ -97,12 +98,12 @@ def test_interrupted_search_resumes_and_repeats_nothing(
     expected = search(make_training(walks), LEARNING_RATES, output=folder / "uninterrupted", confirm=0)
     trained_names, train = [], TrainingRun._train
 
-    def train_and_interrupt(run: TrainingRun) -> Any:
+    def train_and_interrupt(run: TrainingRun, group: Group) -> Any:
         if len(trained_names) == 1:
             trained_names.append("interrupted")
             raise Interrupted("interrupted by the test")
         trained_names.append(run._name)
-        return train(run)
+        return train(run, group)
 
     monkeypatch.setattr(TrainingRun, "_train", train_and_interrupt)
     with pytest.raises(Interrupted):

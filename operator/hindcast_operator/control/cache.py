@@ -101,7 +101,7 @@ class Cache:
             return (
                 self._put_resource(kind, raw) if kind in kinds.RESOURCE_KINDS else self._put_child(kind, raw)
             )
-        except Exception:  # one odd object must not keep the operator from reading all others
+        except Exception:  # an object that cannot be read must not stop the reading of others
             log.exception("object cannot be read; ignored", object=key)
             return set()
 

@@ -26,8 +26,8 @@ from hindcast_operator.times import SteadyClock, parse_optional_time
 
 log = structlog.get_logger()
 
-_REST_INTERVAL: Final = timedelta(seconds=30)
-"""Minimum time between two writes of a status of which only the progress changes, once the attempt has settled."""
+_PROGRESS_WRITE_INTERVAL: Final = timedelta(seconds=30)
+"""Minimum time between two status writes if only the progress changed, once the attempt has settled."""
 _SETTLE_TIME: Final = timedelta(minutes=5)
 """Time after an attempt's first report in which the status follows every report."""
 _PROGRESS_FIELDS: Final = frozenset({"progress", "checkpoint"})
@@ -125,10 +125,10 @@ class Reconciler:
         }
         if not changes:
             return
-        write_time = self._status_times.get(key, facts.now - _REST_INTERVAL)
-        rest = write_time + _REST_INTERVAL - facts.now
-        if rest > timedelta() and changes <= _PROGRESS_FIELDS and _has_settled(facts):
-            self._queue.add_after(key, rest.total_seconds())
+        write_time = self._status_times.get(key, facts.now - _PROGRESS_WRITE_INTERVAL)
+        remaining = write_time + _PROGRESS_WRITE_INTERVAL - facts.now
+        if remaining > timedelta() and changes <= _PROGRESS_FIELDS and _has_settled(facts):
+            self._queue.add_after(key, remaining.total_seconds())
             return
         resource = self._cache.resources.get(key)
         if resource is None or resource.status is not facts.status:

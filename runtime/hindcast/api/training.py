@@ -66,6 +66,11 @@ class LearnersSpec(Model):
         """Number of learners' processes of a replica: one for each of its GPUs."""
         return 1 if self.device == "cpu" else max(1, int(self.gpus))
 
+    @property
+    def num_processes(self) -> int:
+        """Number of learners' processes of all replicas."""
+        return self.replicas * self.processes_per_replica
+
 
 class StopSpec(Model):
     """The end of the training: it stops at the first criterion that holds."""

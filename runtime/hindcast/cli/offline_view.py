@@ -56,7 +56,7 @@ def _table(report: OfflineReport) -> Table:
     table.add_column("interval")
     rows = {"recorded policy": report.behaviour}
     if report.behaviour_continued is not None:
-        rows["the same, cut-off episodes continued by the policy"] = report.behaviour_continued
+        rows["the same, cut-off episodes continued by the evaluated policy"] = report.behaviour_continued
     for name, estimate in {**rows, **report.estimates}.items():
         table.add_row(name, formatting.significant(estimate.value), _interval(estimate))
     return table

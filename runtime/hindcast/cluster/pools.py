@@ -45,16 +45,15 @@ class RayPlacement:
 
     is_one_machine = False
 
-    def options(self, pool: Pool, cpus: float = 0, gpus: float = 0) -> dict[str, Any]:  # noqa: ARG002
-        """Return the Ray options for a task or actor in a pool; the number of CPUs is rounded up."""
-        # A pod has the CPUs of one worker, rounded up. A worker that requests all of them gets a pod of its own.
-        options: dict[str, Any] = {"num_cpus": math.ceil(cpus)}
-        if gpus:
-            options["num_gpus"] = gpus
-        return options
+    def options(self, pool: Pool, cpus: float = 0, gpus: float = 0) -> dict[str, Any]:
+        """Return the Ray options for a task or actor in a pool; data workers and runners reserve no CPUs."""
+        # Learners may reserve all CPUs of the cluster: workers that need some would never start.
+        if pool in ("data", "runner"):
+            return _reserve(0, gpus) | {"scheduling_strategy": "SPREAD"}
+        return _reserve(cpus, gpus)
 
     def replicas(self, requested: int, process_name: str) -> tuple[int, str | None]:  # noqa: ARG002
-        """Return the requested count, because the pools have that size."""
+        """Return the requested count: pools have that size, and without pools runners reserve no CPUs."""
         return requested, None
 
     def sole_writer(self, state: Location) -> AbstractContextManager[Guard | None]:
@@ -86,22 +85,24 @@ class RayPlacement:
         return str(ray.util.get_node_ip_address())
 
     def num_learners(self, learners: LearnersSpec) -> tuple[int, str | None]:
-        """Return one process for each replica and its GPUs, limited by the CPUs and GPUs of the cluster.
+        """Return one process for each replica and its GPUs, limited by the CPUs and GPUs of the cluster's nodes.
 
         Raises:
-            SpecError: the cluster has too few for one learner.
+            SpecError: no node has enough for one learner.
         """
-        requested, options = (
-            learners.replicas * learners.processes_per_replica,
-            self.learner_options(learners),
-        )
+        requested = learners.num_processes
+        options = self.learner_options(learners)
         requests = {"CPU": options["num_cpus"], "GPU": options.get("num_gpus", 0)}
-        resources = ray.cluster_resources()
-        available = min(int(resources.get(name, 0) / amount) for name, amount in requests.items() if amount)
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        available = sum(
+            min(int(node.get(name, 0) / amount) for name, amount in requests.items() if amount)
+            for node in nodes
+        )
         if not available:
+            node_texts = [f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in nodes]
             raise SpecError(
-                f"asks for {requests['CPU']} CPUs and {requests['GPU']:g} GPUs for each learner, but the Ray cluster "
-                f"has {resources.get('CPU', 0):g} and {resources.get('GPU', 0):g}.",
+                f"asks for {requests['CPU']} CPUs and {requests['GPU']:g} GPUs for each learner, but no node of the "
+                f"Ray cluster has as many: {', '.join(dict.fromkeys(node_texts))}.",
                 field="spec.learners",
             )
         if requested <= available:
@@ -152,13 +153,14 @@ class Pools(RayPlacement):
     has_pool_labels: bool = True
 
     def options(self, pool: Pool, cpus: float = 0, gpus: float = 0) -> dict[str, Any]:
-        """Return the Ray options, see `RayPlacement`, with the pool's label."""
+        """Return the Ray options for a task or actor in a pool, with the pool's label; CPUs are rounded up."""
         labels = {"label_selector": {POOL_LABEL: pool}} if self.has_pool_labels else {}
-        return super().options(pool, cpus, gpus) | labels
+        # A pod has the CPUs of one worker, rounded up. A worker that requests all of them gets a pod of its own.
+        return _reserve(cpus, gpus) | labels
 
     def num_learners(self, learners: LearnersSpec) -> tuple[int, str | None]:
         """Return one process for each replica and its GPUs: the pool has that size."""
-        return learners.replicas * learners.processes_per_replica, None
+        return learners.num_processes, None
 
     @contextlib.contextmanager
     def sole_writer(self, state: Location) -> Iterator[Guard | None]:
@@ -166,3 +168,11 @@ class Pools(RayPlacement):
         guard = acquire_lease(state, self.attempt).check
         remove_temporary_files(state.with_guard(guard))
         yield guard
+
+
+def _reserve(cpus: float, gpus: float) -> dict[str, Any]:
+    """Return the Ray options that reserve CPUs, rounded up, and GPUs."""
+    options: dict[str, Any] = {"num_cpus": math.ceil(cpus)}
+    if gpus:
+        options["num_gpus"] = gpus
+    return options

@@ -30,7 +30,7 @@ MAX_EVEN_RATIO = 1.25
 
 
 def data_plots(summary: Summary) -> dict[str, Picture | None]:
-    """Return the pictures of a dataset: `returns`, `lengths`, and for the first four leaves actions and frames.
+    """Return the pictures of a dataset: `returns`, `lengths`, and of the first four leaves of actions and of images.
 
     A picture is None if the data have no values for it.
     """

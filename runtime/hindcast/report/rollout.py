@@ -58,7 +58,9 @@ def rollout_picture(training: OfflineTraining, checkpoint: str | None) -> Pictur
     except Exception as error:  # also of the user's environment
         _LOG.warning("The report shows no episode of the policy (%s: %s).", type(error).__name__, error)
         return None
-    return frames_picture(frames, title, "Rendered" if is_rendered else "What the policy sees")
+    return frames_picture(
+        frames, title, "Renderings of the environment" if is_rendered else "Observations of the policy"
+    )
 
 
 def _play(

@@ -34,7 +34,7 @@ _DESCRIPTIONS: Final = {
     "wdr": "the model, corrected by normalised ratios",
 }
 _RECORDED: Final = "recorded policy"
-_CONTINUED: Final = "recorded policy, cut-off episodes continued by the policy"
+_CONTINUED: Final = "recorded policy, cut-off episodes continued by the evaluated policy"
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def _recorded_return(evaluation: Mapping[str, Any]) -> tuple[Mapping[str, Any], 
     """Return the recorded policy's return that the verdict compares with, and a note."""
     recorded = compared_behaviour(evaluation, evaluation["verdict"]["estimate"])
     is_continued = recorded is not evaluation["behaviour"]
-    return recorded, "cut-off episodes continued by the policy" if is_continued else "as recorded"
+    return recorded, "cut-off episodes continued by the evaluated policy" if is_continued else "as recorded"
 
 
 def estimates_picture(evaluation: Mapping[str, Any]) -> Picture:

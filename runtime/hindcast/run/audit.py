@@ -99,7 +99,7 @@ def create_audit(
 
     Raises:
         SpecError: the checkpoint is not in the folder of a training's run.
-        OutputConflict: the folder has other files, or a finished bundle.
+        OutputConflict: the folder has other files, or a finished bundle, or is the run's.
     """
     target, run_folder = resolve(folder), find_run_folder(path)
     if run_folder is None:
@@ -108,8 +108,10 @@ def create_audit(
             path=str(path),
             remedy="name a checkpoint in its run folder",
         )
-    _clear(target)
+    if str(run_folder) == str(target):
+        raise OutputConflict("is the run's folder", path=str(target), remedy="name another folder")
     policy, _ = load_policy(path, module_class)
+    _clear(target)
     judges = open_judging_data(path, data, hooks)
     result = evaluate_checkpoint_offline(
         path, judges, module_class=module_class, gamma=gamma, options=options, hooks=hooks

@@ -128,7 +128,7 @@ class Placement(Protocol):
         """
 
     def abandon(self) -> None:
-        """End this process, if it is one that its starter replaces: it waits for a lost machine."""
+        """End this process if its starter would start it again. Called when it waits for a machine that was lost."""
 
     def data_workers(self, workers: DataWorkersSpec) -> Executor:
         """Return the executor that reads a training's data and runs its pre-learner."""
@@ -172,7 +172,7 @@ class LocalPlacement:
         """Return one process for each replica and its GPUs, limited to the number of GPUs or processors."""
         if choose_learner_device(learners, is_one_machine=True)[0].type == "cpu":
             return self.replicas(learners.replicas, "learners")
-        requested, available = learners.replicas * learners.processes_per_replica, torch.cuda.device_count()
+        requested, available = learners.num_processes, torch.cuda.device_count()
         if requested <= available:
             return requested, None
         return (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hindcast.api import OfflineTraining, Resource, validate_resource
@@ -144,7 +145,8 @@ def find_on_cluster(
         context: context of the kubeconfig, see `connect`.
 
     Raises:
-        SpecError: a resource does not exist; or a namespace or context is set, but all are paths.
+        SpecError: a resource does not exist; a name is also a folder here; or a namespace or context is set, but all
+            are paths.
         UserError: see `find_path`.
     """
     if not any(map(is_target, paths)):
@@ -154,8 +156,14 @@ def find_on_cluster(
                 f"--namespace and --context apply only to training/NAME on a cluster; {', '.join(paths)} {verb}."
             )
         return list(paths)
-    cluster = connect(namespace, context)
     targets = {path: parse_target(path) for path in paths if is_target(path)}
+    folders = [path for path in targets if Path(path).exists()]
+    if folders and namespace is None and context is None:
+        raise SpecError(
+            f"{folders[0]} may name a resource of the cluster, but is a folder here too: write ./{folders[0]} for the "
+            "folder, or set --namespace for the resource."
+        )
+    cluster = connect(namespace, context)
     return [
         find_path(cluster.read_resource(targets[path]), targets[path]) if path in targets else path
         for path in paths
@@ -206,10 +214,11 @@ def attempts_of(document: Raw) -> list[Raw]:
     return list((document.get("status") or {}).get("runs") or ())
 
 
-def resource_at_attempt(document: Mapping[str, Any], attempt: Mapping[str, Any]) -> Resource:
+def resource_at_attempt(document: Raw, attempt: Mapping[str, Any]) -> Resource:
     """Return the resource with the revision and the absolute paths of an attempt."""
     resource = validate_resource({key: value for key, value in document.items() if key != "status"})
-    defaults = (attempt.get("inputs") or {}).get("defaults") or {}
+    # Only the latest attempt has inputs, and all attempts of a revision have the same.
+    defaults = (attempts_of(document)[0].get("inputs") or {}).get("defaults") or {}
     absolute_resource = with_absolute_paths(resource, defaults.get("storageRoot"))
     spec = absolute_resource.spec.model_copy(update={"revision": attempt["revision"]})
     return absolute_resource.model_copy(update={"spec": spec})

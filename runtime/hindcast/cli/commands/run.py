@@ -22,8 +22,8 @@ def run(
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="Run the runners, data workers and learners on this Ray cluster, of which this machine is a node; "
-            "auto finds it.",
+            help="Run runners, data workers and learners on this Ray cluster. This machine must be one of its nodes. "
+            "auto finds the cluster.",
         ),
     ] = None,
 ) -> None:

@@ -21,6 +21,8 @@ Bounds = tuple[Any, Any]
 MAX_CHOICES: Final = 64
 """Number of different whole numbers up to which float actions count as a choice among them."""
 _INT64: Final = np.iinfo(np.int64)
+_MAX_WHOLE: Final[dict[type[np.floating], int]] = {np.float32: 2**24, np.float64: 2**53}
+"""Type -> largest number up to which it has all whole numbers."""
 
 
 def guess_spaces(dataset: Dataset) -> tuple[gym.Space | None, gym.Space | None]:
@@ -96,8 +98,8 @@ def guess_space(
 
     A non-negative integer is Discrete up to the maximum, if the number of values fits int64; a boolean is Discrete, and
     an array of booleans MultiBinary. Arrays of uint8 are in [0, 255]; other vectors of integers are floats if they are
-    observations, so that a filter can normalise them, and other integers are between their extremes. Floats are
-    unbounded. Leaves named 0, 1, … form a Tuple, other leaves a Dict.
+    observations and floats have all of them, so that a filter can normalise them, and other integers are between their
+    extremes. Floats are unbounded. Leaves named 0, 1, … form a Tuple, other leaves a Dict.
 
     Args:
         spec: spec of the data.
@@ -121,6 +123,12 @@ def guess_space(
     return space_from_struct(unflatten(spaces_by_leaf, column)) if spaces_by_leaf else None
 
 
+def _find_float_type(bounds: Bounds) -> type[np.floating] | None:
+    """Return the smallest type of floats that has all whole numbers in these bounds."""
+    largest = max(abs(int(bound)) for bound in bounds)
+    return next((float_type for float_type, max_whole in _MAX_WHOLE.items() if largest <= max_whole), None)
+
+
 def _guess_leaf_space(
     dtype: np.dtype | None, shape: tuple[int, ...], bounds: Bounds | None, is_observation: bool
 ) -> gym.Space | None:
@@ -129,8 +137,10 @@ def _guess_leaf_space(
     low, high = bounds
     if dtype.kind == "b":
         return spaces.MultiBinary(list(shape)) if shape else spaces.Discrete(2)
-    if dtype.kind == "f" or (is_observation and len(shape) == 1 and dtype != np.uint8):
-        return spaces.Box(-np.inf, np.inf, shape, dtype.type if dtype.kind == "f" else np.float32)
+    is_vector = is_observation and len(shape) == 1 and dtype != np.uint8
+    float_type = dtype.type if dtype.kind == "f" else _find_float_type(bounds) if is_vector else None
+    if float_type is not None:
+        return spaces.Box(-np.inf, np.inf, shape, float_type)
     if dtype == np.uint8 and shape:
         return spaces.Box(0, 255, shape, np.uint8)
     if not shape and low >= 0 and high < _INT64.max:

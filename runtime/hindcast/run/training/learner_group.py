@@ -27,6 +27,8 @@ from hindcast.run.training.offline_trainer import make_offline_trainer
 _POLL_SECONDS: Final = 0.05
 _CAUSE_SECONDS: Final = 10.0
 """Maximum time from the loss of a connection to the notice of why it was lost."""
+_GRACE_SECONDS: Final = 1.0
+"""Time in which a learner that failed ends by itself, perhaps after those that lost it."""
 _CONNECT_TIMEOUT: Final = timedelta(minutes=30)
 
 
@@ -85,10 +87,12 @@ def start_learners(
         def end_after_loss() -> None:
             """End all learners once one of them has ended: this process may wait for it in an operation."""
             wait(futures, return_when=FIRST_COMPLETED)
+            wait(futures, timeout=_GRACE_SECONDS)
             if not is_over.is_set():
                 workers.close()
                 group.abort()
-                if not is_over.wait(_CAUSE_SECONDS):
+                # With a cause, the first learner is only busy: its next operation raises the cause.
+                if not is_over.wait(_CAUSE_SECONDS) and _find_cause(futures) is None:
                     placement.abandon()
 
         threading.Thread(target=end_after_loss, name="hindcast-learners", daemon=True).start()
@@ -97,9 +101,9 @@ def start_learners(
         finally:
             is_over.set()
         # In a thread: after an interrupted iteration the others wait for another operation than this one.
-        farewell = threading.Thread(target=_end, args=(group, futures), name="hindcast-end", daemon=True)
-        farewell.start()
-        farewell.join(_CAUSE_SECONDS)
+        end_thread = threading.Thread(target=_end, args=(group, futures), name="hindcast-end", daemon=True)
+        end_thread.start()
+        end_thread.join(_CAUSE_SECONDS)
     finally:
         workers.close()
         if dist.is_initialized():
@@ -150,13 +154,21 @@ def _connect(store: TCPStore, rank: int, size: int, device: torch.device) -> Ran
 
 
 def _find_cause(futures: Sequence[Future[Any]]) -> Exception | None:
-    """Return the error of a learner that explains why the others lost it; None if it was killed."""
+    """Return the error that explains why learners were lost, first of all a user's; None if they were killed."""
+    from loky.process_executor import ShutdownExecutorError
+
+    errors = []
     with contextlib.suppress(TimeoutError):
         for future in as_completed(futures, timeout=_CAUSE_SECONDS):
             error = future.exception() or future.result()
-            if isinstance(error, Exception) and not isinstance(error, PeerLost):
-                return None if isinstance(error, BrokenExecutor) else error
-    return None
+            if isinstance(error, UserError) and not isinstance(error, PeerLost):
+                return error
+            errors.append(error)
+    # Learners that were killed or that lost another one do not explain it.
+    effects = (PeerLost, BrokenExecutor, ShutdownExecutorError)
+    return next(
+        (error for error in errors if isinstance(error, Exception) and not isinstance(error, effects)), None
+    )
 
 
 def follow_first_learner(
