@@ -370,7 +370,31 @@ def test_printed_array_in_any_form_is_read(tmp_path, kind, values):
     assert np.array(cells.to_pylist(), np.float64).squeeze() == pytest.approx(obs, nan_ok=True)
 
 
-@pytest.mark.parametrize("text", ["[0.5 ... 1.5]", "[left right]", "{'a': 1}"])
+@pytest.mark.parametrize(
+    "text", ["(0.0, 5.0]", "(500)", "( 500. )", "((1), (2))", "(555-1234)", "(1.2.3)", "(1,,2)", "(1+2j)"]
+)
+def test_text_in_parentheses_that_is_no_array_stays_text(text):
+    assert parse_json_cells(pa.chunked_array([[text, text]]), "obs") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[0.5 ... 1.5]",
+        "[left right]",
+        "{'a': 1}",
+        "[1,,2]",
+        "[1, ,2]",
+        "[,1]",
+        "[ ,1]",
+        "[1.2.3]",
+        "[555-1234]",
+        "[1 2",
+        "[1[2]]",
+        "[0.0, 5.0)",
+        "[(1), (2)]",
+    ],
+)
 def test_printed_text_that_is_no_array_is_refused(tmp_path, text):
     (tmp_path / "a.csv").write_text(f'obs,action,reward\n"{text}",0,1\n')
     with pytest.raises(DataError, match="'obs' begins like JSON but cannot be read"):

@@ -66,8 +66,12 @@ def require_object(value: Any, row: int) -> dict[str, Any]:
     return value
 
 
-_ARRAY_TOKEN: Final = re.compile(r"[\[\]]|True|False|[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|inf)")
-_PRINTED_ARRAY: Final = re.compile(rf"\s*\[(?:[\s,]|{_ARRAY_TOKEN.pattern})*\]\s*")
+_PRINTED_VALUE: Final = r"(?:True|False|[+-]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?|nan|inf))"
+_ARRAY_TOKEN: Final = re.compile(rf"[\[\]]|{_PRINTED_VALUE}")
+_PRINTED_ARRAY: Final = re.compile(
+    rf"\s*\[(?:[\s\[]|(?:{_PRINTED_VALUE}(?=[\s,\]])|\])(?:\s*,)?)*\]\s*"  # a comma follows a value or an array
+)
+_VALUE_IN_PARENTHESES: Final = re.compile(rf"\(\s*{_PRINTED_VALUE}\s*\)")
 _PRINTED_CALL: Final = re.compile(
     r"\s*(?:[a-z]+\.)?(?:array|tensor)\((.*?\])(?:,\s*\w+=[^\[\]]*)?\)\s*", re.DOTALL
 )
@@ -158,7 +162,11 @@ def _printed_array_to_json(text: str) -> str | None:
     """Convert a printed array, such as `[ 0.5 -1.  2e-05]`, `array([1])` or `(1, 2)`, to JSON; None for other text."""
     text = _PRINTED_SCALAR.sub(r"\1", text)
     call = _PRINTED_CALL.fullmatch(text)
-    text = (text if call is None else call[1]).translate(_AS_BRACKETS)
+    text = text if call is None else call[1]
+    # an interval, such as `(0.0, 5.0]`, or a value: a tuple of one value has a comma
+    if text.count("(") != text.count(")") or _VALUE_IN_PARENTHESES.search(text) is not None:
+        return None
+    text = text.translate(_AS_BRACKETS)
     if _PRINTED_ARRAY.fullmatch(text) is None:
         return None
     tokens: list[str] = []
