@@ -320,15 +320,45 @@ def test_csv_with_separated_thousands_is_read_with_the_option(tmp_path, point, s
     assert block.columns["rewards"] == pytest.approx(rewards)
 
 
-@pytest.mark.parametrize("text", ["1,5", "1,234.5", "-1.234,5", "1'234", "1 234"])
+POINT_ADVICE = r"; if the comma is the decimal point, set readOptions\.decimal_point to ','"
+THOUSANDS_ADVICE = (
+    r"; if the comma or another character separates thousands, set readOptions\.thousands to it \(CSV only\)"
+)
+
+
 @pytest.mark.parametrize("column", ["obs_0", "reward"])
-def test_number_with_separators_is_refused_with_the_option(tmp_path, column, text):
+@pytest.mark.parametrize(
+    ("text", "options", "advice"),
+    [
+        ("1,5", {}, POINT_ADVICE + THOUSANDS_ADVICE),
+        ("1,234.5", {}, POINT_ADVICE + THOUSANDS_ADVICE),
+        ("-1.234,5", {"decimalPoint": ","}, THOUSANDS_ADVICE),
+        ("1 234,5", {"thousands": " "}, POINT_ADVICE),
+        ("1,23,4", {"decimal_point": ".", "thousands": ","}, ""),
+        ("1'234", {}, THOUSANDS_ADVICE),
+    ],
+)
+def test_number_with_separators_is_refused_with_the_option(tmp_path, column, text, options, advice):
     cells = {"obs_0": "1", "obs_1": "2", "action": "0", "reward": "1", column: text}
     (tmp_path / "a.csv").write_text(f"{';'.join(cells)}\n{';'.join(cells.values())}\n")
-    with pytest.raises(
-        DataError, match=r"row 0: .*readOptions\.decimal_point: ',', .*readOptions\.thousands"
-    ):
-        open_tool(tmp_path / "a.csv", options={"delimiter": ";"}, ignore_final_observation=True)
+    with pytest.raises(DataError, match=rf"row 0: [^;]*{advice}(?!; if)") as error:
+        open_tool(tmp_path / "a.csv", options={"delimiter": ";", **options}, ignore_final_observation=True)
+    assert str(error.value).count("; if") == advice.count("; if")
+
+
+@pytest.mark.parametrize("thousands", [None, ","])
+def test_csv_with_thousands_has_the_same_numbers_as_without(tmp_path, thousands):
+    texts = [".5", "-.5e1", "nan", "NaN", "-inf", "+Infinity", "1e3", "+1", "5."]
+    lines = [f"{text},1,{text},0" for text in texts]
+    (tmp_path / "a.csv").write_text("\n".join(["obs_0,obs_1,price,action", *lines]))
+    options = {} if thousands is None else {"thousands": thousands}
+    dataset = open_tool(
+        tmp_path / "a.csv", options=options, schema={"rewards": "price"}, ignore_final_observation=True
+    )
+    expected = [0.5, -5, np.nan, np.nan, -np.inf, np.inf, 1000, 1, 5]
+    columns = kit.read_block(dataset).columns
+    assert columns["obs"][:9, 0] == pytest.approx(expected, nan_ok=True)
+    assert columns["rewards"] == pytest.approx(expected, nan_ok=True)
 
 
 def test_number_that_is_not_separated_by_thousands_is_refused(tmp_path):

@@ -230,17 +230,19 @@ def _assemble_vector(table: pa.Table, name: str, source: LeafSource, context: Ta
             field = field.with_type(column.type)
         (array,) = decode_leaves(column, field, source_name).values()
         if array.dtype == object:
-            raise _not_a_number_error(array, source_name, name)
+            raise _not_a_number_error(array, source_name, name, context.options)
         if array.ndim != 1:
             raise CellError(0, f"{source_name!r} is a part of {name!r}, so it must be a column of numbers")
         arrays.append(array)
     return np.stack(arrays, axis=1).reshape(len(table), *(source.shape or ()))
 
 
-def _not_a_number_error(texts: NDArray[np.object_], source_name: str, name: str) -> CellError:
+def _not_a_number_error(
+    texts: NDArray[np.object_], source_name: str, name: str, options: ReadOptions
+) -> CellError:
     """Make the error for the first text cell that is not a number."""
     row = next((row for row, text in enumerate(texts) if not _NUMBER.fullmatch(text)), 0)
-    advice = describe_separators(texts[row])
+    advice = describe_separators(texts[row], options)
     return CellError(
         row, f"{source_name!r} is {texts[row]!r}: expected a number, because it is a part of {name!r}{advice}"
     )
