@@ -160,8 +160,8 @@ def _has_column(file_format: Format, location: Location, options: ReadOptions, n
     return True
 
 
-def _observation_options(options: ReadOptions, schema: Schema) -> ReadOptions:
-    return replace(options, schema=schema, columns=(Columns.OBS,), ignore_final_observation=True)
+def _observation_options(options: ReadOptions, schema: Mapping[str, str]) -> ReadOptions:
+    return replace(options, schema={**schema}, columns=(Columns.OBS,), ignore_final_observation=True)
 
 
 def profile_table(

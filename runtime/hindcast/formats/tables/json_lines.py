@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 import orjson
@@ -44,7 +45,7 @@ def parse_lines(data: bytes) -> list[dict[str, Any]]:
     """
     rows, parse = [], choose_parser(data)
     may_have_blanks = b'" ' in data or b'"\t' in data
-    for i, line in enumerate(line for line in data.removeprefix(BOM).split(b"\n") if line.strip()):
+    for i, line in enumerate(filter(bytes.strip, data.removeprefix(BOM).split(b"\n"))):
         row = require_object(_parse_json(line, i, parse, _LINE_ADVICE), i)
         # Only Python's parser shows duplicate keys, but it is slow. A line without more ends of keys than keys in the
         # result has no duplicate.
@@ -112,7 +113,7 @@ def build_table(
             int64, lists are nested too deeply, or an info is not a dict.
     """
     columns = {}
-    for name in dict.fromkeys([*types, *(name for row in rows for name in row)]):
+    for name in dict.fromkeys(chain(types, chain.from_iterable(rows))):
         values = [row.get(name) for row in rows]
         if name in info_columns:
             columns[name] = pa.array([encode_info(value, i) for i, value in enumerate(values)], pa.string())
