@@ -147,7 +147,7 @@ def test_value_in_several_forms_is_the_same_value_or_is_refused_by_file(
     ("actions", "message"),
     [
         ([0.5, *ACTIONS[1:].astype(float)], r"t 0\): 'actions' has 0.5, expected an integer in \[0, 1\]"),
-        (["left", *map(str, ACTIONS[1:])], r"'actions' has left, expected .*replace each text by a number"),
+        (["left", *map(str, ACTIONS[1:])], r"'actions' has left, expected .*replace each text by an integer"),
     ],
 )
 def test_action_that_would_lose_something_is_refused(tmp_path, actions, message):

@@ -60,6 +60,7 @@ class TableProfile:
         missing_roles: Hindcast's columns that no column of the table seems to be.
         num_rows: number of rows that were read.
         has_next_obs: whether the table has next observations.
+        nested_steps: what to do if each row holds a list of steps; None for other tables.
     """
 
     columns: tuple[ColumnProfile, ...]
@@ -68,6 +69,7 @@ class TableProfile:
     missing_roles: tuple[str, ...]
     num_rows: int
     has_next_obs: bool
+    nested_steps: str | None
 
     def require_roles(self) -> None:
         """Check that every required column was found.
@@ -76,6 +78,8 @@ class TableProfile:
             DataError: a column is missing; the error says how to name it.
         """
         if self.missing_roles:
+            if self.nested_steps is not None:
+                raise DataError(self.nested_steps)
             role = self.missing_roles[0]
             names = format_names([column.name for column in self.columns])
             raise DataError(
@@ -205,7 +209,21 @@ def profile_table(
         tuple(missing_roles),
         len(table),
         bool(roles.get(Columns.NEXT_OBS)),
+        _describe_nested_steps(table),
     )
+
+
+def _describe_nested_steps(table: pa.Table) -> str | None:
+    for field in table.schema:
+        if isinstance(field.type, pa.ListType | pa.LargeListType) and pa.types.is_struct(
+            field.type.value_type
+        ):
+            other_columns = [name for name in table.column_names if name != field.name]
+            return (
+                f"each row of {field.name!r} is a list of steps: write a row for each step, such as by "
+                f"`pandas.json_normalize(rows, {field.name!r}, {other_columns})`, where `rows` is a list of dicts"
+            )
+    return None
 
 
 def _known_columns(table: pa.Table, schema: Mapping[str, str | Sequence[str]]) -> dict[str, list[str]]:

@@ -23,10 +23,11 @@ from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.inspection.sample import sample_units
 from hindcast.datasets.inspection.statistics import F64
 from hindcast.datasets.inspection.summary import DataAnswer, DataVerdict
-from hindcast.datasets.validate import get_leaf_spaces
+from hindcast.datasets.validate import TEXT_ADVICE, get_leaf_spaces
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of
 from hindcast.errors import UserError
+from hindcast.formats.spec import DataSpec
 
 _SAMPLE_STEPS: Final = 50_000
 _MAX_STEPS: Final = 12_000
@@ -92,13 +93,21 @@ def judge_data(dataset: Dataset) -> DataVerdict:
     if steps is None:
         return DataVerdict(
             answer="unusable",
-            reasons=("there are no numeric observations and actions",),
+            reasons=(_describe_missing_numbers(dataset.spec),),
             episodes=num_episodes,
         )
     if not np.ptp(steps.actions, axis=0).any():
         reasons = ("every recorded action is the same, so there is nothing to learn",)
         return DataVerdict(answer="unusable", reasons=reasons, episodes=num_episodes, variation=0.0)
     return _judge_steps(steps, num_episodes)
+
+
+def _describe_missing_numbers(spec: DataSpec) -> str:
+    for column in (Columns.OBS, Columns.ACTIONS):
+        leaves = leaves_of(column, spec.leaves)
+        if leaves and all(spec.leaves[leaf].kind == "text" for leaf in leaves):
+            return f"{leaves[0]!r} is text; {TEXT_ADVICE}"
+    return "there are no numeric observations and actions"
 
 
 def _judge_steps(steps: _SampledSteps, num_episodes: int) -> DataVerdict:
@@ -280,7 +289,9 @@ def _find_neighbours(steps: _SampledSteps) -> tuple[NDArray[np.int64], NDArray[n
     points[:, -1] = np.finfo(np.float32).max
     points[: len(reference), -1] = np.square(steps.features[reference]).sum(1)
     reference_episode = steps.episode[reference]  # ascending
-    first, last = (np.searchsorted(reference_episode, steps.episode[queries], side) for side in ("left", "right"))
+    first, last = (
+        np.searchsorted(reference_episode, steps.episode[queries], side) for side in ("left", "right")
+    )
     neighbours = []
     for part in np.array_split(np.arange(len(queries)), -(-len(queries) // 200)):
         features = steps.features[queries[part]]
