@@ -1,5 +1,6 @@
 """`hindcast init`: a resource for data of any kind, which is valid, planned and run without an edit."""
 
+import io
 import json
 import re
 import warnings
@@ -17,6 +18,7 @@ import pytest
 from command_result import Hindcast
 from gymnasium.spaces import Box, Discrete
 from minari.data_collector import EpisodeBuffer
+from PIL import Image
 
 from clinic import VITALS, Clinic
 from hindcast.api import load_resources
@@ -95,6 +97,23 @@ def write_hdf5(folder: Path) -> Path:
     return folder / "steps.hdf5"
 
 
+def write_with_commas(folder: Path) -> Path:
+    (folder / "may, june").mkdir()
+    pq.write_table(make_table(), folder / "may, june" / "a,b.parquet")
+    return folder / "may, june"
+
+
+def write_images(folder: Path) -> Path:
+    images = []
+    for number in range(NUM_STEPS):
+        image = io.BytesIO()
+        Image.fromarray(np.full((42, 42, 3), number, np.uint8)).save(image, "PNG")
+        images.append(image.getvalue())
+    table = make_table().select(["trajectory_id", "step", "control", "payoff", "finished"])
+    pq.write_table(table.append_column("obs", pa.array(images, pa.binary())), folder / "frames.parquet")
+    return folder / "frames.parquet"
+
+
 def write_minari(folder: Path) -> Path:
     rng = np.random.default_rng(0)
     buffers = [
@@ -142,6 +161,8 @@ WRITERS = [
     write_json,
     write_arrow,
     write_hdf5,
+    write_with_commas,
+    write_images,
     write_minari,
     *map(write_as, ("Episodes", "MessagePack", "Columns", "JSON", "CSV", "SampleBatch")),
 ]

@@ -624,3 +624,54 @@ def test_video_is_refused_by_name(tmp_path, head):
     (tmp_path / "episode_0.mp4").write_bytes(head + bytes(100))
     with pytest.raises(DataError, match=r"episode_0\.mp4 is a video: write its frames"):
         open_tool(tmp_path / "episode_0.mp4")
+
+
+@pytest.mark.parametrize("number", [2**53, 2**53 + 1, -(2**53) - 1])
+@pytest.mark.parametrize("seam", ["files", "partitions", "columns", "next_obs"])
+@pytest.mark.parametrize("is_integer_first", [True, False])
+def test_integer_that_floats_beside_it_would_round_is_refused_with_its_row(
+    tmp_path, monkeypatch, seam, number, is_integer_first
+):
+    """Regression: it was rounded silently."""
+    numbers = np.arange(15)
+    numbers[[2, 12]] = number
+    first, last = (numbers, numbers + 0.0) if is_integer_first else (numbers + 0.0, numbers)
+    if seam == "columns":
+        path = write(tmp_path, make_steps(obs_0=first, obs_1=last).drop(["obs", "next_obs"]), "steps.parquet")
+        options = {
+            "schema": {"obs": ["obs_0", "obs_1"]},
+            "columns": ["obs", "actions"],
+            "ignore_final_observation": True,
+        }
+    elif seam == "next_obs":
+        path = write(tmp_path, make_steps(obs=first, next_obs=last), "steps.parquet")
+        options = {}
+    else:
+        monkeypatch.setattr(
+            "hindcast.datasets.prepare.job.PARTITION_BYTES", 1 if seam == "partitions" else 1 << 20
+        )
+        write(tmp_path / "data", make_steps(reward=first).slice(0, 9), "1.parquet")
+        path = write(tmp_path / "data", make_steps(reward=last).slice(9), "2.parquet")
+        options = {"columns": ["obs", "actions", "rewards"]}
+    if number == 2**53:
+        open_tool(path, **options)
+    else:
+        with pytest.raises(
+            DataError, match=rf"({'step' if seam == 'partitions' else 'row'} \d+).* is {number}, which"
+        ):
+            open_tool(path, **options)
+
+
+@pytest.mark.parametrize("name", ["a,b.parquet", "2024,05/steps.parquet", "a, b/c,d.csv"])
+def test_path_with_a_comma_is_one_path(tmp_path, name):
+    path = tmp_path / "data" / name
+    path.parent.mkdir(parents=True)
+    if path.suffix == ".csv":
+        path.write_text(
+            "eps_id,t,obs_0,action,reward,done\n" + "".join(f"a,{i},{i},0,1,{i == 4}\n" for i in range(5))
+        )
+    else:
+        write(path.parent, make_steps(), path.name)
+    for named in (path, path.parent):
+        dataset = open_tool(named, ignore_final_observation=True)
+        assert dataset.num_episodes == (1 if path.suffix == ".csv" else len(LENGTHS))
