@@ -21,6 +21,7 @@ from hindcast.models.preprocessing import Preprocessing
 from hindcast.pipeline.executors import Local
 from hindcast.pipeline.items import count_items
 from hindcast.pipeline.lane_feed import LaneFeed
+from hindcast.pipeline.loader import locate_piece
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData, Source
 from hindcast.pipeline.shard import Shard
@@ -175,6 +176,16 @@ def test_window_of_a_long_episode_holds_only_its_piece():
         assert max(window.data.num_steps for window in windows) <= 6 * 20_000 / len(windows) + 1
 
 
+def test_piece_is_cut_without_indices_of_its_steps(monkeypatch):
+    dataset = FakeDataset([[40, 60]])
+    block = dataset.read(dataset.units[0])
+    piece = locate_piece(dataset.units[0], 10, 90, Recipe(Needs(frozenset({"rewards"}))))
+    monkeypatch.setattr("hindcast.episodes.block.concat_ranges", lambda *_: pytest.fail("builds indices"))
+    rewards = piece.take(block).columns["rewards"]
+    assert np.shares_memory(rewards, block.columns["rewards"])
+    assert len(rewards) == piece.length.sum()
+
+
 def box(shape=(2, 2)):
     import gymnasium as gym
 
@@ -287,9 +298,11 @@ def make_data(num_learners: int, rank: int, units: Any = UNITS, **options: Any) 
 
 
 def test_learners_without_an_item_in_a_batch_are_refused():
-    with raises_user_error(SpecError, "is divided into 16 lanes", field="spec.learners.replicas"):
+    with raises_user_error(
+        SpecError, "makes 17 learners, but data is divided into 16 lanes", field="spec.learners"
+    ):
         make_data(17, 0)
-    with raises_user_error(SpecError, "would have none for some learners", field="spec.learners.replicas"):
+    with raises_user_error(SpecError, "would have none for some learners", field="spec.learners"):
         make_data(16, 0, batch_size=16)
     make_data(16, 0, batch_size=32)
 

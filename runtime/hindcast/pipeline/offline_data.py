@@ -109,6 +109,7 @@ class OfflineData(Feed):
         shard: this learner's shard of each batch.
         live_sources: episodes that the policy plays during training, mixed with `sources` by weight.
         module: the policy's network, for connectors in RLlib's form: they get a copy.
+        num_learners_here: number of learners that share this machine's memory.
 
     Attributes:
         batch_size: see above.
@@ -140,6 +141,7 @@ class OfflineData(Feed):
         shard: Shard = WHOLE_BATCH,
         live_sources: Sequence[LiveSource] = (),
         module: RLModule | None = None,
+        num_learners_here: int = 1,
     ) -> None:
         pipeline = pipeline or PipelineSpec()
         device = torch.device(device)
@@ -169,7 +171,7 @@ class OfflineData(Feed):
             connector for connector in all_connectors if isinstance(connector, BatchConnector)
         ]
         self._budget = (
-            default_budget(device)
+            default_budget(device, num_learners_here)
             if pipeline.resident_budget is None
             else parse_bytes(pipeline.resident_budget)
         )

@@ -105,7 +105,8 @@ class Trainer:
         algorithm: name of the algorithm, for checkpoints.
         experience: experience to learn from; None for a policy that is only loaded, played and saved.
         spec_hash: hash of the resource, for checkpoints.
-        prepare: called by `begin`; initialises a new policy beyond its random weights.
+        prepare: called by `begin`; initialises a new policy beyond its random weights: fits it to data, or loads
+            `initialCheckpoint`.
         max_updates: number of updates after which the training ends, even within an iteration.
         notes: notes for the user, such as clamps and uneven shards.
         held_out_evaluator: evaluates the policy on held-out episodes, if there are any; only on the first learner.
@@ -145,9 +146,13 @@ class Trainer:
         )
 
     def begin(self) -> None:
-        """Start a new training: fit the observation filter, or load `initialCheckpoint`."""
-        self.learner.group.broadcast(["begin"])
-        self.prepare()
+        """Start a new training: the first learner calls `prepare`, and the others copy its state."""
+        group = self.learner.group
+        group.broadcast(["begin"])
+        if group.is_leader:
+            self.prepare()
+        if group.shard.size > 1:
+            self.share_state()
         self._versions = tensor_versions(self.learner.nets)
 
     def share_state(self) -> None:
