@@ -28,9 +28,12 @@ class Group:
 
     Attributes:
         shard: the part of each batch that this learner trains on.
+        reduce_seconds: seconds of `weighted_sum` so far, with the wait for the slowest learner; 0 on GPUs, which
+            exchange gradients while the process goes on.
     """
 
     shard: Shard = WHOLE_BATCH
+    reduce_seconds = 0.0
 
     @property
     def is_leader(self) -> bool:
