@@ -158,13 +158,19 @@ def test_resident_learner_holds_only_its_part():
             assert feed._resident.data.num_steps <= 10_000 / 4 + 40
 
 
-def test_batches_of_long_episodes_have_steps_of_all_episodes():
+def test_batches_of_long_episodes_have_steps_of_all_episodes_within_the_window():
+    length, window_bytes = 1_000_000, 8 << 20
+    dataset = FakeDataset([[length]] * 6, obs_shape=(1,))
+    step_bytes = dataset.nbytes / dataset.num_steps
     with ExitStack() as stack:
-        learners = Learners(stack, "streaming", 1, FakeDataset([[20_000]] * 6), batch_size=1024)
-        for _ in range(200):
+        options = {"window_steps": 1 << 30, "window_bytes": window_bytes, "batch_size": 1024}
+        learners = Learners(stack, "streaming", 1, dataset, **options)
+        for _ in range(300):  # several windows of each lane
             (batch,) = learners.next()
-            counts = np.bincount(batch["rewards"].int().numpy() // 20_000, minlength=6)
+            counts = np.bincount(batch["rewards"].int().numpy() // length, minlength=6)
             assert counts.min() > 1024 / 6 - 2 * 64
+            windows = [lane._current for lane in learners.feeds[0]._lanes if lane._current]
+            assert sum(window.data.num_steps - 1 for window in windows) * step_bytes <= window_bytes
 
 
 def test_window_of_a_long_episode_holds_only_its_piece():
