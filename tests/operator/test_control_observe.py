@@ -95,7 +95,9 @@ def test_complete_training_without_checkpoint_provides_no_input_and_is_unfinishe
     states: list[str] = []
     for version, checkpoint in (("8", None), ("9", {"path": "s3://bucket/c/1"})):
         metadata = clone["metadata"] | {"resourceVersion": version}
-        cache.put(kinds.TRAINING, clone | {"metadata": metadata, "status": status | {"checkpoint": checkpoint}})
+        cache.put(
+            kinds.TRAINING, clone | {"metadata": metadata, "status": status | {"checkpoint": checkpoint}}
+        )
         facts = asyncio.run(observer.observe(key))
         assert facts is not None
         states += [reference.state for reference in facts.references]
