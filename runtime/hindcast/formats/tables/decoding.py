@@ -32,7 +32,13 @@ from hindcast.formats.tables.filters import apply_filter
 from hindcast.formats.tables.json_lines import parse_json_cells
 from hindcast.formats.tables.naming import ROLE_COLUMNS, LeafSource, TablePlan
 from hindcast.formats.tables.read_options import describe_separators
-from hindcast.formats.tables.roles import decode_agents, decode_ends, decode_episode_ids, decode_timesteps
+from hindcast.formats.tables.roles import (
+    decode_agents,
+    decode_ends,
+    decode_episode_ids,
+    decode_timesteps,
+    restore_nulls,
+)
 
 _NUMBER: Final = re.compile(
     r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*|\s*[+-]?(nan|inf|infinity)\s*", re.I
@@ -85,6 +91,7 @@ def decode_rows(table: pa.Table, first_row: int, context: TableContext) -> Rows 
         )
     if not len(table):
         return None
+    table = restore_nulls(table, plan)
     # `step` are indices in `step_table`; `row` are indices in the file, where a row may hold a whole episode.
     step = row
     if step_table is not None:
