@@ -27,10 +27,6 @@ _LAYERS = {"docs": "docs", "examples": "docs", "faults": "faults", "stores": "st
 """Folder -> mark of all its tests."""
 
 
-_KNOWN_FAILURES: dict[str, str] = {}
-"""End of a test's id -> why it fails. Each is a fault to be mended; a test that passes again fails here."""
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests by their folder, and run tests of the docs first: they take longest, and workers then end together."""
     tests_folder = Path(__file__).parent
@@ -38,9 +34,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         layer = _LAYERS.get(item.path.relative_to(tests_folder).parts[0])
         if layer is not None:
             item.add_marker(layer)
-        for name, reason in _KNOWN_FAILURES.items():
-            if item.nodeid.endswith(f"::{name}"):
-                item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
     items.sort(key=lambda item: next(item.iter_markers("docs"), None) is None)
 
 
