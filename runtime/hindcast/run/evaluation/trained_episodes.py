@@ -27,7 +27,7 @@ _FIELDS: Final = np.dtype(
 """An episode: digest of its id, number of timesteps, sum of its rewards, sum of the numbers in its first observation,
 and number of missing values there; 0 without rewards or such observations.
 
-In tables that count patients from 0 and reward a cure, two fifths of the episodes have the ids, lengths and returns of
+In tables that count patients from 0 and reward a cure, a tenth of the episodes have the ids, lengths and returns of
 other episodes.
 """
 _MAX_OBSERVATION_SIZE: Final = 1_000
@@ -120,6 +120,7 @@ def describe_episodes(dataset: Dataset) -> EpisodeKeys:
         leaf
         for leaf, spec in sorted(leaves.items())
         if root(leaf) == Columns.OBS
+        and spec.dtype is not None
         and spec.dtype.kind in "biuf"
         and math.prod(spec.shape) <= _MAX_OBSERVATION_SIZE
     ]
