@@ -163,6 +163,7 @@ def test_algorithm_reaches_the_best_policy_of_mixed_data(case, seed, mixed_data,
     assert train(resource).metrics["episode_return_mean"] >= 450
 
 
+@pytest.mark.minutes
 @seeds
 def test_dqn_learns_from_files_and_samples_together(mixed_data, tmp_path, seed):
     """Half of all batches are from the policy's own episodes, as in RLlib's page on mixed inputs of 2019."""

@@ -7,10 +7,9 @@ import orjson
 import pytest
 
 from hindcast.datasets.prepare.opening import open_data
-from layers import repeats
 from support import record, recording, train, training
 
-pytestmark = [pytest.mark.learning, pytest.mark.soak]
+pytestmark = [pytest.mark.learning, pytest.mark.soak, pytest.mark.minutes]
 
 CARTPOLE = {"id": "CartPole-v1"}
 MARGIN = 200.0
@@ -42,7 +41,7 @@ def mixed_data(tmp_path_factory):
 def train_and_evaluate(folder, data, algorithm, config, **input_options):
     """Return the mean return of policies that sample their actions, as the recorded policies did."""
     returns = []
-    for seed in range(repeats(1, soak=3)):
+    for seed in range(3):
         resource = training(
             folder / f"{algorithm}{seed}",
             "",
@@ -81,7 +80,6 @@ def pendulum_data(tmp_path_factory):
     return str(folder / "*")
 
 
-@pytest.mark.minutes
 @pytest.mark.parametrize(
     "case",
     [

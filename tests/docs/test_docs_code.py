@@ -1,8 +1,7 @@
 """Run every code block of README and docs in order, as a reader would.
 
 The blocks of a page run in an empty folder. A YAML block is saved if its first comment names a file, or, as
-`cartpole.yaml`, if it is a resource. `bash` blocks run in a shell; before each one, and at the end, all preceding
-`python` blocks run as one program.
+`cartpole.yaml`, if it is a resource. The `python` blocks are one program, which runs the `bash` blocks between them.
 If a page names `s3://bucket`, the test starts an object store with that bucket. Except in a soak, repetitions are
 shortened (SHORTENINGS), because they would take most of a page's time and no page depends on them.
 Blocks with a second word (`bash cluster`) need other machines: tests/control_plane/test_docs_install.py runs them.
@@ -15,7 +14,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -34,10 +32,12 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHORTENINGS = {
     r"(--model-updates |modelUpdates: |offline_evaluation_model_updates=)\d+": r"\g<1>20",
     r"(duration: {episodes: )500\b": r"\g<1>50",
-    r"(stop: {episodeReturnMean: )450\b": r"\g<1>200",
+    r"(stop: {episodeReturnMean: )450\b": r"\g<1>120",
+    r"(stop: {updates: 1\d)00\b": r"\g<1>0",
+    r"(datasetNumItersPerLearner: 5)00\b": r"\g<1>0",
     r"(seed=tune.grid_search\()\[0, 1\]": r"\g<1>[0]",
 }
-"""Pattern on a page -> replacement with fewer updates of fitted models or episodes, a lower return, or one seed."""
+"""Pattern on a page -> replacement with fewer updates or episodes, a lower return, or one seed."""
 DEMO = ROOT / "runtime" / "hindcast" / "cli" / "demo.yaml"
 FILE_COMMENT = re.compile(r"#\s*(\S+\.yaml)")
 LANGUAGES = ("bash", "python", "yaml")
@@ -101,19 +101,10 @@ def test_code_of_page_runs(
     store_variables = request.getfixturevalue("bucket") if "s3://bucket" in page.read_text() else {}
     if LAYER != "soak" and "hindcast demo" in page.read_text():
         save_demo(tmp_path / "demo")
-    script, program = ["set -euo pipefail"], ""
     blocks = [block for block in read_blocks(page) if not save_yaml(block, tmp_path)]
-    pairs = zip_longest(blocks, blocks[1:], fillvalue=("", ""))
-    for index, ((language, code), (next_language, _)) in enumerate(pairs):
-        if language == "bash":
-            script.append(code)
-            continue
-        program += code
-        if next_language != "python":
-            (tmp_path / f"block{index}.py").write_text(program)
-            script.append(f"python block{index}.py")
+    (tmp_path / "page.py").write_text(make_program(blocks))
     process = subprocess.run(
-        ["bash", "-c", "\n".join(script)],
+        ["python", "page.py"],
         cwd=tmp_path,
         env=environment | store_variables,
         capture_output=True,
@@ -121,6 +112,15 @@ def test_code_of_page_runs(
         check=False,
     )
     assert process.returncode == 0, f"{process.stdout[-3000:]}\n{process.stderr[-3000:]}"
+
+
+def make_program(blocks: list[tuple[str, str]]) -> str:
+    """Return the Python program that runs the blocks in order."""
+    program = "import subprocess as _subprocess\n"
+    for language, code in blocks:
+        command = ["bash", "-euo", "pipefail", "-c", code]
+        program += code if language == "python" else f"_subprocess.run({command!r}, check=True)\n"
+    return program
 
 
 def save_yaml(block: tuple[str, str], folder: Path) -> bool:
