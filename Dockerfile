@@ -62,15 +62,18 @@ ARG TORCH=torch
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
 COPY constraints.txt /opt/hindcast/
-# torch has its own layer: it is most of the image and changes least. Headers, tests and build tools are removed.
+# torch has its own layer: it is most of the image and changes least. Headers, tests and build tools are removed, but
+# not licenses, some of which lie in folders named `test`.
 RUN pip install --constraint /opt/hindcast/constraints.txt "${TORCH}" \
-    && cd /usr/local/lib/python3.11/site-packages/torch \
-    && rm -rf test include share \
-    && find bin -type f ! -name torch_shm_manager -delete
+    && cd /usr/local/lib/python3.11/site-packages \
+    && rm -rf torch/include torch/share \
+    && find torch/bin -type f ! -name torch_shm_manager -delete \
+    && find . -name '*.dist-info' -prune -o -type d '(' -name test -o -name tests ')' -prune -exec rm -rf {} +
 COPY --from=requirements /runtime.txt /opt/hindcast/requirements.txt
 RUN pip install --constraint /opt/hindcast/constraints.txt --requirement /opt/hindcast/requirements.txt \
     && cd /usr/local/lib/python3.11/site-packages \
-    && rm -rf pyarrow/include pyarrow/tests pyarrow/src pandas/tests numpy/*/tests ray/jars ray/cpp
+    && rm -rf pyarrow/include pyarrow/src ray/jars ray/cpp kubernetes/aio tensorboard_data_server \
+    && find . -name '*.dist-info' -prune -o -type d '(' -name test -o -name tests ')' -prune -exec rm -rf {} +
 # Ray pods send no usage reports. The NVIDIA runtime mounts the compute libraries only if asked.
 ENV RAY_USAGE_STATS_ENABLED=0 \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility \

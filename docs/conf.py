@@ -1,8 +1,8 @@
 """Settings of Sphinx for the documentation site: `make site` builds it into `build/site`.
 
 The pages are Markdown that also reads well in a repository's browser; `index.md` gives them their order. A link to a
-file outside of `docs` becomes a link to the repository in HINDCAST_REPOSITORY, the address of its files at a commit.
-Without it, such a link becomes its text.
+file outside of `docs` becomes a link to the repository in HINDCAST_REPOSITORY, the address of its files at a commit,
+and commands name that repository. Without it, such a link becomes its text.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ exclude_patterns = ["conf.py", "gitops"]
 myst_heading_anchors = 6
 nitpicky = True
 html_theme = "furo"
+pygments_dark_style = "github-dark"
 html_title = f"Hindcast {version}"
 html_static_path: list[str] = []
 
 
 def _replace_links(app: Sphinx, page: str, source: list[str]) -> None:
-    """Begin the first page with the README, and replace HTML's anchors and the links to files outside of `docs`."""
+    """Begin the first page with the README, and replace HTML's anchors, links to files, and file names of pages."""
     folder, text = (Path(app.srcdir) / page).parent, source[0]
     if page == "index":
         text = (_ROOT / "README.md").read_text().replace("](docs/", "](") + text
@@ -41,7 +42,10 @@ def _replace_links(app: Sphinx, page: str, source: list[str]) -> None:
     def replace(match: re.Match[str]) -> str:
         path = (folder / match["target"]).resolve()
         if path.is_file() and path.is_relative_to(app.srcdir):
-            return match[0]
+            # The site shows a page's title where the repository shows its file name.
+            return (
+                f"[]({match['target']}{match['anchor'] or ''})" if match["text"].endswith(".md") else match[0]
+            )
         path = path if path.exists() else _ROOT / match["target"]
         if not path.exists():
             return match[0]  # Sphinx reports it
@@ -49,6 +53,10 @@ def _replace_links(app: Sphinx, page: str, source: list[str]) -> None:
             return match["text"]
         return f"[{match['text']}]({_REPOSITORY}/{path.relative_to(_ROOT)}{match['anchor'] or ''})"
 
+    if _REPOSITORY:
+        address, _, commit = _REPOSITORY.partition("/blob/")
+        text = text.replace("git clone URL ", f"git clone {address} ")
+        text = text.replace("git+URL@COMMIT", f"git+{address}@{commit}")
     source[0] = _ANCHOR.sub(r"(\1)=\n", _LINK.sub(replace, text))
 
 

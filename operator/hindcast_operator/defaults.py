@@ -7,8 +7,8 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from hindcast.api.base import BackoffLimit, Location, Model, Positive, ShortText, Text
-from hindcast.api.cluster import ClusterSpec
+from hindcast.api.base import BackoffLimit, Location, Model, Positive, Text
+from hindcast.api.cluster import ClusterSpec, RayVersion
 from hindcast.api.sentences import problems_of
 from hindcast.errors import SpecError
 
@@ -29,7 +29,7 @@ class Defaults(Model):
 
     image: Text = "hindcast-runtime:0.1.0"
     """Runtime image, if neither the resource nor `cluster` names one."""
-    ray_version: ShortText = "2.60.0"
+    ray_version: RayVersion = "2.60.0"
     """Ray's version in that image."""
     storage_root: Location | None = None
     """A URI, or a folder on a mounted volume. Relative paths are resolved in `<storageRoot>/<namespace>`; without a

@@ -23,13 +23,16 @@ _is_shared = False
 
 
 def start_ray(**options: Any) -> None:
-    """Start a separate Ray on this machine, only for this process and without the dashboard.
+    """Start a separate Ray on this machine, only for this process, without the dashboard and Ray's usage reports.
 
     Args:
         options: passed to `ray.init`.
     """
     import ray
 
+    os.environ.setdefault(
+        "RAY_USAGE_STATS_ENABLED", "0"
+    )  # as in pods; Ray sends reports unless told otherwise
     # Without an address, ray.init joins the cluster that RAY_ADDRESS names or that was started last on this machine,
     # which may be another user's.
     ray.init(address="local", include_dashboard=False, **options)

@@ -43,6 +43,7 @@ REFUSED_DEFAULTS: list[tuple[Object, str]] = [
     ({"imgae": "x"}, "imgae"),
     ({"image": 3}, "/defaults/image"),
     ({"rayVersion": ""}, "/defaults/rayVersion"),
+    ({"rayVersion": "nightly"}, "/defaults/rayVersion"),
     ({"cluster": {"tolerations": [{"operator": "Maybe"}]}}, "/defaults/cluster/tolerations/0/operator"),
     ({"cluster": {"env": [{"nam": "A"}]}}, "/defaults/cluster/env/0"),
     ({"cluster": {"volumes": [{"name": "d", "mountPath": "data"}]}}, "/defaults/cluster/volumes/0/mountPath"),

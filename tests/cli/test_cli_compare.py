@@ -47,7 +47,10 @@ def test_compare_of_unreadable_run_says_where_it_is(hindcast: Hindcast, cluster:
     result.assert_refused(
         1, "the run folder of OfflineTraining/clone is at /data/rl/runs/clone/r1 on the claim runs"
     )
-    assert "then compare the copy" in result.err
+    assert (
+        "copy them with `kubectl cp rl/files:/data/rl/runs/clone/r1 clone-r1`, and compare the copy"
+        in result.err
+    )
 
 
 def test_compare_refuses_what_has_no_results(hindcast: Hindcast, cluster: FakeCluster) -> None:

@@ -31,7 +31,10 @@ def test_export_from_cluster_volume_says_how_to_copy_files(hindcast: Hindcast, c
     cluster.add(make_training(running_status(checkpoint={"path": path}), cluster={"volumes": [claim]}))
     result = hindcast("export otr/clone out")
     result.assert_refused(1, f"the policy of OfflineTraining/clone is at {path} on the claim runs")
-    assert "copy the files from a pod that mounts this claim, then export the copy" in result.err
+    assert (
+        "copy them with `kubectl cp rl/files:/data/rl/clone/r1/checkpoints/c clone-c`, and export"
+        in result.err
+    )
 
 
 def test_export_without_checkpoint_is_refused(hindcast: Hindcast, cluster: FakeCluster) -> None:

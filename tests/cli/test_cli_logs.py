@@ -146,7 +146,8 @@ def test_log_on_cluster_volume_says_how_to_copy_files(hindcast: Hindcast, cluste
     hindcast("logs otr/clone").assert_refused(
         1,
         "the pods are gone; the log is at /mnt/data/runs/clone/r1/logs/clone-t1-1.log on the claim shared "
-        "(mounted at /mnt/data): copy the files from a pod that mounts this claim\n",
+        '(mounted at /mnt/data): start a pod `files` that mounts it (docs/cluster.md, "Files on a volume"), copy them '
+        "with `kubectl cp rl/files:/mnt/data/runs/clone/r1/logs/clone-t1-1.log clone-t1-1.log`\n",
     )
 
 

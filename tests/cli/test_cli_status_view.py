@@ -87,7 +87,7 @@ STATES: dict[str, tuple[dict[str, Any], str, str]] = {
             waiting_status("Pending", "KubeRayNotInstalled", "KubeRay is not installed: install KubeRay")
         ),
         "(KubeRayNotInstalled) since 2026-11-21 06:02:00 UTC, 8 min 0 s",
-        "Install KubeRay 1.5 or later; the run then continues by itself",
+        "Install KubeRay 1.5.1 or later; the run then continues by itself",
     ),
     "Waiting": (
         make_training(

@@ -18,6 +18,7 @@ from cluster_toys import RecordingChannel, make_attempt, mount_attempt
 from hindcast import Callbacks
 from hindcast.api import EnvironmentSpec, OfflineRecording, OfflineTraining
 from hindcast.api.attempt import CHECKPOINT, AttemptOutcome, Report, ResolvedInput
+from hindcast.api.status import CheckpointStatus
 from hindcast.cluster import driver as driver_module
 from hindcast.cluster import reporting, storage_monitor
 from hindcast.cluster.draining import DrainMonitor
@@ -25,13 +26,14 @@ from hindcast.cluster.driver import drive
 from hindcast.cluster.mailbox import Mailbox
 from hindcast.cluster.memory import inspect_pods, read_container_memory
 from hindcast.datasets.opening import open_dataset
+from hindcast.errors import StorageError
 from hindcast.evaluate.environment import EnvEvaluator
 from hindcast.evaluate.parallel import EvaluationWorkers
 from hindcast.formats.dataset_folder.manifest import read_manifest
 from hindcast.ray_workers import RayWorkers
 from hindcast.report.events import Progress
 from hindcast.run.interruption import Interruption
-from hindcast.storage.location import resolve
+from hindcast.storage.location import Location, resolve
 from support import (
     WALK,
     command_line,
@@ -384,8 +386,13 @@ class TestRecording:
 
 class TestTraining:
     def test_training_reads_data_of_attempt_and_reports_checkpoints(
-        self, tmp_path: Path, walks: Path, channel: RecordingChannel
+        self, tmp_path: Path, walks: Path, channel: RecordingChannel, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        def fail(folder: Location) -> CheckpointStatus:
+            raise StorageError(f"{folder} could not be listed")
+
+        # Regression: if the monitor's last poll failed, a training succeeded without a checkpoint in its status.
+        monkeypatch.setattr(storage_monitor, "read_checkpoint_status", fail)
         evaluation = {"interval": 1, "duration": 4, "runners": 2, "parallelToTraining": True}
         resource = training(
             tmp_path / "runs", walks, environment=WALK, evaluation=evaluation, checkpoint={"every": 1}
@@ -399,6 +406,7 @@ class TestTraining:
         report = channel.last_report
         assert report.checkpoint is not None
         assert report.checkpoint.path.startswith(str(tmp_path / "runs/test/r1/checkpoints/checkpoint-"))
+        assert report.checkpoint.iteration == 3
         assert report.checkpoint.best_episode_return_mean is not None
         assert report.progress is not None
         assert (report.progress.iteration, report.stage) == (3, "Training")

@@ -13,10 +13,14 @@ from typing import Any
 import pytest
 import ray
 
+from hindcast.api.pipeline import DataWorkersSpec
 from hindcast.api.training import LearnersSpec
+from hindcast.cluster.learners import train
+from hindcast.cluster.mailbox import Mailbox
 from hindcast.cluster.pools import RayPlacement
-from hindcast.errors import SpecError
-from support import training
+from hindcast.errors import Interrupted, SpecError
+from hindcast.run.interruption import Interruption
+from support import sources, training
 from user_errors import raises_user_error
 
 COMMAND = "from hindcast.cli.main import main; main()"
@@ -79,6 +83,42 @@ def test_gpus_that_no_node_has_are_refused(nodes: Any) -> None:
     )
     with raises_user_error(SpecError, message, field="spec.learners"):
         RayPlacement().num_learners(LearnersSpec(gpus=1))
+
+
+@pytest.mark.parametrize(
+    ("resources", "learners", "gpus", "has_room"),
+    [
+        ([{"CPU": 8.0, "GPU": 2.0}], {"replicas": 2, "gpus": 1}, 1, False),
+        ([{"CPU": 8.0, "GPU": 2.0}], {"replicas": 1, "gpus": 1}, 1, True),
+        ([{"CPU": 8.0, "GPU": 2.0}], {"replicas": 2, "gpus": 1}, 0, True),
+        ([{"CPU": 8.0, "GPU": 1.0}] * 2, {"replicas": 1, "gpus": 1}, 1, True),
+        ([{"CPU": 8.0, "GPU": 1.0}] * 2, {"gpus": 0.5}, 1, True),
+        ([{"CPU": 8.0, "GPU": 1.0}] * 2, {"replicas": 2, "gpus": 0.5}, 1, False),
+        ([{"CPU": 8.0}], {"replicas": 1}, 1, False),
+        ([{"CPU": 8.0, "GPU": 1.0}], {"replicas": 8}, 1, True),
+    ],
+)
+def test_data_workers_without_a_gpu_beside_learners_are_refused(
+    nodes: Any, resources: list[Any], learners: dict[str, Any], gpus: float, has_room: bool
+) -> None:
+    nodes(*resources)
+    learners_spec, workers = LearnersSpec.model_validate(learners), DataWorkersSpec(gpus=gpus)
+    if has_room:
+        RayPlacement().check_gpus(learners_spec, workers)
+        return
+    message = "is 1, but .* may take all GPUs of the Ray cluster: request fewer for spec.learners"
+    with raises_user_error(SpecError, message, field="spec.pipeline.dataWorkers.gpus"):
+        RayPlacement().check_gpus(learners_spec, workers)
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_here")
+def test_stop_request_ends_the_wait_for_the_first_learners_cpus(tmp_path: Path, walks: Path) -> None:
+    resource = training(tmp_path, walks, learners={"cpus": 1000})
+    interruption = Interruption()
+    interruption.is_requested = True
+    with pytest.raises(Interrupted):
+        train(resource, sources(resource), Mailbox.open({"num_cpus": 0}), RayPlacement(), interruption.check)
 
 
 @pytest.mark.parametrize("pool", ["data", "runner"])

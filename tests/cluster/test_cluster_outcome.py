@@ -15,6 +15,7 @@ import ray.exceptions as ray_errors
 
 from hindcast import errors
 from hindcast.api.attempt import AttemptOutcome, AttemptReason
+from hindcast.cluster import driver
 from hindcast.cluster.log import make_redactor
 from hindcast.cluster.memory import ContainerMemory, Pod, explain_by_memory
 from hindcast.cluster.outcome import EXIT_CODES, classify, make_outcome
@@ -40,7 +41,12 @@ from hindcast.cluster.outcome import EXIT_CODES, classify, make_outcome
         (ray_errors.OutOfDiskError("x"), "Lost", "WorkerLost", 1),
         (ray_errors.ObjectStoreFullError("x"), "Lost", "WorkerLost", 1),
         (ray_errors.OutOfMemoryError("x"), "Lost", "OutOfMemory", 1),
-        (ray_errors.RuntimeEnvSetupError("no package x"), "Failed", "InvalidSpec", 2),
+        (ray_errors.RuntimeEnvSetupError("no package x"), "Lost", "WorkerLost", 1),
+        (ray_errors.RaySystemError("x"), "Lost", "WorkerLost", 1),
+        (ray_errors.RayChannelTimeoutError("x"), "Lost", "WorkerLost", 1),
+        (ray_errors.RpcError("x"), "Lost", "WorkerLost", 1),
+        (ray_errors.GetTimeoutError("x"), "Lost", "WorkerLost", 1),
+        (ray_errors.AuthenticationError("x"), "Failed", "InternalError", 70),
     ],
 )
 def test_error_has_state_reason_and_exit_code(error: Exception, state: str, reason: str, code: int) -> None:
@@ -48,6 +54,15 @@ def test_error_has_state_reason_and_exit_code(error: Exception, state: str, reas
     assert (outcome.state, outcome.reason) == (state, reason)
     assert "x" in outcome.message or not str(error)
     assert EXIT_CODES[outcome.reason] == code
+
+
+def test_head_without_ray_counts_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(**_: object) -> None:
+        raise ConnectionError("could not find any running Ray instance")
+
+    monkeypatch.setattr(driver, "join_cluster", fail)
+    with pytest.raises(errors.WorkerLost, match="could not find any running Ray"):
+        driver.connect_to_ray()
 
 
 def test_wrapped_user_error_is_classified() -> None:
@@ -76,6 +91,12 @@ def test_bug_names_its_location() -> None:
         "KeyError at /lib/hindcast/b.py:9"
         in classify(ray_errors.RayTaskError("f", remote_traceback, KeyError(1))).message
     )
+
+
+def test_bug_without_remote_traceback_has_unknown_location() -> None:
+    error = KeyError("lost")
+    error.traceback_str = None  # type: ignore[attr-defined]  # as in Ray's system errors
+    assert "KeyError at an unknown location: 'lost'" in classify(error).message
 
 
 def test_docs_list_each_reason_with_its_state() -> None:

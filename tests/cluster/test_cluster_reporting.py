@@ -77,6 +77,19 @@ def test_changes_are_sent_at_most_every_ten_seconds(channel: RecordingChannel, c
     )
 
 
+def test_note_is_sent_without_credentials(
+    channel: RecordingChannel, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_PASSWORD", "open sesame")
+    secret_across_cut = "x" * 495 + " open sesame"
+    for note in ("cannot read s3://bob:hunter22@host/a: open sesame", secret_across_cut):
+        clock.sender.set_note(note)
+        clock.advance(20)
+        assert channel.last_report.note
+        assert not any(part in channel.last_report.note for part in ("hunter22", "open"))
+    assert len(channel.last_report.note) <= 500
+
+
 def test_heartbeat_is_sent_at_least_every_thirty_seconds(channel: RecordingChannel, clock: FakeClock) -> None:
     clock.advance(200)
     report_times = [seconds_since_start(report) for report in channel.reports]

@@ -1,12 +1,19 @@
-"""Status of a training's folder of checkpoints."""
+"""Status of a training's folder of checkpoints, and the thread that observes it."""
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from hindcast.cluster.storage_monitor import read_checkpoint_status
-from hindcast.storage.location import resolve
+import pytest
+from cluster_toys import RecordingChannel, make_attempt
+
+from hindcast.cluster import storage_monitor
+from hindcast.cluster.log import DriverLog
+from hindcast.cluster.reporting import ReportSender
+from hindcast.cluster.storage_monitor import StorageMonitor, read_checkpoint_status
+from hindcast.storage.location import Location, resolve
 from support import train, training
 
 
@@ -19,6 +26,33 @@ def test_status_has_latest_checkpoint_with_time(walks: Path, tmp_path: Path) -> 
     assert Path(status.path).is_dir()
     assert status.save_time is not None
     assert start_time.replace(microsecond=0) <= datetime.fromisoformat(status.save_time) <= datetime.now(UTC)
+
+
+def test_monitor_continues_after_unexpected_error(
+    walks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(storage_monitor, "POLL_INTERVAL_SECONDS", 0.01)
+    polls: list[Location] = []
+
+    def fail_once(folder: Location) -> None:
+        polls.append(folder)
+        if len(polls) == 1:
+            raise RuntimeError("a bug in a file system")
+
+    monkeypatch.setattr(storage_monitor, "read_lease_holder", fail_once)
+    resource = training(tmp_path, walks)
+    train(resource)
+    channel = RecordingChannel()
+    sender = ReportSender(channel)
+    monitor = StorageMonitor(resource, make_attempt(resource), DriverLog(str), sender)
+    deadline = time.monotonic() + 10
+    while len(polls) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    monitor.abandon()
+    sender.send_if_due()
+    assert channel.last_report.checkpoint is not None
+    assert channel.last_report.checkpoint.iteration == 3
+    assert "RuntimeError: a bug in a file system" in capsys.readouterr().err
 
 
 def test_empty_folder_has_no_status(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,8 @@ from hindcast.datasets.inspection.column_roles import read_profile
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.errors import DataError
 from hindcast.formats.format import HEAD_ROWS
+from hindcast.formats.tables.csv_table import Csv
+from hindcast.formats.tables.parquet import Parquet
 from hindcast.run.new_training import make_training
 
 
@@ -47,6 +50,31 @@ def test_column_that_changes_after_the_first_rows_is_an_observation(
     assert profile.schema["obs"] == ["pulse", "late"]
     assert profile.left_out == {"site": "it never changes"}
     assert [column.name for column in profile.columns if column.constant] == ["site"]
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_constant_columns_of_several_files_are_judged_in_one_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    constants: list[dict[str, Any]] = [
+        {"flag": 0, "late": 0, "level": 2**60, "site": 1.5, "extra": 7},
+        {"flag": None, "late": None, "level": 2**60 + 1, "site": 1.5},
+        {"flag": None, "late": 2, "level": 2**60, "site": 1.5},
+    ]
+    write = pq.write_table if suffix == "parquet" else pacsv.write_csv
+    for number, values in enumerate(constants):
+        table = make_steps(20).select(["patient", "pulse", "dose", "outcome"])
+        for name, value in values.items():
+            table = table.append_column(name, pa.array([value] * 20))
+        write(table, tmp_path / f"{number}.{suffix}")
+    file_format = {"parquet": Parquet, "csv": Csv}[suffix]
+    reads, read = [], file_format.read
+    monkeypatch.setattr(file_format, "read", lambda *args: reads.append(args) or read(*args))
+    profile = read_profile(Reading((str(tmp_path),)))
+    assert profile is not None
+    assert profile.schema["obs"] == ["pulse", "late", "level"]
+    assert profile.left_out == dict.fromkeys(["flag", "extra", "site"], "it never changes")
+    assert len(reads) == 3
 
 
 def test_whole_numbers_of_a_table_are_normalised(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_spec_that_fits_passes():
     check_spec(SPEC, None, None, "data")
     text = DataSpec({name: Leaf(None, (), "text") for name in ("obs", "actions")})
     check_spec(text, spaces.Text(5), None, "data")
-    with pytest.raises(DataError, match=r"'actions' is text, but .*; replace each text by a number"):
+    with pytest.raises(DataError, match=r"'actions' is text, but .*; replace each text by an integer"):
         check_spec(text, spaces.Text(5), spaces.Discrete(2), "data")
 
 

@@ -14,7 +14,11 @@ import pyarrow as pa
 import pytest
 from tool_tables import EPISODE, LENGTHS, assert_steps, make_steps, open_tool, write
 
-from hindcast.errors import DataError
+from hindcast.datasets.sources import find_files
+from hindcast.datasets.writer import BlockWriter
+from hindcast.errors import DataError, StorageError
+from hindcast.formats.spec import DataSpec
+from hindcast.storage.location import Location, resolve
 
 deltalake = pytest.importorskip("deltalake")
 pytest.importorskip("pyiceberg")
@@ -90,6 +94,30 @@ def test_iceberg_table_is_read_without_deleted_rows(tmp_path, create_iceberg_tab
     assert_steps(open_tool(folder))
 
 
+@pytest.mark.parametrize("tool", ["delta", "iceberg"])
+def test_table_that_lacks_a_current_file_is_refused(tmp_path, create_iceberg_table, tool):
+    table, folder = make_steps(), tmp_path / "steps"
+    if tool == "delta":
+        deltalake.write_deltalake(str(folder), table.slice(0, 9))
+        deltalake.write_deltalake(str(folder), table.slice(9), mode="append")
+    else:
+        iceberg_table = create_iceberg_table(folder, table.schema)
+        iceberg_table.append(table.slice(0, 9))
+        iceberg_table.append(table.slice(9))
+    file = min(folder.rglob("*.parquet"))
+    file.unlink()
+    with pytest.raises(
+        DataError, match=rf"steps lacks .*{file.name}, which .* version has: copy the table ag"
+    ):
+        open_tool(tmp_path)
+
+
+def test_delta_lake_partitions_with_characters_that_paths_encode_are_read(tmp_path):
+    names = pa.array(["a b", "c%d", "e/f"]).take(EPISODE)
+    deltalake.write_deltalake(str(tmp_path / "my steps"), make_steps(site=names), partition_by=["site"])
+    assert_steps(open_tool(tmp_path / "my steps"))
+
+
 def test_partitions_of_iceberg_are_read(tmp_path, create_iceberg_table):
     table = create_iceberg_table(tmp_path / "steps", OLD_STEPS.schema)
     with table.update_spec() as update:
@@ -117,8 +145,9 @@ def test_column_added_to_an_iceberg_table_is_left_out_with_a_note(tmp_path, crea
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("rename", r"a column was renamed: action, dose"),
-        ("replace", r"a column was replaced by another of its name: reward"),
+        ("rename", r"a column was renamed, replaced or removed: action"),
+        ("replace", r"a column was renamed, replaced or removed: reward"),
+        ("remove", r"a column was renamed, replaced or removed: reward"),
         ("same version", r"only its catalog knows which of .*00001-.*00001-other\.metadata\.json is current"),
         ("delete files", "deleted rows are still in its files"),
         ("damage", "Expecting value|Invalid JSON|EOF"),
@@ -135,11 +164,12 @@ def test_iceberg_table_of_more_than_files_is_refused(
     if change == "rename":
         with table.update_schema() as update:
             update.rename_column("action", "dose")
-    elif change == "replace":
+    elif change in ("replace", "remove"):
         with table.update_schema() as update:
             update.delete_column("reward")
-        with table.update_schema() as update:
-            update.add_column("reward", DoubleType())
+        if change == "replace":
+            with table.update_schema() as update:
+                update.add_column("reward", DoubleType())
     elif change == "delete files":
         monkeypatch.setattr(ManifestFile, "content", property(lambda manifest: ManifestContent.DELETES))
     metadata = sorted((tmp_path / "steps" / "metadata").glob("*.metadata.json"))
@@ -155,7 +185,9 @@ def test_hudi_table_is_refused_by_name(tmp_path):
     write(tmp_path / "lake" / "steps", make_steps())
     (tmp_path / "lake" / "steps" / ".hoodie").mkdir()
     (tmp_path / "lake" / "steps" / ".hoodie" / "hoodie.properties").write_text("hoodie.table.name=steps")
-    with pytest.raises(DataError, match=r"lake/steps is a Hudi table.*Parquet files \(Spark"):
+    with pytest.raises(
+        DataError, match=r"lake/steps is a Hudi table\. Its files also hold deleted rows: .* \(Spark"
+    ):
         open_tool(tmp_path / "lake")
 
 
@@ -176,16 +208,77 @@ def test_table_without_rows_is_refused(tmp_path, create_iceberg_table):
         open_tool(tmp_path / "steps")
 
 
-@pytest.mark.parametrize("part", ["data", "data/episode=3", "episode=3"])
-def test_part_of_a_table_is_refused_with_the_table(tmp_path, part):
-    write(tmp_path / "steps" / part, make_steps())
-    marker = "metadata/v1.metadata.json" if part.startswith("data") else "_delta_log/0.json"
-    (tmp_path / "steps" / marker).parent.mkdir()
-    (tmp_path / "steps" / marker).write_text("{}")
+MARKERS = {
+    "Delta Lake": "_delta_log/0.json",
+    "Hudi": ".hoodie/hoodie.properties",
+    "Iceberg": "metadata/v1.metadata.json",
+}
+
+
+def write_part(table: Path, part: str, tool: str) -> None:
+    write(table / part, make_steps())
+    (table / MARKERS[tool]).parent.mkdir()
+    (table / MARKERS[tool]).write_text("{}")
+
+
+@pytest.mark.parametrize(
+    ("tool", "part"),
+    [
+        ("Delta Lake", "episode=3"),
+        ("Hudi", "episode=3"),
+        ("Iceberg", "data"),
+        ("Iceberg", "data/episode=3"),
+    ],
+)
+@pytest.mark.parametrize("name", ["", "/steps.parquet", "/*.parquet"], ids=["folder", "file", "glob"])
+def test_part_of_a_table_is_refused_with_the_table(tmp_path, tool, part, name):
+    write_part(tmp_path / "steps", part, tool)
+    match = name.replace("*", "steps")
     with pytest.raises(
-        DataError, match=rf"steps/{part} is a part of the table .*/steps and may .*: name .*/steps$"
+        DataError, match=rf"steps/{part}{match} is a part of the table .*/steps and may .*: name .*/steps$"
     ):
-        open_tool(tmp_path / "steps" / part)
+        open_tool(tmp_path / "steps" / f"{part}{name}")
+
+
+@pytest.mark.parametrize("tool", MARKERS)
+@pytest.mark.parametrize("table_name", ["steps", "data"])
+def test_file_directly_in_a_table_is_refused_with_the_table(tmp_path, tool, table_name):
+    table = tmp_path / table_name
+    write_part(table, ".", tool)
+    with pytest.raises(DataError, match=rf"steps.parquet is a part of the table .*/{table_name} and may"):
+        open_tool(table / "*.parquet")
+
+
+def test_file_of_episodes_in_a_table_is_refused_with_the_table(tmp_path):
+    block = kit.make_block(LENGTHS)
+    with BlockWriter(resolve(tmp_path / "episodes"), DataSpec.from_block(block), "all") as writer:
+        writer.write(block)
+    write_part(tmp_path / "steps", ".", "Delta Lake")
+    (file,) = (tmp_path / "episodes").glob("*.parquet")
+    file = file.rename(tmp_path / "steps" / file.name)
+    with pytest.raises(DataError, match=rf"{file.name} is a part of the table .*/steps and may"):
+        find_files([resolve(file)])
+
+
+@pytest.mark.parametrize("marker", [marker.split("/")[0] for marker in MARKERS.values()])
+def test_data_beside_a_file_with_the_name_of_a_folder_of_tables_are_read(tmp_path, marker):
+    write(tmp_path / "data", make_steps())
+    (tmp_path / marker).touch()
+    assert_steps(open_tool(tmp_path / "data"))
+    assert_steps(open_tool(tmp_path / "data" / "steps.parquet"))
+
+
+def test_named_file_is_read_where_its_folder_may_not_be_looked_at(tmp_path, monkeypatch):
+    def deny(location: Location) -> bool:
+        raise StorageError(f"cannot access {location}: access is denied")
+
+    write(tmp_path, make_steps())
+    is_folder = Location.is_folder
+    markers = [marker.split("/")[0] for marker in MARKERS.values()]
+    monkeypatch.setattr(
+        Location, "is_folder", lambda self: deny(self) if self.name in markers else is_folder(self)
+    )
+    assert_steps(open_tool(tmp_path / "steps.parquet"))
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ def test_value_in_several_forms_is_the_same_value_or_is_refused_by_file(
     ("actions", "message"),
     [
         ([0.5, *ACTIONS[1:].astype(float)], r"t 0\): 'actions' has 0.5, expected an integer in \[0, 1\]"),
-        (["left", *map(str, ACTIONS[1:])], r"'actions' has left, expected .*replace each text by a number"),
+        (["left", *map(str, ACTIONS[1:])], r"'actions' has left, expected .*replace each text by an integer"),
     ],
 )
 def test_action_that_would_lose_something_is_refused(tmp_path, actions, message):
@@ -320,15 +320,45 @@ def test_csv_with_separated_thousands_is_read_with_the_option(tmp_path, point, s
     assert block.columns["rewards"] == pytest.approx(rewards)
 
 
-@pytest.mark.parametrize("text", ["1,5", "1,234.5", "-1.234,5", "1'234", "1 234"])
+POINT_ADVICE = r"; if the comma is the decimal point, set readOptions\.decimal_point to ','"
+THOUSANDS_ADVICE = (
+    r"; if the comma or another character separates thousands, set readOptions\.thousands to it \(CSV only\)"
+)
+
+
 @pytest.mark.parametrize("column", ["obs_0", "reward"])
-def test_number_with_separators_is_refused_with_the_option(tmp_path, column, text):
+@pytest.mark.parametrize(
+    ("text", "options", "advice"),
+    [
+        ("1,5", {}, POINT_ADVICE + THOUSANDS_ADVICE),
+        ("1,234.5", {}, POINT_ADVICE + THOUSANDS_ADVICE),
+        ("-1.234,5", {"decimalPoint": ","}, THOUSANDS_ADVICE),
+        ("1 234,5", {"thousands": " "}, POINT_ADVICE),
+        ("1,23,4", {"decimal_point": ".", "thousands": ","}, ""),
+        ("1'234", {}, THOUSANDS_ADVICE),
+    ],
+)
+def test_number_with_separators_is_refused_with_the_option(tmp_path, column, text, options, advice):
     cells = {"obs_0": "1", "obs_1": "2", "action": "0", "reward": "1", column: text}
     (tmp_path / "a.csv").write_text(f"{';'.join(cells)}\n{';'.join(cells.values())}\n")
-    with pytest.raises(
-        DataError, match=r"row 0: .*readOptions\.decimal_point: ',', .*readOptions\.thousands"
-    ):
-        open_tool(tmp_path / "a.csv", options={"delimiter": ";"}, ignore_final_observation=True)
+    with pytest.raises(DataError, match=rf"row 0: [^;]*{advice}(?!; if)") as error:
+        open_tool(tmp_path / "a.csv", options={"delimiter": ";", **options}, ignore_final_observation=True)
+    assert str(error.value).count("; if") == advice.count("; if")
+
+
+@pytest.mark.parametrize("thousands", [None, ","])
+def test_csv_with_thousands_has_the_same_numbers_as_without(tmp_path, thousands):
+    texts = [".5", "-.5e1", "nan", "NaN", "-inf", "+Infinity", "1e3", "+1", "5."]
+    lines = [f"{text},1,{text},0" for text in texts]
+    (tmp_path / "a.csv").write_text("\n".join(["obs_0,obs_1,price,action", *lines]))
+    options = {} if thousands is None else {"thousands": thousands}
+    dataset = open_tool(
+        tmp_path / "a.csv", options=options, schema={"rewards": "price"}, ignore_final_observation=True
+    )
+    expected = [0.5, -5, np.nan, np.nan, -np.inf, np.inf, 1000, 1, 5]
+    columns = kit.read_block(dataset).columns
+    assert columns["obs"][:9, 0] == pytest.approx(expected, nan_ok=True)
+    assert columns["rewards"] == pytest.approx(expected, nan_ok=True)
 
 
 def test_number_that_is_not_separated_by_thousands_is_refused(tmp_path):
@@ -370,7 +400,31 @@ def test_printed_array_in_any_form_is_read(tmp_path, kind, values):
     assert np.array(cells.to_pylist(), np.float64).squeeze() == pytest.approx(obs, nan_ok=True)
 
 
-@pytest.mark.parametrize("text", ["[0.5 ... 1.5]", "[left right]", "{'a': 1}"])
+@pytest.mark.parametrize(
+    "text", ["(0.0, 5.0]", "(500)", "( 500. )", "((1), (2))", "(555-1234)", "(1.2.3)", "(1,,2)", "(1+2j)"]
+)
+def test_text_in_parentheses_that_is_no_array_stays_text(text):
+    assert parse_json_cells(pa.chunked_array([[text, text]]), "obs") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[0.5 ... 1.5]",
+        "[left right]",
+        "{'a': 1}",
+        "[1,,2]",
+        "[1, ,2]",
+        "[,1]",
+        "[ ,1]",
+        "[1.2.3]",
+        "[555-1234]",
+        "[1 2",
+        "[1[2]]",
+        "[0.0, 5.0)",
+        "[(1), (2)]",
+    ],
+)
 def test_printed_text_that_is_no_array_is_refused(tmp_path, text):
     (tmp_path / "a.csv").write_text(f'obs,action,reward\n"{text}",0,1\n')
     with pytest.raises(DataError, match="'obs' begins like JSON but cannot be read"):
@@ -570,3 +624,54 @@ def test_video_is_refused_by_name(tmp_path, head):
     (tmp_path / "episode_0.mp4").write_bytes(head + bytes(100))
     with pytest.raises(DataError, match=r"episode_0\.mp4 is a video: write its frames"):
         open_tool(tmp_path / "episode_0.mp4")
+
+
+@pytest.mark.parametrize("number", [2**53, 2**53 + 1, -(2**53) - 1])
+@pytest.mark.parametrize("seam", ["files", "partitions", "columns", "next_obs"])
+@pytest.mark.parametrize("is_integer_first", [True, False])
+def test_integer_that_floats_beside_it_would_round_is_refused_with_its_row(
+    tmp_path, monkeypatch, seam, number, is_integer_first
+):
+    """Regression: it was rounded silently."""
+    numbers = np.arange(15)
+    numbers[[2, 12]] = number
+    first, last = (numbers, numbers + 0.0) if is_integer_first else (numbers + 0.0, numbers)
+    if seam == "columns":
+        path = write(tmp_path, make_steps(obs_0=first, obs_1=last).drop(["obs", "next_obs"]), "steps.parquet")
+        options = {
+            "schema": {"obs": ["obs_0", "obs_1"]},
+            "columns": ["obs", "actions"],
+            "ignore_final_observation": True,
+        }
+    elif seam == "next_obs":
+        path = write(tmp_path, make_steps(obs=first, next_obs=last), "steps.parquet")
+        options = {}
+    else:
+        monkeypatch.setattr(
+            "hindcast.datasets.prepare.job.PARTITION_BYTES", 1 if seam == "partitions" else 1 << 20
+        )
+        write(tmp_path / "data", make_steps(reward=first).slice(0, 9), "1.parquet")
+        path = write(tmp_path / "data", make_steps(reward=last).slice(9), "2.parquet")
+        options = {"columns": ["obs", "actions", "rewards"]}
+    if number == 2**53:
+        open_tool(path, **options)
+    else:
+        with pytest.raises(
+            DataError, match=rf"({'step' if seam == 'partitions' else 'row'} \d+).* is {number}, which"
+        ):
+            open_tool(path, **options)
+
+
+@pytest.mark.parametrize("name", ["a,b.parquet", "2024,05/steps.parquet", "a, b/c,d.csv"])
+def test_path_with_a_comma_is_one_path(tmp_path, name):
+    path = tmp_path / "data" / name
+    path.parent.mkdir(parents=True)
+    if path.suffix == ".csv":
+        path.write_text(
+            "eps_id,t,obs_0,action,reward,done\n" + "".join(f"a,{i},{i},0,1,{i == 4}\n" for i in range(5))
+        )
+    else:
+        write(path.parent, make_steps(), path.name)
+    for named in (path, path.parent):
+        dataset = open_tool(named, ignore_final_observation=True)
+        assert dataset.num_episodes == (1 if path.suffix == ".csv" else len(LENGTHS))

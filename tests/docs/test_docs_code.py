@@ -32,10 +32,12 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHORTENINGS = {
     r"(--model-updates |modelUpdates: |offline_evaluation_model_updates=)\d+": r"\g<1>20",
     r"(duration: {episodes: )500\b": r"\g<1>50",
-    r"(stop: {episodeReturnMean: )450\b": r"\g<1>200",
+    r"(stop: {episodeReturnMean: )450\b": r"\g<1>120",
+    r"(stop: {updates: 1\d)00\b": r"\g<1>0",
+    r"(datasetNumItersPerLearner: 5)00\b": r"\g<1>0",
     r"(seed=tune.grid_search\()\[0, 1\]": r"\g<1>[0]",
 }
-"""Pattern on a page -> replacement with fewer updates of fitted models or episodes, a lower return, or one seed."""
+"""Pattern on a page -> replacement with fewer updates or episodes, a lower return, or one seed."""
 DEMO = ROOT / "runtime" / "hindcast" / "cli" / "demo.yaml"
 FILE_COMMENT = re.compile(r"#\s*(\S+\.yaml)")
 LANGUAGES = ("bash", "python", "yaml")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,10 @@ def test_site_builds_without_warnings(tmp_path: Path) -> None:
     first_page = (tmp_path / "index.html").read_text()
     assert f'href="{REPOSITORY}/CONTRIBUTING.md"' in first_page
     assert 'href="install-cluster.html"' in first_page
+    assert "git clone https://example.org/hindcast hindcast" in re.sub("<[^>]+>", "", first_page)
+    assert "git+https://example.org/hindcast@main" in re.sub(
+        "<[^>]+>", "", (tmp_path / "install.html").read_text()
+    )
 
 
 def test_site_build_with_broken_link_fails(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_policy_that_is_not_better_is_promoted_no_more_often_than_stated(
 @pytest.mark.slow
 def test_candidates_share_the_error() -> None:
     """The best of 32 candidates without effect is promoted no more often than a single one may be."""
-    num_candidates, num_runs = 32, repeats(2, soak=60)
+    num_candidates, num_runs = 32, repeats(2, soak=200)
     num_promoted = 0
     for run in range(num_runs):
         rng = np.random.default_rng(run)

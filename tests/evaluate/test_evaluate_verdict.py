@@ -13,6 +13,7 @@ from recorded_mdp import ContinuousMdp, TabularMdp
 
 from hindcast.evaluate.behaviour_clone import CloneOptions
 from hindcast.evaluate.estimators import (
+    RATIO_ESTIMATES,
     Evidence,
     compute_estimates,
     effective_episodes,
@@ -119,10 +120,13 @@ def test_ratios_are_one_when_densities_follow_scaled_actions(tmp_path: Path, log
     assert report.verdict.answer == "unknown"
 
 
-def test_clone_alone_gives_no_verdict(tmp_path: Path) -> None:
+@pytest.mark.parametrize("estimates", [(), *((name,) for name in RATIO_ESTIMATES), RATIO_ESTIMATES])
+def test_clone_alone_gives_no_verdict(tmp_path: Path, estimates: tuple[str, ...]) -> None:
+    """Commands, pages, JSON and searches show this verdict; a gate refuses data without log-probabilities."""
     mdp = TabularMdp(5)
     data = mdp.record(tmp_path, 60, 0, logp=False)
-    options = OfflineOptions(explore=True, fit=None, clone=CloneOptions(updates=20))
+    clone = CloneOptions(updates=20)
+    options = OfflineOptions(explore=True, fit=None, clone=clone, estimates=estimates)
     verdict = evaluate_offline(mdp.make_policy(), data, "data", options).verdict
     assert "a clone of it decides nothing alone" in verdict.sentence
 

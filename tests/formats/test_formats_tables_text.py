@@ -61,6 +61,53 @@ def test_integer_beyond_int64_raises(tmp_path: Path, name: str, number: int) -> 
     assert floats.tolist() == [0.0, 1.0, 2.0, float(number), 4.0]
 
 
+@pytest.mark.parametrize("other_text", ["0", "0.5", "nan"])
+@pytest.mark.parametrize("number", ["9223372036854775808", '"9,223,372,036,854,775,808"'])
+def test_integer_beyond_int64_with_thousands_raises(tmp_path: Path, number: str, other_text: str) -> None:
+    path = write(tmp_path / "a.csv", f"obs,action,reward\n0,{other_text},1\n0,{number},1\n")
+    with pytest.raises(
+        DataError, match=rf"row 1: 'action' is {number.strip(chr(34))}, a whole number that does"
+    ):
+        read_table(path, options={"thousands": ","})
+    options = {"thousands": ",", "column_types": {"action": "float64"}}
+    assert read_table(path, options=options).columns["actions"][1] == 2.0**63
+
+
+@pytest.mark.parametrize("text", ["2020-01-01", "12:30:00", "2020-01-01 12:30:00"])
+def test_dates_in_csv_stay_text(tmp_path: Path, text: str) -> None:
+    path = write(tmp_path / "a.csv", f'obs,action,reward,day\n"1,000",0,1,{text}\n')
+    rows_read = read_table(path, options={"thousands": ","})
+    assert rows_read.columns["day"].tolist() == [text]
+    assert rows_read.columns["obs"].tolist() == [1000]
+
+
+@pytest.mark.parametrize("chunk_bytes", [100, 16 << 20])
+@pytest.mark.parametrize("column_types", [{}, {"terminateds": "bool"}])
+def test_flags_beside_thousands_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int, column_types: dict[str, str]
+) -> None:
+    monkeypatch.setattr("hindcast.formats.tables.text_files.CHUNK_BYTES", chunk_bytes)
+    text = (
+        "obs,action,reward,terminateds,day\n"
+        + '"1,000",0,1,false,2020-01-01\n"2,000",1,1,true,2020-01-02\n' * 9
+    )
+    rows_read = read_table(
+        write(tmp_path / "a.csv", text), options={"thousands": ",", "column_types": column_types}
+    )
+    assert rows_read.columns["obs"].tolist() == [1000, 2000] * 9
+    assert rows_read.terminated.tolist() == [False, True] * 9
+
+
+@pytest.mark.parametrize("text", ["1.5", "nan", "9,223,372,036,854,775,808", "one"])
+def test_number_of_another_type_in_a_later_piece_raises_with_its_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setattr("hindcast.formats.tables.text_files.CHUNK_BYTES", 100)
+    lines = '"1,000",0,1\n' * 20 + f'"{text}",0,1\n'
+    with pytest.raises(DataError, match=rf"row 20: 'obs' is '{text}': expected int64; .*column_types"):
+        read_table(write(tmp_path / "a.csv", f"obs,action,reward\n{lines}"), options={"thousands": ","})
+
+
 def test_integer_beyond_int64_after_first_piece_raises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,36 @@ def test_invalid_spec_still_provides_suspend_and_run_policy() -> None:
     )
 
 
+def test_complete_training_without_checkpoint_provides_no_input_and_is_unfinished() -> None:
+    recorder = make_recording()
+    recorder["spec"]["policy"] = {"trainingRef": {"name": "clone"}}
+    status = {
+        "runs": [{"revision": 1, "attempt": 1, "rayJobName": "clone-t1-1", "specHash": "h"}],
+        "conditions": [{"type": "Complete", "status": "True"}],
+    }
+    clone = {
+        **recorder,
+        "kind": "OfflineTraining",
+        "spec": {"input": [{"path": "s3://bucket/lines"}]},
+        "status": status,
+        "metadata": recorder["metadata"] | {"name": "clone", "uid": "t"},
+    }
+    cache = Cache()
+    cache.put(kinds.RECORDING, recorder)
+    observer = Observer(None, cache, new_startups(), SteadyClock())  # type: ignore[arg-type]
+    key = Key("OfflineRecording", "team", "lines")
+    states: list[str] = []
+    for version, checkpoint in (("8", None), ("9", {"path": "s3://bucket/c/1"})):
+        metadata = clone["metadata"] | {"resourceVersion": version}
+        cache.put(
+            kinds.TRAINING, clone | {"metadata": metadata, "status": status | {"checkpoint": checkpoint}}
+        )
+        facts = asyncio.run(observer.observe(key))
+        assert facts is not None
+        states += [reference.state for reference in facts.references]
+    assert states == ["Unfinished", "Complete"]
+
+
 def test_circular_reference_ends_when_one_resource_has_started() -> None:
     recorder = make_recording()
     recorder["spec"]["policy"] = {"trainingRef": {"name": "clone"}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from hindcast.api import Resource
 from hindcast.errors import format_path
@@ -149,6 +150,11 @@ def test_refusal_names_field_and_remedy(spec: dict[str, Any], sentence: str) -> 
     assert str(refusal).startswith(sentence)
     assert refusal.remedy
     assert "hidden" not in str(refusal)
+
+
+def test_defaults_with_invalid_ray_version_are_refused() -> None:
+    with pytest.raises(ValidationError, match="rayVersion"):
+        defaults(rayVersion="nightly")
 
 
 def test_replica_interval_is_allowed_by_platform_or_if_constant() -> None:

@@ -118,10 +118,12 @@ def are_equal_batches(left_batch: Batch, right_batch: Batch) -> bool:
     )
 
 
-def make_order(dataset: FakeDataset, seed: int = 0, window_steps: int = 64, **options: Any) -> Order:
+def make_order(
+    dataset: FakeDataset, seed: int = 0, window_steps: int = 64, window_bytes: int = 1 << 30, **options: Any
+) -> Order:
     steps = np.array([unit.lengths.sum() for unit in dataset.units])
     nbytes = np.array([unit.nbytes for unit in dataset.units])
-    return Order(steps, nbytes, seed=seed, window_steps=window_steps, window_bytes=1 << 30, **options)
+    return Order(steps, nbytes, seed=seed, window_steps=window_steps, window_bytes=window_bytes, **options)
 
 
 ALL_COLUMNS = frozenset({"obs", "new_obs", "actions", "rewards", "terminateds", "truncateds"})

@@ -21,6 +21,7 @@ from hindcast.models.preprocessing import Preprocessing
 from hindcast.pipeline.executors import Local
 from hindcast.pipeline.items import count_items
 from hindcast.pipeline.lane_feed import LaneFeed
+from hindcast.pipeline.loader import locate_piece
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData, Source
 from hindcast.pipeline.shard import Shard
@@ -157,13 +158,19 @@ def test_resident_learner_holds_only_its_part():
             assert feed._resident.data.num_steps <= 10_000 / 4 + 40
 
 
-def test_batches_of_long_episodes_have_steps_of_all_episodes():
+def test_batches_of_long_episodes_have_steps_of_all_episodes_within_the_window():
+    length, window_bytes = 1_000_000, 8 << 20
+    dataset = FakeDataset([[length]] * 6, obs_shape=(1,))
+    step_bytes = dataset.nbytes / dataset.num_steps
     with ExitStack() as stack:
-        learners = Learners(stack, "streaming", 1, FakeDataset([[20_000]] * 6), batch_size=1024)
-        for _ in range(200):
+        options = {"window_steps": 1 << 30, "window_bytes": window_bytes, "batch_size": 1024}
+        learners = Learners(stack, "streaming", 1, dataset, **options)
+        for _ in range(300):  # several windows of each lane
             (batch,) = learners.next()
-            counts = np.bincount(batch["rewards"].int().numpy() // 20_000, minlength=6)
+            counts = np.bincount(batch["rewards"].int().numpy() // length, minlength=6)
             assert counts.min() > 1024 / 6 - 2 * 64
+            windows = [lane._current for lane in learners.feeds[0]._lanes if lane._current]
+            assert sum(window.data.num_steps - 1 for window in windows) * step_bytes <= window_bytes
 
 
 def test_window_of_a_long_episode_holds_only_its_piece():
@@ -173,6 +180,16 @@ def test_window_of_a_long_episode_holds_only_its_piece():
         windows = [lane._current for lane in learners.feeds[0]._lanes]
         assert sum(window.data.num_steps for window in windows) <= 6 * 20_000 + len(windows)
         assert max(window.data.num_steps for window in windows) <= 6 * 20_000 / len(windows) + 1
+
+
+def test_piece_is_cut_without_indices_of_its_steps(monkeypatch):
+    dataset = FakeDataset([[40, 60]])
+    block = dataset.read(dataset.units[0])
+    piece = locate_piece(dataset.units[0], 10, 90, Recipe(Needs(frozenset({"rewards"}))))
+    monkeypatch.setattr("hindcast.episodes.block.concat_ranges", lambda *_: pytest.fail("builds indices"))
+    rewards = piece.take(block).columns["rewards"]
+    assert np.shares_memory(rewards, block.columns["rewards"])
+    assert len(rewards) == piece.length.sum()
 
 
 def box(shape=(2, 2)):
@@ -287,9 +304,11 @@ def make_data(num_learners: int, rank: int, units: Any = UNITS, **options: Any) 
 
 
 def test_learners_without_an_item_in_a_batch_are_refused():
-    with raises_user_error(SpecError, "is divided into 16 lanes", field="spec.learners.replicas"):
+    with raises_user_error(
+        SpecError, "makes 17 learners, but data is divided into 16 lanes", field="spec.learners"
+    ):
         make_data(17, 0)
-    with raises_user_error(SpecError, "would have none for some learners", field="spec.learners.replicas"):
+    with raises_user_error(SpecError, "would have none for some learners", field="spec.learners"):
         make_data(16, 0, batch_size=16)
     make_data(16, 0, batch_size=32)
 

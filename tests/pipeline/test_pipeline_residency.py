@@ -16,3 +16,4 @@ def test_host_memory_and_budget_respect_the_container_limit(tmp_path, monkeypatc
     monkeypatch.setattr(memory, "_LIMIT_FILES", (str(unlimited_file), str(limited_file)))
     assert residency.host_memory() == 1 << 20
     assert residency.default_budget(torch.device("cpu")) == 1 << 18
+    assert residency.default_budget(torch.device("cpu"), num_learners_here=4) == 1 << 16

@@ -79,6 +79,15 @@ def test_lower_loss_is_better(runs):
     assert [(group.label, group.mean) for group in comparison.groups] == [("slow", 1), ("fast", 5)]
 
 
+def test_losses_on_different_data_rank_no_training(tmp_path):
+    for name in "ab":
+        write_run(tmp_path / f"{name}/r1", name, [1], losses=[5], input=[{"path": name}])
+    assert compare([str(tmp_path)]).sentence.startswith("best mean return in evaluation: a, 1")
+    assert compare([str(tmp_path)], "total_loss").sentence == (
+        "total loss says nothing about which training is better, because they differ in input"
+    )
+
+
 def test_band_covers_updates_that_all_runs_reach(tmp_path):
     write_run(tmp_path / "a/r1", "bc-a", [1, 2, 3], seed=0)
     write_run(tmp_path / "b/r1", "bc-b", [5, 4], seed=1)

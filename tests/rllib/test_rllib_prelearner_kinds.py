@@ -79,7 +79,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for kind in KINDS:
         (folder / kind).mkdir()
     columns = {name: values.tolist() for name, values in ROWS.items()}
-    pq.write_table(pa.table(columns), folder / "table" / "rows.parquet")
+    # pandas and Ray turn the nulls of a recording without agents and infos into NaN.
+    missing = {name: [np.nan] * NUM_STEPS for name in ("agent_id", "module_id", "infos")}
+    pq.write_table(pa.table({**columns, **missing}), folder / "table" / "rows.parquet")
     table = Reading((str(folder / "table"),))
     convert_data(table, Target(resolve(folder / "recording"), "Episodes"))
     convert_data(table, Target(resolve(folder / "messagepack"), "MessagePack"))

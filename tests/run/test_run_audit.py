@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from visit_log import log_visits, train
 
@@ -64,6 +65,23 @@ def _raise_estimate(document: dict[str, Any]) -> None:
     document["report"]["estimates"]["wis"]["value"] += 0.2
 
 
+def _numbers_and_texts(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of each leaf of a document."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from _numbers_and_texts(item, (*path, key))
+    if not isinstance(value, dict | list):
+        yield path
+
+
+def _falsify(document: dict[str, Any], path: tuple[Any, ...]) -> None:
+    *parents, key = path
+    for parent in parents:
+        document = document[parent]
+    value = document[key]
+    document[key] = value + 1 if isinstance(value, int | float) else f"{value} for sure"
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
@@ -88,6 +106,47 @@ def test_changed_bundle_does_not_hold(
     change(copy)
     with pytest.raises(DataError, match=problem):
         verify_audit(copy, [bundle[1]])
+
+
+def test_change_of_any_file_is_named(bundle: tuple[Path, str, str], copy: Path) -> None:
+    """One byte of each file, a file that is missing or empty, at positions all over the files."""
+    rng = np.random.default_rng(0)
+    files = [str(file.relative_to(copy)) for file in copy.rglob("*") if file.is_file()]
+    assert len(files) >= 8
+    for name in sorted({*files} - {AUDIT_FILE}):
+        file, content = copy / name, (copy / name).read_bytes()
+        for position in rng.integers(0, len(content), 8):
+            changed_byte = bytes([content[position] ^ int(rng.integers(1, 256))])
+            file.write_bytes(content[:position] + changed_byte + content[position + 1 :])
+            with pytest.raises(DataError, match=f"does not hold: {name} was changed after"):
+                verify_audit(copy, [bundle[1]])
+        file.unlink()
+        with pytest.raises(DataError, match=f"does not hold: {name} is missing"):
+            verify_audit(copy, [bundle[1]])
+        file.write_bytes(content)
+
+
+def test_change_of_any_judgement_is_found(bundle: tuple[Path, str, str], copy: Path) -> None:
+    """All that a reader decides by: estimates, intervals, difference, verdict, decision."""
+    file = copy / AUDIT_FILE
+    content = file.read_text()
+    document = json.loads(content)
+    report = document["report"]
+    paths = [("decision",), ("policy",), ("report", "verdict", "answer")]
+    paths += [("report", "verdict", name) for name in ("difference", "sentence")]
+    for part in ("estimates", "behaviour", "verdict"):
+        paths += [
+            ("report", part, *path)
+            for path in _numbers_and_texts(report[part])
+            if path[-1] == "value" or "interval" in path
+        ]
+    assert len(paths) > 15
+    for path in paths:
+        document = json.loads(content)
+        _falsify(document, path)
+        file.write_text(json.dumps(document))
+        with pytest.raises(DataError, match="does not hold: "):
+            verify_audit(copy, [bundle[1]])
 
 
 def test_other_data_do_not_confirm_a_bundle(bundle: tuple[Path, str, str], tmp_path: Path) -> None:

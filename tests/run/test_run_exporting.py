@@ -122,6 +122,8 @@ ADDITIONAL_CASES: list[tuple[str, gym.Space, dict[str, Any]]] = [
     ("DecisionTransformer", DISCRETE_ACTIONS, TRANSFORMER),
     ("MARWIL", DISCRETE_ACTIONS, {}),
 ]
+NETWORK_KINDS = ("DQN", "FQL", "DecisionTransformer", "SAC")
+"""Algorithms whose networks differ in kind; those of the others are variations, which the soak exports."""
 
 
 def make_algorithm_policy(algorithm: str, space: gym.Space, config: dict[str, Any]) -> Policy:
@@ -135,9 +137,16 @@ def make_algorithm_policy(algorithm: str, space: gym.Space, config: dict[str, An
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("algorithm", "space", "config"),
-    [*((name, *case) for name, case in ALGORITHMS.items()), *ADDITIONAL_CASES],
+    [
+        *(
+            pytest.param(name, *case, marks=[] if name in NETWORK_KINDS else pytest.mark.minutes)
+            for name, case in ALGORITHMS.items()
+        ),
+        *(pytest.param(*case, marks=pytest.mark.minutes) for case in ADDITIONAL_CASES),
+    ],
 )
 def test_exported_policies_of_algorithms_act_the_same(
     tmp_path: Path, algorithm: str, space: gym.Space, config: dict[str, Any]

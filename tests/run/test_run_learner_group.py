@@ -22,8 +22,10 @@ from hindcast.errors import DataError, UserCodeError, WorkerLost
 from hindcast.learn.group import PeerLost
 from hindcast.pipeline.connectors import BatchConnector, Context
 from hindcast.pipeline.window import Batch
+from hindcast.report.results import read_results
 from hindcast.run.placement import LocalPlacement
 from hindcast.run.training import learner_group
+from hindcast.storage.location import resolve
 from support import train, training
 
 
@@ -80,6 +82,12 @@ def test_two_processes_learn_what_one_learns(tmp_path: Path, walks: Path) -> Non
     weights, expected = read_weights(tmp_path / "two"), read_weights(tmp_path / "one")
     for name in [name for name in expected if name.startswith("nets/")]:
         np.testing.assert_allclose(weights[name], expected[name], rtol=1e-3, atol=1e-5, err_msg=name)
+    for result in read_results(resolve(tmp_path / "two/test/r1")):
+        shares = result["timers"]["shares"]
+        assert len(shares) == 2
+        assert all(learner["allReduce"] > 0 and learner["update"] > 0 for learner in shares)
+        assert all(learner["wait"] + learner["allReduce"] + learner["update"] < 1.01 for learner in shares)
+        assert result["timers"]["bottleneck"].endswith(".")
 
 
 @pytest.mark.slow

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -17,9 +19,11 @@ from hindcast.errors import DataError, Interrupted, NoCudaDevice, SpecError
 from hindcast.pipeline.data_workers import DataWorkers
 from hindcast.pipeline.executors import Local
 from hindcast.pipeline.offline_data import Source
+from hindcast.pipeline.residency import host_memory
 from hindcast.pipeline.shard import Shard
 from hindcast.run import placement
 from hindcast.run.placement import LOCAL, LocalPlacement, choose_learner_device
+from hindcast.run.training import offline_trainer
 from hindcast.run.training.offline_trainer import make_offline_trainer
 from hindcast.run.training.trainer import Trainer
 from support import MemoryReporter, StopAfter, train, training
@@ -229,9 +233,44 @@ class TestGlobalBatch:
 
     def test_batch_smaller_than_number_of_learners_is_refused(self, tmp_path: Path, walks: Path) -> None:
         with raises_user_error(
-            SpecError, "is 40, but a batch has 32 timesteps", field="spec.learners.replicas"
+            SpecError, "makes 40 learners, but a batch has 32 timesteps", field="spec.learners"
         ):
             make_trainer_of_rank(training(tmp_path, walks), walks, Shard(0, 40), initial_num_learners=1)
+
+    @pytest.mark.parametrize(("is_one_machine", "divisor"), [(True, 2), (False, 1)])
+    def test_learners_of_one_machine_share_its_memory(
+        self, tmp_path: Path, walks: Path, monkeypatch: pytest.MonkeyPatch, is_one_machine: bool, divisor: int
+    ) -> None:
+        monkeypatch.setattr(LocalPlacement, "is_one_machine", is_one_machine)
+        resource = training(tmp_path, walks)
+        trainer = make_trainer_of_rank(resource, walks, Shard(0, 2), initial_num_learners=2)
+        assert trainer.experience.plan()["residentBudget"] == int(host_memory() / 4 / divisor)
+        nbytes = trainer.experience.batch_bytes
+        for memory in (nbytes * divisor // 2, nbytes * divisor // 2 - 1):
+            monkeypatch.setattr(offline_trainer, "host_memory", lambda memory=memory: memory)
+            refusal = pytest.raises(SpecError, match="a batch would take")
+            with contextlib.nullcontext() if memory >= nbytes * divisor // 2 else refusal:
+                make_trainer_of_rank(resource, walks, Shard(0, 2), initial_num_learners=2)
+
+
+def test_only_the_first_learner_fits_and_the_others_copy_its_state(tmp_path: Path, walks: Path) -> None:
+    resource = training(
+        tmp_path, walks, algorithm="DecisionTransformer", model={"observationFilter": "MeanStd"}
+    )
+    leader, follower = (
+        make_trainer_of_rank(resource, walks, Shard(rank, 2), initial_num_learners=2) for rank in (0, 1)
+    )
+    states: list[Any] = []
+    leader.learner.group.gather_values = lambda value: states.append(value) or states
+    follower.learner.group.gather_values = lambda _: states
+    follower.prepare = lambda: pytest.fail("the second learner reads all data")
+    leader.begin()
+    follower.begin()
+    weights, expected = (trainer.learner.nets.state_dict() for trainer in (follower, leader))
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)
+    preprocessing, expected = (trainer.policy.preprocessing.state() for trainer in (follower, leader))
+    assert expected["obs/count"] > 0
+    assert all(np.array_equal(preprocessing[name], expected[name]) for name in expected)
 
 
 def make_pools() -> Pools:

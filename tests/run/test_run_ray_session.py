@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from hindcast.ray_session import start_ray
+
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_here")]
 
 PROGRAM = """
@@ -71,3 +73,18 @@ def test_process_starts_own_ray_and_job_joins_cluster(other_ray: str) -> None:
     assert len(set(own_addresses.values())) == 1
     assert set(joined_addresses.values()) == {other_ray}
     assert not is_left_running
+
+
+@pytest.mark.parametrize(("choice", "expected"), [(None, "0"), ("1", "1")])
+def test_own_ray_sends_no_usage_reports_unless_chosen(
+    monkeypatch: pytest.MonkeyPatch, choice: str | None, expected: str
+) -> None:
+    import ray
+
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", choice or "")
+    if choice is None:
+        monkeypatch.delenv("RAY_USAGE_STATS_ENABLED")
+    values = []
+    monkeypatch.setattr(ray, "init", lambda **options: values.append(os.environ["RAY_USAGE_STATS_ENABLED"]))
+    start_ray()
+    assert values == [expected]

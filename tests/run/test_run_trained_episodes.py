@@ -22,12 +22,12 @@ from hindcast.run.evaluation.trained_episodes import (
 from hindcast.storage.location import resolve
 
 
-def make_dataset(folder: Path, ids: str, *, seed: int = 0, length: int = 3) -> Dataset:
-    """Write one episode per letter of `ids`."""
+def make_dataset(folder: Path, ids: str, *, seed: int = 0, length: int = 3, obs: float = 0.0) -> Dataset:
+    """Write one episode per letter of `ids`, in which all observations are `obs`."""
     num_episodes = len(ids)
     rewards = np.random.default_rng(seed).normal(size=num_episodes * length)
     block = Block(
-        columns={"obs": np.zeros((num_episodes * (length + 1), 1), np.float32), "rewards": rewards},
+        columns={"obs": np.full((num_episodes * (length + 1), 1), obs, np.float32), "rewards": rewards},
         length=np.full(num_episodes, length),
         eps_id=np.array(list(ids), dtype=object),
         t_started=np.zeros(num_episodes, dtype=np.int64),
@@ -49,12 +49,19 @@ def test_trained_episodes_are_left_out_wherever_they_are_stored(tmp_path: Path) 
     assert set(rest.dataset.episode_table().eps_id) == {"b", "d", "e"}
 
 
-@pytest.mark.parametrize("change", [{"seed": 1}, {"length": 4}, {"ids": "uvw"}])
-def test_other_episodes_with_equal_ids_or_lengths_are_kept(tmp_path: Path, change: dict[str, object]) -> None:
+@pytest.mark.parametrize("change", [{"seed": 1}, {"length": 4}, {"obs": 0.5}, {"ids": "uvw"}])
+def test_other_episodes_with_equal_ids_are_kept(tmp_path: Path, change: dict[str, object]) -> None:
     run = resolve(tmp_path / "run")
     record_trained_episodes(run, [make_dataset(tmp_path / "data", "abc")])
     other = make_dataset(tmp_path / "other", **{"ids": "abc"} | change)  # type: ignore[arg-type]
     assert exclude_trained_episodes(run.child(TRAINED_EPISODES_FILE), other, "d").num_trained == 0
+
+
+def test_trained_episodes_with_missing_values_that_the_training_filled_are_left_out(tmp_path: Path) -> None:
+    run = resolve(tmp_path / "run")
+    record_trained_episodes(run, [make_dataset(tmp_path / "filled", "abc", obs=0.5).select([0])])
+    raw = make_dataset(tmp_path / "raw", "abc", obs=np.nan)
+    assert exclude_trained_episodes(run.child(TRAINED_EPISODES_FILE), raw, "d").num_trained == 1
 
 
 def test_data_that_only_trained_the_policy_are_refused(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from obstore.store import MemoryStore, S3Store
 
 from hindcast.errors import DataError, OutputConflict, StorageError, StorageUnavailable
 from hindcast.storage.lease import sole_writer
-from hindcast.storage.location import Location, resolve
+from hindcast.storage.location import Location, missing_error, resolve
 from hindcast.storage.user_files import UserFiles
 
 
@@ -297,3 +297,12 @@ def test_folders_of_pyarrows_google_store_follow_from_file_names():
     folder = Location(UserFiles(FakeGoogleFileSystem(), "gs://"), "bucket/data", "gs://bucket/data")
     assert [(entry.relative_path, entry.is_file) for entry in folder.list()] == [("2", True), ("a", False)]
     assert [entry.relative_path for entry in folder.list(recursive=True)] == ["2", "a", "a/b", "a/b/1"]
+
+
+def test_missing_path_suggests_a_neighbour_of_similar_name(tmp_path):
+    (tmp_path / "visits.parquet").touch()
+    assert str(missing_error(resolve(tmp_path / "visit.parquet"))).endswith(
+        "visit.parquet does not exist; did you mean 'visits.parquet'?"
+    )
+    for path in (tmp_path / "other", tmp_path / "no-folder" / "visit.parquet"):
+        assert str(missing_error(resolve(path))) == f"{path} does not exist: check the path"

@@ -238,7 +238,7 @@ def _unknown_fields_remedy(fields: list[str]) -> str:
     # Each pod template is a field `template` or `submitterPodTemplate`.
     if all("emplate." in field for field in fields):
         return "correct spec.cluster.podOverrides, or upgrade KubeRay's CRDs if they are old"
-    return "upgrade KubeRay and its CRDs to 1.5 or later"
+    return "upgrade KubeRay and its CRDs to 1.5.1 or later"
 
 
 def _is_out_of_date(raw: Mapping[str, Any], manifest: Mapping[str, Any]) -> bool:

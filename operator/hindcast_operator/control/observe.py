@@ -253,9 +253,12 @@ class Observer:
         if not _has_started(snapshot) and key in cache.find_references(target, snapshot.body["spec"]):
             return ReferenceFacts(target.kind, target.name, "Circular")
         state = _reference_state(snapshot)
-        return ReferenceFacts(
-            target.kind, target.name, state, _provided_input(snapshot) if state == "Complete" else None
-        )
+        if state != "Complete":
+            return ReferenceFacts(target.kind, target.name, state)
+        provided_input = _provided_input(snapshot)
+        # An attempt without its input would fail for good.
+        state = "Complete" if provided_input else "Unfinished"
+        return ReferenceFacts(target.kind, target.name, state, provided_input)
 
 
 def _validate_body(body: dict[str, Any]) -> CheckedResource:

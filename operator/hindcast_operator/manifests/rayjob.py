@@ -1,4 +1,4 @@
-"""The RayJob of an attempt, for KubeRay 1.5 and later."""
+"""The RayJob of an attempt, for KubeRay 1.5.1 and later, the first with `authOptions`."""
 
 import json
 from typing import Any, Final

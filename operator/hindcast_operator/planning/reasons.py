@@ -130,7 +130,7 @@ class Reason(StrEnum):
 
     # -- problems of a starting or running attempt, which waits until they are solved ------------------------
     KUBERAY_NOT_INSTALLED = ("KubeRayNotInstalled", "Warning", "waits", "KubeRay is not installed.",
-        "install KubeRay 1.5 or later; the run then continues by itself")
+        "install KubeRay 1.5.1 or later; the run then continues by itself")
     KUBERAY_NOT_ANSWERING = ("KubeRayNotAnswering", "Warning", "waits",
         "KubeRay has not processed the RayJob for 45 seconds.",
         "check the KubeRay operator's pod and log, and the namespaces that it watches")

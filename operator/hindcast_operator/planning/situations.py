@@ -125,7 +125,7 @@ def _repair_actions(case: Case, attempt: LiveAttempt) -> tuple[Action, ...]:
 
 def situation_without_kuberay(case: Case) -> Situation:
     """Return the situation of a resource in a cluster without KubeRay: no attempt can be created or observed."""
-    message = "KubeRay is not installed: install KubeRay 1.5 or later; the run then continues by itself"
+    message = "KubeRay is not installed: install KubeRay 1.5.1 or later; the run then continues by itself"
     return case.situation("Pending", Reason.KUBERAY_NOT_INSTALLED, message)
 
 

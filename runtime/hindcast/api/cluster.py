@@ -21,6 +21,8 @@ CREDENTIAL_VARIABLES: Final = (
     "AZURE_STORAGE_SAS_TOKEN",
 )
 
+RayVersion = Annotated[str, Field(max_length=32, pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$")]
+
 
 class NameRef(Model):
     """An object in the same namespace."""
@@ -67,7 +69,7 @@ class EnvVar(Model):
     name: ShortText
     """Name of the variable."""
     value: Annotated[str, Field(max_length=4096)] | None = None
-    """Its value. Credentials are refused here."""
+    """Its value. Well-known names of storage credentials are refused here."""
     value_from: EnvVarSource | None = None
     """The source of its value."""
 
@@ -221,7 +223,7 @@ class ClusterSpec(Model):
     """When the image is pulled. Default: Kubernetes' rule."""
     image_pull_secrets: Annotated[list[NameRef], Field(max_length=16), ListMap("name")] = []
     """Secrets for pulling the image."""
-    ray_version: Annotated[str, Field(max_length=32, pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$")] | None = None
+    ray_version: RayVersion | None = None
     """Ray's version in the image. Default: the version in the platform's image."""
     service_account_name: ShortText | None = None
     """Service account of the pods. Default: one is created for the run."""

@@ -19,5 +19,5 @@ class RunPolicy(Model):
     suspend_grace_seconds: NonNegative = 120
     """Seconds that an attempt gets to checkpoint when it is suspended."""
     ttl_seconds_after_finished: NonNegative = 0
-    """Seconds for which pods are kept after their attempt has ended; the value at its end applies. The resource itself
-    is never deleted."""
+    """Seconds for which pods are kept after their attempt has reported success or failure; the value at its end
+    applies. Pods of other attempts are deleted at once. The resource itself is never deleted."""

@@ -49,13 +49,13 @@ class LearnersSpec(Model):
     """The learners. The global batch is trainBatchSizePerLearner times `replicas` at the revision's start."""
 
     replicas: Annotated[Positive, OPERATIONAL] = 1
-    """Number of learners (data parallel)."""
+    """Number of replicas (data parallel), each with one learner, or with one for each of its GPUs."""
     cpus: Annotated[Cpus | None, OPERATIONAL] = None
-    """CPUs per learner. Default: 1, or with a GPU as many as its data loading needs."""
+    """CPUs of each replica. Default: 1, or with a GPU as many as its data loading needs."""
     gpus: Annotated[float, Field(ge=0), OPERATIONAL] = 0.0
-    """GPUs per learner."""
+    """GPUs of each replica, which has one learner for each of them."""
     memory: Annotated[Quantity | None, OPERATIONAL] = None
-    """Memory per learner. Default: computed."""
+    """Memory of each replica. Default: computed."""
     device: Annotated[Literal["auto", "cpu", "cuda"], YamlWords("Auto", "cpu", "cuda"), OPERATIONAL] = "auto"
     """`Auto` uses a GPU if there is one."""
     compile: Annotated[bool, OPERATIONAL] = False

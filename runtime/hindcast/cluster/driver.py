@@ -30,7 +30,7 @@ from hindcast.cluster.outcome import DEFECT_EXIT_CODE, EXIT_CODES, FinishedRun, 
 from hindcast.cluster.pools import Pools
 from hindcast.cluster.reporting import ReportSender, heartbeat, send_outcome
 from hindcast.cluster.storage_monitor import StorageMonitor
-from hindcast.errors import SpecError
+from hindcast.errors import SpecError, WorkerLost
 from hindcast.ray_session import join_cluster
 from hindcast.report.progress import ProgressLines
 from hindcast.run.claim import title
@@ -112,11 +112,14 @@ def connect_to_ray() -> None:
 
     Raises:
         SpecError: the cluster runs another version of Ray or Python.
+        WorkerLost: the cluster does not answer.
     """
     for name, value in _RAY_VARIABLES.items():
         os.environ.setdefault(name, value)
     try:
         join_cluster(logging_level=logging.ERROR)
+    except ConnectionError as error:
+        raise WorkerLost(f"the driver could not connect to Ray on the head: {error}") from error
     except RuntimeError as error:
         # Without the first letter, which may be upper or lower case: Ray does not promise its wording.
         if "ersion mismatch" not in str(error):
@@ -228,6 +231,8 @@ class Driver:
         if isinstance(result, FinishedRun):
             if result.output is not None:
                 self.sender.set_output(result.output)
+            if result.checkpoint is not None:
+                self.sender.set_checkpoint(result.checkpoint)
             had_finished = result.outcome.state == "AlreadyFinished"
             return make_outcome(
                 "Succeeded", "AlreadyFinished" if had_finished else "Succeeded", result.outcome.message

@@ -1,4 +1,4 @@
-"""`hindcast run --ray ADDRESS`: execute resources on a Ray cluster that runs already, without the operator."""
+"""`hindcast run --ray ADDRESS`: execute resources on an existing Ray cluster, without the operator."""
 
 from __future__ import annotations
 
@@ -65,11 +65,12 @@ def _train(
 ) -> tuple[Outcome, Sequence[Input]]:
     """Train on the cluster; this process only reports."""
     placement = RayPlacement()
-    placement.num_learners(resource.spec.learners)  # otherwise the first learner would wait for its GPU
+    # Otherwise the first learner or the data workers would wait for their GPUs.
+    placement.check_gpus(resource.spec.learners, resource.spec.pipeline.data_workers)
     inputs = prepare_inputs(resource, inputs, reporter, interruption, placement.options("learner", 1))
     mailbox = Mailbox.open(placement.options("head"))
     with _forward_mail(mailbox, reporter, interruption):
-        return train(resource, make_sources(inputs), mailbox, placement), inputs
+        return train(resource, make_sources(inputs), mailbox, placement, interruption.check), inputs
 
 
 @contextlib.contextmanager

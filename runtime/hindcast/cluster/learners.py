@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -12,7 +12,7 @@ from hindcast.api import OfflineTraining
 from hindcast.cluster.mailbox import Mailbox
 from hindcast.cluster.outcome import classify
 from hindcast.cluster.pools import RayPlacement
-from hindcast.errors import UserError, WorkerLost, catch_user_error, unwrap
+from hindcast.errors import Interrupted, UserError, WorkerLost, catch_user_error, unwrap
 from hindcast.formatting import plural
 from hindcast.learn.checkpoint import CheckpointStore
 from hindcast.learn.group import PeerLost
@@ -22,16 +22,25 @@ from hindcast.run.claim import CHECKPOINTS_FOLDER, run_folder, title
 from hindcast.run.placement import choose_learner_device
 from hindcast.run.training.training_run import TrainingRun
 
+_POLL_SECONDS: Final = 0.5
 _MAX_RESTARTS: Final = 3
 """Maximum number of times in a row that a group restarts without having written a checkpoint."""
 
 
 def train(
-    resource: OfflineTraining, sources: Sequence[Source], mailbox: Mailbox, pools: RayPlacement
+    resource: OfflineTraining,
+    sources: Sequence[Source],
+    mailbox: Mailbox,
+    pools: RayPlacement,
+    check: Callable[[], None] = lambda: None,
 ) -> Outcome:
     """Train with the number of learners in the resource.
 
     A group that loses a learner restarts from the latest checkpoint, at most three times without a new checkpoint.
+
+    Args:
+        check: raises `Interrupted` if a stop was requested; called while the first learner waits for its CPUs or GPUs.
+            Later, the learners read the request from the mailbox.
 
     Raises:
         Interrupted: a stop was requested; a checkpoint was written.
@@ -44,7 +53,8 @@ def train(
     num_deaths, saved_updates = 0, _updates_of_latest_checkpoint(checkpoints)
     while True:
         try:
-            return unwrap(_run_group(resource, sources, mailbox, replace(pools, is_restart=num_deaths > 0)))
+            placement = replace(pools, is_restart=num_deaths > 0)
+            return unwrap(_run_group(resource, sources, mailbox, placement, check))
         except (ray.exceptions.RayError, PeerLost) as death:
             if not isinstance(death, PeerLost) and classify(death).reason != "WorkerLost":
                 raise
@@ -67,7 +77,11 @@ def _updates_of_latest_checkpoint(checkpoints: CheckpointStore) -> int | None:
 
 
 def _run_group(
-    resource: OfflineTraining, sources: Sequence[Source], mailbox: Mailbox, pools: RayPlacement
+    resource: OfflineTraining,
+    sources: Sequence[Source],
+    mailbox: Mailbox,
+    pools: RayPlacement,
+    check: Callable[[], None],
 ) -> Outcome | UserError:
     """Run a group of learners until the first one has ended; return its outcome or the user's error.
 
@@ -79,20 +93,32 @@ def _run_group(
     options = pools.learner_options(resource.spec.learners)
     # max_calls: the process ends with the task, and with it the learners that it started.
     task = ray.remote(max_calls=1, max_retries=0, **options)(_lead)
-    outcome: Outcome | UserError = ray.get(task.remote(resource, sources, mailbox, pools))
+    results = task.remote(resource, sources, mailbox, pools)
+    try:
+        while not ray.wait([results], timeout=_POLL_SECONDS)[0]:
+            check()
+    except Interrupted:
+        ray.cancel(results)
+        raise
+    ray.get(next(results))
+    outcome: Outcome | UserError = ray.get(next(results))
     return outcome
 
 
 def _lead(
     resource: OfflineTraining, sources: Sequence[Source], mailbox: Mailbox, pools: RayPlacement
-) -> Outcome | UserError:
-    """Train as the first learner, which starts the others."""
+) -> Iterator[Outcome | UserError | None]:
+    """Train as the first learner, which starts the others.
+
+    Yields:
+        None when the process has started, then the outcome.
+    """
+    yield None
 
     def train_and_report() -> Outcome:
-        choose_learner_device(
-            resource.spec.learners, pools.is_one_machine
-        )  # raises before the folder is claimed
+        # Raises before the folder is claimed if the GPU is missing.
+        choose_learner_device(resource.spec.learners, pools.is_one_machine)
         with mailbox.reporter() as reporter, mailbox.interruption() as interruption:
             return TrainingRun(resource, sources, reporter, interruption, pools).execute()
 
-    return catch_user_error(train_and_report)
+    yield catch_user_error(train_and_report)

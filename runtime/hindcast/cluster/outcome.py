@@ -11,7 +11,7 @@ from typing import Final
 import ray.exceptions as ray_errors
 
 from hindcast.api.attempt import AttemptOutcome, AttemptReason, AttemptState
-from hindcast.api.status import OutputStatus
+from hindcast.api.status import CheckpointStatus, OutputStatus
 from hindcast.cluster.log import make_redactor
 from hindcast.errors import (
     DataError,
@@ -55,8 +55,11 @@ _DEATH_ERRORS: Final = (
     ray_errors.OutOfDiskError,
     ray_errors.TaskUnschedulableError,
     ray_errors.ActorUnschedulableError,
+    ray_errors.RaySystemError,
+    ray_errors.RpcError,
+    ray_errors.GetTimeoutError,
 )
-"""Errors of Ray after which a process or its node is lost."""
+"""Errors of Ray after which a process or its node is lost, or does not answer."""
 _RAY_KILL_MESSAGE: Final = re.compile(r"NODE_OUT_OF_MEMORY|low on memory|out of memory", re.IGNORECASE)
 _REMOTE_FRAME: Final = re.compile(r'File "([^"]+)", line (\d+)')
 """A frame in the formatted traceback of another process."""
@@ -64,10 +67,11 @@ _REMOTE_FRAME: Final = re.compile(r'File "([^"]+)", line (\d+)')
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """Result of a task that succeeded: its outcome, and the dataset if it recorded one."""
+    """Result of a task that succeeded: its outcome, and the dataset or the checkpoints."""
 
     outcome: Outcome
     output: OutputStatus | None = None
+    checkpoint: CheckpointStatus | None = None
 
 
 EXIT_CODES: Final[dict[str, int]] = {
@@ -105,8 +109,10 @@ def classify(error: BaseException) -> AttemptOutcome:
                 return make_outcome(state, reason, str(cause))
     for cause in causes:
         if isinstance(cause, ray_errors.RuntimeEnvSetupError):
+            # Each new node sets it up again, so a package index that does not answer may end a long run. A setup that
+            # fails on the head, before the driver starts, is retried too.
             return make_outcome(
-                "Failed", "InvalidSpec", f"spec.cluster.code.runtimeEnv could not be set up: {cause}"
+                "Lost", "WorkerLost", f"spec.cluster.code.runtimeEnv could not be set up: {cause}"
             )
         if isinstance(cause, ray_errors.OutOfMemoryError) or _is_killed_by_ray(cause):
             return make_outcome(
@@ -146,7 +152,7 @@ def _is_killed_by_ray(error: BaseException) -> bool:
 def _error_location(causes: list[BaseException]) -> str:
     """Return file:line where the error was raised: the innermost frame, in the process that raised it."""
     for cause in reversed(causes):
-        remote_frames = _REMOTE_FRAME.findall(getattr(cause, "traceback_str", ""))
+        remote_frames = _REMOTE_FRAME.findall(getattr(cause, "traceback_str", None) or "")
         if remote_frames:
             return ":".join(remote_frames[-1])
         frames = traceback.extract_tb(cause.__traceback__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +17,7 @@ from hindcast.api.pipeline import DataWorkersSpec
 from hindcast.api.training import LearnersSpec
 from hindcast.cluster.lease import acquire_lease
 from hindcast.errors import SpecError
+from hindcast.formatting import plural
 from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import Guard, Location, remove_temporary_files
 
@@ -90,14 +91,10 @@ class RayPlacement:
         Raises:
             SpecError: no node has enough for one learner.
         """
-        requested = learners.num_processes
-        options = self.learner_options(learners)
+        requested, options = learners.num_processes, self.learner_options(learners)
         requests = {"CPU": options["num_cpus"], "GPU": options.get("num_gpus", 0)}
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        available = sum(
-            min(int(node.get(name, 0) / amount) for name, amount in requests.items() if amount)
-            for node in nodes
-        )
+        nodes = _alive_nodes()
+        available = sum(_capacity(node, requests) for node in nodes)
         if not available:
             node_texts = [f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in nodes]
             raise SpecError(
@@ -108,6 +105,28 @@ class RayPlacement:
         if requested <= available:
             return requested, None
         return available, f"{requested} learners clamped to {available}: the Ray cluster has room for no more"
+
+    def check_gpus(self, learners: LearnersSpec, workers: DataWorkersSpec) -> None:
+        """Check that learners leave GPUs for data workers that request some, wherever Ray places the learners.
+
+        Raises:
+            SpecError: they may take all of them, or no node has enough for a learner.
+        """
+        num_learners, _ = self.num_learners(learners)
+        if not workers.gpus or not workers.interval[1]:
+            return
+        requests = {"GPU": self.learner_options(learners).get("num_gpus", 0)}
+        spare = [node | {"GPU": node.get("GPU", 0) - workers.gpus} for node in _alive_nodes()]
+        # A node has no GPU for a data worker once it has one learner more than fit beside the worker.
+        limit = sum(_capacity(node, requests) + 1 for node in spare if node["GPU"] >= 0)
+        if limit and (not requests["GPU"] or num_learners < limit):
+            return
+        raise SpecError(
+            f"is {workers.gpus:g}, but {plural(num_learners, 'learner')} may take all GPUs of the Ray cluster: "
+            "request fewer for spec.learners, or none for data workers.",
+            field="spec.pipeline.dataWorkers.gpus",
+            mentions=("spec.learners",),
+        )
 
     def learner_options(self, learners: LearnersSpec) -> dict[str, Any]:
         """Return the Ray options of a learner's process: all CPUs of its pod, or the share of one of its GPUs."""
@@ -168,6 +187,16 @@ class Pools(RayPlacement):
         guard = acquire_lease(state, self.attempt).check
         remove_temporary_files(state.with_guard(guard))
         yield guard
+
+
+def _alive_nodes() -> list[dict[str, float]]:
+    """Return the resources of the cluster's nodes."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def _capacity(node: Mapping[str, float], requests: Mapping[str, float]) -> int:
+    """Return the number of processes with these requests that fit on a node."""
+    return min((int(node.get(name, 0) / amount) for name, amount in requests.items() if amount), default=0)
 
 
 def _reserve(cpus: float, gpus: float) -> dict[str, Any]:

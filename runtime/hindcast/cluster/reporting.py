@@ -27,6 +27,7 @@ from hindcast.api.attempt import (
 )
 from hindcast.api.status import CheckpointStatus, OutputStatus, ProgressStatus
 from hindcast.cluster.channel import Channel, ReportError, ReportRefused
+from hindcast.cluster.log import make_redactor
 from hindcast.report.events import Progress
 from hindcast.report.progress import Pace, format_amount
 
@@ -104,9 +105,9 @@ class ReportSender:
             self._last_progress_time = self._now()
 
     def set_note(self, message: str) -> None:
-        """Report the first 500 characters of a note, which replaces the previous note."""
+        """Report the first 500 characters of a note, without secrets. It replaces the previous note."""
         with self._lock:
-            self._set_fields(note=message[:500])
+            self._set_fields(note=make_redactor()(message)[:500])
 
     def set_checkpoint(self, checkpoint: CheckpointStatus) -> None:
         """Report the checkpoint if it has changed."""

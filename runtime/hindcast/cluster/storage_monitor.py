@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import traceback
 from datetime import UTC
 from typing import Final
 
@@ -88,10 +89,12 @@ class StorageMonitor:
                 status = read_checkpoint_status(run_folder(self._resource).child(CHECKPOINTS_FOLDER))
                 if status is not None:
                     self._sender.set_checkpoint(status)
-        except UserError as error:
+        except Exception as error:  # a bug here must not end the thread
             if str(error) != self._last_error_text:
                 self._last_error_text = str(error)
                 print(f"the run folder could not be updated; the update will be retried: {error}")
+                if not isinstance(error, UserError):
+                    traceback.print_exc()
 
     def _run(self) -> None:
         while not self._stop_event.wait(POLL_INTERVAL_SECONDS):

@@ -12,11 +12,13 @@ from hindcast.cluster.learners import train
 from hindcast.cluster.mailbox import Mailbox
 from hindcast.cluster.outcome import FinishedRun, classify
 from hindcast.cluster.pools import Pools
+from hindcast.cluster.storage_monitor import read_checkpoint_status
 from hindcast.datasets.units import bytes_in_memory
 from hindcast.errors import DataError, UserError
 from hindcast.formats.dataset_folder.manifest import read_manifest
 from hindcast.record.environments import close_unplayed_environments, keep_environments
 from hindcast.report.writing import write_training_report
+from hindcast.run.claim import CHECKPOINTS_FOLDER, run_folder
 from hindcast.run.execute import check_early, execute_recording, prepare_inputs
 from hindcast.run.inputs import data_by_name, make_sources
 from hindcast.storage.location import resolve
@@ -74,7 +76,9 @@ def _execute(resource: OfflineRecording | OfflineTraining, mailbox: Mailbox, poo
     report = write_training_report(
         resource, outcome, data_by_name(inputs), [input_.reading for input_ in inputs]
     )
-    return FinishedRun(replace(outcome, report=report))
+    # The driver's monitor may miss the final checkpoint, and resources that refer to this one read what is reported.
+    checkpoint = read_checkpoint_status(run_folder(resource).child(CHECKPOINTS_FOLDER))
+    return FinishedRun(replace(outcome, report=report), checkpoint=checkpoint)
 
 
 def _record(

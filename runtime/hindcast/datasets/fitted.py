@@ -13,6 +13,7 @@ from gymnasium import spaces
 from hindcast.datasets.dataset import Dataset, UnitOrigin, View
 from hindcast.datasets.units import Unit
 from hindcast.datasets.validate import (
+    TEXT_ADVICE,
     Fault,
     Locator,
     describe_fault,
@@ -97,7 +98,7 @@ def _fit(block: Block, name: str, space: gym.Space, locate: Locator) -> np.ndarr
     assert column is not None
     values, is_invalid = to_numbers(column) if isinstance(space, spaces.Box) else to_integers(column)
     if is_invalid.any():
-        advice = "; replace each text by a number" if column.dtype == object else ""
+        advice = f"; {TEXT_ADVICE}" if column.dtype == object else ""
         fault = Fault("outside-space", is_invalid, f"{describe_space(space)}{advice}")
         raise DataError.of([describe_fault(block.with_columns({name: column}), name, fault, locate)])
     return values

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
-from urllib.parse import unquote
 
 import orjson
 
 from hindcast.datasets.iceberg_table import list_current_files
-from hindcast.errors import DataError
+from hindcast.errors import DataError, StorageError, StorageUnavailable
 from hindcast.formats.format import require_package
 from hindcast.storage.location import Entry, Location
 
@@ -37,13 +36,14 @@ def select_live_entries(folder: Location, entries: Sequence[Entry]) -> list[Entr
     `map`.
 
     Raises:
-        DataError: there is a Hudi table or only a part of a table, or a table that cannot be read or has no rows.
+        DataError: there is a Hudi table or only a part of a table, or a table that cannot be read, lacks a file or
+            has no rows.
         StorageError: the storage fails.
     """
-    _refuse_part_of_table(folder)
+    _refuse_part_of_table(folder, folder)
     for hudi_table in _find_folders(entries, _HUDI_PROPERTIES):
         raise DataError(
-            f"{_subfolder(folder, hudi_table)} is a Hudi table, whose files also hold deleted rows: {_REMEDY} "
+            f"{_subfolder(folder, hudi_table)} is a Hudi table. Its files also hold deleted rows: {_REMEDY} "
             "(Spark: spark.read.format('hudi'))"
         )
     live_files = {
@@ -53,6 +53,12 @@ def select_live_entries(folder: Location, entries: Sequence[Entry]) -> list[Entr
         live_files[table] = list_current_files(_subfolder(folder, table), metadata_names, _ICEBERG_REMEDY)
     remaining = list(entries)
     for table, live_names in live_files.items():
+        missing_names = live_names - set(_names_below(entries, table))
+        if missing_names:
+            raise DataError(
+                f"{_subfolder(folder, table)} lacks {min(missing_names)}, which its current version has: "
+                "copy the table again"
+            )
         remaining = _keep_only(remaining, table, live_names)
     if live_files and not remaining:
         raise DataError(f"{folder} is a table without rows")
@@ -72,25 +78,47 @@ def select_live_entries(folder: Location, entries: Sequence[Entry]) -> list[Entr
     return remaining
 
 
-def _refuse_part_of_table(folder: Location) -> None:
-    """Refuse the folder of a table's files without the list of those that are current, in a folder above.
+def refuse_parts_of_tables(files: Iterable[Location]) -> None:
+    """Refuse files of a table that the user named: only the table's own list says which of its files are current.
 
     Raises:
-        DataError: the folder is Iceberg's `data`, or a partition such as `day=3`.
+        DataError: a file is a part of a table.
+        StorageUnavailable: the storage does not answer.
     """
-    table = folder
-    while "=" in table.name:
-        table = table.parent()
-    if table.name == "data":
-        table = table.parent()
-    if table == folder:
-        return
-    metadata = table.child("metadata")
-    is_iceberg = metadata.exists() and any(
-        entry.location.name.endswith(".metadata.json") for entry in metadata.list()
-    )
-    if is_iceberg or table.child("_delta_log").exists():
-        raise DataError(f"{folder} is a part of the table {table} and may hold deleted rows: name {table}")
+    first_files = {file.parent().path: file for file in reversed(list(files))}
+    for file in first_files.values():
+        _refuse_part_of_table(file, file.parent())
+
+
+def _refuse_part_of_table(part: Location, folder: Location) -> None:
+    """Refuse a part of a table that lacks the list of current files, in the table's folder.
+
+    Args:
+        part: the folder or file that the user named.
+        folder: the folder, or the folder of the file: a table, Iceberg's `data`, or a partition such as `day=3`.
+
+    Raises:
+        DataError: a folder above the part is a table.
+        StorageUnavailable: the storage does not answer.
+    """
+    while "=" in folder.name:
+        folder = folder.parent()
+    for table in (folder, folder.parent()) if folder.name == "data" else (folder,):
+        if table != part and _is_table(table):
+            raise DataError(f"{part} is a part of the table {table} and may hold deleted rows: name {table}")
+
+
+def _is_table(folder: Location) -> bool:
+    metadata = folder.child("metadata")
+    try:
+        return any(folder.child(name).is_folder() for name in ("_delta_log", ".hoodie")) or (
+            metadata.is_folder()
+            and any(entry.location.name.endswith(".metadata.json") for entry in metadata.list())
+        )
+    except StorageUnavailable:
+        raise
+    except StorageError:  # the user may be allowed to read the named file, but nothing beside it
+        return False
 
 
 def _subfolder(folder: Location, relative_path: str) -> Location:
@@ -155,10 +183,9 @@ def _list_delta_files(table: Location) -> set[str]:
         features = set(delta_table.protocol().reader_features or ()) & _REFUSED_DELTA_FEATURES
         if delta_table.metadata().configuration.get(_DELTA_MAPPING_MODE, "none") != "none":
             features.add("columnMapping")
-        root = unquote(delta_table.table_uri).removeprefix("file://").rstrip("/")
-        names = {
-            posixpath.relpath(unquote(uri).removeprefix("file://"), root) for uri in delta_table.file_uris()
-        }
+        # Only the table's own path is encoded: a partition's folder is named `site=a%20b`.
+        root = delta_table.table_uri.removeprefix("file://")
+        names = {posixpath.relpath(uri.removeprefix("file://"), root) for uri in delta_table.file_uris()}
     except Exception as error:  # deltalake raises exceptions of many types
         raise DataError(
             f"{table} is a Delta Lake table that cannot be read ({' '.join(str(error).split())}): {_REMEDY} "

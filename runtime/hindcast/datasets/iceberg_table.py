@@ -96,7 +96,7 @@ def _list_files(folder: Location, metadata_name: str) -> Iterator[str]:
     from pyiceberg.serializers import FromInputFile
 
     metadata: Any = FromInputFile.table_metadata(_TableFile(folder.child("metadata", metadata_name)))
-    _check_names(metadata.schemas)
+    _check_names(metadata)
     snapshot = metadata.current_snapshot()
     if snapshot is None:
         return
@@ -108,20 +108,19 @@ def _list_files(folder: Location, metadata_name: str) -> Iterator[str]:
         yield from (table.relative_path(entry.data_file.file_path) for entry in entries)
 
 
-def _check_names(schemas: Sequence[Any]) -> None:
-    """Check that no column was renamed, and no name used again: Iceberg knows columns by numbers that files may lack.
+def _check_names(metadata: Any) -> None:
+    """Check that the current schema has every column that files may have: Iceberg knows columns by numbers, not names.
 
     Raises:
-        DataError: a column was renamed.
+        DataError: a column was renamed, replaced or removed.
     """
     from pyiceberg.schema import index_name_by_id
 
-    columns = {(number, name) for schema in schemas for number, name in index_name_by_id(schema).items()}
-    for index, kind in enumerate(("renamed", "replaced by another of its name")):
-        keys = [column[index] for column in columns]
-        if len(set(keys)) < len(keys):
-            names = sorted(name for _, name in columns if keys.count((_, name)[index]) > 1)
-            raise DataError(f"a column was {kind}: {', '.join(dict.fromkeys(names))}")
+    columns = {column for schema in metadata.schemas for column in index_name_by_id(schema).items()}
+    old_columns = columns - set(index_name_by_id(metadata.schema()).items())
+    if old_columns:
+        names = sorted({name for _, name in old_columns})
+        raise DataError(f"a column was renamed, replaced or removed: {', '.join(names)}")
 
 
 def _without_scheme(path: str) -> str:

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, NamedTuple, TypeVar
 
+import pyarrow.fs as pafs
+
 from hindcast.datasets.file_index import IndexCache, IndexedFile, describe_file
-from hindcast.datasets.folder_kinds import select_live_entries
+from hindcast.datasets.folder_kinds import refuse_parts_of_tables, select_live_entries
 from hindcast.errors import DataError, MissingDataError
 from hindcast.formats.dataset_folder.commits import committed_files, read_commits
 from hindcast.formats.dataset_folder.folder_owner import describe_recording_progress
@@ -65,14 +67,15 @@ def find_files(
         refuse: called for each file that cannot be used.
 
     Raises:
-        DataError: a path does not exist, there are no Parquet files, or nothing is recorded yet; errors of `refuse`.
+        DataError: a path does not exist, there are no Parquet files, nothing is recorded yet, or a file is a part of a
+            table; errors of `refuse`.
         StorageError: the storage fails or denies access.
     """
     if not locations:
         raise DataError("paths is empty: name at least one folder or file with episodes")
-    groups = [
-        _find_files_at(match, verify, refuse) for location in locations for match in expand_glob(location)
-    ]
+    matches = [match for location in locations for match in expand_glob(location)]
+    groups = [_find_files_at(match, verify, refuse) for match in matches]
+    refuse_parts_of_tables(match for match in matches if not match.is_folder())
     return DataFiles(
         [file for group in groups for file in group.indexed_files],
         [file for group in groups for file in group.unopened_files],
@@ -161,10 +164,10 @@ def _translate_character_class(characters: str) -> str:
 
 def _find_files_at(location: Location, verify: bool, refuse: RefusalHandler) -> DataFiles:
     """Find the data files of one path: a file, a recording, or a folder of recordings and other files."""
-    if not location.exists():
+    info = location.info()
+    if info.type == pafs.FileType.NotFound:
         raise missing_error(location)
-    if not location.is_folder():
-        info = location.info()
+    if info.type != pafs.FileType.Directory:
         entry = Entry(location, location.name, info.size or 0, is_file=True, modified_ns=info.mtime_ns)
         return DataFiles(_index_files(location.parent(), [entry], refuse), [], [])
     entries = select_live_entries(location, location.list(recursive=True))

@@ -20,6 +20,7 @@ from hindcast.errors import DataError, Problem
 from hindcast.formats.spec import DataSpec
 
 _FINITE_COLUMNS = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
+TEXT_ADVICE = "replace each text by an integer, such as by `column.astype('category').cat.codes` of pandas"
 _TOLERANCE = 1e-4
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 """The largest number that stays finite in batches, which are float32."""
@@ -76,7 +77,7 @@ def check_spec(
         for name, leaf_space in expected_leaves.items():
             leaf = spec.leaves[name]
             if not fits_space(leaf.dtype, leaf.shape, leaf_space):
-                advice = "; replace each text by a number" if leaf.kind == "text" else ""
+                advice = f"; {TEXT_ADVICE}" if leaf.kind == "text" else ""
                 if isinstance(leaf_space, spaces.Discrete) and leaf.shape == (leaf_space.n,):
                     advice = "; if it is one-hot, store the index of the 1"
                 raise DataError(
@@ -145,6 +146,8 @@ def check_block(
             problem = describe_fault(block, name, fault, locate)
             if is_bounded and isinstance(space, spaces.Box) and fault.kind == "outside-space":
                 remedy = "widen the space (spec.actionSpace), or clip the actions in the data"
+                if np.abs(column).max() <= 1:
+                    remedy += "; if they are normalised to [-1, 1], set actionsNormalized: true"
                 problem = replace(problem, remedy=remedy, mentions=("spec.actionSpace",))
             elif root(name) == Columns.OBS and fault.kind == "not-finite":
                 problem = replace(

@@ -5,7 +5,7 @@ Shape suffixes: N = episodes, S = steps of all episodes together, O = S + N obse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
@@ -18,8 +18,6 @@ from hindcast.episodes.details import NO_DETAILS
 
 I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
-Gather = Callable[[I64, I64], dict[str, NDArray]]
-"""Returns leaf name -> values, given the rows of steps and the rows of observations and infos."""
 
 PER_EPISODE_ARRAYS: Final = ("length", "t_started", "terminated", "truncated")
 """Names of a block's arrays with one number per episode."""
@@ -125,8 +123,8 @@ class Block:
         indices = np.asarray(episodes, dtype=np.int64)
         return self.cut(indices, np.zeros_like(indices), self.length[indices])
 
-    def cut(self, episode: I64, t: I64, length: I64, gather: Gather | None = None) -> Block:
-        """Cut fragments out of episodes (copies), each with the observation after its last step.
+    def cut(self, episode: I64, t: I64, length: I64, columns: dict[str, NDArray] | None = None) -> Block:
+        """Cut fragments out of episodes, each with the observation after its last step.
 
         A fragment has the details of its episode.
 
@@ -134,14 +132,18 @@ class Block:
             episode: `[n]` index of each fragment's episode.
             t: `[n]` first step of each fragment, counted from the episode's first step in the block.
             length: `[n]` number of steps of each fragment.
-            gather: returns the fragments' columns; by default, they are taken from the block's columns.
+            columns: the fragments' columns; by default, copies of the block's.
         """
-        steps = concat_ranges(self.start[episode] + t, length)
-        observations = concat_ranges(self.obs_start[episode] + t, length + 1)
+        if columns is None:
+            steps, observations = self.rows_of_fragments(episode, t, length)
+            columns = {
+                leaf: column[observations if is_per_observation(leaf) else steps]
+                for leaf, column in self.columns.items()
+            }
         # only the fragment with the last step of its episode has the flags
         is_end = t + length == self.length[episode]
         return Block(
-            columns=(gather or self._gather)(steps, observations),
+            columns=columns,
             length=length,
             eps_id=self.eps_id[episode],
             t_started=self.t_started[episode] + t,
@@ -150,11 +152,10 @@ class Block:
             details=None if self.details is None else self.details[episode],
         )
 
-    def _gather(self, steps: I64, observations: I64) -> dict[str, NDArray]:
-        return {
-            leaf: column[observations if is_per_observation(leaf) else steps]
-            for leaf, column in self.columns.items()
-        }
+    def rows_of_fragments(self, episode: I64, t: I64, length: I64) -> tuple[I64, I64]:
+        """Return the rows of the steps and of the observations of fragments, see `cut`."""
+        steps = concat_ranges(self.start[episode] + t, length)
+        return steps, concat_ranges(self.obs_start[episode] + t, length + 1)
 
     @classmethod
     def concat(cls, blocks: Sequence[Block]) -> Block:

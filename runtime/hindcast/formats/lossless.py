@@ -38,6 +38,27 @@ def describe_lost_digits(name: str, first: np.dtype, second: np.dtype) -> str:
     return f"{name!r} is {first} in one and {second} in the other, and no dtype holds both: write one of them"
 
 
+def find_rounded_row(array: NDArray[Any], dtype: np.dtype) -> int | None:
+    """Return the first row `[n, *shape]` with an integer that the dtype, a float, would round; None without one."""
+    if array.dtype.kind not in "iu" or dtype.kind != "f" or not array.size:
+        return None
+    limit = 2 ** (np.finfo(dtype).nmant + 1)
+    if array.min() >= -limit and array.max() <= limit:
+        return None
+    with np.errstate(invalid="ignore"):
+        is_rounded = array.astype(dtype).astype(array.dtype) != array
+    rows = is_rounded.reshape(len(array), -1).any(axis=1)
+    return int(np.argmax(rows)) if rows.any() else None
+
+
+def describe_rounded(name: str, value: object, dtype: np.dtype) -> str:
+    """Describe an integer that would be rounded among floats, as a clause with the remedy."""
+    return (
+        f"{name!r} is {value}, which {dtype}, the type of its other numbers, would round: write all of them as "
+        f"integers, or as {dtype} if rounding does no harm"
+    )
+
+
 def to_integers(array: NDArray[Any]) -> tuple[NDArray[Any], Bool]:
     """Convert whole floats, or texts of whole numbers, to int64; integers and booleans stay.
 

@@ -283,7 +283,7 @@ class Algorithm(ABC):
     def fit(self, nets: nn.ModuleDict, blocks: Iterable[Block]) -> None:  # noqa: B027
         """Set buffers of the networks to statistics of the data, once, before the first update of a new training.
 
-        Override it for what all learners must agree on: each of them calls it with the same blocks.
+        Only the first learner calls it; the others get its networks.
 
         Args:
             nets: the networks, with the weights of `initialCheckpoint` if there is one.

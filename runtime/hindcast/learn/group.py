@@ -11,7 +11,7 @@ from hindcast.errors import WorkerLost
 from hindcast.pipeline.executors import Executor
 from hindcast.pipeline.shard import WHOLE_BATCH, Shard
 
-_LOSS: Final = (
+_PEER_LOST_MESSAGE: Final = (
     "a learner's process was lost, perhaps because memory ran out: run the command again to resume."
 )
 
@@ -19,7 +19,7 @@ _LOSS: Final = (
 class PeerLost(WorkerLost):
     """Another learner of the group was lost. On a cluster, the process that started the group restarts all of it."""
 
-    def __init__(self, what: str = _LOSS) -> None:
+    def __init__(self, what: str = _PEER_LOST_MESSAGE) -> None:
         super().__init__(what)
 
 
@@ -28,9 +28,12 @@ class Group:
 
     Attributes:
         shard: the part of each batch that this learner trains on.
+        reduce_seconds: seconds of `weighted_sum` so far, with the wait for the slowest learner; 0 on GPUs, which
+            exchange gradients while the process goes on.
     """
 
     shard: Shard = WHOLE_BATCH
+    reduce_seconds = 0.0
 
     @property
     def is_leader(self) -> bool:

@@ -64,6 +64,7 @@ class Ranks(Group):
 
     def weighted_sum(self, tensors: Sequence[Tensor], weight: float | Tensor = 1.0) -> None:
         """See `Group.weighted_sum`: one reduction over all tensors of a dtype, concatenated."""
+        start_time = time.monotonic()
         # Sorted: all learners must reduce the dtypes in the same order.
         for dtype in sorted({tensor.dtype for tensor in tensors}, key=str):
             group_tensors = [tensor for tensor in tensors if tensor.dtype == dtype]
@@ -74,6 +75,8 @@ class Ranks(Group):
             with torch.no_grad():
                 for tensor, total in zip(group_tensors, totals, strict=True):
                     tensor.copy_(total.view_as(tensor))
+        if dist.get_backend(self._gradient_group) == "gloo":
+            self.reduce_seconds += time.monotonic() - start_time
 
     def gather_values(self, value: Any) -> list[Any]:
         """See `Group.gather_values`."""

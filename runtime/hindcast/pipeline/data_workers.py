@@ -22,7 +22,7 @@ from hindcast.errors import OutOfMemory, UserError, WorkerLost, catch_user_error
 from hindcast.memory import count_oom_kills
 from hindcast.pipeline.executors import Executor, PreLearn, Read
 from hindcast.pipeline.prelearner import set_extracted, without_index
-from hindcast.pipeline.turn_lock import hold_turn
+from hindcast.pipeline.turn_lock import hold_turn, last_turn_seconds
 from hindcast.user_code import calling
 from hindcast.worker_processes import end_with_parent
 
@@ -43,6 +43,8 @@ _MAX_IDLE_SECONDS: Final = 30.0
 _MAX_RETRIES: Final = 3
 _OOM_MESSAGES: Final = ("NODE_OUT_OF_MEMORY", "running low on memory")
 """Parts of Ray's messages about a process that its memory monitor killed."""
+
+_ReadBlock = tuple[Block, dict[str, float]]
 
 
 class DataWorkers(Executor):
@@ -136,7 +138,9 @@ class DataWorkers(Executor):
         while True:
             worker = self._assign(read)
             try:
-                return _fetch_block(worker.read.remote(job, part, read.unit, read.epoch), read)
+                block, seconds = _fetch_block(worker.read.remote(job, part, read.unit, read.epoch), read)
+                self._count_seconds(**seconds)
+                return block
             except WorkerLost:
                 # A worker that the pool has ended meanwhile, because it was idle, is no loss.
                 if self._is_in_pool(worker, read):
@@ -288,8 +292,8 @@ class BlockReader:
     def start(self) -> None:
         """Return once the worker has started."""
 
-    def read(self, job: list[Any], part: Dataset | None, unit: Unit, epoch: int) -> Block | UserError:
-        """Return the block of a unit in an epoch, or the user's error in its place.
+    def read(self, job: list[Any], part: Dataset | None, unit: Unit, epoch: int) -> _ReadBlock | UserError:
+        """Return the block of a unit in an epoch with the seconds of `Executor.seconds`, or the user's error instead.
 
         Args:
             job: a list with one reference, to the pre-learner.
@@ -300,7 +304,7 @@ class BlockReader:
         set_extracted(part)
         return catch_user_error(lambda: self._read_block(job[0], unit, epoch))
 
-    def _read_block(self, prelearner_reference: Any, unit: Unit, epoch: int) -> Block:
+    def _read_block(self, prelearner_reference: Any, unit: Unit, epoch: int) -> _ReadBlock:
         if self._was_killed_for_memory:
             raise OutOfMemory(
                 "a data worker ran out of memory: raise spec.pipeline.dataWorkers.memory",
@@ -309,7 +313,9 @@ class BlockReader:
         # The pre-learner is user code, which need not be thread-safe.
         with hold_turn():
             block = self._load_prelearner(prelearner_reference)(unit, epoch)
-        return block.without_details()  # drops cached properties too, such as the episode of each step
+        read_seconds, prelearn_seconds = last_turn_seconds()
+        # Without details: drops cached properties too, such as the episode of each step.
+        return block.without_details(), {"read": read_seconds, "prelearn": prelearn_seconds}
 
     def _load_prelearner(self, reference: Any) -> PreLearn:
         import ray
@@ -343,8 +349,8 @@ def _sleep(read: Read) -> None:
     time.sleep(_POLL_SECONDS)
 
 
-def _fetch_block(reference: Any, read: Read) -> Block:
-    """Return the block of a reference, as a view into the object store.
+def _fetch_block(reference: Any, read: Read) -> _ReadBlock:
+    """Return the block of a reference, as a view into the object store, with the seconds that it took.
 
     Raises:
         CancelledError: nobody waits for the block any more.
@@ -358,7 +364,7 @@ def _fetch_block(reference: Any, read: Read) -> Block:
         while not ray.wait([reference], timeout=_POLL_SECONDS)[0]:
             if read.is_abandoned():
                 raise CancelledError
-        return unwrap(cast(Block | UserError, ray.get(reference)))
+        return unwrap(cast(_ReadBlock | UserError, ray.get(reference)))
     except (
         ray.exceptions.RayActorError,
         ray.exceptions.ObjectLostError,

@@ -113,13 +113,11 @@ class EpisodeStore:
             length: `[n]` number of steps of each fragment.
             leaves: the columns of the fragments.
         """
-
-        def gather(steps: I64, observations: I64) -> dict[str, Array]:
-            return {
-                leaf: self.rows(leaf, observations if is_per_observation(leaf) else steps) for leaf in leaves
-            }
-
-        return self.index.cut(episode, t, length, gather)
+        steps, observations = self.index.rows_of_fragments(episode, t, length)
+        columns = {
+            leaf: self.rows(leaf, observations if is_per_observation(leaf) else steps) for leaf in leaves
+        }
+        return self.index.cut(episode, t, length, columns)
 
     def arrays(self) -> dict[str, Array]:
         """Return all episodes, for a checkpoint: `columns/<leaf>`, and the arrays of `Block` by name."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -10,7 +12,7 @@ from typing import Any, Final
 
 from hindcast.datasets.units import Unit
 from hindcast.episodes.block import Block
-from hindcast.pipeline.turn_lock import hold_turn, waiting_factor
+from hindcast.pipeline.turn_lock import hold_turn, last_turn_seconds, waiting_factor
 from hindcast.threads import num_processors
 
 _MAX_BYTES: Final = 256 << 20
@@ -50,6 +52,10 @@ class Executor:
 
     The threads start and end with the work. The units that are read at a time have at most 256 MiB. A unit that is
     submitted again before it is read is read once.
+
+    Attributes:
+        seconds: seconds of all threads together since the start by stage: "read" (from storage, and decoding),
+            "prelearn" (connectors and the user's code) and "copy" (into windows).
     """
 
     def __init__(self) -> None:
@@ -58,6 +64,7 @@ class Executor:
         self._num_threads = 0
         self._reading_bytes = 0
         self._max_bytes = _MAX_BYTES
+        self.seconds: Counter[str] = Counter()
 
     def submit(
         self, prelearn: PreLearn, unit: Unit, epoch: int, deliver: Callable[[Block], Any]
@@ -124,11 +131,19 @@ class Executor:
                 future.set_exception(error)
             return
         for future, deliver in consumers:
+            start_time = time.perf_counter()
             try:
-                future.set_result(deliver(block))
+                result = deliver(block)
             except BaseException as error:
                 future.set_exception(error)
+            else:
+                self._count_seconds(copy=time.perf_counter() - start_time)
+                future.set_result(result)
             block = replace(block, logged_metrics=())  # which count once
+
+    def _count_seconds(self, **seconds: float) -> None:
+        with self._lock:
+            self.seconds.update(seconds)
 
     def _next_read(self) -> Read | None:
         with self._lock:
@@ -165,6 +180,8 @@ class Local(Executor):
         # The pre-learner is user code, which need not be thread-safe.
         with hold_turn():
             block = read.prelearn(read.unit, read.epoch)
+        read_seconds, prelearn_seconds = last_turn_seconds()
+        self._count_seconds(read=read_seconds, prelearn=prelearn_seconds)
         # An average over several reads: a single slow answer should not start many threads.
         self._waiting_factor += 0.2 * (waiting_factor() - self._waiting_factor)
         return block

@@ -125,13 +125,14 @@ class LaneFeed(Feed):
     def synchronise(self, gather: GatherValues) -> None:
         if self._targets is None or self._shard.size == 1:
             return
-        own = {
+        local_targets = {
             lane: targets._replace(columns={name: column.cpu() for name, column in targets.columns.items()})
             for lane, targets in self._current_targets().items()
             if lane in self._own_lanes
         }
-        for others in gather(own):
-            self._window_targets |= {lane: others[lane] for lane in others.keys() - own.keys()}
+        for peer_targets in gather(local_targets):
+            new_lanes = peer_targets.keys() - local_targets.keys()
+            self._window_targets |= {lane: peer_targets[lane] for lane in new_lanes}
 
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
         """See `Feed.seek`."""

@@ -163,7 +163,7 @@ class PieceSteps(NamedTuple):
             leaf: column[observations if is_per_observation(leaf) else steps]
             for leaf, column in block.columns.items()
         }
-        return block.cut(self.episodes, self.t, self.length, lambda *_: columns)
+        return block.cut(self.episodes, self.t, self.length, columns)
 
 
 def locate_piece(unit: Unit, first: int, stop: int, recipe: Recipe) -> PieceSteps:

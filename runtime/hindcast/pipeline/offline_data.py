@@ -109,9 +109,11 @@ class OfflineData(Feed):
         shard: this learner's shard of each batch.
         live_sources: episodes that the policy plays during training, mixed with `sources` by weight.
         module: the policy's network, for connectors in RLlib's form: they get a copy.
+        num_learners_here: number of learners that share this machine's memory.
 
     Attributes:
         batch_size: see above.
+        stage_seconds: see `run.trainer.Experience`.
         counters: amounts that checkpoints need besides `state`, see `run.trainer.Experience`; none.
         epoch_size: number of items of all sources together.
         epoch_timesteps: number of timesteps of all sources together.
@@ -140,6 +142,7 @@ class OfflineData(Feed):
         shard: Shard = WHOLE_BATCH,
         live_sources: Sequence[LiveSource] = (),
         module: RLModule | None = None,
+        num_learners_here: int = 1,
     ) -> None:
         pipeline = pipeline or PipelineSpec()
         device = torch.device(device)
@@ -169,7 +172,7 @@ class OfflineData(Feed):
             connector for connector in all_connectors if isinstance(connector, BatchConnector)
         ]
         self._budget = (
-            default_budget(device)
+            default_budget(device, num_learners_here)
             if pipeline.resident_budget is None
             else parse_bytes(pipeline.resident_budget)
         )
@@ -201,6 +204,8 @@ class OfflineData(Feed):
             live_source.weight for live_source in live_sources
         ]
         self._wait_seconds = 0.0
+        self._start_seconds: dict[str, float] = {}
+        self.stage_seconds: dict[str, float] = {}
         self._longest_wait = 0.0
         self._feed_metrics: dict[str, float] = {}
         self._sources: list[SourceFeed] = []
@@ -255,6 +260,7 @@ class OfflineData(Feed):
     def start(self, iteration: int, updates: int) -> int:  # noqa: ARG002
         """Begin or resume an iteration after `updates` updates; return how many updates of the iteration remain."""
         self._wait_seconds = self._feed.metrics()["data_wait_seconds"]
+        self._start_seconds = dict(self._settings.executor.seconds)
         num_done = updates % self.updates_per_iteration
         if not num_done:
             for feed in self._live_feeds:
@@ -307,7 +313,12 @@ class OfflineData(Feed):
         self._feed.synchronise(gather)
         # All learners wait for the one that waits for data.
         self._feed_metrics = self._feed.metrics()
-        self._longest_wait = max(gather(self._feed_metrics["data_wait_seconds"] - self._wait_seconds))
+        wait_seconds = self._feed_metrics["data_wait_seconds"] - self._wait_seconds
+        self._longest_wait = max(gather(wait_seconds))
+        self.stage_seconds = {"wait": wait_seconds} | {
+            stage: seconds - self._start_seconds.get(stage, 0.0)
+            for stage, seconds in self._settings.executor.seconds.items()
+        }
 
     def prioritise(self, priorities: Tensor) -> None:
         self._feed.prioritise(priorities)

@@ -80,12 +80,17 @@ def data_bytes(spec: DataSpec, recipe: Recipe, num_steps: int, num_episodes: int
     return total + num_steps * (len(flags) + recipe.needs.extra_bytes_per_step)
 
 
-def default_budget(device: torch.device) -> int:
-    """Return half of a GPU's free memory, or a quarter of the machine's or container's memory, in bytes."""
+def default_budget(device: torch.device, num_learners_here: int = 1) -> int:
+    """Return a learner's bytes for data: half of its GPU's free memory, or its part of a quarter of the host's memory.
+
+    Args:
+        device: the learner's device.
+        num_learners_here: number of learners that share the memory of this machine or container.
+    """
     if device.type == "cuda":
         free_bytes, _ = torch.cuda.mem_get_info(device)
         return int(free_bytes * _CUDA_FRACTION)
-    return int(host_memory() * _HOST_FRACTION)
+    return int(host_memory() * _HOST_FRACTION / num_learners_here)
 
 
 def host_memory() -> int:

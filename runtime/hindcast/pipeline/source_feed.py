@@ -254,10 +254,10 @@ class SourceFeed:
         shards = [Shard(rank, num_learners) for rank in range(num_learners)]
         if num_learners > num_lanes or batch_size <= max(map(self.order.max_gap, shards)):
             raise SpecError(
-                f"is {num_learners}, but {self.name} is divided into {plural(num_lanes, 'lane')}, and a batch of "
-                f"{plural(batch_size, 'item')} would have none for some learners. Use fewer learners, or larger "
-                "batches.",
-                field="spec.learners.replicas",
+                f"makes {num_learners} learners, but {self.name} is divided into {plural(num_lanes, 'lane')}, and a "
+                f"batch of {plural(batch_size, 'item')} would have none for some learners. Use fewer learners, or "
+                "larger batches.",
+                field="spec.learners",
             )
 
     def _check_sampling(self) -> None:

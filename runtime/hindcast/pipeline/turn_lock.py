@@ -19,10 +19,13 @@ def hold_turn() -> Iterator[None]:
     with _lock:
         _thread_state.has_turn = True
         _thread_state.waiting_factor = 1.0
+        _thread_state.read_seconds = _thread_state.turn_seconds = 0.0
+        _thread_state.turn_start = time.perf_counter()
         try:
             yield
         finally:
             _thread_state.has_turn = False
+            _count_turn()
 
 
 @contextmanager
@@ -32,6 +35,7 @@ def release_turn() -> Iterator[None]:
         yield
         return
     _thread_state.has_turn = False
+    _count_turn()
     _lock.release()
     start_time, start_cpu_time, start_delay = time.perf_counter(), time.thread_time(), _processor_delay()
     try:
@@ -39,10 +43,22 @@ def release_turn() -> Iterator[None]:
     finally:
         cpu_seconds = max(time.thread_time() - start_cpu_time, 1e-6)
         # More threads do not shorten the wait for a processor: counting it would start ever more of them.
-        seconds = time.perf_counter() - start_time - (_processor_delay() - start_delay)
+        wall_seconds = time.perf_counter() - start_time
+        seconds = wall_seconds - (_processor_delay() - start_delay)
+        _thread_state.read_seconds += wall_seconds
         _thread_state.waiting_factor = max(1.0, seconds / cpu_seconds)
         _lock.acquire()
         _thread_state.has_turn = True
+        _thread_state.turn_start = time.perf_counter()
+
+
+def _count_turn() -> None:
+    _thread_state.turn_seconds += time.perf_counter() - _thread_state.turn_start
+
+
+def last_turn_seconds() -> tuple[float, float]:
+    """Return the seconds of this thread's last `hold_turn` without the turn (reading) and with it (pre-learning)."""
+    return _thread_state.read_seconds, _thread_state.turn_seconds
 
 
 def waiting_factor() -> float:

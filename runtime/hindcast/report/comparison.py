@@ -33,6 +33,9 @@ METRICS: Final = {
     "validationLoss": "loss on held-out timesteps",
 }
 """Metric -> title, the preferred metric first. Metrics of the learner can be compared too, under their own names."""
+_INCOMPARABLE: Final = {"episodeReturnMean": ("environment",), "estimatedReturn": ("input", "rewards")}
+"""Metric -> fields of the spec on which its meaning depends."""
+_INCOMPARABLE_LOSS: Final = ("algorithm", "input", "rewards")
 _IGNORED_ATTRIBUTES: Final = {
     "seed",
     "revision",
@@ -165,6 +168,10 @@ class Comparison:
         best, *other_groups = self.groups
         if not other_groups:
             return f"{self.title} {format_mean(best)} over {formatting.plural(len(best.runs), 'run')}"
+        fields = {path.partition(".")[0] for path in best.setting}
+        if fields := fields.intersection(_INCOMPARABLE.get(self.metric, _INCOMPARABLE_LOSS)):
+            names = " and ".join(sorted(fields))
+            return f"{self.title} says nothing about which training is better, because they differ in {names}"
         sentence = f"best {self.title}: {best.label}, {format_mean(best)}"
         if min(len(group.runs) for group in self.groups) == 1:
             return f"{sentence}; a training with one seed says little about chance, so run each with several"

@@ -226,6 +226,12 @@ class Curves:
         total = max(self.last("time_total_s") or 0.0, sum(self._timed_seconds.values()))
         return total or None
 
+    @property
+    def bottleneck(self) -> str:
+        """The latest sentence of `describe_bottleneck`; "" if there is none."""
+        sentences = (result.get("timers", {}).get("bottleneck", "") for result in reversed(self.results))
+        return next(filter(None, sentences), "")
+
     @cached_property
     def seconds_by_activity(self) -> dict[str, float]:
         """Seconds by activity in the order of `TIMERS`; then, as `UNTIMED_LABEL`, those that no timer measured."""

@@ -182,6 +182,8 @@ def time_plot(curves: Curves) -> Picture | None:
     caption = f"Wall time of the run: {formatting.duration(total)}"
     if len(speed.y):
         caption += f"; median {formatting.count(float(np.median(speed.y)))} timesteps a second"
+    if curves.bottleneck:
+        caption += f". {curves.bottleneck}"
 
     def draw(figure: Figure, theme: Theme) -> None:
         if len(speed.y) < 2:

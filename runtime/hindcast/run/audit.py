@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -53,6 +54,8 @@ _COLUMNS: Final = frozenset({Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Colu
 """Columns that an evaluation reads, over which episodes have checksums."""
 _TOLERANCE: Final = 0.02
 """Maximum difference of a repeated estimate, as a share of its interval's width: other machines round differently."""
+
+_NUMBER: Final = re.compile(r"[<>+-]?[0-9][0-9.,e-]*")
 
 
 @dataclass(frozen=True)
@@ -200,10 +203,12 @@ def verify_audit(folder: str | Path, data: Sequence[str], *, hooks: Hooks = NO_H
         ),
         hooks=hooks,
     )
-    checks.append(_check_report(bundle, document["report"], evaluation))
+    checks.append(_check_report(bundle, document, evaluation))
     if bundle.child(GATE_FILE).exists():
         checks.append(_check_gate(bundle, everything, name, document["moduleClass"]))
-    return AuditResult(str(bundle), _digest(bundle.child(AUDIT_FILE)), document["decision"], tuple(checks))
+    # Numbers may be rounded differently here: the sentence is the one that the data give.
+    decision = evaluation.report.verdict.sentence
+    return AuditResult(str(bundle), _digest(bundle.child(AUDIT_FILE)), decision, tuple(checks))
 
 
 def _clear(target: Location) -> None:
@@ -279,24 +284,46 @@ def _find_judges(bundle: Location, document: Mapping[str, Any], dataset: Dataset
     return dataset.select(np.unique([index_by_checksum[checksum] for checksum in expected]))
 
 
-def _check_report(bundle: Location, expected: Mapping[str, Any], evaluation: OfflineEvaluation) -> str:
-    report = evaluation.report.to_json()
-    stored = {"recorded policy": expected["behaviour"], **expected["estimates"]}
-    repeated = {"recorded policy": report["behaviour"], **report["estimates"]}
+def _check_report(bundle: Location, document: Mapping[str, Any], evaluation: OfflineEvaluation) -> str:
+    expected, report = document["report"], evaluation.report.to_json()
+    stored, repeated = _name_estimates(expected), _name_estimates(report)
     _require(stored.keys() == repeated.keys(), bundle, "other estimates can be computed from the data")
     for name, estimate in stored.items():
-        low, high = estimate["interval"] or (estimate["value"], estimate["value"])
-        difference = abs(estimate["value"] - repeated[name]["value"])
-        _require(
-            difference <= _TOLERANCE * (high - low) + 1e-6 * abs(estimate["value"]),
-            bundle,
-            f"{name} is {significant(estimate['value'])}, but {significant(repeated[name]['value'])} by the data",
-        )
-    answers = expected["verdict"]["answer"], report["verdict"]["answer"]
+        stored_numbers, numbers = _numbers(estimate), _numbers(repeated[name])
+        # A bundle may have a number where the data give none, such as in an interval.
+        _require(len(stored_numbers) == len(numbers), bundle, f"{name} has other numbers by the data")
+        for stored_number, number in zip(stored_numbers, numbers, strict=True):
+            _require(
+                abs(stored_number - number) <= _TOLERANCE * np.ptp(numbers) + 1e-6 * abs(number),
+                bundle,
+                f"{name} is {significant(stored_number)}, but {significant(number)} by the data",
+            )
+    verdicts = expected["verdict"], report["verdict"]
+    answers = [verdict["answer"] for verdict in verdicts]
     _require(
         answers[0] == answers[1], bundle, f"the verdict is {answers[0]!r}, but {answers[1]!r} by the data"
     )
+    words = [_NUMBER.sub("", verdict["sentence"]) for verdict in verdicts]
+    _require(
+        words[0] == words[1] and document["decision"] == expected["verdict"]["sentence"],
+        bundle,
+        f"the decision is {document['decision']!r}, but {verdicts[1]['sentence']!r} by the data",
+    )
     return f"{plural(len(stored), 'estimate')} and the verdict follow from the data"
+
+
+def _name_estimates(report: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return all estimates of a report by the names that problems state, those that the report lacks left out."""
+    verdict, estimates = report["verdict"], dict(report["estimates"])
+    estimates["recorded policy"] = report["behaviour"]
+    estimates["recorded policy, continued"] = report["behaviour_continued"]
+    estimates["the difference"] = {"value": verdict["difference"], "interval": verdict["interval"]}
+    return {name: estimate for name, estimate in estimates.items() if estimate}
+
+
+def _numbers(estimate: Mapping[str, Any]) -> list[float]:
+    value = [] if estimate["value"] is None else [estimate["value"]]
+    return [*value, *(estimate["interval"] or ())]
 
 
 def _check_gate(bundle: Location, dataset: Dataset, name: str, module_class: str | None) -> str:

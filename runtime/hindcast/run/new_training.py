@@ -19,7 +19,8 @@ from hindcast.datasets.inspection.prospects import judge_data
 from hindcast.datasets.prepare.opening import OpenedData, open_reading
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.prepare.reading_text import as_yaml, prepare_document, to_flow
-from hindcast.episodes.columns import Columns
+from hindcast.datasets.validate import TEXT_ADVICE
+from hindcast.episodes.columns import Columns, leaves_of
 from hindcast.episodes.spaces import flatten_space, space_to_json
 from hindcast.errors import DataError
 from hindcast.evaluate.offline import MIN_EFFECTIVE_EPISODES
@@ -74,11 +75,13 @@ def make_training(reading: Reading, *, updates: int | None = None, hooks: Hooks 
         recorded or (guesses[index] if guesses else None)
         for index, recorded in enumerate((dataset.spec.observation_space, dataset.spec.action_space))
     ]
-    for field, space in zip(("observations", "actions"), spaces, strict=True):
+    for column, space in zip((Columns.OBS, Columns.ACTIONS), spaces, strict=True):
         if space is None:
+            leaves = [dataset.spec.leaves[name] for name in leaves_of(column, dataset.spec.leaves)]
+            has_text = any(leaf.kind == "text" for leaf in leaves)
+            kind, advice = ("text", TEXT_ADVICE) if has_text else ("complex numbers", "write real numbers")
             raise DataError(
-                f"{reading.name}: the space of the {field} cannot be guessed, since they hold text or complex numbers: "
-                "turn them into numbers first"
+                f"{reading.name}: the space of {column!r} cannot be guessed, because it holds {kind}: {advice}"
             )
     observation, action = spaces
     name = _resource_name(reading)

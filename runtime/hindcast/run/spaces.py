@@ -9,6 +9,7 @@ import gymnasium as gym
 from hindcast import formatting
 from hindcast.api import OfflineTraining
 from hindcast.datasets.dataset import Dataset
+from hindcast.datasets.inspection.action_units import find_wrong_units
 from hindcast.datasets.inspection.guessing import guess_spaces
 from hindcast.episodes.columns import Columns
 from hindcast.episodes.spaces import flatten_space, space_from_json, space_to_json
@@ -26,10 +27,11 @@ def determine_spaces(resource: OfflineTraining, sources: Sequence[Source]) -> tu
     Elements of vectors have the names of the data's columns.
 
     Returns:
-        The spaces, and notes on spaces that were guessed.
+        The spaces, and notes on spaces that were guessed and on actions whose values contradict their units.
 
     Raises:
         SpecError: no spaces are known.
+        DataError: a file is damaged.
     """
     spec, notes = resource.spec, list[Problem]()
     if spec.environment is not None:
@@ -39,6 +41,11 @@ def determine_spaces(resource: OfflineTraining, sources: Sequence[Source]) -> tu
         spaces, notes = _find_spaces(resource, sources[0].dataset, name)
     if not sources:
         return spaces, notes
+    notes += [
+        Problem((), text, path=source.name)
+        for source in sources
+        for text in find_wrong_units(source.dataset, spaces.action)
+    ]
     data_spec = sources[0].dataset.spec
     named_spaces = Spaces(
         data_spec.name_space(spaces.observation, Columns.OBS),

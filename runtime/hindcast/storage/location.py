@@ -20,11 +20,12 @@ import pyarrow.fs as pafs
 from fsspec.implementations.local import LocalFileSystem as FsspecLocal
 
 from hindcast.api.base import one_slash_problem
+from hindcast.api.sentences import similar
 from hindcast.errors import MissingDataError, SpecError, StorageError
 from hindcast.storage.atomic import AtomicFile
 from hindcast.storage.backend import Store
 from hindcast.storage.failures import reason_of, storage_errors
-from hindcast.storage.local_files import TEMPORARY_NAME, LocalFiles, broken_link_target
+from hindcast.storage.local_files import TEMPORARY_NAME, LocalFiles, broken_link_target, sibling_names
 from hindcast.storage.object_stores import open_bucket, wrap_store
 from hindcast.storage.user_files import UserFiles, find_filesystem
 
@@ -381,4 +382,5 @@ def missing_error(location: Location) -> MissingDataError:
         return MissingDataError(
             f"{location} does not exist or cannot be reached: check the address; or download it, and name the file"
         )
-    return MissingDataError(f"{location} does not exist: check the path")
+    names = sibling_names(location.path) if location.is_local else []
+    return MissingDataError(f"{location} does not exist{similar(location.name, names) or ': check the path'}")

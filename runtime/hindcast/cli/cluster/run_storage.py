@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from hindcast.api import OfflineTraining, Resource, validate_resource
@@ -86,11 +86,14 @@ def describe_volume(resource: Resource, path: str) -> str:
     # As in a pod, the innermost mount counts.
     volume = max(volumes, key=lambda entry: len(entry.mount_path), default=None)
     claim = volume.persistent_volume_claim if volume is not None else None
-    if volume is None or claim is None:
-        return "a volume of the cluster: copy the files from a pod that mounts this volume at the same path"
+    name = "a volume of the cluster" if claim is None else f"the claim {claim.claim_name}"
+    mount = "" if volume is None else f" (mounted at {volume.mount_path})"
+    target, owner = PurePosixPath(local).name, resource.metadata.name
+    target = target if target.startswith(owner) else f"{owner}-{target}"
+    pod = f"{resource.metadata.namespace or 'default'}/files"
     return (
-        f"the claim {claim.claim_name} (mounted at {volume.mount_path}): copy the files from a pod that mounts this "
-        "claim"
+        f'{name}{mount}: start a pod `files` that mounts it (docs/cluster.md, "Files on a volume"), copy them with '
+        f"`kubectl cp {pod}:{local} {target}`"
     )
 
 
@@ -251,7 +254,7 @@ def _require_readable(path: str, document: Raw, subject: str, verb: str) -> str:
             return path
     if location.is_local:
         where = describe_volume(validate_resource(document), path)
-        raise UserError(f"{subject} is at {path} on {where}, then {verb} the copy")
+        raise UserError(f"{subject} is at {path} on {where}, and {verb} the copy")
     raise UserError(
         f"{subject} is no longer at {path}: the run is still in progress, or its folder was deleted"
     )

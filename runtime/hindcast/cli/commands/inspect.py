@@ -85,7 +85,9 @@ def _show_columns(reading: "Reading", screen: Screen) -> None:
     if profile is None:
         return
     screen.err.print(*render_columns(profile.columns))
-    if profile.schema and not profile.missing_roles:
+    if profile.nested_steps is not None:
+        screen.note(profile.nested_steps)
+    elif profile.schema and not profile.missing_roles:
         screen.note(f"hindcast init {reading.name} writes a resource with a schema for these columns")
 
 

@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns, root
 from hindcast.errors import DataError
-from hindcast.formats.lossless import describe_lost_digits, fit_shape, loses_digits
+from hindcast.formats.lossless import (
+    describe_lost_digits,
+    describe_rounded,
+    find_rounded_row,
+    fit_shape,
+    loses_digits,
+)
 from hindcast.formats.rows import AGENT_COLUMNS, Rows, Timesteps
 from hindcast.formats.spec import describe_array
 
@@ -204,7 +210,7 @@ def _fit_columns(chunks: Sequence[Steps]) -> Sequence[Steps]:
         if len(compatible_arrays) == len(chunks):
             for columns, array in zip(fitted_columns, compatible_arrays, strict=True):
                 columns[name] = array
-        elif root(name) not in _REQUIRED_COLUMNS:
+        elif not is_required(name):
             left_out[name] = reasons.get(name, ONLY_SOME_FILES)
             for columns in fitted_columns:
                 columns.pop(name, None)
@@ -220,6 +226,19 @@ def _check_compatible(chunks: Sequence[Steps], paths: Sequence[str]) -> None:
         if difference:
             files = " and ".join(dict.fromkeys(paths[int(steps.part[0])] for steps in (chunks[0], chunk)))
             raise DataError(f"rows of {files} differ: {difference}")
+    for name in filter(is_required, chunks[0].columns):
+        dtypes = {chunk.columns[name].dtype for chunk in chunks}
+        for chunk in chunks if len(dtypes) > 1 else ():
+            dtype = np.result_type(*dtypes)
+            row = find_rounded_row(chunk.columns[name], dtype)
+            if row is not None:
+                text = describe_rounded(name, chunk.columns[name][row], dtype)
+                raise DataError(text, path=paths[int(chunk.part[row])], row=int(chunk.row[row]))
+
+
+def is_required(name: str) -> bool:
+    """Return whether a leaf is needed for training, so that it is never left out."""
+    return root(name) in _REQUIRED_COLUMNS
 
 
 def _describe_difference(first: Steps, second: Steps) -> str | None:

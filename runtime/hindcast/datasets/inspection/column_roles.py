@@ -19,11 +19,12 @@ from hindcast.datasets.prepare.source_files import RecognisedFile, find_source_f
 from hindcast.episodes.columns import Columns, root
 from hindcast.errors import DataError
 from hindcast.formats.columns.arrays import as_plain_table, is_text
-from hindcast.formats.format import HEAD_ROWS, NoRowsError, ReadOptions
+from hindcast.formats.format import HEAD_ROWS, Format, ReadOptions
 from hindcast.formats.layout import CellError
 from hindcast.formats.tables.naming import ALIASES, format_names, plan_columns
 from hindcast.formats.tables.roles import FALSE_TEXTS, TRUE_TEXTS
 from hindcast.formatting import natural_sort_key
+from hindcast.storage.location import Location
 
 _WORDS: Final[dict[str, str]] = {
     Columns.EPS_ID: (
@@ -59,6 +60,7 @@ class TableProfile:
         missing_roles: Hindcast's columns that no column of the table seems to be.
         num_rows: number of rows that were read.
         has_next_obs: whether the table has next observations.
+        nested_steps: what to do if each row holds a list of steps; None for other tables.
     """
 
     columns: tuple[ColumnProfile, ...]
@@ -67,6 +69,7 @@ class TableProfile:
     missing_roles: tuple[str, ...]
     num_rows: int
     has_next_obs: bool
+    nested_steps: str | None
 
     def require_roles(self) -> None:
         """Check that every required column was found.
@@ -75,6 +78,8 @@ class TableProfile:
             DataError: a column is missing; the error says how to name it.
         """
         if self.missing_roles:
+            if self.nested_steps is not None:
+                raise DataError(self.nested_steps)
             role = self.missing_roles[0]
             names = format_names([column.name for column in self.columns])
             raise DataError(
@@ -119,56 +124,68 @@ def profile_files(
             constants = [name for name, reason in profile.left_out.items() if reason == _NEVER_CHANGES]
             if not constants or (len(recognised_files) == 1 and len(table) < HEAD_ROWS):
                 return profile
-            return profile_table(table, schema, _find_changing(recognised_files, constants))
+            return profile_table(table, schema, _find_varying_columns(recognised_files, constants))
         except CellError as error:
             raise DataError(str(error), path=str(location), row=error.row) from error
     return None
 
 
-def _find_changing(files: Sequence[RecognisedFile], names: Sequence[str]) -> set[str]:
+def _find_varying_columns(files: Sequence[RecognisedFile], names: Sequence[str]) -> set[str]:
     """Return the columns of numbers that have more than one value in some files; missing values do not count."""
-    first_values, changing = dict[str, Any](), set[str]()
+    first_values, varying_columns = dict[str, Any](), set[str]()
     for file_format, location, file_options in files:
-        for name in [name for name in names if name not in changing]:
-            options = replace(
-                file_options,
-                schema={Columns.OBS: name},
-                columns=(Columns.OBS,),
-                ignore_final_observation=True,
-            )
-            try:
-                pieces = file_format.list_pieces(location, options)
-            except NoRowsError:
-                break
-            except DataError:
-                continue  # the file lacks the column
-            for rows in (rows for piece in pieces for rows in file_format.read(piece, options)):
-                values = rows.columns[Columns.OBS]
+        # a leaf for each column: in one array, all would have the widest dtype
+        schema = {
+            f"{Columns.OBS}/{i}": name
+            for i, name in enumerate(names)
+            if name not in varying_columns and _has_column(file_format, location, file_options, name)
+        }
+        options = _observation_options(file_options, schema)
+        try:
+            pieces = file_format.list_pieces(location, options) if schema else []
+        except DataError:
+            continue  # the file has no rows or is no table
+        for rows in (rows for piece in pieces for rows in file_format.read(piece, options)):
+            for leaf, name in schema.items():
+                values = rows.columns.get(leaf, np.empty(0))  # a column of nulls has no values
                 values = values[~np.isnan(values)] if values.dtype.kind == "f" else values
                 if len(values) and (values != first_values.setdefault(name, values[0])).any():
-                    changing.add(name)
-                    break
-    return changing
+                    varying_columns.add(name)
+            if varying_columns.issuperset(schema.values()):
+                break
+    return varying_columns
+
+
+def _has_column(file_format: Format, location: Location, options: ReadOptions, name: str) -> bool:
+    try:
+        file_format.list_notes(location, _observation_options(options, {Columns.OBS: name}))
+    except DataError:
+        return False
+    return True
+
+
+def _observation_options(options: ReadOptions, schema: Mapping[str, str]) -> ReadOptions:
+    return replace(options, schema={**schema}, columns=(Columns.OBS,), ignore_final_observation=True)
 
 
 def profile_table(
-    table: pa.Table, schema: Mapping[str, str | Sequence[str]], changing: Collection[str] = ()
+    table: pa.Table, schema: Mapping[str, str | Sequence[str]], varying_columns: Collection[str] = ()
 ) -> TableProfile:
     """Describe a table's columns; `schema` says what some of them are, and the others are judged by name and values.
 
     Args:
         table: the first rows.
         schema: Hindcast's column -> column or columns of the table.
-        changing: columns whose values change after the first rows.
+        varying_columns: columns with values that change after the first rows.
     """
     table = table.combine_chunks()
     roles = _find_roles(table, schema)
     left_out: dict[str, str] = {}
     if Columns.OBS not in roles:
-        roles |= _find_observations(table, roles, left_out, changing)
+        roles |= _find_observations(table, roles, left_out, varying_columns)
     role_by_column = {name: role for role, names in roles.items() for name in names}
     profiles = tuple(
-        _profile_column(table.column(name), name, role_by_column.get(name), name in changing)
+        _profile_column(table.column(name), name, role_by_column.get(name), name in varying_columns)
         for name in table.column_names
     )
     known_columns = _known_columns(table, {})
@@ -192,7 +209,21 @@ def profile_table(
         tuple(missing_roles),
         len(table),
         bool(roles.get(Columns.NEXT_OBS)),
+        _describe_nested_steps(table),
     )
+
+
+def _describe_nested_steps(table: pa.Table) -> str | None:
+    for field in table.schema:
+        if isinstance(field.type, pa.ListType | pa.LargeListType) and pa.types.is_struct(
+            field.type.value_type
+        ):
+            other_columns = [name for name in table.column_names if name != field.name]
+            return (
+                f"each row of {field.name!r} is a list of steps: write a row for each step, such as by "
+                f"`pandas.json_normalize(rows, {field.name!r}, {other_columns})`, where `rows` is a list of dicts"
+            )
+    return None
 
 
 def _known_columns(table: pa.Table, schema: Mapping[str, str | Sequence[str]]) -> dict[str, list[str]]:
@@ -262,7 +293,7 @@ def _find_observations(
     table: pa.Table,
     roles: Mapping[str, Sequence[str]],
     left_out: dict[str, str],
-    changing: Collection[str],
+    varying_columns: Collection[str],
 ) -> dict[str, list[str]]:
     """Return `obs`, and `new_obs` if each of its columns has one, of the remaining columns of numbers."""
     used_columns = {column for names in roles.values() for column in names}
@@ -277,7 +308,7 @@ def _find_observations(
     for column in remaining:
         if column in next_columns:
             continue
-        reason = _left_out_reason(table.column(column), column, column in changing)
+        reason = _left_out_reason(table.column(column), column, column in varying_columns)
         if reason is None:
             observations.append(column)
         else:
@@ -299,13 +330,13 @@ def _are_numbered(names: Collection[str]) -> bool:
     return all(re.search(r"\d+\]?$", name) for name in names)
 
 
-def _left_out_reason(column: pa.ChunkedArray, name: str, changes_later: bool) -> str | None:
+def _left_out_reason(column: pa.ChunkedArray, name: str, is_varying: bool) -> str | None:
     """Return why a column is no observation; None if it can be one."""
     if not (_is_number(column.type) or pa.types.is_boolean(column.type)):
         return f"it holds {'text' if is_text(column.type) else column.type}, not numbers"
     if column.null_count == len(column):
         return "it has no values"
-    if len(column) > 1 and not changes_later and _is_constant(column):
+    if len(column) > 1 and not is_varying and _is_constant(column):
         return _NEVER_CHANGES
     if pa.types.is_boolean(column.type) and column.null_count:
         return "it is true, false or missing: write 1, 0 and null"
@@ -378,9 +409,7 @@ def _is_constant(column: pa.ChunkedArray) -> bool:
         return False
 
 
-def _profile_column(
-    column: pa.ChunkedArray, name: str, role: str | None, changes_later: bool
-) -> ColumnProfile:
+def _profile_column(column: pa.ChunkedArray, name: str, role: str | None, is_varying: bool) -> ColumnProfile:
     num_missing = column.null_count
     if pa.types.is_floating(column.type):
         num_missing = pc.sum(pc.is_null(column, nan_is_null=True)).as_py() or 0
@@ -390,7 +419,7 @@ def _profile_column(
         name=name,
         type=str(column.type),
         missing=num_missing / max(1, len(column)),
-        constant=len(column) > 1 and not changes_later and _is_constant(column),
+        constant=len(column) > 1 and not is_varying and _is_constant(column),
         example=text if len(text) <= 24 else f"{text[:23]}…",
         role=role,
     )

@@ -23,16 +23,19 @@ from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.inspection.sample import sample_units
 from hindcast.datasets.inspection.statistics import F64
 from hindcast.datasets.inspection.summary import DataAnswer, DataVerdict
-from hindcast.datasets.validate import get_leaf_spaces
+from hindcast.datasets.validate import TEXT_ADVICE, get_leaf_spaces
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of
 from hindcast.errors import UserError
+from hindcast.formats.spec import DataSpec
 
 _SAMPLE_STEPS: Final = 50_000
 _MAX_STEPS: Final = 12_000
 """Number of timesteps among which neighbours are searched."""
 _MAX_QUERIES: Final = 4_000
 _NUM_NEIGHBOURS: Final = 12
+_GROUP_SIZE: Final = 16
+"""Number of steps in a group, see `_find_smallest`."""
 _MAX_FEATURES: Final = 64
 _NUM_COMPONENTS: Final = 8
 _MAX_DISCRETE: Final = 20
@@ -90,13 +93,21 @@ def judge_data(dataset: Dataset) -> DataVerdict:
     if steps is None:
         return DataVerdict(
             answer="unusable",
-            reasons=("there are no numeric observations and actions",),
+            reasons=(_describe_missing_numbers(dataset.spec),),
             episodes=num_episodes,
         )
     if not np.ptp(steps.actions, axis=0).any():
         reasons = ("every recorded action is the same, so there is nothing to learn",)
         return DataVerdict(answer="unusable", reasons=reasons, episodes=num_episodes, variation=0.0)
     return _judge_steps(steps, num_episodes)
+
+
+def _describe_missing_numbers(spec: DataSpec) -> str:
+    for column in (Columns.OBS, Columns.ACTIONS):
+        leaves = leaves_of(column, spec.leaves)
+        if leaves and all(spec.leaves[leaf].kind == "text" for leaf in leaves):
+            return f"{leaves[0]!r} is text; {TEXT_ADVICE}"
+    return "there are no numeric observations and actions"
 
 
 def _judge_steps(steps: _SampledSteps, num_episodes: int) -> DataVerdict:
@@ -271,14 +282,39 @@ def _find_neighbours(steps: _SampledSteps) -> tuple[NDArray[np.int64], NDArray[n
     longest = int(np.bincount(steps.episode[reference]).max())
     if len(reference) - longest < 2 * _NUM_NEIGHBOURS:
         return np.zeros(0, np.int64), np.zeros((0, _NUM_NEIGHBOURS), np.int64)
+    # The columns are padded to whole groups with points that are far away.
+    num_groups = -(-len(reference) // _GROUP_SIZE)
+    points = np.zeros((num_groups * _GROUP_SIZE, steps.features.shape[1] + 1), np.float32)
+    points[: len(reference), :-1] = -2 * steps.features[reference]
+    points[:, -1] = np.finfo(np.float32).max
+    points[: len(reference), -1] = np.square(steps.features[reference]).sum(1)
+    reference_episode = steps.episode[reference]  # ascending
+    first, last = (
+        np.searchsorted(reference_episode, steps.episode[queries], side) for side in ("left", "right")
+    )
     neighbours = []
-    points = steps.features[reference].astype(np.float32)
-    squares = np.square(points).sum(1)
-    for part in np.array_split(queries, -(-len(queries) // 500)):
-        distance = squares - 2 * steps.features[part].astype(np.float32) @ points.T
-        distance[steps.episode[part][:, None] == steps.episode[reference]] = np.inf
-        neighbours.append(reference[np.argpartition(distance, _NUM_NEIGHBOURS, axis=1)[:, :_NUM_NEIGHBOURS]])
+    for part in np.array_split(np.arange(len(queries)), -(-len(queries) // 200)):
+        features = steps.features[queries[part]]
+        # squared distance minus the square of the query, which is the same for the whole row
+        distance = np.c_[features, np.ones(len(part))].astype(np.float32) @ points.T
+        for row, index in enumerate(part):
+            distance[row, first[index] : last[index]] = np.inf
+        columns = _find_smallest(distance, num_groups)
+        neighbours.append(reference[columns])
     return queries, np.concatenate(neighbours)
+
+
+def _find_smallest(distance: NDArray[np.float32], num_groups: int) -> NDArray[np.int64]:
+    """Return the columns of the `_NUM_NEIGHBOURS` smallest distances of each row.
+
+    They lie in the as many groups of columns with the smallest minima: partitioning these takes a tenth of the time.
+    """
+    count = _NUM_NEIGHBOURS
+    minima = distance.reshape(len(distance), _GROUP_SIZE, num_groups).min(1)
+    groups = np.argpartition(minima, min(count, num_groups - 1), axis=1)[:, :count]
+    columns = (groups[:, :, None] + num_groups * np.arange(_GROUP_SIZE)).reshape(len(distance), -1)
+    order = np.argpartition(np.take_along_axis(distance, columns, 1), count, axis=1)[:, :count]
+    return np.take_along_axis(columns, order, 1)
 
 
 def _subtract_neighbours(values: F64, queries: NDArray[np.int64], neighbours: NDArray[np.int64]) -> F64:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hindcast import formatting
 from hindcast.datasets.episode_dataset import EpisodeDataset
+from hindcast.datasets.inspection.action_units import describe_wrong_units
 from hindcast.datasets.inspection.guessing import guess_space
 from hindcast.datasets.inspection.leaf_values import MAX_DISTINCT_VALUES, LeafValues
 from hindcast.datasets.inspection.sample import SAMPLE_STEPS, Progress, Sample
@@ -198,6 +199,7 @@ def _find_problems(sample: Sample) -> Iterator[DataProblem]:
     yield from sample.problems
     for leaf in sample.leaves.values():
         yield from leaf.problems()
+    yield from _find_wrong_units(sample)
     yield from sample.episode_statistics.problems()
     rewards = sample.leaves.get(Columns.REWARDS)
     if rewards is not None and rewards.num_rows and rewards.num_zeros == rewards.num_rows:
@@ -208,6 +210,16 @@ def _find_problems(sample: Sample) -> Iterator[DataProblem]:
     if sample.dataset.spec.leaves and Columns.ACTION_LOGP not in sample.dataset.spec.leaves:
         message = f"{Columns.ACTION_LOGP!r} is not recorded: importance-sampling estimators cannot be used"
         yield DataProblem(severity="info", kind="no-logp", message=message)
+
+
+def _find_wrong_units(sample: Sample) -> Iterator[DataProblem]:
+    for name in leaves_of(Columns.ACTIONS, sample.leaves):
+        leaf = sample.leaves[name]
+        if leaf.low is None or leaf.high is None:
+            continue
+        message = describe_wrong_units(name, leaf.low, leaf.high, leaf.space, sample.dataset.spec)
+        if message is not None:
+            yield DataProblem(severity="warning", kind="wrong-units", message=message)
 
 
 def compute_coverage(observations: NDArray[Any]) -> Coverage | None:

@@ -27,6 +27,7 @@ ProblemKind = Literal[
     "not-finite",
     "missing-values",
     "outside-space",
+    "wrong-units",
     "repeated-id",
     "ended-twice",
     "no-beginning",

@@ -13,12 +13,12 @@ import orjson
 
 from hindcast.datasets.assembly.blocks import assemble
 from hindcast.datasets.assembly.rules import Findings, apply_unfinished_rule
-from hindcast.datasets.assembly.steps import ONLY_SOME_FILES, Steps
+from hindcast.datasets.assembly.steps import ONLY_SOME_FILES, Steps, is_required
 from hindcast.datasets.prepare.job import Job
 from hindcast.datasets.prepare.stored_order import assign_episode_ids, cut_partitions
 from hindcast.datasets.target import Target
 from hindcast.episodes.block import Block
-from hindcast.episodes.columns import Columns, root
+from hindcast.episodes.columns import Columns, is_per_observation, root
 from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.commits import (
     Commit,
@@ -29,7 +29,12 @@ from hindcast.formats.dataset_folder.commits import (
     write_commit,
 )
 from hindcast.formats.dataset_folder.manifest import Manifest, read_manifest, write_manifest
-from hindcast.formats.lossless import is_same_up_to_ones, loses_digits
+from hindcast.formats.lossless import (
+    describe_rounded,
+    find_rounded_row,
+    is_same_up_to_ones,
+    loses_digits,
+)
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.storage.location import Location
 
@@ -314,6 +319,13 @@ def _widen_partition(folder: Location, commit: PartitionCommit, spec: DataSpec) 
 
 
 def _cast_columns(block: Block, spec: DataSpec) -> Block:
+    for name, column in block.columns.items():
+        dtype = spec.leaves[name].dtype if name in spec.leaves and is_required(name) else None
+        if dtype is not None and (row := find_rounded_row(column, dtype)) is not None:
+            starts = block.obs_start if is_per_observation(name) else block.start
+            episode = int(np.searchsorted(starts, row, side="right")) - 1
+            text = describe_rounded(name, column[row], dtype)
+            raise DataError(f"episode {block.eps_id[episode]}, step {row - int(starts[episode])}: {text}")
     columns = {
         name: column
         if column.dtype == object

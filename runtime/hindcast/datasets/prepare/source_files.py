@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import orjson
 import pyarrow as pa
 
-from hindcast.datasets.folder_kinds import select_live_entries
+from hindcast.datasets.folder_kinds import refuse_parts_of_tables, select_live_entries
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.sources import (
     check_distinct,
@@ -64,7 +64,8 @@ def find_source_files(reading: Reading) -> list[SourceFile]:
     """Find the source files of a reading's paths, in order.
 
     Raises:
-        DataError: a path does not exist, a folder holds no files or is a training's run, or a file is named twice.
+        DataError: a path does not exist, a folder holds no files or is a training's run, or a file is named twice or is
+            a part of a table.
         StorageError: the storage fails or denies access.
     """
     source_files = [
@@ -73,6 +74,7 @@ def find_source_files(reading: Reading) -> list[SourceFile]:
         for source_file in _find_source_files_at(reading, location)
     ]
     check_distinct(source_file.location for source_file in source_files)
+    refuse_parts_of_tables(source_file.location for source_file in source_files if source_file.is_named)
     return source_files
 
 

@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -41,6 +42,7 @@ _NO_HEADER_ADVICE: Final = (
     "its first line holds numbers: if the file has no header, name its columns in readOptions.column_names "
     "(--read-option 'column_names=[\"obs_0\", …]')"
 )
+_TYPE_ADVICE: Final = "; set its type under `readOptions: {column_types: …}`, or fix it"
 _ROW_NUMBER: Final = re.compile(r"Row #(\d+): ")
 
 
@@ -97,9 +99,6 @@ class Csv(TextTables):
 
     def parse(self, data: bytes, extent: TextExtent, options: ReadOptions) -> pa.Table:
         """See `TextTables.parse`."""
-        separator = _read_thousands(options)
-        if separator is not None:
-            return self._parse_thousands(data, extent, separator, options)
         table = self._parse(data, extent, extent.types, options)
         # Arrow infers dates, times and binary from text: such columns are read again as text
         misread_columns = [
@@ -119,47 +118,44 @@ class Csv(TextTables):
         ]
         # Arrow reads integers beyond int64 as floats: only the text shows them
         if large_columns:
-            _refuse_beyond_int64(
-                self._parse(data, extent, dict.fromkeys(large_columns, pa.string()), options).select(
-                    large_columns
-                )
-            )
-        return table
-
-    def _parse_thousands(
-        self, data: bytes, extent: TextExtent, separator: str, options: ReadOptions
-    ) -> pa.Table:
-        """Parse a table, in which numbers have separators of thousands.
-
-        Raises:
-            CellError: a cell of a column of numbers is not a number.
-        """
-        number_types = {name: data_type for name, data_type in extent.types.items() if not is_text(data_type)}
-        texts = dict.fromkeys(number_types, pa.string())
-        null_texts = list(_read_options(options).get("null_values", _NULL_TEXTS))
-        table = self._parse(data, extent, {**extent.types, **texts}, options)
-        for index, field in enumerate(table.schema):
-            if not is_text(field.type) or (field.name in extent.types and field.name not in number_types):
-                continue
-            column = table.column(index)
-            column = pc.if_else(pc.is_in(column, pa.array(null_texts)), None, column)
-            numbers = _remove_thousands(column, separator, _read_decimal_point(options))
-            is_number = pc.or_kleene(pc.is_valid(numbers), pc.is_null(column))
-            expected_type = number_types.get(field.name)
-            if expected_type is None and not pc.all(is_number).as_py():
-                continue
-            if not pc.all(is_number).as_py():
-                row = is_number.to_pylist().index(False)
-                raise CellError(row, f"{field.name!r} is {column[row].as_py()!r}: expected a number")
-            is_whole = not pc.any(pc.match_substring_regex(numbers, "[.eE]")).as_py()
-            number_type = expected_type or (pa.int64() if is_whole else pa.float64())
-            try:
-                table = table.set_column(index, field.name, numbers.cast(number_type))
-            except pa.ArrowInvalid as error:
-                raise CellError(0, f"{field.name!r}: {error}; set its type under `column_types`") from error
+            texts = self._read_csv(data, extent, dict.fromkeys(large_columns, pa.string()), options)
+            _refuse_beyond_int64(texts.select(large_columns), _read_thousands(options) or "")
         return table
 
     def _parse(self, data: bytes, extent: TextExtent, types: Types, options: ReadOptions) -> pa.Table:
+        """Parse a table, in which numbers may have separators of thousands.
+
+        Raises:
+            CellError: a record is invalid, or a cell does not fit the known type of its column.
+        """
+        separator = _read_thousands(options)
+        if separator is None:
+            return self._read_csv(data, extent, types, options)
+        number_types = {
+            name: data_type
+            for name, data_type in types.items()
+            if pa.types.is_integer(data_type) or pa.types.is_floating(data_type)
+        }
+        table = self._read_csv(data, extent, {**types, **dict.fromkeys(number_types, pa.string())}, options)
+        null_texts = pa.array(_read_null_texts(options), pa.string())
+        for index, field in enumerate(table.schema):
+            name, is_number = field.name, field.name in number_types
+            if not is_text(field.type) or (name in types and not is_number):
+                continue
+            column = table.column(index)
+            column = pc.if_else(pc.is_in(column, null_texts), None, column)
+            texts = _remove_thousands(column, separator, _read_decimal_point(options))
+            for number_type in (number_types[name],) if is_number else (pa.int64(), pa.float64()):
+                numbers = _cast_numbers(column, texts, number_type)
+                if numbers is not None:
+                    table = table.set_column(index, name, numbers)
+                    break
+            else:
+                if is_number:
+                    raise _number_error(column, texts, name, number_types[name], options)
+        return table
+
+    def _read_csv(self, data: bytes, extent: TextExtent, types: Types, options: ReadOptions) -> pa.Table:
         quote, names = self.quote_character(options), list(extent.names or ())
         read_options = pacsv.ReadOptions(
             use_threads=False,  # pieces are parsed in parallel
@@ -174,7 +170,7 @@ class Csv(TextTables):
         )
         convert_options = pacsv.ConvertOptions(
             column_types={name: column_type for name, column_type in types.items() if name in names},
-            null_values=list(_read_options(options).get("null_values", _NULL_TEXTS)),
+            null_values=_read_null_texts(options),
             quoted_strings_can_be_null=False,  # "NA" in quotes is text
             decimal_point=_read_decimal_point(options),
         )
@@ -182,7 +178,7 @@ class Csv(TextTables):
             return pacsv.read_csv(pa.py_buffer(data), read_options, parse_options, convert_options)
         except (pa.ArrowException, UnicodeDecodeError) as error:
             advice = _header_advice(names, extent.delimiter)
-            raise _to_cell_error(error, names, extent.num_header_records, advice) from error
+            raise _to_cell_error(error, names, extent.num_header_records, advice, options) from error
 
     def _read_header(self, location: Location, delimiter: str, options: ReadOptions) -> list[str]:
         """Read the columns' names from the header."""
@@ -212,6 +208,10 @@ class Csv(TextTables):
         return [names[0].removeprefix("#").strip(), *(name.strip() for name in names[1:])]
 
 
+def _read_null_texts(options: ReadOptions) -> list[str]:
+    return list(_read_options(options).get("null_values", _NULL_TEXTS))
+
+
 def _read_decimal_point(options: ReadOptions) -> str:
     point = _read_options(options).get("decimal_point", ".")
     if point not in (".", ","):
@@ -232,10 +232,41 @@ def _read_thousands(options: ReadOptions) -> str | None:
 def _remove_thousands(column: pa.ChunkedArray, separator: str, decimal_point: str) -> pa.ChunkedArray:
     """Return the texts of numbers without separators and with a decimal point; null for other texts."""
     thousands, point = re.escape(separator), re.escape(decimal_point)
-    number = rf"^\s*[+-]?(\d{{1,3}}({thousands}\d{{3}})+|\d+)({point}\d*)?([eE][+-]?\d+)?\s*$"
-    texts = pc.if_else(pc.match_substring_regex(column, number), column, None)
+    digits = rf"(\d{{1,3}}({thousands}\d{{3}})+|\d+)({point}\d*)?|{point}\d+"
+    number = rf"^\s*[+-]?(({digits})(e[+-]?\d+)?|nan|inf(inity)?)\s*$"
+    texts = pc.if_else(pc.match_substring_regex(column, number, ignore_case=True), column, None)
     texts = pc.utf8_trim_whitespace(pc.replace_substring(texts, separator, ""))
     return pc.replace_substring(texts, decimal_point, ".")
+
+
+def _cast_numbers(
+    column: pa.ChunkedArray, texts: pa.ChunkedArray, number_type: pa.DataType
+) -> pa.ChunkedArray | None:
+    """Cast a column, with the result of `_remove_thousands`, to numbers; None if a cell does not fit the type."""
+    if texts.null_count > column.null_count:
+        return None
+    try:
+        return texts.cast(number_type)
+    except pa.ArrowInvalid:
+        return None
+
+
+def _number_error(
+    column: pa.ChunkedArray,
+    texts: pa.ChunkedArray,
+    name: str,
+    number_type: pa.DataType,
+    options: ReadOptions,
+) -> CellError:
+    """Make the error for the first cell that does not fit the type; see `_cast_numbers`."""
+
+    def is_mismatch_before(stop: int) -> bool:
+        return _cast_numbers(column.slice(0, stop), texts.slice(0, stop), number_type) is None
+
+    row = bisect_left(range(1, len(column)), True, key=is_mismatch_before)
+    text, expected = column[row].as_py(), "a number" if pa.types.is_floating(number_type) else number_type
+    hint = describe_separators(text, options) or _TYPE_ADVICE
+    return CellError(row, f"{name!r} is {text!r}: expected {expected}{hint}")
 
 
 def _header_advice(names: Sequence[str], delimiter: str) -> str:
@@ -270,15 +301,12 @@ def _known_types(plan: TablePlan, spec: DataSpec, options: ReadOptions) -> dict[
     return {**types, **declared_column_types(options)}
 
 
-def _refuse_beyond_int64(texts: pa.Table) -> None:
-    """Refuse integers beyond int64, which Arrow would silently round to floats."""
+def _refuse_beyond_int64(texts: pa.Table, separator: str) -> None:
+    """Refuse integers beyond int64, perhaps with separators of thousands: Arrow would silently round them to floats."""
     for name in texts.column_names:
         for row, text in enumerate(texts.column(name).to_pylist()):
-            if (
-                text is not None
-                and _LARGE_INTEGER.fullmatch(text)
-                and find_beyond_int64(int(text)) is not None
-            ):
+            digits = (text or "").replace(separator, "")
+            if _LARGE_INTEGER.fullmatch(digits) and find_beyond_int64(int(digits)) is not None:
                 raise beyond_int64_error(row, name, text)
 
 
@@ -289,7 +317,9 @@ def _may_exceed_int64(column: pa.ChunkedArray) -> bool:
     return bool(pc.any(pc.greater_equal(pc.abs(column), float(INT64_LIMIT))).as_py())
 
 
-def _to_cell_error(error: Exception, names: Sequence[str], num_header_records: int, advice: str) -> CellError:
+def _to_cell_error(
+    error: Exception, names: Sequence[str], num_header_records: int, advice: str, options: ReadOptions
+) -> CellError:
     """Convert an error of Arrow, which counts rows from 1, header included, and numbers columns from 0.
 
     Args:
@@ -297,6 +327,7 @@ def _to_cell_error(error: Exception, names: Sequence[str], num_header_records: i
         names: names of the columns.
         num_header_records: number of records before the rows.
         advice: advice on the header, for rows with another number of columns; "" for none.
+        options: options of the user.
     """
     text = str(error)
     row_match = _ROW_NUMBER.search(text)
@@ -311,9 +342,9 @@ def _to_cell_error(error: Exception, names: Sequence[str], num_header_records: i
     reason = reason.replace("CSV conversion error to", "it cannot be converted to")
     hint = ""
     if column_prefix:
-        hint = "; set its type under `readOptions: {column_types: …}`, or fix it"
+        hint = _TYPE_ADVICE
     elif advice:
         hint = f"; {advice}"
     value = _INVALID_VALUE.search(reason)
-    hint = (value and describe_separators(value[1])) or hint
+    hint = (value and describe_separators(value[1], options)) or hint
     return CellError(row, f"{column_prefix}{reason}{hint}")

@@ -18,7 +18,13 @@ from hindcast.formats.columns import infos
 from hindcast.formats.columns.arrays import Arrays, as_plain_table, decode_leaves, is_text, mark_missing
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.layout import CellError, RowError
-from hindcast.formats.lossless import describe_lost_digits, fit_shape, loses_digits
+from hindcast.formats.lossless import (
+    describe_lost_digits,
+    describe_rounded,
+    find_rounded_row,
+    fit_shape,
+    loses_digits,
+)
 from hindcast.formats.rows import Rows, Timesteps
 from hindcast.formats.spec import DataSpec, Leaf, describe_array
 from hindcast.formats.tables.episode_rows import StepTable, flatten_episodes
@@ -26,7 +32,13 @@ from hindcast.formats.tables.filters import apply_filter
 from hindcast.formats.tables.json_lines import parse_json_cells
 from hindcast.formats.tables.naming import ROLE_COLUMNS, LeafSource, TablePlan
 from hindcast.formats.tables.read_options import describe_separators
-from hindcast.formats.tables.roles import decode_agents, decode_ends, decode_episode_ids, decode_timesteps
+from hindcast.formats.tables.roles import (
+    decode_agents,
+    decode_ends,
+    decode_episode_ids,
+    decode_timesteps,
+    restore_nulls,
+)
 
 _NUMBER: Final = re.compile(
     r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*|\s*[+-]?(nan|inf|infinity)\s*", re.I
@@ -79,6 +91,7 @@ def decode_rows(table: pa.Table, first_row: int, context: TableContext) -> Rows 
         )
     if not len(table):
         return None
+    table = restore_nulls(table, plan)
     # `step` are indices in `step_table`; `row` are indices in the file, where a row may hold a whole episode.
     step = row
     if step_table is not None:
@@ -230,17 +243,28 @@ def _assemble_vector(table: pa.Table, name: str, source: LeafSource, context: Ta
             field = field.with_type(column.type)
         (array,) = decode_leaves(column, field, source_name).values()
         if array.dtype == object:
-            raise _not_a_number_error(array, source_name, name)
+            raise _not_a_number_error(array, source_name, name, context.options)
         if array.ndim != 1:
             raise CellError(0, f"{source_name!r} is a part of {name!r}, so it must be a column of numbers")
         arrays.append(array)
+    dtype = np.result_type(*arrays)
+    for source_name, array in zip(source.columns, arrays, strict=True):
+        _refuse_rounding(array, dtype, source_name)
     return np.stack(arrays, axis=1).reshape(len(table), *(source.shape or ()))
 
 
-def _not_a_number_error(texts: NDArray[np.object_], source_name: str, name: str) -> CellError:
+def _refuse_rounding(array: NDArray[Any], dtype: np.dtype, name: str) -> None:
+    row = find_rounded_row(array, dtype)
+    if row is not None:
+        raise CellError(row, describe_rounded(name, array[row], dtype))
+
+
+def _not_a_number_error(
+    texts: NDArray[np.object_], source_name: str, name: str, options: ReadOptions
+) -> CellError:
     """Make the error for the first text cell that is not a number."""
     row = next((row for row, text in enumerate(texts) if not _NUMBER.fullmatch(text)), 0)
-    advice = describe_separators(texts[row])
+    advice = describe_separators(texts[row], options)
     return CellError(
         row, f"{source_name!r} is {texts[row]!r}: expected a number, because it is a part of {name!r}{advice}"
     )
@@ -302,6 +326,8 @@ def fit_next_observations(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray
             if loses_digits(fitted_column.dtype, current.dtype):
                 raise DataError(describe_lost_digits(obs_leaf(name), current.dtype, fitted_column.dtype))
             dtype = np.result_type(fitted_column, current)
+            for array in (current, fitted_column):
+                _refuse_rounding(array, dtype, obs_leaf(name))
             fitted_column, fitted_leaves[obs_leaf(name)] = fitted_column.astype(dtype), current.astype(dtype)
         fitted_leaves[name] = fitted_column
     return columns | fitted_leaves

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 import orjson
@@ -44,7 +45,7 @@ def parse_lines(data: bytes) -> list[dict[str, Any]]:
     """
     rows, parse = [], choose_parser(data)
     may_have_blanks = b'" ' in data or b'"\t' in data
-    for i, line in enumerate(line for line in data.removeprefix(BOM).split(b"\n") if line.strip()):
+    for i, line in enumerate(filter(bytes.strip, data.removeprefix(BOM).split(b"\n"))):
         row = require_object(_parse_json(line, i, parse, _LINE_ADVICE), i)
         # Only Python's parser shows duplicate keys, but it is slow. A line without more ends of keys than keys in the
         # result has no duplicate.
@@ -66,8 +67,12 @@ def require_object(value: Any, row: int) -> dict[str, Any]:
     return value
 
 
-_ARRAY_TOKEN: Final = re.compile(r"[\[\]]|True|False|[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|inf)")
-_PRINTED_ARRAY: Final = re.compile(rf"\s*\[(?:[\s,]|{_ARRAY_TOKEN.pattern})*\]\s*")
+_PRINTED_VALUE: Final = r"(?:True|False|[+-]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?|nan|inf))"
+_ARRAY_TOKEN: Final = re.compile(rf"[\[\]]|{_PRINTED_VALUE}")
+_PRINTED_ARRAY: Final = re.compile(
+    rf"\s*\[(?:[\s\[]|(?:{_PRINTED_VALUE}(?=[\s,\]])|\])(?:\s*,)?)*\]\s*"  # a comma follows a value or an array
+)
+_VALUE_IN_PARENTHESES: Final = re.compile(rf"\(\s*{_PRINTED_VALUE}\s*\)")
 _PRINTED_CALL: Final = re.compile(
     r"\s*(?:[a-z]+\.)?(?:array|tensor)\((.*?\])(?:,\s*\w+=[^\[\]]*)?\)\s*", re.DOTALL
 )
@@ -108,7 +113,7 @@ def build_table(
             int64, lists are nested too deeply, or an info is not a dict.
     """
     columns = {}
-    for name in dict.fromkeys([*types, *(name for row in rows for name in row)]):
+    for name in dict.fromkeys(chain(types, chain.from_iterable(rows))):
         values = [row.get(name) for row in rows]
         if name in info_columns:
             columns[name] = pa.array([encode_info(value, i) for i, value in enumerate(values)], pa.string())
@@ -158,7 +163,11 @@ def _printed_array_to_json(text: str) -> str | None:
     """Convert a printed array, such as `[ 0.5 -1.  2e-05]`, `array([1])` or `(1, 2)`, to JSON; None for other text."""
     text = _PRINTED_SCALAR.sub(r"\1", text)
     call = _PRINTED_CALL.fullmatch(text)
-    text = (text if call is None else call[1]).translate(_AS_BRACKETS)
+    text = text if call is None else call[1]
+    # an interval, such as `(0.0, 5.0]`, or a value: a tuple of one value has a comma
+    if text.count("(") != text.count(")") or _VALUE_IN_PARENTHESES.search(text) is not None:
+        return None
+    text = text.translate(_AS_BRACKETS)
     if _PRINTED_ARRAY.fullmatch(text) is None:
         return None
     tokens: list[str] = []

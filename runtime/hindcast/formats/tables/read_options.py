@@ -47,14 +47,22 @@ def check_options(
     return checked_options
 
 
-def describe_separators(text: str) -> str:
-    """Return advice, as a clause, if a text is a number with a decimal comma or separators of thousands; else ""."""
+def describe_separators(text: str, options: ReadOptions) -> str:
+    """Return advice if a text is a number with a decimal comma or separators of thousands; otherwise "".
+
+    Args:
+        text: the text.
+        options: options of the user; those that are set are not advised.
+    """
     if _SEPARATED_NUMBER.fullmatch(text) is None:
         return ""
-    return (
-        "; CSV is read with a decimal comma by readOptions.decimal_point: ',', and without separators of thousands by "
-        "readOptions.thousands"
-    )
+    advice, thousands = "", options.options.get("thousands")
+    is_point_set = not {"decimal_point", "decimalPoint"}.isdisjoint(options.options)
+    if "," in text and thousands != "," and not is_point_set:
+        advice += "; if the comma is the decimal point, set readOptions.decimal_point to ','"
+    if thousands is None:
+        advice += "; if the comma or another character separates thousands, set readOptions.thousands to it (CSV only)"
+    return advice
 
 
 def is_shape(value: Any) -> bool:

@@ -20,11 +20,25 @@ from hindcast.formats.rows import AGENT_COLUMNS, Timesteps
 from hindcast.formats.tables.naming import TablePlan
 
 _TIME_LIMIT_KEY: Final = "TimeLimit.truncated"
+_NULLABLE_ROLES: Final = (Columns.EPS_ID, *AGENT_COLUMNS, Columns.INFOS)
 _UUID_BYTES: Final = 16
 TRUE_TEXTS: Final = ("true", "1", "1.0", "t", "yes")
 FALSE_TEXTS: Final = ("false", "0", "0.0", "f", "no")
 _NESTED_ADVICE: Final = "if a row is a whole episode, actions, rewards, flags and timesteps must all be lists"
 _FLAG_ADVICE: Final = "expected true or false; fix it, or name another column under `schema`"
+
+
+def restore_nulls(table: pa.Table, plan: TablePlan) -> pa.Table:
+    """Return the table with nulls for NaN in the columns of ids and infos: pandas and Ray Data turn nulls into NaN."""
+    for role in _NULLABLE_ROLES:
+        source = plan.sources.get(role)
+        if source is None or not pa.types.is_floating(table.schema.field(source.columns[0]).type):
+            continue
+        index = table.schema.get_field_index(source.columns[0])
+        column = table.column(index)
+        values = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+        table = table.set_column(index, source.columns[0], values)
+    return table
 
 
 def decode_ends(table: pa.Table, plan: TablePlan) -> tuple[Bool, Bool, Bool | None]:

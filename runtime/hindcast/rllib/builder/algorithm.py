@@ -171,7 +171,7 @@ class RunningAlgorithm:
 
     @property
     def learner_group(self) -> LearnerGroup:
-        """A group with the only learner; functions get its network and its number of updates."""
+        """A group with the first learner; functions get its network and its number of updates."""
         return LearnerGroup(self.get_module(), lambda: self._trainer.learner.updates)
 
     @functools.cached_property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -11,21 +12,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hindcast.datasets.dataset import Dataset
-from hindcast.episodes.columns import Columns
+from hindcast.datasets.episode_table import compute_returns
+from hindcast.datasets.sources import map_in_threads
+from hindcast.episodes.block import Block
+from hindcast.episodes.columns import Columns, root
 from hindcast.errors import SpecError
 from hindcast.formatting import plural
 from hindcast.storage.location import Location
 
 TRAINED_EPISODES_FILE: Final = "trained-episodes.npy"
-_FIELDS: Final = np.dtype([("id", "<u8"), ("length", "<i8"), ("return", "<f8")])
-"""An episode: digest of its id, number of timesteps, and sum of its rewards (0 without rewards)."""
+_FIELDS: Final = np.dtype(
+    [("id", "<u8"), ("length", "<i8"), ("return", "<f8"), ("start", "<f8"), ("missing", "<i8")]
+)
+"""An episode: digest of its id, number of timesteps, sum of its rewards, sum of the numbers in its first observation,
+and number of missing values there; 0 without rewards or such observations.
+
+In tables that count patients from 0 and reward a cure, a tenth of the episodes have the ids, lengths and returns of
+other episodes.
+"""
+_MAX_OBSERVATION_SIZE: Final = 1_000
+"""Numbers in a leaf of an observation up to which it is read: images take long to decode, and rarely have equal ids."""
 
 
 class EpisodeKeys(NamedTuple):
     """The episodes of a dataset, as far as they are told apart by.
 
     Attributes:
-        rows: `[N]` of id, number of timesteps and return.
+        rows: `[N]` of `_FIELDS`.
         is_finished: `[N]` True for episodes that terminated or were truncated.
     """
 
@@ -35,7 +48,10 @@ class EpisodeKeys(NamedTuple):
     def digests(self) -> list[int]:
         """Return a digest of 64 bits of each episode."""
         # Returns may differ in the last digits if the data are stored in another form.
-        return [_digest(f"{row['id']} {row['length']} {row['return']:.6g}") for row in self.rows]
+        return [
+            _digest(f"{row['id']} {row['length']} {row['return']:.6g} {row['start']:.6g}")
+            for row in self.rows
+        ]
 
 
 class UntrainedEpisodes(NamedTuple):
@@ -68,7 +84,7 @@ def find_trained(file: Location, episodes: EpisodeKeys) -> NDArray[np.bool_]:
 def exclude_trained_episodes(file: Location, dataset: Dataset, name: str) -> UntrainedEpisodes:
     """Return the episodes that a run was not trained on.
 
-    Two episodes are the same if their ids, numbers of timesteps and returns are.
+    Two episodes are the same if their ids, numbers of timesteps, returns and first observations are.
 
     Args:
         file: the run's record, `TRAINED_EPISODES_FILE` in its folder.
@@ -98,20 +114,41 @@ def _digest(text: str) -> int:
 
 def describe_episodes(dataset: Dataset) -> EpisodeKeys:
     """Return the keys of a dataset's episodes, for which it is read once."""
-    rewards = dataset.spec.leaves.get(Columns.REWARDS)
-    table = dataset.episode_table(with_returns=rewards is not None and rewards.shape == ())
-    rows = np.zeros(len(table.length), _FIELDS)
-    rows["id"] = list(map(_digest, table.eps_id.tolist()))
-    rows["length"] = table.length
-    if table.returns is not None:
-        rows["return"] = table.returns
-    return EpisodeKeys(rows, table.terminated | table.truncated)
+    leaves = dataset.spec.leaves
+    has_returns = Columns.REWARDS in leaves and leaves[Columns.REWARDS].shape == ()
+    observations = [
+        leaf
+        for leaf, spec in sorted(leaves.items())
+        if root(leaf) == Columns.OBS
+        and spec.dtype is not None
+        and spec.dtype.kind in "biuf"
+        and math.prod(spec.shape) <= _MAX_OBSERVATION_SIZE
+    ]
+    columns = [*observations, Columns.REWARDS] if has_returns else observations
+
+    def describe(block: Block) -> EpisodeKeys:
+        rows = np.zeros(block.num_episodes, _FIELDS)
+        rows["id"] = list(map(_digest, block.eps_id.tolist()))
+        rows["length"] = block.length
+        if has_returns:
+            rows["return"] = compute_returns(block)
+        for leaf in observations:
+            # Tables and Hindcast's recordings may have different precisions.
+            start = block.columns[leaf][block.obs_start].astype(np.float32)
+            start = start.reshape(len(rows), -1)
+            rows["start"] += np.nansum(start, 1, dtype=np.float64)
+            rows["missing"] += np.isnan(start).sum(1)
+        return EpisodeKeys(rows, block.terminated | block.truncated)
+
+    empty = EpisodeKeys(np.zeros(0, _FIELDS), np.zeros(0, dtype=bool))
+    keys = map_in_threads(lambda unit: describe(dataset.read(unit, columns)), dataset.units)
+    return EpisodeKeys(*map(np.concatenate, zip(empty, *keys, strict=True)))
 
 
 def _contains(trained_rows: NDArray[Any], rows: NDArray[Any]) -> NDArray[np.bool_]:
     """Return a mask `[N]` of the `rows` that `trained_rows` contains; both have `_FIELDS`.
 
-    Returns count as equal if they differ only by rounding, as sums of the same rewards in another order do.
+    Sums count as equal if they differ only by rounding, as sums of the same rewards in another order do.
     """
     trained_rows = np.sort(trained_rows, order="id")
     starts = np.searchsorted(trained_rows["id"], rows["id"], side="left")
@@ -120,6 +157,11 @@ def _contains(trained_rows: NDArray[Any], rows: NDArray[Any]) -> NDArray[np.bool
     for index, (start, end, row) in enumerate(zip(starts, ends, rows, strict=True)):
         candidates = trained_rows[start:end]
         has_length = candidates["length"] == row["length"]
-        has_return = np.isclose(candidates["return"], row["return"], rtol=1e-5, atol=1e-6, equal_nan=True)
-        mask[index] = (has_length & has_return).any()
+        has_return, has_start = (
+            np.isclose(candidates[name], row[name], rtol=1e-5, atol=1e-6, equal_nan=True)
+            for name in ("return", "start")
+        )
+        # The training may have read the missing values as numbers.
+        has_start |= (candidates["missing"] == 0) != (row["missing"] == 0)
+        mask[index] = (has_length & has_return & has_start).any()
     return mask

@@ -64,8 +64,9 @@ def make_offline_trainer(
     initial_num_learners = initial_num_learners or spec.learners.replicas
     # The other learners wait for this before they create their trainers (`follow_first_learner`).
     group.broadcast(["open", initial_num_learners])
-    rank = group.shard.rank if group.shard.size > 1 else None
-    device, clamp_note = choose_learner_device(spec.learners, placement.is_one_machine, rank)
+    device, clamp_note = choose_learner_device(
+        spec.learners, placement.is_one_machine, group.shard.rank if group.shard.size > 1 else None
+    )
     # Before episodes are split off, which may be the only ones with an action.
     all_spaces, space_notes = determine_spaces(resource, sources)
     offline, held_out_data = spec.offline, None
@@ -109,6 +110,7 @@ def make_offline_trainer(
         for source in spec.input
         if source.sampler is not None and spec.environment is not None
     ]
+    num_learners_here = group.shard.size if placement.is_one_machine else 1
     timesteps = algorithm.options.train_batch_size_per_learner * initial_num_learners
     batch_notes = _shard_notes(spec, timesteps, needs, group.shard.size, initial_num_learners)
     data = offline_data_class(spec.pipeline)(
@@ -127,13 +129,14 @@ def make_offline_trainer(
         shard=group.shard,
         live_sources=live_sources,
         module=policy.module,
+        num_learners_here=num_learners_here,
     )
     if spec.input:
         data.open_reader(lambda: training_options(resource, spec.input[0]))
     for copy_of_algorithm in (algorithm, uncompiled_algorithm):
         _set_target_options(copy_of_algorithm, needs, data.target_options)
     if device.type == "cpu" and not live_sources:
-        _refuse_batch_beyond_memory(spec, data, group.shard.size)
+        _refuse_batch_beyond_memory(spec, data, group.shard.size // num_learners_here)
     batch_notes += _batch_size_notes(spec, data, needs.timesteps_per_item)
     data.targets = Targets(
         compute=partial(window_targets, algorithm, learner.nets),
@@ -178,7 +181,7 @@ def make_offline_trainer(
         if prelearner_path(spec.pipeline) is None
         else (),
     )
-    trainer.num_learners_here = group.shard.size if placement.is_one_machine else 1
+    trainer.num_learners_here = num_learners_here
     return trainer
 
 
@@ -222,9 +225,9 @@ def _shard_notes(
             else f", which make {plural(num_items, 'sequence')} of {needs.seq_len}"
         )
         raise SpecError(
-            f"is {num_learners}, but a batch has {plural(timesteps, 'timestep')}"
+            f"makes {num_learners} learners, but a batch has {plural(timesteps, 'timestep')}"
             f"{sequence_text}: each learner needs at least one.",
-            field="spec.learners.replicas",
+            field="spec.learners",
         )
     texts = []
     if num_learners > 1 and num_learners != initial_num_learners:
@@ -255,17 +258,17 @@ def _batch_size_notes(spec: OfflineTrainingSpec, data: OfflineData, timesteps_pe
     return [Problem(parse_path(_size_field(spec)), text)]
 
 
-def _refuse_batch_beyond_memory(spec: OfflineTrainingSpec, data: OfflineData, num_learners: int) -> None:
-    """Refuse a batch that does not fit into this machine's memory.
+def _refuse_batch_beyond_memory(spec: OfflineTrainingSpec, data: OfflineData, num_machines: int) -> None:
+    """Refuse a batch that does not fit into the memory of its learners' machines.
 
     Raises:
-        SpecError: a single learner's shard of a batch is larger than the memory.
+        SpecError: the shards of a batch on one machine are larger than its memory.
     """
     # Without this check, a batch of 10^9 timesteps would be gathered for minutes before memory runs out.
-    nbytes, memory = data.batch_bytes // num_learners, host_memory()
+    nbytes, memory = data.batch_bytes // num_machines, host_memory()
     if nbytes > memory:
         raise SpecError(
-            f"a learner's batch would take {size(nbytes)}, more than the {size(memory)} of memory: set a smaller size",
+            f"a batch would take {size(nbytes)}, more than the {size(memory)} of memory: set a smaller size",
             field=_size_field(spec),
         )
 

@@ -68,6 +68,7 @@ class RolloutExperience:
         callbacks: Sequence[str] = (),
     ) -> None:
         self.timesteps_per_batch = algorithm.timesteps_per_update
+        self.stage_seconds: dict[str, float] = {}
         self.counters = {"sampled": 0}
         self.on_episodes: OnEpisodes = lambda *_: None
         self._algorithm = algorithm

@@ -33,6 +33,7 @@ from hindcast.models.rl_module import RLModule, is_user_class, module_class_of
 from hindcast.pipeline.feeds import GatherValues, State
 from hindcast.pipeline.window import Batch, select_prefix
 from hindcast.record.environments import Spaces
+from hindcast.report.bottleneck import describe_bottleneck
 from hindcast.report.results import ITERATION, Result
 from hindcast.run.evaluation.held_out_evaluation import HeldOutEvaluator
 from hindcast.threads import choose_num_threads, torch_threads
@@ -50,9 +51,12 @@ class Experience(Protocol):
 
     Attributes:
         counters: name -> amount since the start of the training, for checkpoints.
+        stage_seconds: stage -> seconds of this learner in the iteration, after `synchronise`: "wait" (for data), and
+            `Executor.seconds`; empty if nothing is read.
     """
 
     counters: dict[str, int]
+    stage_seconds: dict[str, float]
 
     @property
     def timesteps_per_batch(self) -> int:
@@ -105,7 +109,8 @@ class Trainer:
         algorithm: name of the algorithm, for checkpoints.
         experience: experience to learn from; None for a policy that is only loaded, played and saved.
         spec_hash: hash of the resource, for checkpoints.
-        prepare: called by `begin`; initialises a new policy beyond its random weights.
+        prepare: called by `begin`; initialises a new policy beyond its random weights: fits it to data, or loads
+            `initialCheckpoint`.
         max_updates: number of updates after which the training ends, even within an iteration.
         notes: notes for the user, such as clamps and uneven shards.
         held_out_evaluator: evaluates the policy on held-out episodes, if there are any; only on the first learner.
@@ -145,9 +150,13 @@ class Trainer:
         )
 
     def begin(self) -> None:
-        """Start a new training: fit the observation filter, or load `initialCheckpoint`."""
-        self.learner.group.broadcast(["begin"])
-        self.prepare()
+        """Start a new training: the first learner calls `prepare`, and the others copy its state."""
+        group = self.learner.group
+        group.broadcast(["begin"])
+        if group.is_leader:
+            self.prepare()
+        if group.shard.size > 1:
+            self.share_state()
         self._versions = tensor_versions(self.learner.nets)
 
     def share_state(self) -> None:
@@ -188,7 +197,7 @@ class Trainer:
             learner.group.broadcast(["share"])
             self.share_state()
         learner.group.broadcast(["iterate"])
-        start_time = time.monotonic()
+        start_time, start_reduce = time.monotonic(), learner.group.reduce_seconds
         try:
             rows = experience.timesteps_per_batch // learner.group.shard.size
             with torch_threads(
@@ -213,7 +222,16 @@ class Trainer:
         experience.synchronise(learner.group.gather_values)
         seconds = time.monotonic() - start_time
         experience_result = experience.end(metrics)
-        experience_result["timers"]["update_s"] = seconds - sum(experience_result["timers"].values())
+        timers = experience_result["timers"]
+        timers["update_s"] = seconds - sum(timers.values())
+        stage_seconds = experience.stage_seconds
+        if stage_seconds:
+            reduce_seconds = learner.group.reduce_seconds - start_reduce
+            update_seconds = max(0.0, seconds - stage_seconds["wait"] - reduce_seconds)
+            stages = stage_seconds | {"update": update_seconds, "allReduce": reduce_seconds}
+            shares = {stage: amount / seconds for stage, amount in stages.items()}
+            timers["shares"] = learner.group.gather_values(shares)
+            timers["bottleneck"] = describe_bottleneck(timers["shares"])
         timesteps = experience_result.get(
             "num_env_steps_sampled", (learner.updates - first_update) * experience.timesteps_per_batch
         )
