@@ -76,7 +76,9 @@ def test_override_of_compute_values_changes_training(is_shared: bool) -> None:
 
 @pytest.mark.parametrize("value", [False, True])
 def test_override_of_forward_without_outputs_is_named(value: bool) -> None:
-    with pytest.raises(UserCodeError, match=r"^NoOutputs\._forward \(.*test_models_rl_module\.py:\d+\) returns"):
+    with pytest.raises(
+        UserCodeError, match=r"^NoOutputs\._forward \(.*test_models_rl_module\.py:\d+\) returns"
+    ):
         _build_subclass(NoOutputs, value).forward_train(BATCH)
 
 
