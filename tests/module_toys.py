@@ -71,12 +71,7 @@ class ScaledModule(PolicyModule):
         self.scale = nn.Parameter(torch.tensor(scale))
 
     def _forward(self, batch: Mapping[str, Tensor]) -> Outputs:
-        return self._scale_outputs(super()._forward(batch))
-
-    def _forward_train(self, batch: Mapping[str, Tensor]) -> Outputs:
-        return self._scale_outputs(super()._forward_train(batch))
-
-    def _scale_outputs(self, outputs: Outputs) -> Outputs:
+        outputs = super()._forward(batch)
         return {**outputs, "action_dist_inputs": outputs["action_dist_inputs"] * self.scale}
 
 

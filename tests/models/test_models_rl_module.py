@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Space, Tuple
 from torch import Tensor, nn
 
 from hindcast.api.model import ModelSpec
+from hindcast.errors import UserCodeError
 from hindcast.models.rl_module import PolicyModule, RLModule, build_module
 from module_toys import LinearModule
 
@@ -32,6 +35,51 @@ def test_outputs_have_rllibs_names_and_shapes() -> None:
 def test_compute_values_equals_forward_train(is_shared: bool) -> None:
     module = _build_module(vf_share_layers=is_shared)
     torch.testing.assert_close(module.compute_values(BATCH), module.forward_train(BATCH)["vf_preds"])
+
+
+class ZeroLogits(PolicyModule):
+    def _forward(self, batch, **kwargs):
+        outputs = super()._forward(batch, **kwargs)
+        return {**outputs, "action_dist_inputs": 0 * outputs["action_dist_inputs"]}
+
+
+class HalfValues(PolicyModule):
+    def compute_values(self, batch):
+        return super().compute_values(batch) / 2
+
+
+class NoOutputs(PolicyModule):
+    def _forward(self, batch):
+        return None
+
+
+def _build_subclass(module_class: type[RLModule], value: bool = True, **options: Any) -> RLModule:
+    torch.manual_seed(0)
+    return build_module(OBS, DISCRETE, ModelSpec(**options), value, module_class)
+
+
+@pytest.mark.parametrize(("value", "is_shared"), [(False, False), (True, False), (True, True)])
+def test_override_of_forward_changes_acting_and_training(value: bool, is_shared: bool) -> None:
+    module = _build_subclass(ZeroLogits, value, vf_share_layers=is_shared)
+    for forward in (module.forward_inference, module.forward_exploration, module.forward_train):
+        assert not forward(BATCH)["action_dist_inputs"].any()
+    if value:
+        torch.testing.assert_close(module.forward_train(BATCH)["vf_preds"], module.compute_values(BATCH))
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_override_of_compute_values_changes_training(is_shared: bool) -> None:
+    modules = [_build_subclass(cls, vf_share_layers=is_shared) for cls in (PolicyModule, HalfValues)]
+    values, half_values = (module.forward_train(BATCH)["vf_preds"] for module in modules)
+    torch.testing.assert_close(half_values, values / 2)
+
+
+@pytest.mark.parametrize("value", [False, True])
+def test_override_of_forward_without_outputs_is_named(value: bool) -> None:
+    with pytest.raises(
+        UserCodeError, match=r"^NoOutputs\._forward \(.*test_models_rl_module\.py:\d+\) returns"
+    ):
+        _build_subclass(NoOutputs, value).forward_train(BATCH)
 
 
 @pytest.mark.parametrize("is_shared", [False, True])

@@ -185,6 +185,12 @@ class PenalisedBC(BCTorchLearner):
         return bc_loss + config.lr * penalty
 
 
+@pytest.mark.parametrize("name", ["PenalisedBC", "My_Learner", "_3", "L" * 41])
+def test_learner_class_may_have_any_name_and_be_defined_again(walks: Path, name: str) -> None:
+    for _ in range(2):
+        training_config(walks, learner_class=type(name, (BCTorchLearner,), {})).validate()
+
+
 class LogsSumMetric(BCTorchLearner):
     def compute_loss_for_module(self, *, module_id, **arguments):
         self.metrics.log_dict({"one": 1.0}, key=module_id, window=1)

@@ -39,6 +39,12 @@ def _check_name(value: str) -> str:
     return value
 
 
+def make_resource_name(text: str) -> str:
+    """Return a valid `metadata.name` of the ASCII letters and digits in a text; "training" if there is no letter."""
+    name = re.sub(r"[^a-z0-9]+", "-", text.lower()).lstrip("-0123456789")
+    return name[:NAME_LIMIT].rstrip("-") or "training"
+
+
 ResourceName = Annotated[
     str,
     AfterValidator(_check_name),

@@ -24,7 +24,13 @@ from hindcast.models.encoders import Encoder, fully_connected, linear
 from hindcast.models.initial_weights import head_initialiser, recurrent_initialiser
 from hindcast.models.outputs import output_problem
 from hindcast.models.recurrent import RecurrentLayer, as_leaves, extract_state
-from hindcast.user_code import calling, definition_location, import_subclass, refuse_unused_overrides
+from hindcast.user_code import (
+    calling,
+    definition_location,
+    import_subclass,
+    is_user_code,
+    refuse_unused_overrides,
+)
 
 Batch: TypeAlias = Mapping[str, Tensor]
 
@@ -243,7 +249,7 @@ class RLModule(nn.Module):
             for leaf, initial_rows in as_leaves(Columns.STATE_OUT, state).items()
         }
         if problem := output_problem(outputs, expected_shapes):
-            method = name if getattr(module_class, name) is not getattr(RLModule, name) else "_forward"
+            method = name if is_user_code(getattr(module_class, name)) else "_forward"
             raise UserCodeError(
                 f"{module_class.__name__}.{method} ({definition_location(getattr(self, method))}) returns {problem}."
             )
@@ -305,12 +311,19 @@ class PolicyModule(RLModule):
         return {Columns.ACTION_DIST_INPUTS: self._dist_inputs(features), **state}
 
     def _forward_train(self, batch: Batch) -> dict[str, Tensor]:
+        if not self.value:
+            return self._forward(batch)
+        if self.vf_encoder is not None or self._is_user_class:  # a subclass may override either method
+            outputs = self._forward(batch)
+            if self._has_separate_values(outputs):
+                outputs = {**outputs, Columns.VF_PREDS: self.compute_values(batch)}
+            return outputs
         features, state = self._features(batch)
-        outputs = {Columns.ACTION_DIST_INPUTS: self._dist_inputs(features), **state}
-        if self.value:
-            value_features = features if self.vf_encoder is None else self._vf_features(batch)
-            outputs[Columns.VF_PREDS] = self._values(value_features)
-        return outputs
+        return {
+            Columns.ACTION_DIST_INPUTS: self._dist_inputs(features),
+            Columns.VF_PREDS: self._values(features),
+            **state,
+        }
 
     def _features(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute the inputs of the heads, and the leaves `state_out/…`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -11,6 +10,7 @@ import gymnasium as gym
 
 from hindcast.api.base import API_VERSION
 from hindcast.api.input import PrepareSpec
+from hindcast.api.metadata import make_resource_name
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.hooks import NO_HOOKS, Hooks
 from hindcast.datasets.inspection.column_roles import TableProfile, read_profile
@@ -263,6 +263,4 @@ def _make_notes(reading: Reading, data: OpenedData, profile: TableProfile | None
 
 def _resource_name(reading: Reading) -> str:
     """Return a valid name of a resource, after the data."""
-    stem = Path(str(reading.paths[0]).rstrip("/")).name.split(".")[0]
-    name = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:40].strip("-")
-    return name or "training"
+    return make_resource_name(Path(str(reading.paths[0]).rstrip("/")).name.split(".")[0])

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 from pydantic.alias_generators import to_camel
 
 from hindcast.api import OfflineRecording, OfflineTraining
+from hindcast.api.metadata import make_resource_name
 from hindcast.api.options import is_custom, schemas
 from hindcast.api.sentences import nearest
 from hindcast.errors import SpecError
@@ -430,7 +431,7 @@ class AlgorithmConfig:
     @property
     def _resource_name(self) -> str:
         """The default of `metadata.name`."""
-        return self._algorithm_path.rpartition(":")[2].lower()
+        return make_resource_name(self._algorithm_path.rpartition(":")[2])
 
     def _set(self, method: str, options: Mapping[str, Any]) -> Self:
         """Check that the method accepts the options, and set them.
