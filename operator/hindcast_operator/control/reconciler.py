@@ -111,9 +111,8 @@ class Reconciler:
                 self._queue.add_after(key, HOLD_RECHECK_SECONDS)
         status = plain_status(decision.status)
         await self._write_status(key, facts, status)
-        self._meter.update(
-            facts, status
-        )  # afterwards: a write that fails is tried again, and the end counts once
+        # After the write, which is tried again if it fails: an end must count once.
+        self._meter.update(facts, status)
         # Before the actions: if an action failed first, the next reconciliation would see no transition to announce.
         for event in decision.events:
             await self._applier.post_event(resource, event)
