@@ -33,7 +33,9 @@ def dying_groups(monkeypatch: pytest.MonkeyPatch) -> Any:
     def die_after(updates: int, error: Exception = DEATH_ERROR) -> list[bool]:
         is_restart_of_groups: list[bool] = []
 
-        def run_group(resource: OfflineTraining, sources: Any, mailbox: Any, pools: Pools) -> Outcome:
+        def run_group(
+            resource: OfflineTraining, sources: Any, mailbox: Any, pools: Pools, check: Any
+        ) -> Outcome:
             is_restart_of_groups.append(pools.is_restart)
             with contextlib.suppress(Interrupted):
                 return train(resource, StopAfter(updates))
