@@ -30,9 +30,8 @@ def start_ray(**options: Any) -> None:
     """
     import ray
 
-    os.environ.setdefault(
-        "RAY_USAGE_STATS_ENABLED", "0"
-    )  # as in pods; Ray sends reports unless told otherwise
+    # As in pods. Ray sends reports unless told otherwise.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Without an address, ray.init joins the cluster that RAY_ADDRESS names or that was started last on this machine,
     # which may be another user's.
     ray.init(address="local", include_dashboard=False, **options)

@@ -101,8 +101,8 @@ class LiveAttempt:
     def unreachable_head(self) -> PodFacts | None:
         """The head pod if its node does not answer, also while it is being deleted; None if another one replaced it."""
         heads = [pod for pod in self.facts.pods if pod.pool == "head" and pod.phase not in _END_PHASES]
-        unreachable_heads = [pod for pod in heads if pod.unreachable_since is not None]
-        return heads[0] if heads and len(unreachable_heads) == len(heads) else None
+        is_unreachable = all(pod.unreachable_since is not None for pod in heads)
+        return heads[0] if heads and is_unreachable else None
 
     @property
     def head(self) -> PodFacts | None:

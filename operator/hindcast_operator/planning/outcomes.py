@@ -221,7 +221,7 @@ def _ending_with_released_gpus(_: LiveAttempt) -> Ending:
 
 def _ending_without_start(attempt: LiveAttempt) -> Ending:
     """Return the ending of an attempt that did not report in time: `Failed` if the cause is known, else `Lost`."""
-    # A known cause would keep the next attempt from starting too, but for a passing loss of a pod.
+    # A known cause would keep the next attempt from starting too, unless it is the loss of a pod, which passes.
     limit = attempt.policy.start_deadline_seconds
     text = f"No report within {limit} s (spec.runPolicy.startDeadlineSeconds)"
     if attempt.diagnosis is None:

@@ -21,13 +21,20 @@ from hindcast.record.environments import Spaces, environment_spaces
 from hindcast.run.claim import title
 
 
-def determine_spaces(resource: OfflineTraining, sources: Sequence[Source]) -> tuple[Spaces, list[Problem]]:
+def determine_spaces(
+    resource: OfflineTraining, sources: Sequence[Source], *, check_units: bool
+) -> tuple[Spaces, list[Problem]]:
     """Return the spaces of the environment or, without an environment, of the resource or of the data.
 
     Elements of vectors have the names of the data's columns.
 
+    Args:
+        resource: the training.
+        sources: its recorded data.
+        check_units: whether to read a sample of the actions, and note those whose values contradict their units.
+
     Returns:
-        The spaces, and notes on spaces that were guessed and on actions whose values contradict their units.
+        The spaces, and notes on them and on the actions.
 
     Raises:
         SpecError: no spaces are known.
@@ -43,7 +50,7 @@ def determine_spaces(resource: OfflineTraining, sources: Sequence[Source]) -> tu
         return spaces, notes
     notes += [
         Problem((), text, path=source.name)
-        for source in sources
+        for source in (sources if check_units else ())
         for text in find_wrong_units(source.dataset, spaces.action)
     ]
     data_spec = sources[0].dataset.spec

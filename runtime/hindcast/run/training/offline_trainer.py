@@ -68,7 +68,8 @@ def make_offline_trainer(
         spec.learners, placement.is_one_machine, group.shard.rank if group.shard.size > 1 else None
     )
     # Before episodes are split off, which may be the only ones with an action.
-    all_spaces, space_notes = determine_spaces(resource, sources)
+    # Only the first learner's notes are shown.
+    all_spaces, space_notes = determine_spaces(resource, sources, check_units=group.is_leader)
     offline, held_out_data = spec.offline, None
     # Set-aside episodes are removed first, so that `heldOut` is a fraction of the remaining ones.
     if offline is not None and offline.set_aside is not None:
