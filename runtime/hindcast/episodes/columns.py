@@ -38,6 +38,8 @@ class Columns:
     LOSS_MASK = "loss_mask"
     SEQ_LENS = "seq_lens"
     DISCOUNTS = "discounts"
+    TIME = "time_of_row"  # of tables, until their rows are episodes; `input.time` names its column
+    DELTA_T = "delta_t"  # duration of a step in units of time, at least 0; without it, each step takes 1
     N_STEP = "n_step"
     NEXT_ACTIONS = "new_actions"
     FOLLOWED = "followed"  # this and the columns of targets are Hindcast's own, see `Needs`
@@ -46,7 +48,7 @@ class Columns:
     WEIGHTS = "weights"
 
 
-SCALAR_COLUMNS: Final = (Columns.REWARDS, Columns.ACTION_LOGP)
+SCALAR_COLUMNS: Final = (Columns.REWARDS, Columns.ACTION_LOGP, Columns.DELTA_T)
 """Stored columns that must have one number for each timestep: readers squeeze `[R, 1]` and refuse other shapes."""
 
 
