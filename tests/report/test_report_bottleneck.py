@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from hindcast.report.bottleneck import describe_bottleneck
+from hindcast.errors import Problem
+from hindcast.report.bottleneck import BOTTLENECK_FIELDS, describe_bottleneck
 from hindcast.report.curves import Curves
+from hindcast.rllib.builder.options import use_option_names
 
 
 def shares(**stages: float) -> dict[str, float]:
@@ -36,6 +40,8 @@ def test_bottleneck_names_the_stage_and_the_field(
     sentence = describe_bottleneck(learners)
     assert sentence.startswith(start)
     assert field in sentence
+    python_sentence = use_option_names(Problem((), sentence, mentions=BOTTLENECK_FIELDS))
+    assert not re.search(r"spec\.|[a-z][A-Z]", str(python_sentence))
     results = [
         {"timers": {"bottleneck": "an earlier one"}},
         {"timers": {"bottleneck": sentence}},
