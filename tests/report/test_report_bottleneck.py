@@ -19,19 +19,19 @@ def shares(**stages: float) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("learners", "start", "field"),
     [
-        ([shares(wait=0.4, read=3.0, prelearn=0.2)], "Learners wait for data 40% of", "residentBudget"),
+        ([shares(wait=0.4, read=3.0, prelearn=0.2)], "Learners wait for data 40 % of", "residentBudget"),
         (
             [shares(), shares(wait=0.2, prelearn=0.9)],
-            "Learners wait for data 20% of",
+            "Learners wait for data 20 % of",
             "dataWorkers.maxReplicas",
         ),
-        ([shares(wait=0.2, copy=0.5)], "Learners wait for data 20% of", "windowBytes"),
+        ([shares(wait=0.2, copy=0.5)], "Learners wait for data 20 % of", "windowBytes"),
         (
             [shares(update=0.6, allReduce=0.4)],
-            "Learners exchange gradients 40% of",
+            "Learners exchange gradients 40 % of",
             "trainBatchSizePerLearner",
         ),
-        ([shares(update=0.9, wait=0.05, read=0.8)], "Updates take 90% of the time", "learners.replicas"),
+        ([shares(update=0.9, wait=0.05, read=0.8)], "Updates take 90 % of the time", "learners.replicas"),
     ],
 )
 def test_bottleneck_names_the_stage_and_the_field(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from hindcast.formatting import as_percentage
+
 _WAIT_LIMIT: Final = 0.1
 """Share of an iteration above which waiting for data is the bottleneck."""
 _REDUCE_LIMIT: Final = 0.25
@@ -40,12 +42,14 @@ def describe_bottleneck(shares: Sequence[Mapping[str, float]]) -> str:
     slowest = max(shares, key=lambda learner: learner["wait"])
     if slowest["wait"] > _WAIT_LIMIT:
         stage = max(_REMEDIES, key=lambda stage: slowest.get(stage, 0.0))
-        return f"Learners wait for data {slowest['wait']:.0%} of the time; {_REMEDIES[stage]}."
+        return f"Learners wait for data {as_percentage(slowest['wait'])} of the time; {_REMEDIES[stage]}."
     reduce_share = max(learner["allReduce"] for learner in shares)
     if reduce_share > _REDUCE_LIMIT:
         return (
-            f"Learners exchange gradients {reduce_share:.0%} of the time: raise "
+            f"Learners exchange gradients {as_percentage(reduce_share)} of the time: raise "
             "spec.config.trainBatchSizePerLearner, or lower spec.learners.replicas."
         )
     update_share = max(learner["update"] for learner in shares)
-    return f"Updates take {update_share:.0%} of the time: raise spec.learners.replicas, or use a GPU."
+    return (
+        f"Updates take {as_percentage(update_share)} of the time: raise spec.learners.replicas, or use a GPU."
+    )
