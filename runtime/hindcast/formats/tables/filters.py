@@ -87,7 +87,7 @@ def _build_term(term: FilterTerm, schema: pa.Schema) -> pc.Expression:
 
 def _to_scalar(value: Any, column_type: pa.DataType) -> pc.Expression:
     """Return a value in a type in which Arrow compares it exactly, without converting large integers to floats."""
-    if isinstance(value, bool | str) or math.isnan(value):
+    if isinstance(value, bool | str):
         return pc.scalar(value)
     if pa.types.is_decimal(column_type):
         with suppress(pa.ArrowException):  # the value is beyond the column's type, or has more digits
