@@ -149,8 +149,9 @@ class InputSource(Model):
         dict[ShortText, ShortText | Annotated[list[ShortText], Field(min_length=1, max_length=4096)]],
         Field(alias="schema", max_length=64),
     ] = {}
-    """Column mapping: from Hindcast's name (`obs`, `actions` …) to the name in the data, a pattern (`feature_*`), or a
-    list of names. A pattern and a list make one vector of several columns."""
+    """Column mapping: from Hindcast's name (`obs`, `actions` …) to the name in the data, a field of a struct
+    (`state.position`), a pattern (`feature_*`), or a list of names. A pattern and a list make one vector of several
+    columns."""
     time: TimeSpec | None = None
     """The time of each row. Default: every step takes one unit of time."""
     compress_columns: Annotated[list[ShortText], Field(max_length=256), ListSet()] | None = None
