@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import inspect
 import os
 import re
-import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -197,26 +195,6 @@ def refuse_unused_overrides(user_class: type) -> None:
         for name, remedy in vars(base).get("unsupported_overrides", {}).items():
             if getattr(user_class, name, None) is not getattr(base, name, None):
                 raise SpecError(f"{user_class.__name__} overrides {name}, which is never called: {remedy}.")
-
-
-def source_digest(obj: Any) -> str:
-    """Return the SHA-256 (hex) of the files that define a user's class or function and its bases outside Hindcast."""
-    digest = hashlib.sha256()
-    for base in getattr(obj, "__mro__", (obj,)):
-        if base is obj or base.__module__.partition(".")[0] not in ("builtins", "hindcast"):
-            digest.update(_read_source(base))
-    return digest.hexdigest()
-
-
-def _read_source(obj: Any) -> bytes:
-    """Return the content of the file that defines a class or function, else its source, else its name."""
-    file = getattr(sys.modules.get(getattr(obj, "__module__", "")), "__file__", None)
-    if file is not None and Path(file).exists():
-        return Path(file).read_bytes()
-    try:
-        return inspect.getsource(obj).encode()  # a notebook's cell has a source but no file
-    except (OSError, TypeError):
-        return str(getattr(obj, "__qualname__", type(obj).__qualname__)).encode()
 
 
 def _is_same_object(existing: Any, value: Any) -> bool:
