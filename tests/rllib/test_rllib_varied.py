@@ -1,12 +1,8 @@
-"""The pages' configs with other data, algorithms, options and orders of calls: they work, or one sentence refuses them.
-
-`VARIATIONS=1000 pytest -m minutes tests/rllib/test_rllib_varied.py` runs more of them.
-"""
+"""The pages' configs with other data, algorithms, options and orders of calls work, or one sentence refuses them."""
 
 from __future__ import annotations
 
 import copy
-import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -32,8 +28,9 @@ from hindcast import AlgorithmConfig, ConnectorV2, EpisodeReplayBuffer, OfflineD
 from hindcast.errors import UserError
 from hindcast.rllib.builder.options import OPTIONS
 from hindcast.rllib.connectors import library
+from layers import repeats
 
-NUM_VARIATIONS = int(os.environ.get("VARIATIONS", "100"))
+NUM_VARIATIONS = repeats(12, 1000)
 ALGORITHMS = ("BC", "BC", "BC", "MARWIL", "MARWIL", "DQN", "CQL", "IQL", "IQL", "DecisionTransformer")
 WRONG_VALUES = (
     "yes",
@@ -210,13 +207,9 @@ def outcome(seed: int, folder: Path) -> str:
     return "works"
 
 
-SEEDS = [
-    pytest.param(seed, marks=[] if seed < 12 else [pytest.mark.minutes]) for seed in range(NUM_VARIATIONS)
-]
-
-
+@pytest.mark.soak
 @pytest.mark.usefixtures("cache")
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", range(NUM_VARIATIONS))
 def test_variation_of_a_page_works_or_is_refused_in_a_sentence(
     seed: int,
     data: Path,  # noqa: F811
