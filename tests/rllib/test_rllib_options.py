@@ -1555,6 +1555,15 @@ def test_import_of_unknown_config_raises(name: str, message: str) -> None:
         exec(f"from hindcast import {name}")
 
 
+def test_missing_module_of_a_class_is_to_be_put_beside_the_script() -> None:
+    config = bc_config().environment("CartPole-v1").offline_data(prelearner_class="no.such:Class")
+    message = (
+        "^prelearner_class is 'no.such:Class': there is no module 'no'; install it, put it beside your script"
+    )
+    with pytest.raises(SpecError, match=message):
+        config.build_algo()
+
+
 def test_config_reports_global_batch_size_and_whether_it_is_offline() -> None:
     config = BCConfig().training(train_batch_size_per_learner=64).learners(num_learners=3)
     assert (config.total_train_batch_size, config.is_offline) == (192, False)

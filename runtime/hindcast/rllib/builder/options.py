@@ -224,6 +224,7 @@ def use_option_names(problem: Problem, set_options: Container[str] = ()) -> Prob
     problem = replace(problem, what=problem.python or problem.what, python="")
     mentions = {*problem.mentions, *_FIELD_IN_TEXT.findall(problem.text)}
     names = {mention: _translate_mention(mention, problem.field) for mention in mentions}
+    names |= _PYTHON_PHRASES
     names |= _PYTHON_WORDS.get(str(field[0]).rpartition(".")[2], {}) if field else {}
     return replace(problem.with_names(field, names), resource="")
 
@@ -249,6 +250,8 @@ _OPTIONS_BY_FIELD: Final = _map_fields_to_options()
 
 _OPTION_BY_SECTION: Final = {"evaluation.offline": "offline_evaluation_held_out"}
 """Section -> the option that makes it, for messages that advise to add the section."""
+_PYTHON_PHRASES: Final = {"beside the YAML file": "beside your script"}
+"""Text in messages -> the text for users of Python."""
 _RESIDENCY_WORDS: Final = {"Streaming": "False", "Resident": "True", "Auto": "None"}
 _PYTHON_WORDS: Final[Mapping[str, Mapping[str, str]]] = {
     "materialize_data": _RESIDENCY_WORDS,
