@@ -109,6 +109,16 @@ _DEFAULTS_WITH_SAMPLER: Final[dict[str, Any]] = {
 }
 
 
+_COLUMNS: Final = (
+    *("obs", "new_obs", "actions", "rewards", "terminateds", "truncateds"),
+    *("infos", "eps_id", "t", "agent_id", "module_id"),
+)
+"""The columns of data that `schema` maps; any other name becomes an additional column."""
+
+_BATCH_SIZE: Final = "batch_size"
+"""Read option of all formats: number of rows that a pre-learner in RLlib's form gets at a time; else it is refused."""
+
+
 class InputSource(Model):
     """One source of data."""
 
@@ -165,6 +175,24 @@ class InputSource(Model):
     """Rules for assembling complete episodes from rows."""
 
     @model_validator(mode="after")
+    def _check_schema(self) -> Self:
+        raise_problems(
+            [
+                (
+                    "schema",
+                    f"maps {name!r} to {column!r}, the wrong way around: write {column!r} first, then its name in the "
+                    f"data, {name!r}",
+                )
+                for name, column in self.schema_map.items()
+                if name not in _COLUMNS
+                and isinstance(column, str)
+                and column in _COLUMNS
+                and column not in self.schema_map
+            ]
+        )
+        return self
+
+    @model_validator(mode="after")
     def _check_read_options(self) -> Self:
         allowed_names = read_option_names(self.format)
         if allowed_names is None:
@@ -174,7 +202,7 @@ class InputSource(Model):
             [
                 ("readOptions", f"has {name!r}, which {reader}{nearest(name, allowed_names)}")
                 for name in self.read_options
-                if to_snake(name) not in allowed_names
+                if to_snake(name) not in (*allowed_names, _BATCH_SIZE)
             ]
         )
         return self
