@@ -142,8 +142,8 @@ class AttemptFacts:
         conflict: `Kind/name (owner)` of a foreign object that has a name the attempt needs.
         refusal: why the API server refused to create one of the attempt's objects: the API server's message.
         creation_failure: why the API server cannot create one of them for now, such as a webhook that does not answer.
-        has_access: False if the Role or RoleBinding is missing that lets the attempt report. Only checked if no report
-            arrives.
+        has_access: False if the ServiceAccount, Role or RoleBinding is missing that lets the attempt report. Only
+            checked if no report arrives.
         beat_seen_at: when this operator first saw the latest heartbeat; before the first one, when all pods were ready.
             None if that has not happened yet. It outlives reports that are missing or cannot be read.
         progress_seen_at: the same for progress.
@@ -168,14 +168,16 @@ class ReferenceFacts:
     """A resource to which the observed resource refers.
 
     Attributes:
-        state: `Circular` means that the referenced resource has not started, and refers back to the observed one.
+        state: `Circular` means that no resource of `ring` has started, because each waits for the next one.
         input: the input that the referenced resource provides, once it is complete; else None.
+        ring: `Kind/name` of the resources that lead from the observed one back to it; empty if it is not Circular.
     """
 
     kind: str
     name: str
     state: Literal["Missing", "Circular", "Unfinished", "Complete", "Failed"]
     input: ResolvedInput | None = None
+    ring: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -193,6 +195,7 @@ class Facts:
         now: the time of the observation.
         suspend: `spec.suspend`, also if `resource` is None.
         run_policy: `spec.runPolicy`, also if `resource` is None; the default policy if it cannot be parsed.
+        forbidden_kinds: kinds that the operator may not watch in the namespace -> the API server's message.
         is_verdict_held: no attempt may be ended for its silence now, because too many were in the last minutes.
     """
 
@@ -211,4 +214,5 @@ class Facts:
     now: datetime
     suspend: bool
     run_policy: RunPolicy
+    forbidden_kinds: Mapping[str, str] = field(default_factory=dict)
     is_verdict_held: bool = False

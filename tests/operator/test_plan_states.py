@@ -84,6 +84,27 @@ def test_installed_kuberay_starts_waiting_resource() -> None:
     assert world.state == "Starting"
 
 
+@pytest.mark.parametrize("is_running", [False, True])
+def test_forbidden_watch_is_named_until_it_is_allowed(is_running: bool) -> None:
+    """Without the right to watch pods, no attempt is created, ended or deleted."""
+    world = make_running_world() if is_running else World()
+    num_children = len(world.created_children)
+    state = "Running" if is_running else "Starting"
+    world.forbidden_kinds = {"pods": 'pods is forbidden: User "hindcast" cannot list resource "pods"'}
+    world.settle()
+    world.advance(4000).settle()
+    assert (world.state, world.find_reason("Stalled")) == ("Stalled", "WatchForbidden")
+    assert "may not watch pods here: pods is forbidden" in world.status["message"]
+    assert len(world.created_children) == num_children
+    assert not is_running or world.run.get("outcome") is None
+    world.forbidden_kinds = {}
+    if is_running:
+        world.send_report()
+    world.settle()
+    assert world.state == state
+    assert world.created_children == [CHILD]
+
+
 def test_missing_kuberay_does_not_end_attempt() -> None:
     world = make_running_world()
     world.delete_job()

@@ -29,6 +29,7 @@ from hindcast_operator.decision import (
 )
 from hindcast_operator.facts import ConfigMapFacts, ObjectFacts
 from hindcast_operator.manifests import build, build_reporting
+from hindcast_operator.planning import Reason
 
 _INSTANCE: Final = f"{socket.gethostname()}-{os.getpid()}"
 
@@ -210,7 +211,8 @@ class Applier:
 
     async def _set_deadlines(self, resource: Resource, action: SetDeadlines) -> None:
         child = self._cache.child(kinds.RAY_JOB, resource.key.namespace, action.child_name)
-        if child is None or not _is_current(child, resource):
+        startup = self._startups[resource.uid][action.child_name]
+        if child is None or not _is_current(child, resource) or startup.refused_deadlines == action.deadlines:
             return
         try:
             await self._merge("set-deadlines", kinds.RAY_JOB, child, {"spec": dict(action.deadlines)})
@@ -219,7 +221,11 @@ class Applier:
                 raise
             # The run continues with KubeRay's old deadlines, which only back up the operator's own. If one of them ends
             # the RayJob too early, the operator sees that (`_ending_by_kuberay`).
+            startup.refused_deadlines = action.deadlines
             log.warning("deadlines rejected", resource=resource.key, error=str(error))
+            message = f"RayJob {action.child_name} keeps KubeRay's old deadlines: {error.message}"
+            reason = Reason.DEADLINES_REFUSED
+            await self.post_event(resource, Event(reason.type, reason.value, message[:1000]))
 
     async def _merge(self, operation: str, kind: ObjectKind, child: Child, patch: dict[str, Any]) -> None:
         patch = {"metadata": {"uid": child.uid}, **patch}

@@ -9,6 +9,7 @@ event but no pod. If a Secret that a volume needs is missing, there is a pod wit
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -71,8 +72,10 @@ class Startup:
         mount_failures: name of a pod -> why its volume is not mounted.
         next_creation_time: when to retry the creation, by the event loop's clock; 0 if it has not failed.
         next_events_time: when to read events, by the event loop's clock; 0 before the first `should_read_events`.
-        has_access: the Role and the RoleBinding that let the attempt report existed when they were last read.
+        has_access: the objects that let the attempt report (its ServiceAccount, the Role, the RoleBinding) existed when
+            they were last read.
         access_read_at: when they were last read; None if they were not.
+        refused_deadlines: deadlines that the API server refused to set on the RayJob; None if it refused none.
         pulse: when this operator last heard of the attempt.
     """
 
@@ -86,6 +89,7 @@ class Startup:
     next_events_time: float = 0.0
     has_access: bool = True
     access_read_at: datetime | None = None
+    refused_deadlines: Mapping[str, int | None] | None = None
     pulse: AttemptPulse = field(default_factory=AttemptPulse)
     _num_failures: int = 0
     _num_readings: int = 0

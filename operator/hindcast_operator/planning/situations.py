@@ -135,10 +135,21 @@ def _repair_actions(case: Case, attempt: LiveAttempt) -> tuple[Action, ...]:
     return (CreateAttempt(resource, description),)
 
 
-def situation_without_kuberay(case: Case) -> Situation:
-    """Return the situation of a resource in a cluster without KubeRay: no attempt can be created or observed."""
+def unobserved_situation(case: Case) -> Situation | None:
+    """Return the situation in which no attempt can be created or observed: without rights, or without KubeRay."""
+    if case.facts.forbidden_kinds or case.facts.has_kuberay:
+        return _forbidden_situation(case)
     message = "KubeRay is not installed: install KubeRay 1.5.1 or later; the run then continues by itself"
     return case.situation("Pending", Reason.KUBERAY_NOT_INSTALLED, message)
+
+
+def _forbidden_situation(case: Case) -> Situation | None:
+    """Return the situation in which the operator may not watch the objects of the namespace, else None."""
+    if not case.facts.forbidden_kinds:
+        return None
+    kinds, cause = ", ".join(case.facts.forbidden_kinds), next(iter(case.facts.forbidden_kinds.values()))
+    message = f"The operator may not watch {kinds} here: {quote(cause)}; {Reason.WATCH_FORBIDDEN.action}"
+    return case.situation("Stalled", Reason.WATCH_FORBIDDEN, message)
 
 
 def _situation_by_state(case: Case, attempt: LiveAttempt) -> Situation:
@@ -276,7 +287,7 @@ def _check_repair(attempt: LiveAttempt) -> Check | None:
         (Reason.CREATION_FAILING, facts.creation_failure),
         (Reason.NAME_CONFLICT, facts.conflict),
     )
-    text = "The attempt cannot report: its ConfigMap, Role or RoleBinding was deleted and cannot be restored"
+    text = "The attempt cannot report: an object that it needs for this was deleted and cannot be restored"
     checks = (
         Check(False, reason, f"{text}: {quote(cause)}; will retry") for reason, cause in obstacles if cause
     )
@@ -363,8 +374,9 @@ def _suspended_situation(case: Case) -> Situation | None:
 
 def _find_obstacle(case: Case) -> Situation | None:
     """Return the situation in which the next attempt has to wait; None if it can be created."""
-    if (invalid_spec := _invalid_spec_situation(case)) is not None:
-        return invalid_spec
+    obstacle = _forbidden_situation(case) or _invalid_spec_situation(case)
+    if obstacle is not None:
+        return obstacle
     data, run = case.data_ready, case.run
     state: State
     if data is not None and not data.is_true:
@@ -372,7 +384,7 @@ def _find_obstacle(case: Case) -> Situation | None:
         state = "Stalled" if is_stalled else "Waiting"
         return case.situation(state, data.reason, data.message)
     if not case.facts.has_kuberay:
-        return situation_without_kuberay(case)
+        return unobserved_situation(case)
     if _is_deletion_unfinished(case):
         return _cleaning_up_situation(case)
     if run is not None and run.outcome == "Lost" and case.now < (next_start := retry_time(case.runs)):
