@@ -133,15 +133,27 @@ class ConfigMapFacts(ObjectFacts):
 
 
 @dataclass(frozen=True)
+class CreationProblem:
+    """Why an object of an attempt could not be created.
+
+    Attributes:
+        reason: `NameConflict`: another owner's object has its name. `CreationRefused`: the API server refused it.
+            `CreationFailing`: the API server cannot create it for now, such as if a webhook does not answer.
+        cause: `Kind/name (owner)` of the other object, or the API server's message.
+    """
+
+    reason: Literal["NameConflict", "CreationRefused", "CreationFailing"]
+    cause: str
+
+
+@dataclass(frozen=True)
 class AttemptFacts:
     """The objects of an attempt; None for objects that do not exist.
 
     Attributes:
         child_name: name of the attempt's RayJob and of its ConfigMap.
         submitter_failure: why the submitter's Job cannot create its pod (quota, Pod Security): the event's message.
-        conflict: `Kind/name (owner)` of a foreign object that has a name the attempt needs.
-        refusal: why the API server refused to create one of the attempt's objects: the API server's message.
-        creation_failure: why the API server cannot create one of them for now, such as a webhook that does not answer.
+        creation_problem: why one of the attempt's objects could not be created; None if nothing prevents it.
         has_access: False if the ServiceAccount, Role or RoleBinding is missing that lets the attempt report. Only
             checked if no report arrives.
         beat_seen_at: when this operator first saw the latest heartbeat; before the first one, when all pods were ready.
@@ -155,9 +167,7 @@ class AttemptFacts:
     ray_cluster: RayClusterFacts | None = None
     pods: tuple[PodFacts, ...] = ()
     submitter_failure: str | None = None
-    conflict: str | None = None
-    refusal: str | None = None
-    creation_failure: str | None = None
+    creation_problem: CreationProblem | None = None
     has_access: bool = True
     beat_seen_at: datetime | None = None
     progress_seen_at: datetime | None = None

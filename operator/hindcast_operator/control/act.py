@@ -27,7 +27,7 @@ from hindcast_operator.decision import (
     SetDeadlines,
     SetIntent,
 )
-from hindcast_operator.facts import ConfigMapFacts, ObjectFacts
+from hindcast_operator.facts import ConfigMapFacts, CreationProblem, ObjectFacts
 from hindcast_operator.manifests import build, build_reporting
 from hindcast_operator.planning import Reason
 
@@ -131,7 +131,7 @@ class Applier:
                 await self._ensure_object(resource, manifest, has_job)
         except _NameConflict as conflict:
             startup.blocker = (conflict.kind, conflict.name)
-            return startup.record_failure(conflict=str(conflict))
+            return startup.record_failure(CreationProblem("NameConflict", str(conflict)))
         except ApiError as error:
             # A namespace that is being deleted answers 403 too, but the user cannot resolve that.
             if error.code in (0, 401, 429) or "is being terminated" in error.message:
@@ -139,13 +139,7 @@ class Applier:
             log.warning(
                 "creation rejected", resource=resource.key, attempt=attempt.ray_job_name, error=str(error)
             )
-            if unknown_fields := _UNKNOWN_FIELD.findall(error.message):
-                return startup.record_failure(
-                    refusal=f"{error.message[:500]}; {_unknown_fields_remedy(unknown_fields)}"
-                )
-            if error.code in _REFUSAL_CODES:
-                return startup.record_failure(refusal=error.message[:1000])
-            return startup.record_failure(failure=error.message[:1000])
+            return startup.record_failure(_creation_problem(error))
         return startup.record_success()
 
     async def _ensure_object(self, resource: Resource, manifest: dict[str, Any], has_job: bool) -> None:
@@ -254,6 +248,14 @@ class Applier:
 def _is_current(child: Child, resource: Resource) -> bool:
     """Return True if the resource owns the RayJob or ConfigMap, and the object is not being deleted."""
     return isinstance(child.facts, ObjectFacts) and child.facts.is_current(resource.uid)
+
+
+def _creation_problem(error: ApiError) -> CreationProblem:
+    if unknown_fields := _UNKNOWN_FIELD.findall(error.message):
+        cause = f"{error.message[:500]}; {_unknown_fields_remedy(unknown_fields)}"
+        return CreationProblem("CreationRefused", cause)
+    reason: Final = "CreationRefused" if error.code in _REFUSAL_CODES else "CreationFailing"
+    return CreationProblem(reason, error.message[:1000])
 
 
 def _unknown_fields_remedy(fields: list[str]) -> str:

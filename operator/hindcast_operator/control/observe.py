@@ -232,7 +232,7 @@ class Observer:
         kind, name = startup.blocker
         blocker = await self._api.get(kind, snapshot.key.namespace, name)
         if blocker is not None and classify_owner(blocker, snapshot) == "foreign":
-            startup.record_failure(conflict=startup.conflict)  # postpones the next check
+            startup.record_failure(startup.problem)  # postpones the next check
         else:
             startup.record_success()
 
@@ -312,9 +312,7 @@ def _attempt_facts(name: str, children: list[Child], startup: Startup) -> Attemp
         ray_job=next((f for f in facts if isinstance(f, RayJobFacts) and f.name == name), None),
         ray_cluster=next((f for f in facts if isinstance(f, RayClusterFacts)), None),
         pods=tuple(sorted((f for f in facts if isinstance(f, PodFacts)), key=lambda pod: pod.name)),
-        conflict=startup.conflict,
-        refusal=startup.refusal,
-        creation_failure=startup.failure,
+        creation_problem=startup.problem,
     )
 
 

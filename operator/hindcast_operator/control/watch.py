@@ -72,7 +72,9 @@ async def watch(
             # kopf does not export the class of this exception.
             if getattr(failure, "status", None) == 403:
                 details, message = getattr(failure, "details", None) or {}, getattr(failure, "message", None)
-                raise WatchForbiddenError({details.get("kind", "objects"): message or "forbidden"}) from failure
+                raise WatchForbiddenError(
+                    {details.get("kind", "objects"): message or "forbidden"}
+                ) from failure
         raise RuntimeError(f"the watches ended: {failures}") from next(filter(None, failures), None)
     finally:
         for task in tasks:
