@@ -190,6 +190,8 @@ _INVALID_RECORDINGS = """
   - {policy: {random: null, train: {algorithm: SAC, stop: {timesteps: 10}, model: {recurrent: LSTM}}}}
 "policy.train.model.moduleClass does not apply to DQN, which builds its own policy: leave it out":
   - {policy: {random: null, train: {algorithm: DQN, stop: {timesteps: 10}, model: {moduleClass: "m:M"}}}}
+"runPolicy.stallTimeoutSeconds is 59, expected at least 60, because a live run may report only every 30 seconds":
+  - {runPolicy: {stallTimeoutSeconds: 59}}
 """
 _INVALID_TRAININGS = """
 "input[0]: exactly one of path, recordingRef, sampler is needed, found path and recordingRef":
@@ -317,6 +319,8 @@ _INVALID_TRAININGS = """
 "cluster.code: at least one of configMap, runtimeEnv is needed, found none": [{cluster: {code: {}}}]
 "algorithm is PPO, which an OfflineTraining cannot use; it can use BC, CQL, DQN, DecisionTransformer, DiscreteCQL, \\
   FQL, IQL, MARWIL, ReBRAC, SAC, TD3BC or package.module:Class": [{algorithm: PPO}]
+"runPolicy.stallTimeoutSeconds is 59, expected at least 60, because a live run may report only every 30 seconds":
+  - {runPolicy: {stallTimeoutSeconds: 59}}
 """
 _SAMPLER_EXCLUDES = """
 {format: CSV, top: 0.5, readOptions: {header: true}, columns: [obs], filter: [{column: a, op: "==", value: 1}],
