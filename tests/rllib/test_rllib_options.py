@@ -153,6 +153,7 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
     "window_steps": (128, 128, None),
     "window_bytes": ("1Mi", "1Mi", None),
     "resident_budget": ("2Mi", "2Mi", None),
+    "disk_cache": ("2Gi", "2Gi", None),
     "validate_data": (False, False, None),
     "input_evaluation": (["is", "wis"], ["is", "wis"], None),
     "output": ("there", None, "there"),

@@ -289,7 +289,7 @@ class OfflineTrainingSpec(Model):
     @model_validator(mode="after")
     def _check_times(self) -> Self:
         for index, source in enumerate(self.input):
-            if source.time is None:
+            if source.time is None or source.sampler is not None:  # a rule of InputSource excludes both
                 continue
             if self.algorithm == "DecisionTransformer":
                 problem = (
