@@ -87,6 +87,9 @@ class TimeSpec(Model):
     unit: Literal["Second", "Minute", "Hour", "Day", "Week"] | Annotated[float, Field(gt=0)] = 1.0
     """The unit of time. A column of dates or times requires Second, Minute, Hour, Day or Week; for a column of numbers,
     the number that is one unit, such as 24 for days if the column counts hours."""
+    observe: bool = False
+    """Append the time since the previous row to `obs`, as its last element `delta_t`; 0 in an episode's first row. The
+    policy then needs it to act."""
 
     @property
     def unit_size(self) -> float:
