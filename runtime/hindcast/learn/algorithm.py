@@ -24,7 +24,7 @@ from hindcast.api.option_types import RelatedOptions
 from hindcast.episodes.action_kinds import ActionKind
 from hindcast.episodes.block import Block
 from hindcast.errors import SpecError
-from hindcast.learn.optimisers import ClipBy, OptimiserSpec
+from hindcast.learn.optimisers import ADAM_EPSILON, ClipBy, OptimiserSpec
 from hindcast.learn.target_networks import frozen_copy, polyak_update
 from hindcast.models.distributions import Actions
 from hindcast.models.networks import ActionValues, Critics, StateValue, evaluation_mode
@@ -65,6 +65,12 @@ class AlgorithmOptions(RelatedOptions, Model):
     grad_clip_by: ClipBy = Field(default="global_norm", json_schema_extra={"x-only-with": "gradClip"})
     """What gradClip limits: the norm of all gradients of an optimiser together (GlobalNorm), the norm of each
     parameter's gradient (Norm), or each gradient value (Value)."""
+    adam_epsilon: AboveZero = ADAM_EPSILON
+    """ε of Adam (arXiv 1412.6980): larger values damp the steps of parameters with small gradients. Rainbow and other
+    methods for Atari use 1.5e-4."""
+    weight_decay: NonNegative = 0.0
+    """Weight decay of AdamW (arXiv 1711.05101), for all parameters except single numbers such as SAC's α; 0 is
+    Adam."""
 
 
 @dataclass(frozen=True)

@@ -53,8 +53,8 @@ class Needs:
     with replacement, which requires resident data. Drawn by priority (Schaul et al. 2015, arXiv 1511.05952), item i has
     the probability P(i) = pᵢ^alpha / Σ pₖ^alpha; batches contain `weights`, `[B]` float32: (N·P(i))^-beta over the
     maximum of these weights over all N items. pᵢ is 1 at first (for an episode that is played later, the maximum so
-    far), then the last value of the algorithm's losses for item i (`Losses.priorities`). An algorithm whose beta grows,
-    to b, uses `weights ** (b / beta)`.
+    far), then the last value of the algorithm's losses for item i (`Losses.priorities`). An algorithm whose beta grows
+    asks for 1 and raises the weights to it.
 
     Attributes:
         columns: names of whole columns (`obs`, `new_obs`, `actions`, `action_logp` …); a composite column
