@@ -202,7 +202,8 @@ _INVALID_TRAININGS = """
   - {algorithm: DQN, input: [{path: a}, {sampler: {}}], stop: {epochs: null, updates: 5}}
 "input has several samplers; keep one":
   - {algorithm: DQN, input: [{sampler: {}, weight: 1}, {sampler: {}, weight: 1}], stop: {epochs: null, updates: 5}}
-"input has a sampler, which BC cannot learn from; a sampler is for CQL, DQN, DiscreteCQL, IQL, SAC":
+"input has a sampler, which BC cannot learn from; a sampler is for CQL, DQN, DiscreteCQL, FQL, IQL, ReBRAC, SAC, \\
+  TD3BC":
   - {input: [{path: null, sampler: {}}], stop: {epochs: null, updates: 5}}
 "stop.epochs counts passes over recorded data only; with a sampler, use updates or timesteps":
   - {algorithm: DQN, input: [{path: null, sampler: {}}]}

@@ -230,7 +230,8 @@ class Algorithm(ABC):
         can_train_recurrent: whether its losses accept sequences (`[B, T, ...]` with `loss_mask`) as well as timesteps,
             so that it can train recurrent policies.
         can_train_online: whether it can learn from episodes that its own policy plays during the training (an input's
-            `sampler`): its losses are valid for actions of any earlier policy, and its policy explores.
+            `sampler`): its losses are valid for actions of any earlier policy, and its policy explores, by itself or by
+            `action_noise`.
         has_own_policy: whether it builds its own class of policy, so that `model.moduleClass` does not apply.
         distributions: the values of `model.distribution` that it can train; None for all.
         actions: the kind of actions that it can learn; `hindcast validate` and the algorithm's networks refuse others.
@@ -328,6 +329,14 @@ class Algorithm(ABC):
             nets: the networks.
             timesteps: timesteps that the policy has played so far.
         """
+
+    def action_noise(self) -> float:
+        """Return the noise of the actions that a deterministic policy plays during the training.
+
+        It is the standard deviation of normal noise, in units of half the range of one bounded float Box. 0 leaves
+        exploration to the policy.
+        """
+        return 0.0
 
     def update_target_networks(self, nets: nn.ModuleDict, tau: float) -> None:
         """Move each of `target_networks` towards its source, see `polyak_update`. Call it in `after_update`."""

@@ -93,6 +93,8 @@ def _find_ineffective_for_kind(resource: OfflineRecording | OfflineTraining) -> 
         spec = resource.spec
         data_fields = () if spec.recorded_inputs else _RECORDED_DATA_FIELDS
         effects = {f"pipeline.{field}": "has no effect without recorded data" for field in data_fields}
+        if all(source.sampler is None for source in spec.input):
+            effects["config.explorationNoise"] = "has no effect without a sampler in spec.input"
         config = spec.config if spec.custom_config is None else spec.custom_config
         return (
             _make_notes(effects)
