@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from episode_kit import build_block
-from hindcast.learn.gae import block_gae, discounted_sums
+from hindcast.learn.gae import block_gae
+from hindcast.pipeline.items import discounted_sums
 from layers import examples
 
 GAMMA = 0.9

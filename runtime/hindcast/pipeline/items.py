@@ -98,3 +98,35 @@ def discounts(length_N: Tensor, terminated_N: Tensor, ahead_S: Tensor, n: int, g
     reaches_end = covered_end == torch.repeat_interleave(length_N.cumsum(0), length_N)
     is_terminated = reaches_end & torch.repeat_interleave(terminated_N, length_N)
     return powers[ahead_S].masked_fill(is_terminated, 0.0).float()
+
+
+def discounted_sums(values_S: Tensor, decay_S: Tensor) -> Tensor:
+    """Compute `y[t] = values[t] + decay[t] * y[t + 1]` along the first axis; a decay of 0 ends a segment.
+
+    This linear recurrence is solved for all steps together by doubling: log2(longest segment) passes, no loop over
+    timesteps, no padding.
+
+    Args:
+        values_S: `[S, ...]` float.
+        decay_S: same shape; the last row has no effect, since no value follows it.
+
+    Returns:
+        `[S, ...]`, of the same dtype.
+    """
+    total, decay = values_S.clone(), decay_S.clone()
+    decay[-1:] = 0
+    span = 1
+    # Each pass doubles the steps that `total` sums over; `decay` is the product over the same steps.
+    while span < len(total) and bool(decay.any()):
+        total[:-span] += decay[:-span] * total[span:].clone()
+        decay[:-span] *= decay[span:].clone()
+        decay[-span:] = 0
+        span *= 2
+    return total
+
+
+def monte_carlo_returns(rewards_S: Tensor, length_N: Tensor, gamma: float) -> Tensor:
+    """Return the sum of gammaᵏ·r(t+k) over the steps from t to the end of the recorded episode, `[S]` float32."""
+    decay_S = torch.full_like(rewards_S, gamma, dtype=torch.float64)
+    decay_S[length_N.cumsum(0)[length_N > 0] - 1] = 0.0
+    return discounted_sums(rewards_S.double(), decay_S).float()
