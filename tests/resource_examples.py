@@ -202,8 +202,8 @@ _INVALID_TRAININGS = """
   - {algorithm: DQN, input: [{path: a}, {sampler: {}}], stop: {epochs: null, updates: 5}}
 "input has several samplers; keep one":
   - {algorithm: DQN, input: [{sampler: {}, weight: 1}, {sampler: {}, weight: 1}], stop: {epochs: null, updates: 5}}
-"input has a sampler, which BC cannot learn from; a sampler is for CQL, DQN, DiscreteCQL, FQL, IQL, ReBRAC, SAC, \\
-  TD3BC":
+"input has a sampler, which BC cannot learn from; a sampler is for CQL, DQN, DiscreteCQL, DiscreteSAC, FQL, IQL, \\
+  ReBRAC, SAC, TD3BC":
   - {input: [{path: null, sampler: {}}], stop: {epochs: null, updates: 5}}
 "stop.epochs counts passes over recorded data only; with a sampler, use updates or timesteps":
   - {algorithm: DQN, input: [{path: null, sampler: {}}]}
@@ -317,7 +317,7 @@ _INVALID_TRAININGS = """
 "cluster.envFrom[0]: exactly one of secretRef, configMapRef is needed, found none": [{cluster: {envFrom: [{}]}}]
 "cluster.code: at least one of configMap, runtimeEnv is needed, found none": [{cluster: {code: {}}}]
 "algorithm is PPO, which an OfflineTraining cannot use; it can use BC, CQL, DQN, DecisionTransformer, DiscreteCQL, \\
-  FQL, IQL, MARWIL, ReBRAC, SAC, TD3BC or package.module:Class": [{algorithm: PPO}]
+  DiscreteSAC, FQL, IQL, MARWIL, ReBRAC, SAC, TD3BC or package.module:Class": [{algorithm: PPO}]
 """
 _SAMPLER_EXCLUDES = """
 {format: CSV, top: 0.5, readOptions: {header: true}, columns: [obs], filter: [{column: a, op: "==", value: 1}],

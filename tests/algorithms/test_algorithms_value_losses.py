@@ -13,6 +13,7 @@ from hindcast.errors import SpecError
 from hindcast.learn.learner import Learner
 
 DISCRETE = gym.spaces.Discrete(3)
+ONE_DISCRETE_ACTION = ("DQN", "DiscreteCQL", "DiscreteSAC")
 MULTI_DISCRETE = gym.spaces.MultiDiscrete([3, 2])
 
 
@@ -345,10 +346,10 @@ def test_value_after_a_terminated_step_is_ignored(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["IQL", "SAC", "CQL", "TD3BC", "ReBRAC", "FQL", "DQN", "DiscreteCQL", "BC", "MARWIL"]
+    "name", ["IQL", "SAC", "CQL", "TD3BC", "ReBRAC", "FQL", *ONE_DISCRETE_ACTION, "BC", "MARWIL"]
 )
 def test_critics_evaluate_recorded_and_other_actions(name):
-    space = DISCRETE if name in ("DQN", "DiscreteCQL") else BOX
+    space = DISCRETE if name in ONE_DISCRETE_ACTION else BOX
     algorithm, nets = build_algorithm(name, action_space=space)
     critic = algorithm.critic(nets)
     assert (critic is None) == (name in ("BC", "MARWIL"))

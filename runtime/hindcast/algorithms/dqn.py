@@ -28,7 +28,6 @@ from hindcast.learn.algorithm import (
 from hindcast.learn.batches import compute_td_target
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.schedules import Schedule, ScheduledValue, is_constant, value_at
-from hindcast.models.distributions import Actions
 from hindcast.models.greedy_policy import GreedyPolicy
 from hindcast.models.networks import ActionValues, gather_values, next_observations, quantile_mean
 from hindcast.pipeline.needs import Needs, transitions
@@ -168,17 +167,7 @@ class DQN(Algorithm):
             self.update_target_networks(nets, self.options.tau)
 
     def critic(self, nets: nn.ModuleDict) -> Critic:
-        q_network = cast(GreedyPolicy, nets["policy"]).values
-
-        def compute_q(batch: Tensors, actions: Actions | None = None) -> Tensor:
-            action_values = q_network(batch)  # [1, B, n]: one member, n actions
-            if actions is None:
-                return q_network.gather(action_values, batch[Columns.ACTIONS])[0]
-            # [K, B]: the members axis of size 1 is expanded to the K actions of each timestep.
-            action_sets = cast(Tensor, actions)
-            return q_network.gather(action_values.expand(len(action_sets), -1, -1), action_sets)
-
-        return compute_q
+        return cast(GreedyPolicy, nets["policy"]).values.min_values
 
     def before_play(self, nets: nn.ModuleDict, timesteps: int) -> None:
         cast(GreedyPolicy, nets["policy"]).epsilon.fill_(value_at(self.options.epsilon, timesteps))
