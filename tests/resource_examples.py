@@ -186,7 +186,8 @@ _INVALID_RECORDINGS = """
   - {policy: {random: null, train: {algorithm: SAC, stop: {timesteps: 9}, config: {qSubset: 3}}}}
 "policy.train.algorithm is BC, which an OfflineRecording cannot use; it can use DQN, PPO, SAC":
   - {policy: {random: null, train: {algorithm: BC, stop: {timesteps: 10}}}}
-"policy.train.model.recurrent is LSTM, but SAC learns from single timesteps and cannot train a recurrent policy":
+"policy.train.model.recurrent is LSTM, but SAC learns from single timesteps and cannot train a recurrent policy: give \\
+  it the last observations with spec.policy.train.model.frameStack":
   - {policy: {random: null, train: {algorithm: SAC, stop: {timesteps: 10}, model: {recurrent: LSTM}}}}
 "policy.train.model.moduleClass does not apply to DQN, which builds its own policy: leave it out":
   - {policy: {random: null, train: {algorithm: DQN, stop: {timesteps: 10}, model: {moduleClass: "m:M"}}}}
@@ -236,7 +237,8 @@ _INVALID_TRAININGS = """
   - {model: {logStdMin: 20}}
 "model.logStdMin is -1.5, expected less than spec.model.logStdMax, -2; they default to -logStdClip and logStdClip":
   - {model: {logStdMax: -2, logStdClip: 1.5}}
-"model.recurrent is GRU, but IQL learns from single timesteps and cannot train a recurrent policy":
+"model.recurrent is GRU, but IQL learns from single timesteps and cannot train a recurrent policy: use BC, or give it \\
+  the last observations with spec.model.frameStack":
   - {algorithm: IQL, model: {recurrent: GRU}}
 "model.maxSeqLen is 20, expected at most spec.config.trainBatchSizePerLearner, 16":
   - {model: {recurrent: LSTM}, config: {trainBatchSizePerLearner: 16}}

@@ -370,8 +370,8 @@ def needs_for(algorithm: Algorithm, policy: RLModule) -> Needs:
         return needs
     if not algorithm.can_train_recurrent:
         raise SpecError(
-            f"{type(algorithm).__name__} learns from single timesteps and cannot train a recurrent policy; leave "
-            "model.recurrent at None"
+            f"{type(algorithm).__name__} learns from single timesteps and cannot train a recurrent policy: leave "
+            "model.recurrent at None, and give it the last observations with model.frameStack"
         )
     model = policy.model_config
     return replace(needs, seq_len=model.max_seq_len, burn_in=model.burn_in, initial_state=model.initial_state)
