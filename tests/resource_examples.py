@@ -275,6 +275,7 @@ _INVALID_TRAININGS = """
 "config.qSubset is 3, expected at most spec.config.numCritics, 2":
   - {algorithm: SAC, config: {qSubset: 3}}
   - {algorithm: CQL, config: {qSubset: 3}}
+  - {algorithm: DiscreteSAC, config: {qSubset: 3}}
   - {algorithm: FQL, config: {qSubset: 3}}
   - {algorithm: ReBRAC, config: {qSubset: 3}}
   - {algorithm: TD3BC, config: {qSubset: 3}}
