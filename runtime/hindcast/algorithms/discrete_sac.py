@@ -29,6 +29,7 @@ from hindcast.learn.batches import compute_td_target
 from hindcast.learn.optimisers import OptimiserSpec, adam_specs
 from hindcast.learn.schedules import Schedule
 from hindcast.learn.streams import run_parallel
+from hindcast.models.action_masks import allowed_actions, has_action_mask
 from hindcast.models.networks import ActionValues, next_observations
 from hindcast.models.rl_module import RLModule
 
@@ -50,7 +51,7 @@ class DiscreteSACOptions(EnsembleOptions):
     initial_alpha: AboveZero = 1.0
     """Initial value of α."""
     target_entropy: float | None = None
-    """Target entropy of the policy, in nats; null is 0.98 times that of uniform actions, log n for n actions."""
+    """Target entropy of the policy, in nats; null is 0.98 times log n, that of uniform actions, for n allowed ones."""
 
 
 class DiscreteSAC(EnsembleActorCritic):
@@ -85,7 +86,7 @@ class DiscreteSAC(EnsembleActorCritic):
         # From here on the critics are the updated ones.
         alpha = cast(LogWeight, nets["alpha"])
         policy_loss, entropy = self._policy_loss(nets, batch, alpha().detach())
-        target_entropy = self._target_entropy(cast(RLModule, nets["policy"]).action_space)
+        target_entropy = self._target_entropy(cast(RLModule, nets["policy"]), batch)
         # The factor is log α: with the factor α, the gradient of log α would be multiplied by α.
         alpha_loss = alpha.log * (entropy - target_entropy)
         metrics = {"policy_loss": policy_loss, "alpha_loss": alpha_loss, "alpha": alpha(), "entropy": entropy}
@@ -120,10 +121,12 @@ class DiscreteSAC(EnsembleActorCritic):
         entropy = -(probs * log_probs).detach().sum(-1).mean()
         return (probs * (alpha * log_probs - q)).sum(-1).mean(), entropy
 
-    def _target_entropy(self, action_space: gym.Space[Any]) -> float:
+    def _target_entropy(self, policy: RLModule, batch: Tensors) -> Tensor | float:
         if self.options.target_entropy is not None:
             return self.options.target_entropy
-        return 0.98 * math.log(int(cast(gym.spaces.Discrete, action_space).n))
+        if has_action_mask(policy.observation_space, policy.action_space):
+            return 0.98 * allowed_actions(batch).sum(-1).log().mean()
+        return 0.98 * math.log(int(cast(gym.spaces.Discrete, policy.action_space).n))
 
 
 def action_log_probs(policy: RLModule, batch: Tensors) -> Tensor:
