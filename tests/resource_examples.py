@@ -249,6 +249,8 @@ _INVALID_TRAININGS = """
   - {algorithm: IQL, model: {distribution: Deterministic}}
 "model.distribution is Categorical, which CQL cannot train: use Auto, Gaussian, SquashedGaussian, BoundedGaussian":
   - {algorithm: CQL, model: {distribution: Categorical}}
+"model.distribution is Gaussian, which DiscreteSAC cannot train: use Auto, Categorical":
+  - {algorithm: DiscreteSAC, model: {distribution: Gaussian}}
 "model.distribution is Gaussian, which FQL cannot train: use Auto":
   - {algorithm: FQL, model: {distribution: Gaussian}}
 "model.distribution is Categorical, which TD3BC cannot train: use Auto, Deterministic, SquashedDeterministic":

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from episode_kit import build_block
-from hindcast.learn.gae import block_gae, window_gae
-from hindcast.pipeline.items import discounted_sums
+from hindcast.learn.gae import block_gae, discounted_sums, window_gae
 from hindcast.pipeline.loader import build_window
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.window import Recipe

@@ -1,6 +1,8 @@
 """Returns and advantages over many episodes at once (GAE: arXiv 1506.02438).
 
-Episodes are laid end to end along the first axis.
+Episodes are laid end to end along the first axis. A sum that runs backwards through an episode is a linear
+recurrence, solved for all steps together by doubling: log2(longest episode) passes, no loop over timesteps,
+no padding.
 
 Shape suffixes: N = episodes, S = their steps, O = S + N observations.
 """
@@ -11,8 +13,29 @@ import torch
 from torch import Tensor
 
 from hindcast.episodes.block import Block
-from hindcast.pipeline.items import discounted_sums
 from hindcast.pipeline.window import WindowData
+
+
+def discounted_sums(values_S: Tensor, decay_S: Tensor) -> Tensor:
+    """Compute `y[t] = values[t] + decay[t] * y[t + 1]` along the first axis; a decay of 0 ends a segment.
+
+    Args:
+        values_S: `[S, ...]` float.
+        decay_S: same shape; the last row has no effect, since no value follows it.
+
+    Returns:
+        `[S, ...]`, of the same dtype.
+    """
+    total, decay = values_S.clone(), decay_S.clone()
+    decay[-1:] = 0
+    span = 1
+    # Each pass doubles the steps that `total` sums over; `decay` is the product over the same steps.
+    while span < len(total) and bool(decay.any()):
+        total[:-span] += decay[:-span] * total[span:].clone()
+        decay[:-span] *= decay[span:].clone()
+        decay[-span:] = 0
+        span *= 2
+    return total
 
 
 def block_gae(block: Block, values_O: Tensor, gamma: float, lambda_: float) -> tuple[Tensor, Tensor]:

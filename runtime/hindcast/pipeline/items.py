@@ -5,7 +5,7 @@ Shape suffixes: N = episodes, S = steps of all episodes, I = sequences of all ep
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -125,39 +125,21 @@ def discounts(
     return discount.masked_fill(is_terminated, 0.0).float()
 
 
-def discounted_sums(values_S: Tensor, decay_S: Tensor) -> Tensor:
-    """Compute `y[t] = values[t] + decay[t] * y[t + 1]` along the first axis; a decay of 0 ends a segment.
-
-    This linear recurrence is solved for all steps together by doubling: log2(longest segment) passes, no loop over
-    timesteps, no padding.
-
-    Args:
-        values_S: `[S, ...]` float.
-        decay_S: same shape; the last row has no effect, since no value follows it.
-
-    Returns:
-        `[S, ...]`, of the same dtype.
-    """
-    total, decay = values_S.clone(), decay_S.clone()
-    decay[-1:] = 0
-    span = 1
-    # Each pass doubles the steps that `total` sums over; `decay` is the product over the same steps.
-    while span < len(total) and bool(decay.any()):
-        total[:-span] += decay[:-span] * total[span:].clone()
-        decay[:-span] *= decay[span:].clone()
-        decay[-span:] = 0
-        span *= 2
-    return total
-
-
 def monte_carlo_returns(
-    rewards_S: Tensor, length_N: Tensor, gamma: float, delta_t_S: Tensor | None = None
-) -> Tensor:
-    """Return the sum of gammaᵏ·r(t+k) over the steps from t to the end of the recorded episode, `[S]` float32.
+    rewards_S: NDArray[Any], length_N: I64, gamma: float, delta_t_S: NDArray[Any] | None = None
+) -> NDArray[np.float32]:
+    """Return the sum of gammaᵏ·r(t+k) over the steps from t to the end of the episode, `[S]`.
 
     With durations of steps, the exponent is the time from step t to step t + k.
     """
-    exponent_S = torch.ones_like(rewards_S) if delta_t_S is None else delta_t_S
-    decay_S = gamma ** exponent_S.double()
-    decay_S[length_N.cumsum(0)[length_N > 0] - 1] = 0.0
-    return discounted_sums(rewards_S.double(), decay_S).float()
+    total = rewards_S.astype(np.float64)
+    decay = gamma ** (np.ones_like(total) if delta_t_S is None else delta_t_S.astype(np.float64))
+    decay[length_N.cumsum()[length_N > 0] - 1] = 0.0
+    span = 1
+    # y[t] = r[t] + decay[t]·y[t + 1] by doubling: each pass doubles the steps that `total` sums over.
+    while span < len(total) and decay.any():
+        total[:-span] += decay[:-span] * total[span:]
+        decay[:-span] *= decay[span:]
+        decay[-span:] = 0.0
+        span *= 2
+    return total.astype(np.float32)

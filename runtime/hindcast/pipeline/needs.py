@@ -23,7 +23,8 @@ STATE_COLUMNS: Final = (Columns.STATE_IN, Columns.STATE_OUT)
 """Columns that contain initial states, the preferred one first."""
 _SAMPLING_BYTES: Final = {"epochs": 0, "uniform": 1, "prioritized": 6}
 """Bytes per item in addition to the data: whether it was drawn, its priority, and its share of the sum tree."""
-_FLAG_COLUMNS: Final = frozenset({Columns.TERMINATEDS, Columns.TRUNCATEDS})
+_EPISODE_COLUMNS: Final = frozenset({Columns.TERMINATEDS, Columns.TRUNCATEDS, Columns.MC_RETURNS})
+"""Columns that are computed from whole episodes, before windows cut them."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ class Needs:
     @property
     def window_columns(self) -> frozenset[str]:
         """The columns that a window contains, from which items are cut."""
-        return self.stored_columns | (self.columns & _FLAG_COLUMNS)
+        return self.stored_columns | (self.columns & _EPISODE_COLUMNS)
 
     @property
     def extra_bytes_per_step(self) -> int:

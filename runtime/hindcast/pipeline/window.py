@@ -17,14 +17,7 @@ from torch import Tensor
 from hindcast.episodes.block import PER_EPISODE_ARRAYS
 from hindcast.episodes.columns import Columns, is_per_observation, leaves_of, next_leaf, root
 from hindcast.models.preprocessing import Preprocessing, stack_rows
-from hindcast.pipeline.items import (
-    Sequences,
-    cut_sequences,
-    discounted_rewards,
-    discounts,
-    monte_carlo_returns,
-    steps_ahead,
-)
+from hindcast.pipeline.items import Sequences, cut_sequences, discounted_rewards, discounts, steps_ahead
 from hindcast.pipeline.needs import STATE_COLUMNS, Needs
 
 Batch = dict[str, Tensor]
@@ -260,10 +253,6 @@ class WindowData:
             columns[Columns.FOLLOWED] = steps + (1 if needs.n_step == 1 else self._steps_ahead) < ends
         if Columns.N_STEP in needs.columns:
             columns[Columns.N_STEP] = self._steps_ahead
-        if Columns.MC_RETURNS in needs.columns and needs.gamma is not None:
-            columns[Columns.MC_RETURNS] = monte_carlo_returns(
-                self.columns[Columns.REWARDS], self.length, needs.gamma, self.delta_t
-            )
         if Columns.DISCOUNTS in needs.columns and needs.gamma is not None:
             columns[Columns.DISCOUNTS] = discounts(
                 self.length,

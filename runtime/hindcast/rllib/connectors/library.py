@@ -20,10 +20,9 @@ from hindcast.episodes import batched, nested
 from hindcast.episodes.columns import Columns, leaves_of
 from hindcast.episodes.convert import episodes_to_block
 from hindcast.episodes.episode import SingleAgentEpisode
-from hindcast.learn.gae import block_gae
+from hindcast.learn.gae import block_gae, discounted_sums
 from hindcast.models.rl_module import RLModule
 from hindcast.names import DEFAULT_MODULE_ID
-from hindcast.pipeline.items import discounted_sums
 from hindcast.rllib.connectors.connector_v2 import BatchedNdArray, ConnectorV2, Items
 from hindcast.user_code import Misuse
 
