@@ -110,7 +110,16 @@ SPECIAL_CASES = {
     # With its own step size, the loss falls too little in 27 updates.
     "TD3BC": Case("TD3BC", {"actorLr": 0.003, "criticLr": 0.003}, data="steered", has_noise=True),
     "FQL": Case("FQL", {"flowSteps": 3}, data="steered", has_noise=True),
-    "FQL with chunks": Case("FQL", {"flowSteps": 3, "actionChunk": 3}, data="steered", has_noise=True),
+    "FQL with chunks that plays": Case(
+        "FQL",
+        {"flowSteps": 3, "actionChunk": 3},
+        data="steered",
+        has_noise=True,
+        live_environment="toy_environments:SteeredWalk",
+    ),
+    "ReBRAC that plays": Case(
+        "ReBRAC", {}, data="steered", has_noise=True, live_environment="toy_environments:SteeredWalk"
+    ),
 }
 ACTION_SPACES = {"steered": gym.spaces.Box(-1, 1, (1,)), "walks": gym.spaces.Discrete(2)}
 """Name of data -> space of its actions. A default case gets the first that its algorithm can train on."""

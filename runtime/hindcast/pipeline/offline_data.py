@@ -429,7 +429,7 @@ class OfflineData(Feed):
         if not self._sources and preprocessing is not None and preprocessing.filters:
             raise SpecError(
                 "is MeanStd, which computes its statistics from recorded data, but there are "
-                "no recorded data: leave it out, and scale observations in a wrapper of the environment.",
+                "no recorded data: set it to None, and scale observations in a wrapper of the environment.",
                 field="model.observationFilter",
             )
         if not self._sources and preprocessing is not None and preprocessing.needs_reward_statistics:
