@@ -326,9 +326,9 @@ def test_many_vectors_in_an_object_are_not_deeply_nested(tmp_path: Path) -> None
 
 def test_unknown_option_raises(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", CSV_TEXT)
-    with pytest.raises(DataError, match="CSV has no read option 'delimter': did you mean 'delimiter'"):
+    with pytest.raises(DataError, match="has 'delimter', which CSV does not have; did you mean 'delimiter'"):
         read_table(path, options={"delimter": ";"})
-    with pytest.raises(DataError, match="JSON has no read option 'delimiter'"):
+    with pytest.raises(DataError, match="has 'delimiter', which JSON does not have"):
         read_table(write(tmp_path / "a.json", to_json_lines([ROW])), options={"delimiter": ";"})
 
 
