@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from PIL import Image
 
 from hindcast import (
     SCHEMA,
+    ConnectorV2,
     DQNConfig,
     EpisodeReplayBuffer,
     MARWILConfig,
@@ -36,6 +38,7 @@ from hindcast.rllib.builder.config import AlgorithmConfig
 from hindcast.run.execute import FileReferences
 from hindcast.run.inputs import open_inputs, resolve_inputs
 from hindcast.storage.location import resolve
+from support import MemoryReporter
 
 SPACES = (gym.spaces.Box(-99, 99, (2,), np.float32), gym.spaces.Discrete(20))
 THIS_FILE = Path(__file__)
@@ -572,3 +575,85 @@ def test_mistake_in_a_method_names_the_users_line(
     assert expected in message
     assert f"{THIS_FILE}:" in message
     assert "\n" not in message
+
+
+SCALE = 2.0
+
+
+class MapsByGlobal(OfflinePreLearner):
+    def _map_to_episodes(self, batch, **kwargs):
+        return scale_rewards(super()._map_to_episodes(batch, **kwargs)["episodes"], SCALE)
+
+
+class ConstructedByGlobal(OfflinePreLearner):
+    def __init__(self, config, **kwargs):
+        super().__init__(config=config, **kwargs)
+        self.scale = SCALE
+
+    def _map_to_episodes(self, batch, **kwargs):
+        return scale_rewards(super()._map_to_episodes(batch, **kwargs)["episodes"], self.scale)
+
+
+class ScalesBuffer(EpisodeReplayBuffer):
+    def add(self, episodes):
+        super().add(scale_rewards(episodes, SCALE)["episodes"])
+
+
+class ScalesRewards(ConnectorV2):
+    def __call__(self, *, batch, episodes, **kwargs):
+        scale_rewards(episodes, SCALE)
+        return batch
+
+
+class CallsOnly(OfflinePreLearner):
+    def __call__(self, batch):
+        return super().__call__(batch)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"prelearner_class": MapsByGlobal},
+        {"prelearner_class": ConstructedByGlobal},
+        {"prelearner_buffer_class": ScalesBuffer},
+        {"prelearner_class": CallsOnly, "learner_connector": ScalesRewards},
+    ],
+    ids=["mapper", "constructor", "buffer", "connector"],
+)
+def test_data_are_prepared_again_if_a_value_of_the_users_code_changes(
+    options: dict[str, Any], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config(data, "table")
+    if connector := options.get("learner_connector"):
+        config.training(learner_connector=connector)
+    config.offline_data(**{name: value for name, value in options.items() if name != "learner_connector"})
+    totals = {}
+    for scale in (2.0, 3.0, 2.0):
+        monkeypatch.setitem(globals(), "SCALE", scale)
+        folder = open_training_data(config).units[0].parts[0].path
+        totals.setdefault(scale, []).append((folder, np.abs(read_transitions(config)["rewards"]).sum()))
+    (first, again), (other,) = totals[2.0], totals[3.0]
+    assert first == again
+    assert other[1] == pytest.approx(1.5 * first[1])
+
+
+LOCK = threading.Lock()
+
+
+class Locks(OfflinePreLearner):
+    def _map_to_episodes(self, batch, **kwargs):
+        with LOCK:
+            return super()._map_to_episodes(batch, **kwargs)
+
+
+def test_data_are_not_reused_and_a_note_says_so_if_code_uses_a_lock(data: Path) -> None:
+    config = make_config(data, "table", prelearner_class=Locks)
+    training = config.plan().training
+    assert training is not None
+    reporter = MemoryReporter()
+    folders = set()
+    for _ in range(2):
+        (opened_input,) = open_inputs(training, resolve_inputs(training, FileReferences({})), reporter)
+        folders.add(opened_input.dataset.units[0].parts[0].path)
+    assert len(folders) == 2
+    assert "Locks uses LOCK, a _thread.lock, so a change" in "".join(reporter.notes)

@@ -87,6 +87,9 @@ class TimeSpec(Model):
     unit: Literal["Second", "Minute", "Hour", "Day", "Week"] | Annotated[float, Field(gt=0)] = 1.0
     """The unit of time. A column of dates or times requires Second, Minute, Hour, Day or Week; for a column of numbers,
     the number that is one unit, such as 24 for days if the column counts hours."""
+    observe: bool = False
+    """Append the time since the previous row to `obs`, as its last element `delta_t`; 0 in an episode's first row. The
+    policy then needs it to act."""
 
     @property
     def unit_size(self) -> float:
@@ -159,8 +162,9 @@ class InputSource(Model):
         dict[ShortText, ShortText | Annotated[list[ShortText], Field(min_length=1, max_length=4096)]],
         Field(alias="schema", max_length=64),
     ] = {}
-    """Column mapping: from Hindcast's name (`obs`, `actions` …) to the name in the data, a pattern (`feature_*`), or a
-    list of names. A pattern and a list make one vector of several columns."""
+    """Column mapping: from Hindcast's name (`obs`, `actions` …) to the name in the data, a field of a struct
+    (`state.position`), a pattern (`feature_*`), or a list of names. A pattern and a list make one vector of several
+    columns."""
     time: TimeSpec | None = None
     """The time of each row. Default: every step takes one unit of time."""
     compress_columns: Annotated[list[ShortText], Field(max_length=256), ListSet()] | None = None

@@ -46,11 +46,41 @@ _BOUNDS: Final = {
     "literal_error": "{expected}",
     "union_tag_invalid": "{expected_tags}",
 }
+# Options of RLlib and d3rlpy, folded -> the field that does the same, where a model has it.
+_FOREIGN_OPTIONS: Final = {
+    "actorlearningrate": "actorLr",
+    "alphalearningrate": "criticLr",  # of d3rlpy's CQL, where SAC's temperature is called `temp`
+    "alphathreshold": "lagrangianThresh",
+    "batchsize": "trainBatchSizePerLearner",
+    "conservativeweight": "minQWeight",
+    "criticlearningrate": "criticLr",
+    "learningrate": "lr",
+    "lrschedule": "lr",
+    "initialtemperature": "initialAlpha",
+    "lstmcellsize": "cellSize",
+    "maxweight": "weightClip",
+    "ncritics": "numCritics",
+    "nactionsamples": "numActions",
+    "nsteps": "nStep",
+    "targetsmoothingclip": "targetNoiseClip",
+    "targetsmoothingsigma": "targetNoise",
+    "templearningrate": "alphaLr",
+    "updateactorinterval": "policyDelay",
+    "uselstm": "recurrent",
+    "weighttemp": "beta",
+}
+_FOREIGN_OPTION_FORMS: Final = {
+    "lrschedule": "lr: [[0, 1e-3], [100000, 1e-5]]",
+    "uselstm": "recurrent: LSTM",
+}
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Return `; did you mean 'algorithm'?` if a name is close enough, else a list of the allowed names."""
+    """Return the field for an option of RLlib or d3rlpy, or `; did you mean 'algorithm'?`, or the allowed names."""
     sorted_names = sorted(names)
+    folded_name = _fold(name)
+    if _FOREIGN_OPTIONS.get(folded_name) in sorted_names:
+        return f"; here it is '{_FOREIGN_OPTION_FORMS.get(folded_name, _FOREIGN_OPTIONS[folded_name])}'"
     return similar(name, sorted_names) or (f"; allowed: {', '.join(sorted_names)}" if sorted_names else "")
 
 
@@ -61,9 +91,13 @@ def similar(name: str, names: Iterable[str]) -> str:
 
 
 def _closest_name(name: str, names: Iterable[str]) -> str | None:
-    names_by_folded = {known_name.lower().replace("_", ""): known_name for known_name in names}
-    matches = difflib.get_close_matches(name.lower().replace("_", ""), names_by_folded, n=1, cutoff=0.6)
+    names_by_folded = {_fold(known_name): known_name for known_name in names}
+    matches = difflib.get_close_matches(_fold(name), names_by_folded, n=1, cutoff=0.6)
     return names_by_folded[matches[0]] if matches else None
+
+
+def _fold(name: str) -> str:
+    return name.lower().replace("_", "")
 
 
 def show_value(value: Any) -> str:

@@ -25,6 +25,7 @@ from hindcast.rllib.row_mapping import (
     bind_mapper_arguments,
     call_row_mapper,
     has_rllib_call,
+    has_rllib_init,
     has_rllib_mapper,
     has_rllib_sampling,
     is_in_rllib_form,
@@ -111,10 +112,14 @@ class RLlibPreLearner(OfflinePreLearner):
             UserCodeError: it raised another error.
         """
         buffer_class = self.config.get("prelearner_buffer_class") or self.default_prelearner_buffer_class
-        batch_size = self.config.get("train_batch_size_per_learner", 1)
-        kwargs = {"capacity": 10 * batch_size, "batch_size_B": batch_size}
-        kwargs |= self.config.get("prelearner_buffer_kwargs", {})
+        kwargs = self.default_prelearner_buffer_kwargs | self.config.get("prelearner_buffer_kwargs", {})
         return _make_buffer(buffer_class, kwargs)
+
+    @property
+    def default_prelearner_buffer_kwargs(self) -> dict[str, Any]:
+        """Hook, in RLlib's form: the buffer's arguments, which the options extend and replace."""
+        batch_size = self.config.get("train_batch_size_per_learner", 1)
+        return {"capacity": 10 * batch_size, "batch_size_B": batch_size}
 
     def samples_from_buffer(self) -> bool:
         """Return True if items are drawn from a replay buffer; otherwise each timestep is trained on."""
@@ -214,6 +219,7 @@ class RLlibPreLearner(OfflinePreLearner):
 
     @classmethod
     def maps_any_rows(cls) -> bool:
+        cls._refuse_mixed_forms()
         return is_in_rllib_form(cls)
 
     @classmethod
@@ -222,9 +228,7 @@ class RLlibPreLearner(OfflinePreLearner):
 
     @classmethod
     def unit_class(cls) -> type[OfflinePreLearner]:
-        takes_config = "config" in inspect.signature(cls.__init__).parameters
-        maps_only_rows = has_rllib_call(cls) or (is_user_code(cls.__init__) and takes_config)
-        return OfflinePreLearner if maps_only_rows else cls
+        return OfflinePreLearner if has_rllib_call(cls) or has_rllib_init(cls) else cls
 
     @classmethod
     def kwargs_receivers(cls) -> tuple[Callable[..., Any], ...]:
@@ -245,7 +249,7 @@ class RLlibPreLearner(OfflinePreLearner):
         if not is_in_rllib_form(cls):
             if not training.get("options", {}).get("prelearner_buffer_class"):
                 return super().make_episodes(rows, kwargs, training, location)
-            if cls is not RLlibPreLearner:
+            if super()._maps_blocks() or is_user_code(cls.map_rows) or is_user_code(cls.__call__):
                 raise SpecError(
                     f"{cls.__name__} has no method in RLlib's form, whose episodes a buffer could take: override "
                     "_map_to_episodes(self, batch, **kwargs), or leave the buffer out.",
@@ -253,7 +257,9 @@ class RLlibPreLearner(OfflinePreLearner):
                 )
         config = TrainingConfig(training)
         name = mapper_name(cls, config)
-        with calling(f"{cls.__name__}.{name}, given {location},", getattr(cls, name)):
+        method = getattr(cls, name)
+        subject = cls.__name__ if name == "__init__" else f"{cls.__name__}.{name}"
+        with calling(f"{subject}, given {location},", method if is_user_code(method) else cls):
             blocks = [
                 block
                 for index, batch in enumerate(_split_rows(rows, config))
@@ -265,6 +271,26 @@ class RLlibPreLearner(OfflinePreLearner):
                 )
             ]
             return Block.concat(blocks) if blocks else None
+
+    @classmethod
+    def _refuse_mixed_forms(cls) -> None:
+        """Refuse a method in Hindcast's form in a class that only maps rows.
+
+        Raises:
+            SpecError: there is such a method.
+        """
+        methods = {
+            "_map_to_episodes": has_rllib_mapper(cls),
+            "__call__": has_rllib_call(cls),
+            "map_rows": False,
+        }
+        for name, is_in_form in methods.items():
+            if cls.unit_class() is OfflinePreLearner and is_user_code(getattr(cls, name)) and not is_in_form:
+                raise SpecError(
+                    f"{cls.__name__} is in RLlib's form, since its {'__call__' if has_rllib_call(cls) else '__init__'} "
+                    f"is, but its {name} is not: give {name} a parameter batch",
+                    field="spec.pipeline.preLearner",
+                )
 
     @classmethod
     def _maps_blocks(cls) -> bool:

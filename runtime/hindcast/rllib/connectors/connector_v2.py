@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import gymnasium as gym
 import numpy as np
@@ -41,6 +41,10 @@ class ConnectorV2:
         input_action_space: space of the episodes' actions.
     """
 
+    unsupported_overrides: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("get_state", "set_state", "reset_state", "merge_states", "get_ctor_args_and_kwargs"),
+        "connectors keep no state between calls; pass what a connector needs as arguments",
+    )
     stochastic: bool = False
     columns: Collection[str] = ()
     input_observation_space: gym.Space | None = None

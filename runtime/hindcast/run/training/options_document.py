@@ -10,12 +10,14 @@ from hindcast.api.formats import format_traits
 from hindcast.api.input import InputSource
 from hindcast.api.quantity import parse_bytes
 from hindcast.api.spelling import IN_PYTHON
+from hindcast.code_digest import digest_code
 from hindcast.episodes.spaces import space_from_json, space_to_json
 from hindcast.learn.model_defaults import complete_model
 from hindcast.pipeline.offline_data import has_own_reader
 from hindcast.pipeline.prelearner import maps_any_rows
 from hindcast.record.environments import environment_spaces
 from hindcast.run.training.algorithm import make_algorithm
+from hindcast.user_code import import_object
 
 _READ_METHODS_BY_SUFFIX: Final = {
     ".json": "read_json",
@@ -72,6 +74,25 @@ def training_options(resource: OfflineTraining, source: InputSource) -> dict[str
         "observationSpace": spaces[0],
         "actionSpace": spaces[1],
         "seed": spec.seed,
+        "code": _digest_code(resource),
+    }
+
+
+def _digest_code(resource: OfflineTraining) -> dict[str, str]:
+    """Return the digests of the user's classes and functions that a pre-learner may call, by path."""
+    pipeline = resource.spec.pipeline
+    buffer = pipeline.pre_learner_buffer
+    paths_by_field: dict[str, list[str | None]] = {
+        "spec.pipeline.preLearner": [pipeline.pre_learner],
+        "spec.pipeline.preLearnerBuffer.name": [None if buffer is None else buffer.name],
+        "spec.pipeline.connectors": [connector.name for connector in pipeline.connectors],
+        "spec.model.moduleClass": [resource.spec.model.module_class],
+    }
+    return {
+        path: digest_code(import_object(path, field)).value
+        for field, paths in paths_by_field.items()
+        for path in paths
+        if path is not None and ":" in path
     }
 
 
