@@ -375,8 +375,8 @@ def test_prelearner_of_sample_batches_is_trained_on(tmp_path: Path) -> None:
 
 def test_sample_batches_without_their_option_raise(tmp_path: Path) -> None:
     message = (
-        r"batches holds \.json files, but without a named format only Parquet is read: for SampleBatch JSON set "
-        r"input_read_sample_batches=True \(format: SampleBatch\)"
+        r"batches holds \.json files, but without a named format only Parquet is read: set input_read_method, or "
+        r"input_read_sample_batches=True if they are RLlib's batches\.$"
     )
     with pytest.raises(SpecError, match=message):
         first_batch(sample_batch_config(tmp_path / "batches"))

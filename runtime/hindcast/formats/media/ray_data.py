@@ -128,10 +128,12 @@ def _require_parquet_files(folder: Location, files: Sequence[Entry], options: Re
         and "file_extensions" not in read_options
         and ".parquet" not in suffixes
     ):
+        problem = (
+            f"{folder} holds {', '.join(suffixes)} files, but without a named format only Parquet is read: "
+        )
         raise SpecError(
-            f"{folder} holds {', '.join(suffixes)} files, but without a named format only Parquet is read: for "
-            "SampleBatch JSON set input_read_sample_batches=True (format: SampleBatch), for other files set "
-            "input_read_method (format)."
+            f"{problem}set the format, SampleBatch if they are RLlib's batches.",
+            python=f"{problem}set input_read_method, or input_read_sample_batches=True if they are RLlib's batches.",
         )
 
 
