@@ -1,7 +1,7 @@
 """Platform defaults of every run: the chart's `defaults:`, and `--defaults` of `hindcast render`."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import ValidationError
 from ruamel.yaml import YAML
@@ -9,6 +9,7 @@ from ruamel.yaml.error import YAMLError
 
 from hindcast.api.base import BackoffLimit, Location, Model, Positive, Text
 from hindcast.api.cluster import ClusterSpec, RayVersion
+from hindcast.api.run_policy import STALL_TIMEOUT_RULE
 from hindcast.api.sentences import problems_of
 from hindcast.errors import SpecError
 
@@ -16,12 +17,14 @@ from hindcast.errors import SpecError
 class RunDefaults(Model):
     """Deadlines and retries for resources that do not set them."""
 
+    rules: ClassVar = (STALL_TIMEOUT_RULE,)
+
     backoff_limit: BackoffLimit | None = None
     """Attempts after the first one."""
     start_deadline_seconds: Positive | None = None
     """Seconds from the start of an attempt (if it is queued: from its admission) to its first heartbeat."""
     stall_timeout_seconds: Positive | None = None
-    """Seconds without a heartbeat or without progress after which an attempt counts as lost."""
+    """Seconds without a heartbeat or without progress after which an attempt counts as lost, at least 60."""
 
 
 class Defaults(Model):

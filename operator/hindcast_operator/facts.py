@@ -133,17 +133,29 @@ class ConfigMapFacts(ObjectFacts):
 
 
 @dataclass(frozen=True)
+class CreationProblem:
+    """Why an object of an attempt could not be created.
+
+    Attributes:
+        reason: `NameConflict`: another owner's object has its name. `CreationRefused`: the API server refused it.
+            `CreationFailing`: the API server cannot create it for now, such as if a webhook does not answer.
+        cause: `Kind/name (owner)` of the other object, or the API server's message.
+    """
+
+    reason: Literal["NameConflict", "CreationRefused", "CreationFailing"]
+    cause: str
+
+
+@dataclass(frozen=True)
 class AttemptFacts:
     """The objects of an attempt; None for objects that do not exist.
 
     Attributes:
         child_name: name of the attempt's RayJob and of its ConfigMap.
         submitter_failure: why the submitter's Job cannot create its pod (quota, Pod Security): the event's message.
-        conflict: `Kind/name (owner)` of a foreign object that has a name the attempt needs.
-        refusal: why the API server refused to create one of the attempt's objects: the API server's message.
-        creation_failure: why the API server cannot create one of them for now, such as a webhook that does not answer.
-        has_access: False if the Role or RoleBinding is missing that lets the attempt report. Only checked if no report
-            arrives.
+        creation_problem: why one of the attempt's objects could not be created; None if nothing prevents it.
+        has_access: False if the ServiceAccount, Role or RoleBinding is missing that lets the attempt report. Only
+            checked if no report arrives.
         beat_seen_at: when this operator first saw the latest heartbeat; before the first one, when all pods were ready.
             None if that has not happened yet. It outlives reports that are missing or cannot be read.
         progress_seen_at: the same for progress.
@@ -155,9 +167,7 @@ class AttemptFacts:
     ray_cluster: RayClusterFacts | None = None
     pods: tuple[PodFacts, ...] = ()
     submitter_failure: str | None = None
-    conflict: str | None = None
-    refusal: str | None = None
-    creation_failure: str | None = None
+    creation_problem: CreationProblem | None = None
     has_access: bool = True
     beat_seen_at: datetime | None = None
     progress_seen_at: datetime | None = None
@@ -168,14 +178,16 @@ class ReferenceFacts:
     """A resource to which the observed resource refers.
 
     Attributes:
-        state: `Circular` means that the referenced resource has not started, and refers back to the observed one.
+        state: `Circular` means that no resource of `ring` has started, because each waits for the next one.
         input: the input that the referenced resource provides, once it is complete; else None.
+        ring: `Kind/name` of the resources that lead from the observed one back to it; empty if it is not Circular.
     """
 
     kind: str
     name: str
     state: Literal["Missing", "Circular", "Unfinished", "Complete", "Failed"]
     input: ResolvedInput | None = None
+    ring: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -193,6 +205,7 @@ class Facts:
         now: the time of the observation.
         suspend: `spec.suspend`, also if `resource` is None.
         run_policy: `spec.runPolicy`, also if `resource` is None; the default policy if it cannot be parsed.
+        forbidden_kinds: kinds that the operator may not watch in the namespace -> the API server's message.
         is_verdict_held: no attempt may be ended for its silence now, because too many were in the last minutes.
     """
 
@@ -211,4 +224,5 @@ class Facts:
     now: datetime
     suspend: bool
     run_policy: RunPolicy
+    forbidden_kinds: Mapping[str, str] = field(default_factory=dict)
     is_verdict_held: bool = False

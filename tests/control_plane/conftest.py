@@ -52,6 +52,15 @@ def team(api: ApiServer, namespace: str) -> TeamNamespace:
     return TeamNamespace(api, namespace)
 
 
+@pytest.fixture
+def other_team(api: ApiServer, namespace: str) -> Iterator[TeamNamespace]:
+    """Another fresh namespace, deleted afterwards."""
+    name = f"{namespace}-b"
+    api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    yield TeamNamespace(api, name)
+    api.delete(f"/api/v1/namespaces/{name}")
+
+
 @pytest.fixture(scope="session")
 def dry_run_namespace() -> str:
     """An existing namespace for requests that store nothing: creating one would take longer than such a test."""

@@ -62,12 +62,18 @@ def has_read_options(node: Node) -> bool:
     return "readOptions" in node.path
 
 
+def is_stall_timeout(node: Node) -> bool:
+    """Return True for `stallTimeoutSeconds`, whose minimum earlier versions did not have."""
+    return node.path[-1:] == ("stallTimeoutSeconds",)
+
+
 DIFFERENCES: dict[str, Callable[[Node], bool]] = {
     "schedules": has_several_types,
     "wrappers and connectors": is_wrapper_or_connector,
     "initialisers": is_initializer,
     "column maps": is_column_map,
     "read options": has_read_options,
+    "stall timeout": is_stall_timeout,
 }
 """Name -> nodes for which the API server accepts what the loader refuses. The operator reports the loader's message."""
 
@@ -159,9 +165,10 @@ HIDDEN_FROM_SERVER = (
     "spec.input[0].schema",
     "spec.input[0].prepare.missing ",
     "spec.evaluation.gate.explore",
+    "spec.runPolicy.stallTimeoutSeconds",
     *KNOWN_TO_LOADER_ONLY,
 )
-"""Beginnings of mistakes in fields that CEL cannot read."""
+"""Beginnings of mistakes that only the loader refuses: CEL cannot read the field, or earlier versions accepted it."""
 LOST_PATHS = ("/tmp", "/tmp/data", "file:///var/tmp/data", "/dev/shm/data", "memory://data")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from chaos_proxy import ChaosProxy
 from fake_kuberay import PlayKubeRay, never_ends, succeeds_at_once
-from operator_process import OperatorProcess, RunOperator
+from operator_process import ACCOUNT, OperatorProcess, RunOperator, delete_account, load_chart_rules
 from resources import TeamNamespace, make_recording, make_training
 
 from api_server import Object, collection, wait_for
@@ -53,18 +53,65 @@ def test_other_replica_takes_over_after_end_of_leader(
     kuberay.assert_each_ran_once("walks-r1-1")
 
 
-def test_forbidden_namespace_does_not_stop_others(
-    team: TeamNamespace, run_operator: RunOperator, play_kuberay: PlayKubeRay
+SHORT_WATCHES = """
+from hindcast_operator.control import service, watch
+service._MAX_RESTART_PAUSE_SECONDS = 1.0
+make_settings = watch._make_settings
+
+def make_short_settings(kinds):
+    settings = make_settings(kinds)
+    settings.watching.server_timeout, settings.watching.client_timeout = 2, 3
+    return settings
+
+watch._make_settings = make_short_settings
+"""
+
+
+def test_forbidden_namespace_is_named_and_does_not_stop_others(
+    team: TeamNamespace, other_team: TeamNamespace, run_operator: RunOperator, play_kuberay: PlayKubeRay
 ) -> None:
     """Regression: one deleted or forbidden namespace among those to serve kept the operator from starting."""
-    play_kuberay()
-    with run_operator("--namespace", "kube-public", "--namespace", "does-not-exist") as operator:
+    play_kuberay(never_ends)
+    namespaces = ("--namespace", other_team.namespace, "--namespace", "does-not-exist")
+    rules = load_chart_rules()
+    without_pods = [rule for rule in rules if "pods" not in rule["resources"]]
+    with run_operator(*namespaces, setup=SHORT_WATCHES) as operator:
+        other_team.apply(WALKS)
+        other_team.wait_for_ray_jobs("walks-r1-1")
+        delete_account(team.api, team.namespace)
+        bind_rules(team, rules, account_of=team)
+        bind_rules(other_team, without_pods, account_of=team)
+        other_team.wait_for_condition(WALKS, "Stalled", "True", "WatchForbidden")
+        other_team.wait_for_event(WALKS, "WatchForbidden")
+        assert "pods" in other_team.status(WALKS)["message"]
+        samples = operator.read_samples("hindcast_watches_forbidden")
+        assert samples[f'{{kind="pods",namespace="{other_team.namespace}"}}'] == 1
         team.apply(WALKS)
-        team.wait_for_state(WALKS, "Succeeded")
+        team.wait_for_state(WALKS, "Running")
         with urllib.request.urlopen(
             f"http://127.0.0.1:{operator.wait_for_port()}/readyz", timeout=5
         ) as answer:
             assert answer.status == 200
+        bind_rules(other_team, rules, account_of=team)
+        other_team.wait_for_state(WALKS, "Starting")
+        assert other_team.ray_job_names() == {"walks-r1-1"}
+        labels = operator.read_samples("hindcast_watches_forbidden")
+        assert not [label for label in labels if other_team.namespace in label]
+        assert [label for label in labels if "does-not-exist" in label]
+
+
+def bind_rules(team: TeamNamespace, rules: list[Object], account_of: TeamNamespace) -> None:
+    """Give the operator's account of a namespace rights in a namespace, instead of those that it had."""
+    role: Object = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": {"name": "operator"},
+    }
+    role["metadata"]["namespace"] = team.namespace
+    subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": account_of.namespace}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "operator"}
+    team.api.apply(role | {"rules": rules}, "test")
+    team.api.apply(role | {"kind": "RoleBinding", "roleRef": reference, "subjects": [subject]}, "test")
 
 
 def test_leader_exits_when_lease_is_taken(team: TeamNamespace, run_operator: RunOperator) -> None:

@@ -82,10 +82,10 @@ def test_live_runs_survive_disturbances(kube: Kube, tmp_path: Path) -> None:
         kube.wait_for_message("late", "webhook", "OfflineRecording")
         assert_alive(kube, runs)
     kube.wait_for_state("OfflineRecording", "late", "Succeeded")
-    for version in ("1.5", "1.6"):
+    for number, version in enumerate(("1.5", "1.6", "1.5", "1.6")):
         run(str(CLUSTER), "kuberay", version, timeout=300)
         assert_alive(kube, runs)
-        if version == "1.5":
+        if number == 0:
             kube.apply(make_recording("with-older-kuberay"))
             kube.wait_for_state("OfflineRecording", "with-older-kuberay", "Succeeded")
 
@@ -95,6 +95,30 @@ def test_live_runs_survive_disturbances(kube: Kube, tmp_path: Path) -> None:
         assert wait_for_resumption(kube, name, attempt) >= iteration, "no checkpoint of the drained pod"
     run_in_reader_pod(kube, "rm", slow_file)
     assert_equal_to_undisturbed(kube, runs, tmp_path)
+
+
+def test_run_survives_node_without_power(kube: Kube, tmp_path: Path) -> None:
+    """The node of the learner loses its power, with all containers, and comes back: the same attempt goes on."""
+    last_node = len(list((Path(os.environ["KUBECONFIG"]).parents[1] / "log/pids").glob("kubelet*")))
+    if last_node == 1:
+        pytest.skip("needs a cluster of two nodes: `cluster up --nodes 2 --gpus 2`")
+    slow_file = f"{DATA_FOLDER}/{kube.namespace}/slow"
+    toleration = {"key": "nvidia.com/gpu", "operator": "Exists"}
+    placement = {"nodeSelector": {"accelerator": "fake"}, "tolerations": [toleration]}
+    cluster = CODE_CLUSTER | {"podOverrides": {"learner": {"spec": placement}}}
+    checkpoint = {"path": "runs", "every": 5}
+    runs = start_runs(kube, tmp_path, slow_file, one={"cluster": cluster, "checkpoint": checkpoint})
+    kube.wait_for_iteration("one", 10)
+
+    run(str(CLUSTER), "node-stop", str(last_node))
+    try:
+        kube.wait_for_message("one", "unreachable", seconds=180)
+    finally:
+        run(str(CLUSTER), "node-start", str(last_node))
+    assert wait_for_resumption(kube, "one") >= 5, "no checkpoint of the lost learner"
+    run_in_reader_pod(kube, "rm", slow_file)
+    assert_equal_to_undisturbed(kube, runs, tmp_path)
+    assert [entry["attempt"] for entry in kube.get_status("OfflineTraining", "one")["runs"]] == [1]
 
 
 # -- runs ---------------------------------------------------------------------------------------------------
@@ -115,11 +139,9 @@ def make_slow_training(name: str, **spec: Any) -> Object:
         name,
         "data",
         callbacks=["slow:SlowTraining"],
-        cluster=CODE_CLUSTER,
-        checkpoint={"path": "runs", "every": 1000},
         pipeline={"dataWorkers": {"replicas": 0}, "datasetNumItersPerLearner": 20},
         stop={"iterations": ITERATIONS},
-        **spec,
+        **{"cluster": CODE_CLUSTER, "checkpoint": {"path": "runs", "every": 1000}, **spec},
     )
 
 
@@ -144,9 +166,12 @@ def assert_equal_to_undisturbed(kube: Kube, names: list[str], folder: Path) -> N
         kube.wait_for_state("OfflineTraining", name, "Succeeded")
         (folder / name).mkdir()
         cluster_losses = read_losses(copy_from_claim(kube, f"runs/{name}/r1", folder / name))
+        spec = (kube.get("OfflineTraining", name) or {})["spec"]
+        batch_size = spec["config"]["trainBatchSizePerLearner"] * spec.get("learners", {}).get("replicas", 1)
         resource = make_training(
             name,
             str(folder / "data"),
+            config=spec["config"] | {"trainBatchSizePerLearner": batch_size},
             pipeline={"dataWorkers": {"replicas": 0}, "datasetNumItersPerLearner": 20},
             stop={"iterations": ITERATIONS},
             checkpoint={"path": str(folder / "local"), "every": 1000},

@@ -32,7 +32,7 @@ class FakeCluster:
         self.calls: list[str] = []
         self.broken_kinds: set[str] = set()
         self.refusal: ApiError | None = None
-        """The answer to the creation of a RayJob, if it is refused."""
+        """The answer to the creation of a RayJob and to a change of its deadlines, if they are refused."""
         self.start_operator(lambda: self.now)
         spec = {"algorithm": "BC", "input": [{"path": "s3://b/x"}], "stop": {"iterations": 1}}
         spec |= {"checkpoint": {"path": "s3://b/runs"}, "runPolicy": run_policy}
@@ -145,6 +145,8 @@ class FakeCluster:
         self, operation: str, kind: ObjectKind, namespace: str, name: str, patch: Any
     ) -> dict[str, Any]:
         self.calls.append(operation)
+        if operation == "set-deadlines" and self.refusal is not None:
+            raise self.refusal
         return self.write(kind, name)
 
     async def write_status(

@@ -78,8 +78,12 @@ def make_reference(state: str = "Complete") -> ReferenceFacts:
         path="s3://bucket/cartpole", episodes=10, timesteps=2000, bytes=64000, digest="d1"
     )
     return ReferenceFacts(
-        "OfflineRecording", "cartpole", state, resolved_input if state == "Complete" else None
-    )  # type: ignore[arg-type]
+        "OfflineRecording",
+        "cartpole",
+        state,  # type: ignore[arg-type]
+        resolved_input if state == "Complete" else None,
+        ring=("OfflineTraining/cartpole", "OfflineRecording/cartpole") if state == "Circular" else (),
+    )
 
 
 class World:
@@ -96,6 +100,7 @@ class World:
         self.references: tuple[ReferenceFacts, ...] = ()
         self.problems: tuple[str, ...] = ()
         self.has_kuberay = True
+        self.forbidden_kinds: dict[str, str] = {}
         self.is_deleting = False
         self.has_full_queue = False
         """Kueue keeps new RayJobs queued if this is True."""
@@ -139,6 +144,7 @@ class World:
             status=self.status,
             is_deleting=self.is_deleting,
             has_kuberay=self.has_kuberay,
+            forbidden_kinds=self.forbidden_kinds,
             attempts=children,
             references=self.references,
             now=self.now,

@@ -11,6 +11,7 @@ from hindcast_operator.control import kinds
 from hindcast_operator.control.cache import Cache, Key
 from hindcast_operator.control.observe import Observer
 from hindcast_operator.control.startup import new_startups
+from hindcast_operator.facts import ReferenceFacts
 from hindcast_operator.times import SteadyClock
 
 
@@ -104,25 +105,37 @@ def test_complete_training_without_checkpoint_provides_no_input_and_is_unfinishe
     assert states == ["Unfinished", "Complete"]
 
 
-def test_circular_reference_ends_when_one_resource_has_started() -> None:
-    recorder = make_recording()
-    recorder["spec"]["policy"] = {"trainingRef": {"name": "clone"}}
-    clone = {"kind": "OfflineTraining", "spec": {"input": [{"recordingRef": {"name": "lines"}}]}}
-    clone = recorder | clone | {"metadata": recorder["metadata"] | {"name": "clone", "uid": "t"}}
+@pytest.mark.parametrize("num_pairs", [1, 2, 5])
+def test_ring_of_references_is_named_until_one_resource_has_started(num_pairs: int) -> None:
+    """Regression: only rings of two were seen; the resources of a longer one waited without end."""
+    names = [f"n{number}" for number in range(num_pairs)]
+    keys = [Key(kind, "team", name) for name in names for kind in ("OfflineRecording", "OfflineTraining")]
     cache = Cache()
-    cache.put(kinds.RECORDING, recorder)
-    cache.put(kinds.TRAINING, clone)
+    for number, name in enumerate([*names, "outside"]):
+        recorder = make_recording()
+        recorder["spec"]["policy"] = {"trainingRef": {"name": name}}
+        recorder["metadata"] |= {"name": name, "uid": f"r-{name}"}
+        cache.put(kinds.RECORDING, recorder)
+        spec = {"input": [{"recordingRef": {"name": names[(number + 1) % num_pairs]}}]}
+        clone = recorder | {"kind": "OfflineTraining", "spec": spec}
+        cache.put(kinds.TRAINING, clone | {"metadata": recorder["metadata"] | {"uid": f"t-{name}"}})
     observer = Observer(None, cache, new_startups(), SteadyClock())  # type: ignore[arg-type]
 
-    def observe_states() -> list[str]:
-        keys = (Key("OfflineRecording", "team", "lines"), Key("OfflineTraining", "team", "clone"))
-        all_facts = [asyncio.run(observer.observe(key)) for key in keys]
-        return [reference.state for facts in all_facts if facts is not None for reference in facts.references]
+    def observe_reference(key: Key) -> ReferenceFacts:
+        facts = asyncio.run(observer.observe(key))
+        assert facts is not None
+        return facts.references[0]
 
-    assert observe_states() == ["Circular", "Circular"]
-    status = {"runs": [{"revision": 1, "attempt": 1, "rayJobName": "clone-t1-1", "specHash": "h"}]}
-    new_metadata = clone["metadata"] | {"resourceVersion": "8"}
-    cache.put(kinds.TRAINING, clone | {"metadata": new_metadata, "status": status})
-    assert observe_states() == ["Unfinished", "Circular"], (
-        "the training has started, so it no longer waits for the recording"
-    )
+    for number, key in enumerate(keys):
+        ring = [f"{other.kind}/{other.name}" for other in keys[number:] + keys[: number + 1]]
+        assert observe_reference(key).state == "Circular"
+        assert list(observe_reference(key).ring) == ring
+    outside = Key("OfflineTraining", "team", "outside")
+    assert observe_reference(outside).state == "Unfinished", "it waits for the ring, but is no part of it"
+
+    status = {"runs": [{"revision": 1, "attempt": 1, "rayJobName": "n0-t1-1", "specHash": "h"}]}
+    clone = {"kind": "OfflineTraining", "spec": {"input": [{"recordingRef": {"name": names[-1]}}]}}
+    metadata = make_recording()["metadata"] | {"name": "n0", "uid": "t-n0", "resourceVersion": "8"}
+    cache.put(kinds.TRAINING, make_recording() | clone | {"metadata": metadata, "status": status})
+    states = [observe_reference(key).state for key in keys if key != Key("OfflineTraining", "team", "n0")]
+    assert states == ["Unfinished"] * len(states), "n0 has started, so it waits for no recording"

@@ -70,19 +70,40 @@ def test_progress_at_rest_is_written_every_thirty_seconds() -> None:
     run_in_cluster(test)
 
 
-def test_deleted_access_of_silent_attempt_is_restored() -> None:
+@pytest.mark.parametrize("missing", [["Role", "RoleBinding"], ["ServiceAccount"]])
+def test_deleted_access_of_silent_attempt_is_restored(missing: list[str]) -> None:
     """Regression: nobody restored a deleted Role, and the next report ended the run."""
 
     async def test(cluster: FakeCluster) -> None:
-        for kind in (kinds.ROLE, kinds.ROLE_BINDING):
-            del cluster.objects[kind.name, "clone-training"]
+        for kind in missing:
+            del cluster.objects[kind, "clone-training"]
         cluster.now += timedelta(seconds=61)
         await cluster.reconcile()
-        assert {"create Role", "create RoleBinding"} <= set(cluster.calls)
+        assert {f"create {kind}" for kind in missing} <= set(cluster.calls)
         assert "create RayJob" not in cluster.calls and "apply-configmap" not in cluster.calls
         cluster.calls.clear()
         await cluster.reconcile()
         assert not [call for call in cluster.calls if call.startswith("create")]
+
+    run_in_cluster(test)
+
+
+def test_refused_deadlines_are_reported_once() -> None:
+    """Regression: with each report the change was tried and logged again."""
+
+    async def test(cluster: FakeCluster) -> None:
+        cluster.refusal = ApiError(403, "Forbidden", "admission webhook denied the request")
+        spec = cluster.objects["OfflineTraining", "clone"]["spec"]
+        for seconds, num_tries in ((7200, 1), (9000, 2)):
+            edit = {"runPolicy": {"activeDeadlineSeconds": seconds}}
+            generation = {"generation": 1 + num_tries}
+            cluster.put(kinds.TRAINING, "clone", metadata=generation, spec=spec | edit)
+            for number in range(3):
+                cluster.beat(10 * num_tries + number)
+                await cluster.reconcile()
+            assert cluster.calls.count("set-deadlines") == num_tries
+            assert cluster.events.count("DeadlinesRefused") == num_tries
+        assert cluster.status["state"] == "Running"
 
     run_in_cluster(test)
 

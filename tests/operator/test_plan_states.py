@@ -25,7 +25,7 @@ from hindcast.api.status import ProgressStatus
 from hindcast.errors import Problem
 from hindcast_operator.decision import CreateAttempt, DeleteAttempt, SetDeadlines, SetIntent
 from hindcast_operator.defaults import RunDefaults
-from hindcast_operator.facts import AttemptFacts, RayClusterFacts, RayJobFacts
+from hindcast_operator.facts import AttemptFacts, CreationProblem, RayClusterFacts, RayJobFacts
 from hindcast_operator.planning import Reason, plan
 
 CHILD, NEXT_CHILD = "cartpole-bc-t1-1", "cartpole-bc-t1-2"
@@ -82,6 +82,27 @@ def test_installed_kuberay_starts_waiting_resource() -> None:
     world.has_kuberay = True
     world.settle()
     assert world.state == "Starting"
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_forbidden_watch_is_named_until_it_is_allowed(is_running: bool) -> None:
+    """Without the right to watch pods, no attempt is created, ended or deleted."""
+    world = make_running_world() if is_running else World()
+    num_children = len(world.created_children)
+    state = "Running" if is_running else "Starting"
+    world.forbidden_kinds = {"pods": 'pods is forbidden: User "hindcast" cannot list resource "pods"'}
+    world.settle()
+    world.advance(4000).settle()
+    assert (world.state, world.find_reason("Stalled")) == ("Stalled", "WatchForbidden")
+    assert "may not watch pods here: pods is forbidden" in world.status["message"]
+    assert len(world.created_children) == num_children
+    assert not is_running or world.run.get("outcome") is None
+    world.forbidden_kinds = {}
+    if is_running:
+        world.send_report()
+    world.settle()
+    assert world.state == state
+    assert world.created_children == [CHILD]
 
 
 def test_missing_kuberay_does_not_end_attempt() -> None:
@@ -172,7 +193,7 @@ def test_foreign_ray_job_is_name_conflict() -> None:
 def test_foreign_account_is_name_conflict() -> None:
     world = World()
     conflict = "ServiceAccount/cartpole-bc-training (owned by Pod/x)"
-    world.attempts[CHILD] = AttemptFacts(CHILD, conflict=conflict)
+    world.attempts[CHILD] = AttemptFacts(CHILD, creation_problem=CreationProblem("NameConflict", conflict))
     decision = world.plan()
     assert decision.status.state == "Stalled"
     assert "ServiceAccount/cartpole-bc-training" in (decision.status.message or "")
@@ -212,7 +233,10 @@ def test_refused_creation_is_retried() -> None:
     first_decision = world.plan()
     world.write_status(first_decision)
     attempt_facts = world.observe().attempts[CHILD]
-    world.attempts[CHILD] = replace(attempt_facts, refusal='exceeded quota "q": count/rayjobs.ray.io=1')
+    world.attempts[CHILD] = replace(
+        attempt_facts,
+        creation_problem=CreationProblem("CreationRefused", 'exceeded quota "q": count/rayjobs.ray.io=1'),
+    )
     decision = world.plan()
     assert (decision.status.state, decision.status.conditions[0].reason) == ("Stalled", "CreationRefused")
     assert [type(action) for action in decision.actions] == [CreateAttempt]
@@ -677,7 +701,7 @@ def test_creation_that_fails_for_now_is_named() -> None:
     world = World()
     world.write_status(world.plan())
     failure = 'Internal error occurred: failed calling webhook "mrayjob.kb.io": connection refused'
-    world.attempts[CHILD] = AttemptFacts(CHILD, creation_failure=failure)
+    world.attempts[CHILD] = AttemptFacts(CHILD, creation_problem=CreationProblem("CreationFailing", failure))
     decision = world.plan()
     assert (decision.status.state, decision.status.conditions[0].reason) == ("Pending", "CreationFailing")
     assert "mrayjob.kb.io" in (decision.status.message or "")
@@ -728,25 +752,23 @@ def test_missing_object_of_reporting_attempt_is_restored_after_edit(missing: str
 
 
 @pytest.mark.parametrize(
-    ("problem", "reason"),
+    "problem",
     [
-        ({"refusal": "exceeded quota: maps"}, "CreationRefused"),
-        ({"creation_failure": "failed calling webhook"}, "CreationFailing"),
-        ({"conflict": "ConfigMap/x (owned by Y)"}, "NameConflict"),
+        CreationProblem("CreationRefused", "exceeded quota: maps"),
+        CreationProblem("CreationFailing", "failed calling webhook"),
+        CreationProblem("NameConflict", "ConfigMap/x (owned by Y)"),
     ],
 )
 @pytest.mark.parametrize("has_reported", [False, True])
-def test_refused_repair_of_live_attempt_is_named(
-    problem: dict[str, str], reason: str, has_reported: bool
-) -> None:
+def test_refused_repair_of_live_attempt_is_named(problem: CreationProblem, has_reported: bool) -> None:
     """Regression: ClusterReady stayed True until the driver gave up after ten minutes."""
     world = make_running_world() if has_reported else World()
     world.settle()
-    world.change_attempt(world.child_name, config_map=None, **problem)
+    world.change_attempt(world.child_name, config_map=None, creation_problem=problem)
     decision = world.plan()
     world.write_status(decision)
-    assert world.find_reason("ClusterReady") == reason
-    assert next(iter(problem.values())) in world.status["message"]
+    assert world.find_reason("ClusterReady") == problem.reason
+    assert problem.cause in world.status["message"]
     assert world.state == ("Running" if has_reported else "Starting")
     assert len(decision.actions) == 1, "the repair is tried again"
 
@@ -762,7 +784,8 @@ def test_clocks_survive_lost_report(loss: str) -> None:
         lost_map = replace(config_map, report=None, report_problem="number cannot be read")
     world.change_attempt(world.child_name, config_map=lost_map)
     if loss == "ConfigMap deleted":
-        world.change_attempt(world.child_name, refusal="exceeded quota")
+        problem = CreationProblem("CreationRefused", "exceeded quota")
+        world.change_attempt(world.child_name, creation_problem=problem)
         decision = world.plan()
         world.write_status(decision)
     else:

@@ -27,8 +27,9 @@ from hindcast_operator.decision import (
     SetDeadlines,
     SetIntent,
 )
-from hindcast_operator.facts import ConfigMapFacts, ObjectFacts
+from hindcast_operator.facts import ConfigMapFacts, CreationProblem, ObjectFacts
 from hindcast_operator.manifests import build, build_reporting
+from hindcast_operator.planning import Reason
 
 _INSTANCE: Final = f"{socket.gethostname()}-{os.getpid()}"
 
@@ -130,7 +131,7 @@ class Applier:
                 await self._ensure_object(resource, manifest, has_job)
         except _NameConflict as conflict:
             startup.blocker = (conflict.kind, conflict.name)
-            return startup.record_failure(conflict=str(conflict))
+            return startup.record_failure(CreationProblem("NameConflict", str(conflict)))
         except ApiError as error:
             # A namespace that is being deleted answers 403 too, but the user cannot resolve that.
             if error.code in (0, 401, 429) or "is being terminated" in error.message:
@@ -138,13 +139,7 @@ class Applier:
             log.warning(
                 "creation rejected", resource=resource.key, attempt=attempt.ray_job_name, error=str(error)
             )
-            if unknown_fields := _UNKNOWN_FIELD.findall(error.message):
-                return startup.record_failure(
-                    refusal=f"{error.message[:500]}; {_unknown_fields_remedy(unknown_fields)}"
-                )
-            if error.code in _REFUSAL_CODES:
-                return startup.record_failure(refusal=error.message[:1000])
-            return startup.record_failure(failure=error.message[:1000])
+            return startup.record_failure(_creation_problem(error))
         return startup.record_success()
 
     async def _ensure_object(self, resource: Resource, manifest: dict[str, Any], has_job: bool) -> None:
@@ -210,7 +205,8 @@ class Applier:
 
     async def _set_deadlines(self, resource: Resource, action: SetDeadlines) -> None:
         child = self._cache.child(kinds.RAY_JOB, resource.key.namespace, action.child_name)
-        if child is None or not _is_current(child, resource):
+        startup = self._startups[resource.uid][action.child_name]
+        if child is None or not _is_current(child, resource) or startup.refused_deadlines == action.deadlines:
             return
         try:
             await self._merge("set-deadlines", kinds.RAY_JOB, child, {"spec": dict(action.deadlines)})
@@ -219,7 +215,11 @@ class Applier:
                 raise
             # The run continues with KubeRay's old deadlines, which only back up the operator's own. If one of them ends
             # the RayJob too early, the operator sees that (`_ending_by_kuberay`).
+            startup.refused_deadlines = action.deadlines
             log.warning("deadlines rejected", resource=resource.key, error=str(error))
+            message = f"RayJob {action.child_name} keeps KubeRay's old deadlines: {error.message}"
+            reason = Reason.DEADLINES_REFUSED
+            await self.post_event(resource, Event(reason.type, reason.value, message[:1000]))
 
     async def _merge(self, operation: str, kind: ObjectKind, child: Child, patch: dict[str, Any]) -> None:
         patch = {"metadata": {"uid": child.uid}, **patch}
@@ -248,6 +248,14 @@ class Applier:
 def _is_current(child: Child, resource: Resource) -> bool:
     """Return True if the resource owns the RayJob or ConfigMap, and the object is not being deleted."""
     return isinstance(child.facts, ObjectFacts) and child.facts.is_current(resource.uid)
+
+
+def _creation_problem(error: ApiError) -> CreationProblem:
+    if unknown_fields := _UNKNOWN_FIELD.findall(error.message):
+        cause = f"{error.message[:500]}; {_unknown_fields_remedy(unknown_fields)}"
+        return CreationProblem("CreationRefused", cause)
+    reason: Final = "CreationRefused" if error.code in _REFUSAL_CODES else "CreationFailing"
+    return CreationProblem(reason, error.message[:1000])
 
 
 def _unknown_fields_remedy(fields: list[str]) -> str:

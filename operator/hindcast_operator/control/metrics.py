@@ -24,6 +24,11 @@ VERDICTS_HELD = Counter(
     "hindcast_verdicts_held", "Silent attempts that were not ended, because many fell silent at once."
 )
 WATCH_STARTS = Counter("hindcast_watch_starts", "Starts of the watches, including the first.")
+WATCHES_FORBIDDEN = Gauge(
+    "hindcast_watches_forbidden",
+    "1 for each kind that may not be watched in a namespace.",
+    ["namespace", "kind"],
+)
 OBJECTS = Gauge("hindcast_objects", "Resources by kind and state.", ["kind", "state"])
 RUN_SECONDS = Histogram(
     "hindcast_run_seconds",

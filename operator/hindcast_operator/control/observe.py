@@ -1,6 +1,7 @@
 """Observation of one resource: facts from the cache, and from objects that no watch reports."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -54,6 +55,8 @@ class Observer:
         self._validations: dict[Key, tuple[Any, CheckedResource]] = {}
         self.namespaces_with_kuberay: set[str | None] = set()
         """The namespaces (None: the whole cluster) in which RayJobs are served, and the existing ones cached."""
+        self.forbidden_kinds: dict[str | None, Mapping[str, str]] = {}
+        """Namespace (None: the whole cluster) -> kinds that may not be watched there -> the API server's message."""
 
     def has_kuberay(self, namespace: str) -> bool:
         """Return True if the API server serves RayJobs, and those of the namespace are in the cache."""
@@ -86,6 +89,7 @@ class Observer:
             status=snapshot.status,
             is_deleting=snapshot.is_deleting,
             has_kuberay=self.has_kuberay(key.namespace),
+            forbidden_kinds=self.forbidden_kinds.get(None, {}) or self.forbidden_kinds.get(key.namespace, {}),
             attempts=attempts,
             references=tuple(
                 self._reference_facts(key, target)
@@ -213,9 +217,12 @@ class Observer:
         namespace, account = snapshot.key.namespace, names.account_name(snapshot.key.kind, snapshot.key.name)
         role = await self._api.get(kinds.ROLE, namespace, account)
         binding = await self._api.get(kinds.ROLE_BINDING, namespace, account)
-        rules = (role or {}).get("rules") or ()
+        rules, subjects = (role or {}).get("rules") or (), (binding or {}).get("subjects") or ()
         may_report = any(name in (rule.get("resourceNames") or ()) for rule in rules)
-        startup.has_access = may_report and bool((binding or {}).get("subjects"))
+        # The operator restores only its own ServiceAccount, not one that the user or the platform named.
+        if any(subject["name"] == account for subject in subjects):
+            may_report &= await self._api.get(kinds.SERVICE_ACCOUNT, namespace, account) is not None
+        startup.has_access = may_report and bool(subjects)
 
     async def _check_blocker(self, snapshot: cache.Resource, startup: Startup) -> None:
         """Record in `startup` whether a foreign object still has a name that the attempt needs."""
@@ -225,7 +232,7 @@ class Observer:
         kind, name = startup.blocker
         blocker = await self._api.get(kind, snapshot.key.namespace, name)
         if blocker is not None and classify_owner(blocker, snapshot) == "foreign":
-            startup.record_failure(conflict=startup.conflict)  # postpones the next check
+            startup.record_failure(startup.problem)  # postpones the next check
         else:
             startup.record_success()
 
@@ -250,8 +257,8 @@ class Observer:
         snapshot = self._cache.resources.get(target)
         if snapshot is None or snapshot.is_deleting:
             return ReferenceFacts(target.kind, target.name, "Missing")
-        if not _has_started(snapshot) and key in cache.find_references(target, snapshot.body["spec"]):
-            return ReferenceFacts(target.kind, target.name, "Circular")
+        if ring := self._find_ring(key, target):
+            return ReferenceFacts(target.kind, target.name, "Circular", ring=ring)
         state = _reference_state(snapshot)
         if state != "Complete":
             return ReferenceFacts(target.kind, target.name, state)
@@ -259,6 +266,27 @@ class Observer:
         # An attempt without its input would fail for good.
         state = "Complete" if provided_input else "Unfinished"
         return ReferenceFacts(target.kind, target.name, state, provided_input)
+
+    def _find_ring(self, start: Key, target: Key) -> tuple[str, ...]:
+        """Return `Kind/name` of the resources that wait for each other, from `start` over `target` back to `start`.
+
+        Empty if there is no such ring. A resource that has started waits for no other.
+        """
+        referrers = {target: start}
+        queue = deque([target])
+        while queue and start not in referrers:
+            key = queue.popleft()
+            snapshot = self._cache.resources.get(key)
+            if snapshot is None or snapshot.is_deleting or _has_started(snapshot):
+                continue
+            for reference in cache.find_references(key, snapshot.body["spec"]):
+                if reference not in referrers:
+                    referrers[reference] = key
+                    queue.append(reference)
+        ring = [start] if start in referrers else []
+        while ring and (ring[-1] != start or len(ring) == 1):
+            ring.append(referrers[ring[-1]])
+        return tuple(f"{key.kind}/{key.name}" for key in reversed(ring))
 
 
 def _validate_body(body: dict[str, Any]) -> CheckedResource:
@@ -284,9 +312,7 @@ def _attempt_facts(name: str, children: list[Child], startup: Startup) -> Attemp
         ray_job=next((f for f in facts if isinstance(f, RayJobFacts) and f.name == name), None),
         ray_cluster=next((f for f in facts if isinstance(f, RayClusterFacts)), None),
         pods=tuple(sorted((f for f in facts if isinstance(f, PodFacts)), key=lambda pod: pod.name)),
-        conflict=startup.conflict,
-        refusal=startup.refusal,
-        creation_failure=startup.failure,
+        creation_problem=startup.problem,
     )
 
 

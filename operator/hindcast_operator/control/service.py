@@ -4,7 +4,7 @@ import asyncio
 import os
 import random
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from hindcast_operator.control.cache import Cache, Key
 from hindcast_operator.control.kinds import RAY_JOB, RESOURCE_KINDS, WATCHED_KINDS, ObjectKind
 from hindcast_operator.control.lease import LeaderLease, LeaseLost, LeaseOptions
 from hindcast_operator.control.reconciler import Reconciler, run_workers
-from hindcast_operator.control.watch import resync, served_kinds, watch
+from hindcast_operator.control.watch import WatchForbiddenError, resync, served_kinds, watch
 from hindcast_operator.control.work_queue import WorkQueue
 from hindcast_operator.defaults import Defaults
 from hindcast_operator.times import SteadyClock
@@ -180,8 +180,12 @@ class Operator:
             start_time = asyncio.get_running_loop().time()
             try:
                 await self._fill_cache(namespace)
-                metrics.WATCH_STARTS.inc()
-                await watch(self._served_kinds, namespace, self._on_event, self._on_watching)
+                await self._watch(namespace)
+            except WatchForbiddenError as error:
+                log.warning("may not watch; will retry", namespace=namespace, messages=error.messages)
+                # Just after its start the API server may refuse what it allows later.
+                if pause == _MAX_RESTART_PAUSE_SECONDS:
+                    self._set_forbidden(namespace, error.messages)
             except (ApiError, RuntimeError) as error:
                 log.warning("cannot watch; will retry", namespace=namespace, error=str(error)[:500])
             if asyncio.get_running_loop().time() - start_time > _MAX_RESTART_PAUSE_SECONDS:
@@ -189,13 +193,48 @@ class Operator:
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, _MAX_RESTART_PAUSE_SECONDS)
 
+    async def _watch(self, namespace: str | None) -> None:
+        metrics.WATCH_STARTS.inc()
+        # A watch that is forbidden ends at once.
+        loop = asyncio.get_running_loop()
+        recovery = loop.call_later(_MAX_RESTART_PAUSE_SECONDS, self._set_forbidden, namespace, {})
+        try:
+            await watch(self._served_kinds, namespace, self._on_event, self._on_watching)
+        finally:
+            recovery.cancel()
+
+    def _set_forbidden(self, namespace: str | None, messages: Mapping[str, str]) -> None:
+        """Record the kinds that may not be watched in a namespace, and report them on its resources."""
+        if messages == self._reconciler.observer.forbidden_kinds.get(namespace, {}):
+            return
+        for kind in self._reconciler.observer.forbidden_kinds.pop(namespace, {}):
+            metrics.WATCHES_FORBIDDEN.remove(namespace or "*", kind)
+        for kind in messages:
+            metrics.WATCHES_FORBIDDEN.labels(namespace or "*", kind).set(1)
+        if messages:
+            self._reconciler.observer.forbidden_kinds[namespace] = messages
+        self._queue_resources(namespace)
+
     async def _fill_cache(self, namespace: str | None) -> None:
+        messages: dict[str, str] = {}
         for kind in WATCHED_KINDS:
-            if kind in self._served_kinds:
+            if kind not in self._served_kinds:
+                continue
+            try:
                 keys = await resync(self._api, self.cache, kind, namespace, metadata_only=False)
-                # Until all kinds are in the cache, resources seem to have no attempts.
-                if namespace not in self.unserved_namespaces:
-                    self._queue_all(keys)
+            except ApiError as error:
+                if error.code != 403:
+                    raise
+                messages[kind.plural] = error.message
+                continue
+            # Until all kinds are in the cache, resources seem to have no attempts.
+            if (
+                namespace not in self.unserved_namespaces
+                or namespace in self._reconciler.observer.forbidden_kinds
+            ):
+                self._queue_all(keys)
+        if messages:
+            raise WatchForbiddenError(messages)
         # Not before the RayJobs are in the cache: the attempts of live runs would seem to be deleted.
         namespaces_with_kuberay = self._reconciler.observer.namespaces_with_kuberay
         is_kuberay_new = RAY_JOB in self._served_kinds and namespace not in namespaces_with_kuberay
@@ -203,7 +242,7 @@ class Operator:
             namespaces_with_kuberay.add(namespace)
         if is_kuberay_new or namespace in self.unserved_namespaces:
             self.unserved_namespaces.discard(namespace)
-            self._queue_all(e.key for kind in RESOURCE_KINDS for e in self.cache.entries(kind, namespace))
+            self._queue_resources(namespace)
         log.info("cache filled", namespace=namespace, resources=len(self.cache.resources))
 
     def _on_event(self, kind: ObjectKind, event_type: str | None, raw: dict[str, Any]) -> None:
@@ -215,6 +254,9 @@ class Operator:
         if event_type is None:
             self._last_list_time = asyncio.get_running_loop().time()
         self._queue_all(affected_keys)
+
+    def _queue_resources(self, namespace: str | None) -> None:
+        self._queue_all(e.key for kind in RESOURCE_KINDS for e in self.cache.entries(kind, namespace))
 
     def _queue_all(self, keys: Iterable[Key]) -> None:
         for key in keys:

@@ -9,6 +9,7 @@ event but no pod. If a Secret that a volume needs is missing, there is a pod wit
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -18,7 +19,7 @@ from hindcast_operator import extract, names
 from hindcast_operator.control.api import Api
 from hindcast_operator.control.cache import Resource
 from hindcast_operator.control.kinds import CORE_EVENT, ObjectKind
-from hindcast_operator.facts import AttemptFacts
+from hindcast_operator.facts import AttemptFacts, CreationProblem
 
 _FIRST_RETRY_SECONDS: Final = 5.0
 _MAX_RETRY_SECONDS: Final = 60.0
@@ -63,29 +64,28 @@ class Startup:
     """The known problems of one attempt's start.
 
     Attributes:
-        conflict: `Kind/name (owner)` of a foreign object that has a name the attempt needs.
-        blocker: kind and name of the foreign object.
-        refusal: why the API server refused one of the attempt's objects.
-        failure: why it could not create one of them for now.
+        problem: why one of the attempt's objects could not be created.
+        blocker: kind and name of a foreign object that has a name the attempt needs.
         submitter_failure: why the submitter's Job cannot create its pod.
         mount_failures: name of a pod -> why its volume is not mounted.
         next_creation_time: when to retry the creation, by the event loop's clock; 0 if it has not failed.
         next_events_time: when to read events, by the event loop's clock; 0 before the first `should_read_events`.
-        has_access: the Role and the RoleBinding that let the attempt report existed when they were last read.
+        has_access: the objects that let the attempt report (its ServiceAccount, the Role, the RoleBinding) existed when
+            they were last read.
         access_read_at: when they were last read; None if they were not.
+        refused_deadlines: deadlines that the API server refused to set on the RayJob; None if it refused none.
         pulse: when this operator last heard of the attempt.
     """
 
-    conflict: str | None = None
+    problem: CreationProblem | None = None
     blocker: tuple[ObjectKind, str] | None = None
-    refusal: str | None = None
-    failure: str | None = None
     submitter_failure: str | None = None
     mount_failures: dict[str, str] = field(default_factory=dict)
     next_creation_time: float = 0.0
     next_events_time: float = 0.0
     has_access: bool = True
     access_read_at: datetime | None = None
+    refused_deadlines: Mapping[str, int | None] | None = None
     pulse: AttemptPulse = field(default_factory=AttemptPulse)
     _num_failures: int = 0
     _num_readings: int = 0
@@ -94,15 +94,14 @@ class Startup:
         """Return True if the creation failed and its retry is not due yet."""
         return _now() < self.next_creation_time
 
-    def record_failure(
-        self, *, conflict: str | None = None, refusal: str | None = None, failure: str | None = None
-    ) -> bool:
+    def record_failure(self, problem: CreationProblem | None) -> bool:
         """Record a failed creation. Return True if the cause is new."""
         self._num_failures += 1
         # A first failure is often over by the next try.
-        failure = failure if self._num_failures > 1 else None
-        is_new = (conflict, refusal, failure) != (self.conflict, self.refusal, self.failure)
-        self.conflict, self.refusal, self.failure = conflict, refusal, failure
+        if problem is not None and problem.reason == "CreationFailing" and self._num_failures == 1:
+            problem = None
+        is_new = problem != self.problem
+        self.problem = problem
         self.next_creation_time = _now() + min(
             _FIRST_RETRY_SECONDS * 2.0 ** (self._num_failures - 1), _MAX_RETRY_SECONDS
         )
@@ -110,9 +109,8 @@ class Startup:
 
     def record_success(self) -> bool:
         """Record that all objects of the attempt exist. Return True if a problem was recorded before."""
-        problems = (self.conflict, self.refusal, self.failure)
-        had_problem = any(problem is not None for problem in problems) or not self.has_access
-        self.conflict = self.refusal = self.failure = self.blocker = None
+        had_problem = self.problem is not None or not self.has_access
+        self.problem = self.blocker = None
         self.has_access = True
         self._num_failures, self.next_creation_time = 0, 0.0
         return had_problem

@@ -7,7 +7,7 @@ they fill, each object wakes all others (2,000 objects take 11.8 s of CPU, and 0
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 import kopf
@@ -26,6 +26,18 @@ _STOP_SECONDS: Final = 3.0
 _BACKOFFS_SECONDS: Final = (0.1, 0.2, 0.5, 1, 1, 2, 2, 5, 5)
 
 
+class WatchForbiddenError(Exception):
+    """The operator has no right to list or watch a namespace's objects of some kinds.
+
+    Attributes:
+        messages: plural of each kind -> the API server's message.
+    """
+
+    def __init__(self, messages: Mapping[str, str]) -> None:
+        super().__init__("; ".join(messages.values()))
+        self.messages = messages
+
+
 async def watch(
     kinds: Collection[ObjectKind],
     namespace: str | None,
@@ -42,6 +54,7 @@ async def watch(
             can set its own handlers again.
 
     Raises:
+        WatchForbiddenError: a watch is forbidden.
         RuntimeError: the watches ended; start them again.
     """
     tasks = await kopf.spawn_tasks(
@@ -55,6 +68,13 @@ async def watch(
     try:
         finished_tasks, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         failures = [task.exception() for task in finished_tasks if not task.cancelled()]
+        for failure in failures:
+            # kopf does not export the class of this exception.
+            if getattr(failure, "status", None) == 403:
+                details, message = getattr(failure, "details", None) or {}, getattr(failure, "message", None)
+                raise WatchForbiddenError(
+                    {details.get("kind", "objects"): message or "forbidden"}
+                ) from failure
         raise RuntimeError(f"the watches ended: {failures}") from next(filter(None, failures), None)
     finally:
         for task in tasks:

@@ -192,7 +192,7 @@ def owned_config_map(attempt: AttemptFacts, uid: str) -> ConfigMapFacts | None:
 
 
 def is_cut_off(attempt: LiveAttempt) -> bool:
-    """Return True if an object is missing through which the attempt reports: its ConfigMap, Role or RoleBinding."""
+    """Return True if the ConfigMap is missing through which the attempt reports, or what gives it access to it."""
     job = attempt.job
     if job is None or job.is_deleting or is_over(job) or is_queued(job):
         return False

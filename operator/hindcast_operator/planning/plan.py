@@ -23,7 +23,7 @@ from hindcast_operator.planning.situations import (
     live_situation,
     should_continue,
     situation_before_attempt,
-    situation_without_kuberay,
+    unobserved_situation,
 )
 from hindcast_operator.planning.status import Situation, events_between, new_status, read_status
 
@@ -70,8 +70,8 @@ def plan(facts: Facts, defaults: Defaults) -> Decision:
 def _find_situation(case: Case, old: Status) -> Situation:
     run, is_by_silence = case.run, False
     if run is not None and run.outcome is None:
-        if not case.facts.has_kuberay:
-            return situation_without_kuberay(case)
+        if (unobserved := unobserved_situation(case)) is not None:
+            return unobserved
         attempt = observe_attempt(case.facts, old, case.revision, run, case.now)
         run, ending = find_ending(attempt, old.resolved)
         if ending is None:

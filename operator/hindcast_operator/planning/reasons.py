@@ -107,8 +107,8 @@ class Reason(StrEnum):
         "A recording or training to which the resource refers has failed.",
         "fix the other resource and raise its spec.revision; this one continues when the other is complete")
     CIRCULAR_REFERENCE = ("CircularReference", "Warning", "waits",
-        "The resource and one to which it refers wait for each other.",
-        "remove one of the two references")
+        "The resource and those to which it refers wait for each other.",
+        "remove one of the references in the ring that the message names")
     REFUSED_BY_PLATFORM = ("RefusedByPlatform", "Warning", "waits",
         "The platform does not allow what the spec asks for.",
         "change the field that the message names, or ask for a change of the chart's values")
@@ -124,6 +124,9 @@ class Reason(StrEnum):
     SPEC_CHANGED = ("SpecChanged", "Warning", "waits",
         "Run-defining fields changed at the same revision; the run is not affected.",
         "raise spec.revision to run with the change, or revert it")
+    DEADLINES_REFUSED = ("DeadlinesRefused", "Warning", "waits",
+        "The API server refused changed deadlines of the RayJob, which only back up those of the operator.",
+        "resolve what the message says; the operator itself applies the changed runPolicy")
     CHANGE_WAITS = ("ChangeWaits", "Normal", "waits",
         "Operational fields changed; the running attempt keeps its settings.",
         "nothing; they apply from the next attempt on (set spec.suspend to true and back to start one now)")
@@ -131,6 +134,9 @@ class Reason(StrEnum):
     # -- problems of a starting or running attempt, which waits until they are solved ------------------------
     KUBERAY_NOT_INSTALLED = ("KubeRayNotInstalled", "Warning", "waits", "KubeRay is not installed.",
         "install KubeRay 1.5.1 or later; the run then continues by itself")
+    WATCH_FORBIDDEN = ("WatchForbidden", "Warning", "waits",
+        "The operator may not watch some kinds of objects in the namespace, so it does not know what exists there.",
+        "restore the operator's Role and RoleBinding (the chart's); the run then continues by itself")
     KUBERAY_NOT_ANSWERING = ("KubeRayNotAnswering", "Warning", "waits",
         "KubeRay has not processed the RayJob for 45 seconds.",
         "check the KubeRay operator's pod and log, and the namespaces that it watches")

@@ -217,7 +217,7 @@ def check_data_ready(facts: Facts, run: RunStatus | None) -> Check | None:
     if worst.state == "Complete":
         names = sorted(f"{entry.kind}/{entry.name}" for entry in facts.references)
         return Check(True, Reason.INPUTS_READY, f"{_join_names(names)} complete")
-    return Check(False, *_explain_not_ready(f"{facts.kind}/{facts.name}", worst))
+    return Check(False, *_explain_not_ready(worst))
 
 
 def _inputs_of_new_run(facts: Facts, previous: RunStatus | None, defaults: Defaults) -> dict[str, Any]:
@@ -236,7 +236,7 @@ def _inputs_of_new_run(facts: Facts, previous: RunStatus | None, defaults: Defau
     return {**inputs, DEFAULTS_KEY: _defaults_to_store(defaults, is_pinned=is_pinned)}
 
 
-def _explain_not_ready(resource_name: str, reference: ReferenceFacts) -> tuple[Reason, str]:
+def _explain_not_ready(reference: ReferenceFacts) -> tuple[Reason, str]:
     name = f"{reference.kind}/{reference.name}"
     if reference.state == "Failed":
         return Reason.DEPENDENCY_FAILED, f"{name} has failed; fix it and raise its spec.revision"
@@ -246,10 +246,8 @@ def _explain_not_ready(resource_name: str, reference: ReferenceFacts) -> tuple[R
             f"{name} does not exist in this namespace; create it or correct the name",
         )
     if reference.state == "Circular":
-        return (
-            Reason.CIRCULAR_REFERENCE,
-            f"{resource_name} and {name} wait for each other; remove one of the references",
-        )
+        text = f"{' → '.join(reference.ring)}: each of these resources waits for the next one"
+        return Reason.CIRCULAR_REFERENCE, f"{text}; remove one of the references"
     return Reason.REFERENCE_UNFINISHED, f"Waiting for {name} to complete"
 
 

@@ -135,10 +135,21 @@ def _repair_actions(case: Case, attempt: LiveAttempt) -> tuple[Action, ...]:
     return (CreateAttempt(resource, description),)
 
 
-def situation_without_kuberay(case: Case) -> Situation:
-    """Return the situation of a resource in a cluster without KubeRay: no attempt can be created or observed."""
+def unobserved_situation(case: Case) -> Situation | None:
+    """Return the situation in which no attempt can be created or observed: without rights, or without KubeRay."""
+    if case.facts.forbidden_kinds or case.facts.has_kuberay:
+        return _forbidden_situation(case)
     message = "KubeRay is not installed: install KubeRay 1.5.1 or later; the run then continues by itself"
     return case.situation("Pending", Reason.KUBERAY_NOT_INSTALLED, message)
+
+
+def _forbidden_situation(case: Case) -> Situation | None:
+    """Return the situation in which the operator may not watch the objects of the namespace, else None."""
+    if not case.facts.forbidden_kinds:
+        return None
+    kinds, cause = ", ".join(case.facts.forbidden_kinds), next(iter(case.facts.forbidden_kinds.values()))
+    message = f"The operator may not watch {kinds} here: {quote(cause)}; {Reason.WATCH_FORBIDDEN.action}"
+    return case.situation("Stalled", Reason.WATCH_FORBIDDEN, message)
 
 
 def _situation_by_state(case: Case, attempt: LiveAttempt) -> Situation:
@@ -175,14 +186,15 @@ def _situation_before_creation(case: Case, attempt: LiveAttempt) -> Situation:
         return obstacle
     assert case.revision.resource is not None
     create = CreateAttempt(case.revision.resource, describe_attempt(attempt.run, case.facts))
+    problem = attempt.facts.creation_problem
+    if problem is None:
+        return _creating_situation(case, attempt.run, create)
     recheck_time = time_after(case.now, CREATION_SECONDS)
-    if attempt.facts.refusal is not None:
-        message = f"The API server refused to create the attempt: {attempt.facts.refusal}; will retry"
+    if problem.reason == "CreationRefused":
+        message = f"The API server refused to create the attempt: {problem.cause}; will retry"
         return case.situation("Stalled", Reason.CREATION_REFUSED, message, create, requeue_at=recheck_time)
-    if attempt.facts.creation_failure is not None:
-        message = f"The attempt cannot be created now: {quote(attempt.facts.creation_failure)}; will retry"
-        return case.situation("Pending", Reason.CREATION_FAILING, message, create, requeue_at=recheck_time)
-    return _creating_situation(case, attempt.run, create)
+    message = f"The attempt cannot be created now: {quote(problem.cause)}; will retry"
+    return case.situation("Pending", Reason.CREATION_FAILING, message, create, requeue_at=recheck_time)
 
 
 def _creating_situation(case: Case, run: RunStatus, create: CreateAttempt) -> Situation:
@@ -268,19 +280,11 @@ def _check_pods(attempt: LiveAttempt) -> Check | None:
 
 def _check_repair(attempt: LiveAttempt) -> Check | None:
     """Return the condition ClusterReady if the objects through which an attempt reports cannot be restored."""
-    if not is_cut_off(attempt):
+    problem = attempt.facts.creation_problem
+    if problem is None or not is_cut_off(attempt):
         return None
-    facts = attempt.facts
-    obstacles = (
-        (Reason.CREATION_REFUSED, facts.refusal),
-        (Reason.CREATION_FAILING, facts.creation_failure),
-        (Reason.NAME_CONFLICT, facts.conflict),
-    )
-    text = "The attempt cannot report: its ConfigMap, Role or RoleBinding was deleted and cannot be restored"
-    checks = (
-        Check(False, reason, f"{text}: {quote(cause)}; will retry") for reason, cause in obstacles if cause
-    )
-    return next(checks, None)
+    text = "The attempt cannot report: an object that it needs for this was deleted and cannot be restored"
+    return Check(False, Reason.from_word(problem.reason), f"{text}: {quote(problem.cause)}; will retry")
 
 
 # -- a finished run -----------------------------------------------------------------------------------------
@@ -363,8 +367,9 @@ def _suspended_situation(case: Case) -> Situation | None:
 
 def _find_obstacle(case: Case) -> Situation | None:
     """Return the situation in which the next attempt has to wait; None if it can be created."""
-    if (invalid_spec := _invalid_spec_situation(case)) is not None:
-        return invalid_spec
+    obstacle = _forbidden_situation(case) or _invalid_spec_situation(case)
+    if obstacle is not None:
+        return obstacle
     data, run = case.data_ready, case.run
     state: State
     if data is not None and not data.is_true:
@@ -372,7 +377,7 @@ def _find_obstacle(case: Case) -> Situation | None:
         state = "Stalled" if is_stalled else "Waiting"
         return case.situation(state, data.reason, data.message)
     if not case.facts.has_kuberay:
-        return situation_without_kuberay(case)
+        return unobserved_situation(case)
     if _is_deletion_unfinished(case):
         return _cleaning_up_situation(case)
     if run is not None and run.outcome == "Lost" and case.now < (next_start := retry_time(case.runs)):
@@ -459,8 +464,11 @@ def _name_conflict_situation(case: Case, attempt: AttemptFacts) -> Situation | N
     """Return the situation if another object has a name that the attempt needs, else None."""
     # A change of the other object does not queue this resource, so it is checked again after a while.
     recheck_time = time_after(case.now, POLL_SECONDS)
-    if attempt.conflict is not None:
-        message = f"{attempt.conflict} has a name that the attempt needs; rename this resource or delete that object"
+    problem = attempt.creation_problem
+    if problem is not None and problem.reason == "NameConflict":
+        message = (
+            f"{problem.cause} has a name that the attempt needs; rename this resource or delete that object"
+        )
         return case.situation("Stalled", Reason.NAME_CONFLICT, message, requeue_at=recheck_time)
     for kind, object_facts in (("RayJob", attempt.ray_job), ("ConfigMap", attempt.config_map)):
         if object_facts is None or object_facts.is_current(case.facts.uid):

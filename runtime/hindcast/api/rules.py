@@ -16,6 +16,8 @@ Relation = Literal["less than", "at most", "a multiple of"]
 
 RULE_ERROR: Final = "rule"
 """Type of pydantic's error for values that break rules; `problems` in its context has (field, text) of each."""
+CHOICE_ERROR: Final = "choice"
+"""Type of pydantic's error for alternative fields of which too many or none are set; its context has the `text`."""
 
 _CEL_KEYWORDS: Final = re.compile(
     "true|false|null|in|as|break|const|continue|else|for|function|if|import|let|loop|package|namespace|return"
@@ -138,9 +140,7 @@ def field_value(path: str, default: "Expression | float | str | None" = None) ->
     """Return the value of a field; if it is not set, the default, which may be another expression."""
     if default is None:
         return Expression(lambda part: _cel_path(part, path), lambda part: _get(part, path))
-    fallback = (
-        default if isinstance(default, Expression) else Expression(lambda _: str(default), lambda _: default)
-    )
+    fallback = default if isinstance(default, Expression) else constant(default)
     field_is_set = is_set(path)
 
     def evaluate(part: Any) -> Any:
@@ -149,6 +149,11 @@ def field_value(path: str, default: "Expression | float | str | None" = None) ->
     return Expression(
         lambda part: f"({field_is_set.cel(part)} ? {_cel_path(part, path)} : {fallback.cel(part)})", evaluate
     )
+
+
+def constant(value: float | str) -> Expression:
+    """Return a number, or any other text of CEL."""
+    return Expression(lambda _: str(value), lambda _: value)
 
 
 def negative(number: Expression) -> Expression:

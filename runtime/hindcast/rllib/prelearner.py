@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Final
 
@@ -36,9 +37,10 @@ from hindcast.rllib.row_mapping import (
     split_block,
 )
 from hindcast.rllib.training_config import TrainingConfig
-from hindcast.user_code import Misuse, calling, import_object, is_user_code
+from hindcast.user_code import Misuse, calling, is_user_code
 
 _BUFFER_FIELD: Final = "spec.pipeline.preLearnerBuffer.name"
+_BUFFER_KWARGS_FIELD: Final = "spec.pipeline.preLearnerBuffer.kwargs"
 
 
 class RLlibPreLearner(OfflinePreLearner):
@@ -55,7 +57,8 @@ class RLlibPreLearner(OfflinePreLearner):
     replay buffer, and items drawn from it are trained on, `train_batch_size_per_learner` for each batch of rows.
 
     Args:
-        dataset: see `OfflinePreLearner`; None in RLlib's form.
+        dataset: see `OfflinePreLearner`; None in RLlib's form, or its config.
+        arguments: in RLlib's form, the arguments of RLlib 2.40 after the config, of which only the spaces are used.
         config: in RLlib's form, the training's options.
         spaces: in RLlib's form, (observation space, action space); None takes the spaces of the config.
         kwargs: the other arguments of `OfflinePreLearner`; or RLlib's, which are ignored.
@@ -69,12 +72,15 @@ class RLlibPreLearner(OfflinePreLearner):
 
     def __init__(
         self,
-        dataset: Dataset | None = None,
-        *,
+        dataset: Dataset | TrainingConfig | None = None,
+        *arguments: Any,
         config: TrainingConfig | None = None,
         spaces: tuple[gym.Space | None, gym.Space | None] | None = None,
         **kwargs: Any,
     ) -> None:
+        if isinstance(dataset, TrainingConfig):
+            config, dataset = dataset, None
+            spaces = spaces or next((value for value in arguments if isinstance(value, tuple)), None)
         if config is None:
             if dataset is None:
                 raise TypeError("a pre-learner requires a dataset or, in RLlib's form, a config")
@@ -99,13 +105,15 @@ class RLlibPreLearner(OfflinePreLearner):
 
     @cached_property
     def episode_buffer(self) -> Any:
-        """The replay buffer, of the class `preLearnerBuffer` and with its arguments; without a class, RLlib's."""
-        path = self.config.get("prelearner_buffer_class")
-        buffer_class = (
-            self.default_prelearner_buffer_class if path is None else import_object(path, _BUFFER_FIELD)
-        )
+        """The replay buffer, of the class `preLearnerBuffer` and with its arguments; without a class, RLlib's.
+
+        Raises:
+            SpecError: the class does not accept the arguments, or has no `add` or `sample`.
+            UserCodeError: it raised another error.
+        """
+        buffer_class = self.config.get("prelearner_buffer_class") or self.default_prelearner_buffer_class
         kwargs = self.default_prelearner_buffer_kwargs | self.config.get("prelearner_buffer_kwargs", {})
-        return buffer_class(**kwargs)
+        return _make_buffer(buffer_class, kwargs)
 
     @property
     def default_prelearner_buffer_kwargs(self) -> dict[str, Any]:
@@ -189,8 +197,10 @@ class RLlibPreLearner(OfflinePreLearner):
             raise Misuse("draws single timesteps from the buffer, but n_step is over 1: leave n_step out.")
         new_episodes = self._validate_episodes(episodes)
         buffer = self.episode_buffer
+        name = type(buffer).__name__
         if new_episodes:
-            buffer.add(new_episodes)
+            with calling(f"{name}.add", buffer.add, _BUFFER_FIELD):
+                buffer.add(new_episodes)
         sequence_length = self.config.sequence_length
         arguments = {
             "num_items": self.config.get("train_batch_size_per_learner"),
@@ -201,7 +211,11 @@ class RLlibPreLearner(OfflinePreLearner):
             "lookback": 1,
             "min_batch_length_T": 0,
         }
-        return list(buffer.sample(**accepted_arguments(buffer.sample, arguments)))
+        with calling(f"{name}.sample", buffer.sample, _BUFFER_FIELD):
+            items = buffer.sample(**accepted_arguments(buffer.sample, arguments))
+            if not isinstance(items, Iterable):
+                raise Misuse(f"returned a {type(items).__name__}; it must return episodes")
+        return list(items)
 
     @classmethod
     def maps_any_rows(cls) -> bool:
@@ -215,6 +229,10 @@ class RLlibPreLearner(OfflinePreLearner):
     @classmethod
     def unit_class(cls) -> type[OfflinePreLearner]:
         return OfflinePreLearner if has_rllib_call(cls) or has_rllib_init(cls) else cls
+
+    @classmethod
+    def kwargs_receivers(cls) -> tuple[Callable[..., Any], ...]:
+        return (*super().kwargs_receivers(), cls._map_to_episodes, cls._map_sample_batch_to_episode)
 
     @classmethod
     def row_mapper(cls) -> Callable[..., Any]:
@@ -278,6 +296,24 @@ class RLlibPreLearner(OfflinePreLearner):
     def _maps_blocks(cls) -> bool:
         # A mapper of rows ran when the data were prepared.
         return super()._maps_blocks() and not has_rllib_mapper(cls)
+
+
+def _make_buffer(buffer_class: Any, kwargs: Mapping[str, Any]) -> Any:
+    """Construct a replay buffer; see `RLlibPreLearner.episode_buffer` for the errors."""
+    name = getattr(buffer_class, "__name__", repr(buffer_class))
+    missing_methods = [method for method in ("add", "sample") if not hasattr(buffer_class, method)]
+    if isinstance(buffer_class, type) and missing_methods:
+        raise SpecError(
+            f"is {name!r}, which has no method {missing_methods[0]}: derive it from EpisodeReplayBuffer",
+            field=_BUFFER_FIELD,
+        )
+    try:
+        inspect.signature(buffer_class).bind(**kwargs)
+        with calling(f"making {name}", buffer_class, _BUFFER_FIELD):
+            return buffer_class(**kwargs)
+    # Of Hindcast's buffers, or arguments that the class does not have.
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"{name} refuses them: {error}", field=_BUFFER_KWARGS_FIELD) from error
 
 
 def _split_rows(rows: Mapping[str, Any] | Block, config: TrainingConfig) -> Iterator[Mapping[str, Any]]:

@@ -146,6 +146,9 @@ class LearnerConnectorPipeline(ConnectorV2):
         input_action_space: space of the episodes' actions.
         connectors: connectors, in order.
         kwargs: ignored, as in `ConnectorV2`.
+
+    Attributes:
+        default_classes: classes of which the pipeline must keep a connector, for a training.
     """
 
     def __init__(
@@ -158,6 +161,7 @@ class LearnerConnectorPipeline(ConnectorV2):
     ) -> None:
         super().__init__(input_observation_space, input_action_space, **kwargs)
         self.connectors: list[Any] = []
+        self.default_classes: tuple[type, ...] = ()
         for connector in connectors or ():
             self.append(connector)
 

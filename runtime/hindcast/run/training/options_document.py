@@ -8,6 +8,7 @@ from typing import Any, Final
 from hindcast.api import EnvironmentSpec, OfflineTraining
 from hindcast.api.formats import format_traits
 from hindcast.api.input import InputSource
+from hindcast.api.quantity import parse_bytes
 from hindcast.api.spelling import IN_PYTHON
 from hindcast.code_digest import digest_code
 from hindcast.episodes.spaces import space_from_json, space_to_json
@@ -106,15 +107,30 @@ def _data_options(resource: OfflineTraining, source: InputSource) -> dict[str, A
         "input_read_sample_batches": source.format == "SampleBatch",
         "input_read_schema": dict(source.schema_map),
         "input_read_batch_size": batch_size,
+        "input_filesystem": None,
+        "input_filesystem_kwargs": {},
+        "episode_lookback_horizon": 1,
         "input_compress_columns": source.compress_columns,
         "ignore_final_observation": source.ignore_final_observation,
         "prelearner_class": resource.spec.pipeline.pre_learner,
         "prelearner_kwargs": dict(resource.spec.pipeline.pre_learner_kwargs),
         "prelearner_buffer_class": None if buffer is None else buffer.name,
         "prelearner_buffer_kwargs": {} if buffer is None else dict(buffer.kwargs),
-        "map_batches_kwargs": {},
+        "map_batches_kwargs": _map_batches_kwargs(resource),
         "iter_batches_kwargs": {},
         "dataset_num_iters_per_learner": resource.spec.pipeline.dataset_num_iters_per_learner,
-        "materialize_data": False,
+        "materialize_data": resource.spec.pipeline.residency == "Resident",
         "materialize_mapped_data": False,
+    }
+
+
+def _map_batches_kwargs(resource: OfflineTraining) -> dict[str, Any]:
+    """Return the data workers as arguments of Ray Data's `map_batches`."""
+    workers = resource.spec.pipeline.data_workers
+    low, high = workers.interval
+    memory = None if workers.memory is None else parse_bytes(workers.memory)
+    resources = {"num_cpus": workers.cpus, "num_gpus": workers.gpus, "memory": memory}
+    return {
+        "concurrency": low if low == high else [low, high],
+        **{name: value for name, value in resources.items() if value},
     }
