@@ -639,6 +639,25 @@ def test_data_are_prepared_again_if_a_value_of_the_users_code_changes(
     assert other[1] == pytest.approx(1.5 * first[1])
 
 
+CELL = """
+from hindcast import OfflinePreLearner
+
+class MyPreLearner(OfflinePreLearner):
+    def _map_to_episodes(self, batch, **kwargs):
+        return scale_rewards(super()._map_to_episodes(batch, **kwargs)["episodes"], {scale})
+"""
+
+
+def test_cell_that_runs_again_uses_the_prepared_data_unless_it_was_edited(data: Path) -> None:
+    folders = []
+    for scale in (2, 2, 3, 2):
+        scope: dict[str, Any] = {"__name__": "__main__", "scale_rewards": scale_rewards}
+        exec(CELL.replace("{scale}", str(scale)), scope)
+        config = make_config(data, "table", prelearner_class=scope["MyPreLearner"])
+        folders.append(open_training_data(config).units[0].parts[0].path)
+    assert folders[0] == folders[1] == folders[3] != folders[2]
+
+
 LOCK = threading.Lock()
 
 
