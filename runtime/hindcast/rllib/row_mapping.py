@@ -375,10 +375,10 @@ def rows_to_episodes(
     return episodes
 
 
-def _to_info(cell: Any) -> Mapping[str, Any]:
+def _to_info(cell: Any) -> dict[str, Any]:
     """Return the info in a cell: a dictionary or JSON text; nulls, which pandas turns into NaN, are empty."""
     if isinstance(cell, Mapping):
-        return cell
+        return dict(cell)
     return info_from_json(cell) if isinstance(cell, str) else {}
 
 
