@@ -17,7 +17,7 @@ from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.hooks import NO_HOOKS, Hooks
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
-from hindcast.errors import DataError, SpecError
+from hindcast.errors import DataError, SpecError, UserError
 from hindcast.evaluate.action_comparison import ActionComparison
 from hindcast.evaluate.environment import EnvReport, evaluate_policy
 from hindcast.evaluate.offline import OfflineEvaluator, OfflineOptions, OfflineReport
@@ -130,7 +130,7 @@ def evaluate_checkpoint_offline(
     Args:
         path: see `evaluate_checkpoint`.
         data: paths of recorded data, which are prepared if they are not whole episodes in order, and read like the
-            inputs of the checkpoint's run (`schema`, `format` …) if they cannot be read without; a reading; the
+            inputs of the checkpoint's run (see `open_like_inputs`); a reading; the
             episodes that the run set aside (`load_set_aside`); or what `open_judging_data` returned.
         module_class: the policy's `model.moduleClass`, if it has one.
         gamma: discount; None takes the discount of the run's algorithm, or 0.99 if the algorithm has no discount.
@@ -193,20 +193,27 @@ def open_judging_data(
 
 
 def open_like_inputs(paths: Sequence[str], location: Location, hooks: Hooks) -> Dataset:
-    """Open data; if that fails, as the run whose folder contains the checkpoint reads its inputs.
+    """Open data as the run whose folder contains the checkpoint reads its inputs; if that fails, as they are.
+
+    Columns that are found without a schema may be others, and missing values may be replaced in another way. Data may
+    also be in another form than the inputs, such as a log of decisions.
 
     Raises:
         DataError: the data cannot be opened.
     """
+    reading_error: UserError | None = None
+    for spec in _enclosing_specs(location):
+        for source in spec.get("input", ()):
+            if "path" in source and source.keys() & {"schema", "format", "readOptions", "prepare"}:
+                reading = Reading.from_input(InputSource.model_validate(source), str(source["path"]))
+                try:
+                    return open_data(replace(reading, paths=tuple(paths)), hooks=hooks)
+                except (DataError, SpecError) as error:
+                    reading_error = reading_error or error
     try:
         return open_data(list(paths), hooks=hooks)
-    except DataError:
-        for spec in _enclosing_specs(location):
-            for source in spec.get("input", ()):
-                if "path" in source and source.keys() & {"schema", "format", "readOptions", "prepare"}:
-                    reading = Reading.from_input(InputSource.model_validate(source), str(source["path"]))
-                    return open_data(replace(reading, paths=tuple(paths)), hooks=hooks)
-        raise
+    except DataError as error:
+        raise reading_error or error from None
 
 
 def load_policy(path: str | Path, module_class: str | None = None) -> tuple[Policy, str]:
