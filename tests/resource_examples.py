@@ -320,7 +320,7 @@ _INVALID_TRAININGS = """
 """
 _SAMPLER_EXCLUDES = """
 {format: CSV, top: 0.5, readOptions: {header: true}, columns: [obs], filter: [{column: a, op: "==", value: 1}],
- schema: {obs: x}, compressColumns: [obs], actionsNormalized: true, ignoreFinalObservation: true}
+ schema: {obs: x}, time: {column: a}, compressColumns: [obs], actionsNormalized: true, ignoreFinalObservation: true}
 """
 
 

@@ -62,6 +62,11 @@ def as_percentage(fraction: float) -> str:
     return f"{percent:.1f} %" if 0 < percent < 1 else f"{percent:.0f} %"
 
 
+def discount(gamma: float, is_timed: bool) -> str:
+    """Format a discount, of a step or of a unit of time: `0.99`, `0.99 per unit of time`."""
+    return f"{gamma:g} per unit of time" if is_timed else f"{gamma:g}"
+
+
 def acting(explore: bool) -> str:
     """Name the actions of a policy that samples them, or takes their mode: `sampled actions`, `greedy actions`."""
     return f"{'sampled' if explore else 'greedy'} actions"

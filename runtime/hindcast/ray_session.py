@@ -88,6 +88,19 @@ def is_connected() -> bool:
     return "ray" in sys.modules and sys.modules["ray"].is_initialized()
 
 
+def is_driver_of_cluster() -> bool:
+    """Return True if this process has joined a Ray cluster of several nodes as a driver.
+
+    False in tasks and actors, such as Tune's trials: the cluster has already reserved what they use.
+    """
+    if not is_connected():
+        return False
+    import ray
+
+    is_driver = ray.get_runtime_context().worker.mode == ray.SCRIPT_MODE
+    return is_driver and sum(node["Alive"] for node in ray.nodes()) > 1
+
+
 @contextmanager
 def ray_connection(num_cpus: int) -> Iterator[None]:
     """Provide Ray in the block: the one that this process is connected to, else one that ends with the block.

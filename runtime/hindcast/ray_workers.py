@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Generic
 
 import ray
 from ray.exceptions import RayActorError
 
+from hindcast.user_code import registered_objects, restore_objects
 from hindcast.worker_processes import Arguments, Context, Result, Value, end_with_parent
 
 
@@ -27,8 +30,8 @@ class RayWorkers(Generic[Context]):
     def __init__(self, num_workers: int, context: Context, options: Mapping[str, Any]) -> None:
         self.num_workers = num_workers
         self._actor_class = ray.remote(_WorkerActor).options(**options)
-        self._context = ray.put(context)
-        self._actors = {self._actor_class.remote(self._context) for _ in range(num_workers)}
+        self._arguments = (ray.put(context), registered_objects(), str(Path.cwd()))
+        self._actors = {self._actor_class.remote(*self._arguments) for _ in range(num_workers)}
         self._idle: SimpleQueue[Any] = SimpleQueue()
         for actor in self._actors:
             self._idle.put(actor)
@@ -71,7 +74,7 @@ class RayWorkers(Generic[Context]):
         with self._actors_lock:
             if not self._is_closed:  # an actor created after close() would never be killed
                 self._actors.remove(actor)
-                actor = self._actor_class.remote(self._context)
+                actor = self._actor_class.remote(*self._arguments)
                 self._actors.add(actor)
             return actor
 
@@ -79,9 +82,12 @@ class RayWorkers(Generic[Context]):
 class _WorkerActor:
     """The class of the actors: an object that keeps the context."""
 
-    def __init__(self, context: Any) -> None:
+    def __init__(self, context: Any, objects: dict[str, Any], folder: str) -> None:
         # The parent is the node's Ray process. If that dies, Ray itself ends the worker only once init is its parent.
         end_with_parent(os.getppid())
+        restore_objects(objects)
+        with contextlib.suppress(OSError):  # relative paths are the parent's, if the file system is shared
+            os.chdir(folder)
         self._context = context
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -14,6 +14,7 @@ class Chain:
     Args:
         seed: seed of the MDP and the policies.
         actions_matter: False if both actions have the same effect.
+        has_durations: True if a step takes the time `delta_t[state, action]`, False if it takes 1.
 
     Attributes:
         transition_probs: `[state, action, next state]`.
@@ -24,7 +25,7 @@ class Chain:
 
     num_states, num_steps, gamma = 4, 8, 0.95
 
-    def __init__(self, seed: int, *, actions_matter: bool = True) -> None:
+    def __init__(self, seed: int, *, actions_matter: bool = True, has_durations: bool = False) -> None:
         rng = np.random.default_rng(seed)
         self.transition_probs = rng.dirichlet(np.ones(self.num_states), (self.num_states, 2))
         self.reward = 1.0 + rng.normal(size=(self.num_states, 2))
@@ -32,6 +33,9 @@ class Chain:
             self.transition_probs[:, 1], self.reward[:, 1] = self.transition_probs[:, 0], self.reward[:, 0]
         self.behaviour = rng.uniform(0.3, 0.7, self.num_states)
         self.target = np.clip(self.behaviour + rng.uniform(-0.2, 0.2, self.num_states), 0.1, 0.9)
+        self.delta_t = (
+            rng.exponential(3.0, (self.num_states, 2)) if has_durations else np.ones((self.num_states, 2))
+        )
         self.q, self.v = self._compute_values(self.target)
 
     @property
@@ -44,7 +48,7 @@ class Chain:
         v = np.zeros((self.num_steps + 1, self.num_states))
         probs = np.stack([1 - policy, policy], -1)
         for t in range(self.num_steps - 1, -1, -1):
-            q[t] = self.reward + self.gamma * self.transition_probs @ v[t + 1]
+            q[t] = self.reward + self.gamma**self.delta_t * (self.transition_probs @ v[t + 1])
             v[t] = (probs * q[t]).sum(-1)
         return q, v
 
@@ -82,6 +86,7 @@ class Chain:
             gamma=self.gamma,
             log_ratio=log_ratios.ravel(),
             values=values,
+            delta_t=self.delta_t[states, actions].ravel(),
         )
 
 

@@ -103,8 +103,8 @@ class RecordedMdp:
 class TabularMdp(RecordedMdp):
     """A `Chain` with one-hot observations of (timestep, state); `make_policy` returns its target policy."""
 
-    def __init__(self, seed: int) -> None:
-        self.chain = Chain(seed)
+    def __init__(self, seed: int, *, has_durations: bool = False) -> None:
+        self.chain, self.has_durations = Chain(seed, has_durations=has_durations), has_durations
         size = self.chain.num_states * self.chain.num_steps
         self.spaces = (gym.spaces.Box(0, 1, (size,)), gym.spaces.Discrete(2))
 
@@ -124,7 +124,8 @@ class TabularMdp(RecordedMdp):
         obs = one_hot(states + self.chain.num_states * np.arange(self.chain.num_steps), num_indices)
         action_1_prob = self.chain.behaviour[states]
         logp = np.log(np.where(actions, action_1_prob, 1 - action_1_prob)).astype(np.float32)
-        return {"obs": obs, "actions": actions, "rewards": rewards, "action_logp": logp}
+        columns = {"obs": obs, "actions": actions, "rewards": rewards, "action_logp": logp}
+        return columns | ({"delta_t": self.chain.delta_t[states, actions]} if self.has_durations else {})
 
 
 class ContinuousMdp(RecordedMdp):

@@ -58,17 +58,21 @@ def estimate_slowly(data: Evidence, episodes: list[int], clip: float = math.inf)
         weights, rewards, errors = [], [], []
         for t in range(length):
             step = first_step + t
+            delta_t = (
+                np.ones(length) if data.delta_t is None else data.delta_t[first_step : first_step + length]
+            )
             weight *= min(math.exp(data.log_ratio[step]), clip)
-            reward = data.gamma**t * data.rewards[step]
+            discount = data.gamma ** delta_t[:t].sum()
+            reward = discount * data.rewards[step]
             is_last = t == length - 1
             next_v = data.values.final_v[episode] if is_last else data.values.v[step + 1]
-            error = data.rewards[step] + data.gamma * next_v - data.values.q[step]
+            error = data.rewards[step] + data.gamma ** delta_t[t] * next_v - data.values.q[step]
             weights.append(weight)
             episode_return += reward
             per_decision_return += weight * reward
-            doubly_robust_return += weight * data.gamma**t * error
+            doubly_robust_return += weight * discount * error
             rewards.append(reward)
-            errors.append(data.gamma**t * error)
+            errors.append(discount * error)
         num_missing = max_length - length
         padded_weights.append(weights + [weight] * num_missing)
         padded_rewards.append(rewards + [0.0] * num_missing)
@@ -99,8 +103,11 @@ def estimate_slowly(data: Evidence, episodes: list[int], clip: float = math.inf)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_estimates_equal_slow_reference(seed: int) -> None:
+@pytest.mark.parametrize("has_durations", [False, True])
+def test_estimates_equal_slow_reference(seed: int, has_durations: bool) -> None:
     data = make_evidence(seed)
+    if has_durations:
+        data = replace(data, delta_t=np.random.default_rng(seed).exponential(size=len(data.rewards)))
     for clip in (math.inf, 1.1):
         expected = estimate_slowly(data, list(range(7)), clip)
         assert estimate_once(data, clip) == pytest.approx(expected, rel=1e-12)
@@ -202,9 +209,10 @@ def test_interval_of_few_heavy_episodes_is_wide_or_none_if_one_has_all_weight() 
     assert jackknife_interval(1.0, np.array([np.inf, 0.0]), 0.9) is None
 
 
-def test_intervals_contain_truth_as_often_as_stated() -> None:
+@pytest.mark.parametrize("has_durations", [False, True])
+def test_intervals_contain_truth_as_often_as_stated(has_durations: bool) -> None:
     """At least 88 % of 200 intervals with a level of 90 % contain the true return, for each estimator except `dm`."""
-    chain, num_recordings = Chain(2), 200
+    chain, num_recordings = Chain(2, has_durations=has_durations), 200
     num_covered, errors = dict.fromkeys(NAMES, 0), dict.fromkeys(NAMES, 0.0)
     for seed in range(num_recordings):
         data = chain.record(300, seed)

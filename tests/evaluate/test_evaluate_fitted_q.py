@@ -19,14 +19,20 @@ from hindcast.models.reward_scale import RewardScale
 
 
 def test_values_equal_linear_solution(tmp_path: Path) -> None:
-    """The exact values are V = (I - gamma·P)⁻¹·r of the target, for each state in each of the eight steps."""
-    mdp = TabularMdp(3)
+    """The exact values are V = (I - Γ·P)⁻¹·r of the target, for each state in each of the eight steps.
+
+    The chain is semi-Markov: Γ has the discount of each step's duration.
+    """
+    mdp = TabularMdp(3, has_durations=True)
     chain, policy = mdp.chain, mdp.make_policy()
     size, steps = chain.num_states, chain.num_steps
     probs = np.stack([1 - chain.target, chain.target], -1)
-    transition_matrix = np.kron(np.eye(steps, k=1), np.einsum("sa,san->sn", probs, chain.transition_probs))
+    discounted_probs = probs * chain.gamma**chain.delta_t
+    transition_matrix = np.kron(
+        np.eye(steps, k=1), np.einsum("sa,san->sn", discounted_probs, chain.transition_probs)
+    )
     rewards = np.tile((probs * chain.reward).sum(-1), steps)
-    exact_values = np.linalg.solve(np.eye(size * steps) - chain.gamma * transition_matrix, rewards)
+    exact_values = np.linalg.solve(np.eye(size * steps) - transition_matrix, rewards)
     window = load_window(mdp.record(tmp_path, 600, 0, logp=True), policy, chain.gamma, "data")
     options = FittedQOptions(updates=350, members=2, hiddens=(64,), lr=1e-2, samples=4)
     v = cross_fit(TargetPolicy(policy, explore=True), window, options, 0, lambda _: None).values.v

@@ -5,7 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from episode_kit import build_block
-from hindcast.learn.gae import block_gae, discounted_sums
+from hindcast.learn.gae import block_gae, discounted_sums, window_gae
+from hindcast.pipeline.loader import build_window
+from hindcast.pipeline.needs import Needs
+from hindcast.pipeline.window import Recipe
 from layers import examples
 
 GAMMA = 0.9
@@ -25,16 +28,21 @@ def make_values(block, seed=1):
 
 
 def gae_by_definition(block, values, gamma, lambda_):
-    """Compute advantages by the definition of GAE, one timestep at a time, in float64."""
+    """Compute advantages by the definition of GAE, one timestep at a time, in float64.
+
+    If steps have durations, gamma discounts per unit of time.
+    """
+    discounts = gamma ** block.columns.get("delta_t", np.ones(block.num_steps))
     advantages = []
     for episode in range(block.num_episodes):
         rewards = block.columns["rewards"][block.rows_of("rewards", episode)]
         v = values.double().numpy()[block.rows_of("obs", episode)].copy()
         if block.terminated[episode]:
             v[-1] = 0.0
+        step_discounts = discounts[block.rows_of("rewards", episode)]
         advantage, episode_advantages = 0.0, []
         for t in reversed(range(len(rewards))):
-            advantage = rewards[t] + gamma * v[t + 1] - v[t] + gamma * lambda_ * advantage
+            advantage = rewards[t] + step_discounts[t] * (v[t + 1] + lambda_ * advantage) - v[t]
             episode_advantages.append(advantage)
         advantages += episode_advantages[::-1]
     return np.array(advantages)
@@ -58,6 +66,26 @@ def test_block_gae_equals_the_definition(episodes, lambda_, gamma):
     expected = gae_by_definition(block, values, gamma, lambda_)
     np.testing.assert_allclose(advantages, expected, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(targets, advantages + values[block.obs_row], rtol=1e-5, atol=1e-5)
+
+
+@examples(30)
+@given(seed=st.integers(0, 1000), lambda_=st.floats(0, 1), gamma=st.floats(0, 1))
+def test_window_gae_discounts_time(seed, lambda_, gamma):
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(1, 20, 6)
+    block = make_block(lengths, rng.random(6) < 0.5, np.zeros(6, bool), seed)
+    values, recipe = make_values(block, seed), Recipe(Needs(frozenset({"obs", "rewards", "delta_t"})))
+
+    def compute_gae(delta_t):
+        timed_block = block.with_columns({**block.columns, "delta_t": delta_t})
+        window = build_window([timed_block], recipe)
+        return timed_block, window_gae(window, values, gamma, lambda_)
+
+    timed_block, (advantages, _) = compute_gae(rng.exponential(size=block.num_steps))
+    expected = gae_by_definition(timed_block, values, gamma, lambda_)
+    np.testing.assert_allclose(advantages, expected, rtol=1e-4, atol=1e-4)
+    _, equal_spacing = compute_gae(np.ones(block.num_steps))
+    assert all(map(torch.equal, equal_spacing, block_gae(block, values, gamma, lambda_)))
 
 
 def test_block_gae_with_lambda_1_is_the_discounted_return_minus_v():

@@ -184,6 +184,18 @@ def test_sizes_in_spec_override_computed_ones_and_name_their_field() -> None:
         assert pool.reasons[field] == f"set by spec.cluster.resources.dataWorker.{field}"
 
 
+def test_disk_cache_belongs_to_the_pool_that_reads() -> None:
+    def storage(**pipeline: Any) -> list[int]:
+        sizes = compute_effective_sizes(training(pipeline=pipeline))
+        return [pool.ephemeral_storage_bytes for pool in sizes.workers]
+
+    data, learner = storage()
+    assert storage(diskCache="7Gi") == [data + 7 * GI, learner]
+    assert storage(diskCache="7Gi", dataWorkers={"replicas": 0}) == [learner + 7 * GI]
+    pool = compute_pool("data", training(pipeline={"diskCache": "7Gi"}))
+    assert pool.reasons["ephemeralStorage"].endswith("for spilled objects + 7Gi for pipeline.diskCache")
+
+
 def test_object_store_shrinks_to_fit_memory_of_spec() -> None:
     resource = training(cluster={"resources": {"learner": {"memory": "1Gi"}}})
     pool = compute_pool("learner", resource, LARGE_INPUTS)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pipeline_fakes import FEED_CLASSES, FakeDataset, both_feeds, make_loader, random_dataset
 
+from hindcast.errors import DataError
 from hindcast.pipeline.items import count_sequences
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.shard import WHOLE_BATCH, Shard
@@ -32,10 +33,12 @@ def n_step_reference(dataset: FakeDataset, n: int, gamma: float) -> dict[int, di
             steps, observations = block.rows_of("actions", episode), block.rows_of("obs", episode)
             step_indices, rewards = block.columns["actions"][steps, 0], block.columns["rewards"][steps]
             obs = block.columns["obs"][observations, 0]
+            delta_t = block.columns.get("delta_t", np.ones(block.num_steps))[steps]
             for t in range(len(step_indices)):
-                total, covered_steps = 0.0, 0
+                total, covered_steps, elapsed = 0.0, 0, 0.0
                 while covered_steps < n and t + covered_steps < len(step_indices):
-                    total += gamma**covered_steps * float(rewards[t + covered_steps])
+                    total += gamma**elapsed * float(rewards[t + covered_steps])
+                    elapsed += delta_t[t + covered_steps]
                     covered_steps += 1
                 is_at_end = t + covered_steps == len(step_indices)  # also of an unfinished episode
                 terminated = is_at_end and bool(block.terminated[episode])
@@ -46,7 +49,7 @@ def n_step_reference(dataset: FakeDataset, n: int, gamma: float) -> dict[int, di
                     "followed": not is_at_end,
                     "rewards": total,
                     "n_step": covered_steps,
-                    "discounts": 0.0 if terminated else gamma**covered_steps,
+                    "discounts": 0.0 if terminated else gamma**elapsed,
                     "terminateds": terminated,
                     "truncateds": is_at_end and bool(block.truncated[episode]),
                 }
@@ -63,19 +66,59 @@ def take_epoch(feed_kind: str, dataset: FakeDataset, needs: Needs, **order: Any)
         return {leaf: torch.cat([item_batch[leaf] for item_batch in batches]) for leaf in batches[0]}
 
 
+def add_durations(dataset: FakeDataset, rng: np.random.Generator | None) -> FakeDataset:
+    """Add random durations of steps, some of them 0, to the blocks of a dataset; without a generator, all are 1."""
+    for index, block in enumerate(dataset.blocks):
+        count = block.num_steps
+        delta_t = np.ones(count) if rng is None else rng.exponential(size=count) * rng.integers(0, 3, count)
+        dataset.blocks[index] = block.with_columns(
+            {**block.columns, "delta_t": delta_t.astype(np.float32).astype(np.float64)}
+        )
+    return dataset
+
+
 @examples(100)
-@given(seed=st.integers(0, 10_000), n=st.integers(1, 20), gamma=st.sampled_from([0.0, 0.5, 0.99, 1.0]))
+@given(
+    seed=st.integers(0, 10_000),
+    n=st.integers(1, 20),
+    gamma=st.sampled_from([0.0, 0.5, 0.99, 1.0]),
+    has_durations=st.booleans(),
+)
 @both_feeds
-def test_n_step_items_equal_reference(feed_kind, seed, n, gamma):
-    dataset = random_dataset(seed)
+def test_n_step_items_equal_reference(feed_kind, seed, n, gamma, has_durations):
+    dataset, needs = random_dataset(seed), Needs(STEP_COLUMNS, n_step=n, gamma=gamma)
+    if has_durations:
+        dataset = add_durations(dataset, np.random.default_rng(seed))
+        needs = needs.with_durations(frozenset({"delta_t"}))
     expected = n_step_reference(dataset, n, gamma)
-    batch = take_epoch(feed_kind, dataset, Needs(STEP_COLUMNS, n_step=n, gamma=gamma), window_steps=25)
+    batch = take_epoch(feed_kind, dataset, needs, window_steps=25)
     step_indices = batch["actions"][:, 0].int().tolist()
     assert sorted(step_indices) == sorted(expected)
     for position, step_index in enumerate(step_indices):
         for name, value in expected[step_index].items():
             actual = batch[name][position].flatten()[0].item()
             assert actual == pytest.approx(value, rel=1e-6, abs=1e-6), (step_index, name)
+
+
+@examples(20)
+@given(seed=st.integers(0, 10_000), n=st.integers(1, 20), gamma=st.floats(0, 1))
+def test_items_of_steps_of_one_unit_are_those_without_durations(seed, n, gamma):
+    needs = Needs(STEP_COLUMNS, n_step=n, gamma=gamma)
+    plain_batch = take_epoch("resident", random_dataset(seed), needs)
+    timed_dataset = add_durations(random_dataset(seed), None)
+    timed_batch = take_epoch("resident", timed_dataset, needs.with_durations(frozenset({"delta_t"})))
+    assert plain_batch.keys() == timed_batch.keys()
+    assert all(torch.equal(plain_batch[leaf], timed_batch[leaf]) for leaf in plain_batch)
+
+
+@pytest.mark.parametrize("delta_t", [-0.5, float("nan")])
+def test_invalid_durations_are_refused(delta_t):
+    dataset = add_durations(random_dataset(0), None)
+    dataset.blocks[0].columns["delta_t"][0] = delta_t
+    with pytest.raises(DataError, match="'delta_t' has negative or missing durations"):
+        take_epoch(
+            "resident", dataset, Needs(frozenset({"obs"}), gamma=0.9).with_columns(frozenset({"delta_t"}))
+        )
 
 
 def test_n_step_items_have_documented_dtypes():

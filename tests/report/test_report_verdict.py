@@ -31,6 +31,7 @@ def judge(verdict: Verdict, **changes: Any) -> Judgement:
     report = OfflineReport(
         episodes=120,
         timesteps=900,
+        is_timed=False,
         explore=True,
         behaviour=Estimate(10.0, (9.0, 11.0)),
         behaviour_continued=Estimate(10.5, (9.5, 11.5)),

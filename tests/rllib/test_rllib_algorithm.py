@@ -26,6 +26,7 @@ from hindcast import (
     register_env,
 )
 from hindcast.api import ModelOptions, ModelSpec
+from hindcast.cluster import program
 from hindcast.errors import DataError, SpecError
 from toy_environments import Walk
 
@@ -238,9 +239,14 @@ class TestTraining:
         note = "output: only evaluate() adds episodes to the dataset; train() records none"
         assert algo.notes[len(notes_before) :] == [note]
 
-    @pytest.mark.slow
-    def test_two_learners_follow_weights_that_the_user_sets(self, walks: Path, tmp_path: Path) -> None:
-        """The second algorithm has one learner, and the same global batches."""
+    @pytest.mark.ray
+    @pytest.mark.usefixtures("ray_here")
+    @pytest.mark.parametrize("num_nodes", [1, 2])
+    def test_two_learners_follow_weights_that_the_user_sets(
+        self, walks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_nodes: int
+    ) -> None:
+        """The other learner is a process here, or an actor; the second algorithm has one, and the same batches."""
+        monkeypatch.setattr(program, "is_driver_of_cluster", lambda: num_nodes > 1)
         results, policies = [], []
         for num_learners, batch_size in ((2, 16), (1, 32)):
             config = bc_config(walks).learners(num_learners=num_learners, num_gpus_per_learner=0)

@@ -49,6 +49,11 @@ POLICIES: dict[str, tuple[gym.Space, gym.Space, dict[str, Any]]] = {
     "deterministic": (VECTOR_OBSERVATIONS, DOUBLES, {"distribution": "Deterministic"}),
     "float64": (DOUBLES, gym.spaces.MultiBinary(3), MEAN_STD),
     "stacked": (VECTOR_OBSERVATIONS, gym.spaces.MultiDiscrete([2, 3]), {"frameStack": 3}),
+    "masked": (
+        gym.spaces.Dict({"action_mask": gym.spaces.MultiBinary(3), "observations": VECTOR_OBSERVATIONS}),
+        gym.spaces.Discrete(3, start=2),
+        {**MEAN_STD, "frameStack": 2},
+    ),
     "image": (IMAGE, gym.spaces.Discrete(2), CONVOLUTION),
     "lstm": (VECTOR_OBSERVATIONS, gym.spaces.Discrete(2), {"recurrent": "LSTM", "cellSize": 8}),
     "gru": (VECTOR_OBSERVATIONS, gym.spaces.Box(-1, 1, (1,)), {"recurrent": "GRU", "cellSize": 8}),

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from hindcast import OfflineData, OfflinePreLearner
 from hindcast.datasets.opening import open_dataset
+from hindcast.errors import DataError
 from hindcast.rllib.training_config import TrainingConfig
 from hindcast.run.execute import FileReferences, train_locally
 from hindcast.run.inputs import make_sources, open_inputs, resolve_inputs
@@ -67,6 +70,26 @@ def test_weighted_inputs_keep_their_columns(
     assert outcome.state == "Succeeded"
     assert "action_dist_inputs" in inputs[0].dataset.spec.leaves
     assert not any("left out" in note for note in reporter.notes)
+
+
+def test_inputs_with_and_without_times_are_refused(tmp_path: Path) -> None:
+    rows = {"eps_id": [0, 0, 1, 1], "obs": [0.0, 1, 0, 1], "actions": [0, 1, 0, 1], "rewards": [1.0, 0, 1, 0]}
+    table = pa.table(rows | {"terminateds": [False, True] * 2, "hour": [0, 3, 1, 9]})
+    pq.write_table(table, tmp_path / "visits.parquet")
+    pq.write_table(table, tmp_path / "steps.parquet")
+    inputs_spec = [
+        {"path": str(tmp_path / "visits.parquet"), "time": {"column": "hour"}, "weight": 1.0},
+        {"path": str(tmp_path / "steps.parquet"), "weight": 1.0},
+    ]
+    resource = training(tmp_path / "runs", "", environment=None, input=inputs_spec)
+    inputs = resolve_inputs(resource, FileReferences({}))
+    with pytest.raises(
+        DataError, match=r"steps.parquet has no times, unlike .*visits.parquet, so that gamma"
+    ):
+        open_inputs(resource, inputs, cache=str(tmp_path / "cache"))
+    (opened_input,) = open_inputs(resource, inputs[:1], cache=str(tmp_path / "cache"))
+    block = opened_input.dataset.read(opened_input.dataset.units[0])
+    assert block.columns["delta_t"].tolist() == [3, 3, 8, 8]
 
 
 class CustomOfflineData(OfflineData):

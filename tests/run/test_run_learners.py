@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ import pytest
 import torch
 
 from hindcast.api.attempt import Attempt
-from hindcast.api.pipeline import DataWorkersSpec
+from hindcast.api.pipeline import DataWorkersSpec, PipelineSpec
 from hindcast.api.training import LearnersSpec
 from hindcast.cluster.pools import Pools
 from hindcast.datasets.opening import open_dataset
 from hindcast.errors import DataError, Interrupted, NoCudaDevice, SpecError
+from hindcast.learn.group import Group
 from hindcast.pipeline.data_workers import DataWorkers
 from hindcast.pipeline.executors import Local
 from hindcast.pipeline.offline_data import Source
@@ -152,16 +154,18 @@ class TestNumber:
 class TestDataWorkers:
     def test_cluster_workers_are_actors_in_data_pool(self) -> None:
         workers = DataWorkersSpec(minReplicas=2, maxReplicas=5, cpus=1.5, gpus=1)
-        executor = make_pools().data_workers(workers)
+        executor = make_pools().data_workers(PipelineSpec(data_workers=workers, disk_cache="1Gi"))
         assert isinstance(executor, DataWorkers)
         assert executor.worker_limits == (2, 5)
+        assert executor.disk_cache_bytes == 1 << 30
         pool = {"label_selector": {"hindcast.dev/pool": "data"}}
         assert executor.options == {"num_cpus": 2, "num_gpus": 1, **pool}
 
     def test_no_workers_means_local_executor(self) -> None:
         """Without workers a learner reads in its own process, as a single machine always does."""
-        assert isinstance(make_pools().data_workers(DataWorkersSpec(replicas=0)), Local)
-        assert isinstance(LOCAL.data_workers(DataWorkersSpec(replicas=4)), Local)
+        no_workers = PipelineSpec(data_workers=DataWorkersSpec(replicas=0))
+        assert isinstance(make_pools().data_workers(no_workers), Local)
+        assert isinstance(LOCAL.data_workers(PipelineSpec()), Local)
 
     def test_plan_names_executor(self, tmp_path: Path, walks: Path) -> None:
         trainer = make_offline_trainer(
@@ -237,11 +241,12 @@ class TestGlobalBatch:
         ):
             make_trainer_of_rank(training(tmp_path, walks), walks, Shard(0, 40), initial_num_learners=1)
 
-    @pytest.mark.parametrize(("is_one_machine", "divisor"), [(True, 2), (False, 1)])
+    @pytest.mark.parametrize(("hosts", "divisor"), [(["here", "here"], 2), (["here", "there"], 1)])
     def test_learners_of_one_machine_share_its_memory(
-        self, tmp_path: Path, walks: Path, monkeypatch: pytest.MonkeyPatch, is_one_machine: bool, divisor: int
+        self, tmp_path: Path, walks: Path, monkeypatch: pytest.MonkeyPatch, hosts: list[str], divisor: int
     ) -> None:
-        monkeypatch.setattr(LocalPlacement, "is_one_machine", is_one_machine)
+        monkeypatch.setattr(platform, "node", lambda: "here")
+        monkeypatch.setattr(Group, "gather_values", lambda *_: hosts)
         resource = training(tmp_path, walks)
         trainer = make_trainer_of_rank(resource, walks, Shard(0, 2), initial_num_learners=2)
         assert trainer.experience.plan()["residentBudget"] == int(host_memory() / 4 / divisor)
@@ -279,8 +284,6 @@ def make_pools() -> Pools:
 
 
 def make_trainer_of_rank(resource: Any, data: Path, shard: Shard, initial_num_learners: int) -> Trainer:
-    from hindcast.learn.group import Group
-
     group = Group()
     group.shard = shard
     return make_offline_trainer(

@@ -52,6 +52,7 @@ class Requirements:
         min_memory: minimum of a pod's whole memory in bytes, with /dev/shm and headroom.
         object_store: bytes of Ray's object store in a pod.
         spill_bytes: disk of a pod for objects that do not fit into the object store.
+        cache_bytes: disk of a pod for `pipeline.diskCache`, if its processes read data.
     """
 
     pool: Pool
@@ -64,6 +65,7 @@ class Requirements:
     min_memory: Amount = (0, "")
     object_store: Amount = (MIN_OBJECT_STORE_BYTES, "nothing large passes through it")
     spill_bytes: int = 1 * GI
+    cache_bytes: int = 0
 
 
 def compute_requirements(resource: Resource, inputs: Mapping[str, ResolvedInput]) -> tuple[Requirements, ...]:
@@ -169,6 +171,7 @@ def _data_requirements(resource: OfflineTraining, size: DataSize) -> tuple[Requi
                 in_flight_bytes, f"this and the next window, over {min_workers} workers", size
             ),
             spill_bytes=max(GI, in_flight_bytes),
+            cache_bytes=parse_bytes(resource.spec.pipeline.disk_cache or "0") if max_workers else 0,
         ),
     )
 
@@ -217,6 +220,7 @@ def _learner_requirements(resource: OfflineTraining, size: DataSize) -> Requirem
             size,
         ),
         spill_bytes=max(GI, size.window_bytes),
+        cache_bytes=0 if has_data_workers else parse_bytes(pipeline.disk_cache or "0"),
     )
 
 

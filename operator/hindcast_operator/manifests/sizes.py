@@ -126,12 +126,14 @@ def _compute_pool_size(need: Requirements, resource: Resource) -> PoolSize:
     )
     computed_bytes, memory_reason = _compute_memory(need, shm_bytes)
     storage_bytes = (
-        SCRATCH_BYTES + need.spill_bytes
+        SCRATCH_BYTES + need.spill_bytes + need.cache_bytes
         if pod_resources.ephemeral_storage is None
         else parse_bytes(pod_resources.ephemeral_storage)
     )
-    spill_bytes = max(storage_bytes - SCRATCH_BYTES, storage_bytes // 2)
-    log_size, spill_size = format_bytes(storage_bytes - spill_bytes), format_bytes(spill_bytes)
+    ray_bytes = max(storage_bytes - need.cache_bytes, storage_bytes // 2)
+    spill_bytes = max(ray_bytes - SCRATCH_BYTES, ray_bytes // 2)
+    log_size, spill_size = format_bytes(ray_bytes - spill_bytes), format_bytes(spill_bytes)
+    cache_text = f" + {format_bytes(need.cache_bytes)} for pipeline.diskCache" if need.cache_bytes else ""
     reasons = {
         "pods": need.pods[1],
         "cpu": need.cpu[1],
@@ -140,7 +142,7 @@ def _compute_pool_size(need: Requirements, resource: Resource) -> PoolSize:
         "memory": memory_reason,
         "sharedMemory": f"the object store, and {format_bytes(shm_bytes - object_store_bytes)} for NCCL and torch",
         "objectStoreMemory": need.object_store[1],
-        "ephemeralStorage": f"{log_size} for logs + {spill_size} for spilled objects",
+        "ephemeralStorage": f"{log_size} for logs + {spill_size} for spilled objects{cache_text}",
     }
     if object_store_bytes != need.object_store[0]:
         reasons["objectStoreMemory"] = "what fits into /dev/shm"

@@ -76,6 +76,24 @@ class PrepareSpec(Model):
     """Whether the policy also sees, for each column of `missing`, whether its value was missing (1 or 0)."""
 
 
+_UNIT_SECONDS: Final = {"Second": 1, "Minute": 60, "Hour": 3600, "Day": 86_400, "Week": 604_800}
+
+
+class TimeSpec(Model):
+    """The time of each row, if rows are visits or events: `gamma` then discounts per unit of time, not per step."""
+
+    column: ShortText
+    """Name of the column in the data: dates, times or numbers that never decrease within an episode."""
+    unit: Literal["Second", "Minute", "Hour", "Day", "Week"] | Annotated[float, Field(gt=0)] = 1.0
+    """The unit of time. A column of dates or times requires Second, Minute, Hour, Day or Week; for a column of numbers,
+    the number that is one unit, such as 24 for days if the column counts hours."""
+
+    @property
+    def unit_size(self) -> float:
+        """The unit in the column's numbers, or in microseconds."""
+        return _UNIT_SECONDS[self.unit] * 1e6 if isinstance(self.unit, str) else self.unit
+
+
 _DEFAULTS_WITH_SAMPLER: Final[dict[str, Any]] = {
     "top": None,
     "format": AUTO,
@@ -83,6 +101,7 @@ _DEFAULTS_WITH_SAMPLER: Final[dict[str, Any]] = {
     "columns": None,
     "filter": [],
     "schema": {},
+    "time": None,
     "compressColumns": None,
     "actionsNormalized": None,
     "ignoreFinalObservation": False,
@@ -132,6 +151,8 @@ class InputSource(Model):
     ] = {}
     """Column mapping: from Hindcast's name (`obs`, `actions` …) to the name in the data, a pattern (`feature_*`), or a
     list of names. A pattern and a list make one vector of several columns."""
+    time: TimeSpec | None = None
+    """The time of each row. Default: every step takes one unit of time."""
     compress_columns: Annotated[list[ShortText], Field(max_length=256), ListSet()] | None = None
     """Columns that may hold compressed cells. Default: any; compression is detected."""
     actions_normalized: bool | None = None

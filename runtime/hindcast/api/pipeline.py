@@ -76,6 +76,9 @@ class PipelineSpec(Model):
     `Auto`: resident if the data fit the budget."""
     resident_budget: Annotated[Quantity | None, OPERATIONAL] = None
     """Bytes that resident data may take. Default: part of the device's free memory."""
+    disk_cache: Annotated[Quantity | None, OPERATIONAL] = None
+    """Bytes of a machine's or pod's disk that keep what was read from an object store, for later epochs: in `$TMPDIR`,
+    until the process ends. Default: none."""
     sampling: Literal["Epochs", "WithReplacement"] = "Epochs"
     """`Epochs`: each timestep once per pass, shuffled. `WithReplacement`: uniform draws from each window."""
     dataset_num_iters_per_learner: Positive | None = None

@@ -287,6 +287,22 @@ class OfflineTrainingSpec(Model):
         return any(source.prepare.missing_indicators for source in self.recorded_inputs)
 
     @model_validator(mode="after")
+    def _check_times(self) -> Self:
+        for index, source in enumerate(self.input):
+            if source.time is None or source.sampler is not None:  # a rule of InputSource excludes both
+                continue
+            if self.algorithm == "DecisionTransformer":
+                problem = (
+                    "has no effect on DecisionTransformer, whose returns are not discounted; leave it out"
+                )
+            elif self.sampler is not None:
+                problem = "does not combine with a sampler, whose steps have no times"
+            else:
+                continue
+            raise_problems([(f"input[{index}].time", problem)])
+        return self
+
+    @model_validator(mode="after")
     def _check_missing_rules(self) -> Self:
         rules = self.missing_rules
         for index, source in enumerate(self.input):

@@ -14,6 +14,7 @@ from hindcast.cli.screen import Screen
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from hindcast.api.input import TimeSpec
     from hindcast.datasets.curate.writing import WriteResult
     from hindcast.datasets.hooks import Hooks
     from hindcast.datasets.prepare.reading import Reading
@@ -57,6 +58,17 @@ class ReadFlags:
             metavar="NAME=COLUMN",
             help="Map a column: obs=observation reads obs from the column observation. Repeatable: columns with "
             "the same NAME become one vector.",
+        ),
+    ] = None
+    time: Annotated[
+        str | None,
+        _source_option(metavar="COLUMN", help="Column with the time of each row; gamma then discounts time."),
+    ] = None
+    time_unit: Annotated[
+        str | None,
+        _source_option(
+            metavar="UNIT",
+            help="Second, Minute, Hour, Day or Week; for a column of numbers the number that is one unit. Default: 1.",
         ),
     ] = None
     row_conditions: Annotated[
@@ -147,6 +159,7 @@ class ReadFlags:
         from hindcast.formats.format import ReadOptions
 
         options = ReadOptions(
+            time=_parse_time(self.time, self.time_unit),
             schema=_parse_schema(self.schema or ()),
             columns=None if self.columns is None else [name.strip() for name in self.columns.split(",")],
             filter=[parse_filter(text) for text in self.row_conditions or ()],
@@ -274,6 +287,33 @@ def _parse_schema(texts: Sequence[str]) -> dict[str, str | list[str]]:
         name, source_name = _split_pair("--schema", text, "NAME=COLUMN, such as obs=observation")
         sources.setdefault(name, []).append(source_name)
     return {name: names if len(names) > 1 else names[0] for name, names in sources.items()}
+
+
+def _parse_time(column: str | None, unit: str | None) -> "TimeSpec | None":
+    from pydantic import ValidationError
+
+    from hindcast.api.input import TimeSpec
+    from hindcast.errors import SpecError
+
+    if column is None:
+        if unit is not None:
+            raise SpecError(f"--time-unit {unit!r} requires --time, the column with the time of each row")
+        return None
+    try:
+        return TimeSpec.model_validate({"column": column, **_time_unit(unit)})
+    except ValidationError as error:
+        raise SpecError(
+            f"--time-unit is {unit!r}: expected Second, Minute, Hour, Day, Week or a number above 0"
+        ) from error
+
+
+def _time_unit(text: str | None) -> dict[str, str | float]:
+    if text is None:
+        return {}
+    try:
+        return {"unit": float(text)}
+    except ValueError:
+        return {"unit": text}
 
 
 def _split_pair(option: str, text: str, expected_form: str) -> tuple[str, str]:

@@ -23,7 +23,8 @@ def render_report(evaluation: OfflineEvaluation, data_name: str) -> Iterator[Ren
     report = evaluation.report
     yield (
         f"{data_name}: {formatting.plural(report.episodes, 'episode')}, "
-        f"{formatting.plural(report.timesteps, 'timestep')}; returns discounted by {evaluation.gamma:g}; "
+        f"{formatting.plural(report.timesteps, 'timestep')}; "
+        f"returns discounted by {formatting.discount(evaluation.gamma, report.is_timed)}; "
         f"{formatting.acting(report.explore)}"
     )
     if evaluation.num_trained:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import ray
 
+from hindcast.api import parse_bytes
 from hindcast.api.attempt import POOL_LABEL, Attempt, Pool
-from hindcast.api.pipeline import DataWorkersSpec
+from hindcast.api.pipeline import DataWorkersSpec, PipelineSpec
 from hindcast.api.training import LearnersSpec
 from hindcast.cluster.lease import acquire_lease
 from hindcast.errors import SpecError
@@ -146,17 +147,24 @@ class RayPlacement:
         """End the first learner, whose task `train` starts again."""
         os._exit(1)
 
-    def data_workers(self, workers: DataWorkersSpec) -> Executor:
+    def data_workers(self, pipeline: PipelineSpec) -> Executor:
         """Return an executor on actors in the pool of data workers, one per pod; without workers, a local one."""
         from hindcast.pipeline.data_workers import DataWorkers
         from hindcast.pipeline.executors import Local
 
+        workers = pipeline.data_workers
         min_workers, max_workers = workers.interval
         if not max_workers:
             return Local()
         options = self.options("data", workers.cpus, workers.gpus)
         cpus, gpus = options.pop("num_cpus"), options.pop("num_gpus", 0)
-        return DataWorkers((min_workers, max_workers), num_cpus=cpus, num_gpus=gpus, remote_args=options)
+        return DataWorkers(
+            (min_workers, max_workers),
+            num_cpus=cpus,
+            num_gpus=gpus,
+            remote_args=options,
+            disk_cache_bytes=parse_bytes(pipeline.disk_cache or "0"),
+        )
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,8 @@ class EpisodeDataset(Dataset):
         indexed_file = self._files[part.path]
         layout = LAYOUTS[indexed_file.layout]
         try:
-            with open_parquet(indexed_file.location, self._footers, indexed_file.entry.bytes) as file:
+            entry = indexed_file.entry
+            with open_parquet(indexed_file.location, self._footers, entry.bytes, entry.checksum) as file:
                 columns = layout.required_columns(file.schema_arrow, self.spec, leaves)
                 table = file.read_row_groups(list(part.row_groups), columns=columns, use_threads=False)
                 return layout.decode(table, self.spec, leaves)

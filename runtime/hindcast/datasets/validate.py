@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hindcast.datasets.units import EpisodeLocation
 from hindcast.episodes.block import Block
-from hindcast.episodes.columns import SCALAR_COLUMNS, Columns, is_per_observation, leaves_of, root
+from hindcast.episodes.columns import MASK_LEAF, SCALAR_COLUMNS, Columns, is_per_observation, leaves_of, root
 from hindcast.episodes.spaces import flatten_space, num_values
 from hindcast.errors import DataError, Problem
 from hindcast.formats.spec import DataSpec
@@ -160,6 +160,19 @@ def check_block(
                     problem, remedy="if the data count from another number, set the space's n and start"
                 )
             raise DataError.of([problem])
+    if (is_forbidden := _find_forbidden_actions(block, action_space)) is not None:
+        fault = Fault("outside-space", is_forbidden, f"an action that {MASK_LEAF} allows")
+        raise DataError.of([describe_fault(block, Columns.ACTIONS, fault, locate)])
+
+
+def _find_forbidden_actions(block: Block, action_space: gym.Space | None) -> NDArray[np.bool_] | None:
+    """Return `[S]` True for actions that the action mask of their observation forbids; None if there are none."""
+    mask, actions = block.columns.get(MASK_LEAF), block.columns.get(Columns.ACTIONS)
+    if mask is None or actions is None or not isinstance(action_space, spaces.Discrete):
+        return None
+    indices = actions.reshape(-1).astype(np.int64) - int(action_space.start)
+    is_forbidden = mask[block.obs_row, indices] == 0
+    return is_forbidden if is_forbidden.any() else None
 
 
 def get_leaf_spaces(

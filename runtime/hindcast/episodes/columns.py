@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from typing import Final
 
 SEPARATOR: Final = "/"
+MASK_LEAF: Final = "obs/action_mask"
+"""Leaf of observations `[n]`: 0 where one of n discrete actions is forbidden."""
 DETAILS: Final = "episode_details"
 """Column in files for the data of each episode in addition to its steps. A block has no such column."""
 EMPTY_INFO: Final = "{}"  # an info dict without entries, as the JSON text of the infos column
@@ -38,6 +40,8 @@ class Columns:
     LOSS_MASK = "loss_mask"
     SEQ_LENS = "seq_lens"
     DISCOUNTS = "discounts"
+    TIME = "time_of_row"  # of tables, until their rows are episodes; `input.time` names its column
+    DELTA_T = "delta_t"  # duration of a step in units of time, at least 0; without it, each step takes 1
     N_STEP = "n_step"
     NEXT_ACTIONS = "new_actions"
     FOLLOWED = "followed"  # this and the columns of targets are Hindcast's own, see `Needs`
@@ -46,7 +50,7 @@ class Columns:
     WEIGHTS = "weights"
 
 
-SCALAR_COLUMNS: Final = (Columns.REWARDS, Columns.ACTION_LOGP)
+SCALAR_COLUMNS: Final = (Columns.REWARDS, Columns.ACTION_LOGP, Columns.DELTA_T)
 """Stored columns that must have one number for each timestep: readers squeeze `[R, 1]` and refuse other shapes."""
 
 

@@ -18,6 +18,9 @@ In sums over timesteps after an episode's end, the episode keeps its last W_t an
 termination. Of an episode that was cut off, `is` to `pdwis` count only the recorded rewards; `dm`, `dr` and `wdr` add
 the model's value of the final observation.
 
+If steps have durations (`delta_t`), gamma discounts per unit of time: gamma^t is gamma to the power of the time since
+the episode's start, and gamma·V(s_{t+1}) is gamma to the power of the step's duration, times V.
+
 Shapes: N = episodes, S = their steps end to end, R = resamples.
 """
 
@@ -26,12 +29,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hindcast.episodes.columns import Columns
 from hindcast.evaluate.intervals import F64
+from hindcast.pipeline.window import WindowData
 
 I64 = NDArray[np.int64]
 
@@ -63,6 +68,7 @@ class Evidence:
         length: `[N]` steps of each episode, at least 1.
         rewards: `[S]`.
         gamma: discount, 0 to 1.
+        delta_t: `[S]` durations of the steps; None if each takes one unit of time.
         log_ratio: `[S]` log π(a|s) - log μ(a|s), -inf for actions that π never takes; None without ratios.
         values: a model's values; None without a model.
         clip: upper bound of each ratio; None for no bound.
@@ -74,6 +80,18 @@ class Evidence:
     log_ratio: F64 | None = None
     values: Values | None = None
     clip: float | None = None
+    delta_t: F64 | None = None
+
+    @classmethod
+    def from_window(cls, window: WindowData, gamma: float, **fields: Any) -> Evidence:
+        """Make the evidence from the episodes of a window; `fields` are further attributes."""
+        return cls(
+            length=np.asarray(window.length.numpy()),
+            rewards=np.asarray(window.columns[Columns.REWARDS].numpy(), dtype=np.float64),
+            gamma=gamma,
+            delta_t=None if window.delta_t is None else window.delta_t.double().numpy(),
+            **fields,
+        )
 
     @cached_property
     def first_step(self) -> I64:
@@ -106,9 +124,29 @@ class Evidence:
         return np.split(order, np.cumsum(np.bincount(self.t))[:-1])
 
     @cached_property
+    def elapsed(self) -> F64:
+        """Time `[S]` since the start of each step's episode."""
+        if self.delta_t is None:
+            return self.t.astype(np.float64)
+        ends = np.cumsum(self.delta_t)
+        starts = ends - self.delta_t
+        return starts - np.repeat(starts[self.first_step], self.length)
+
+    @cached_property
     def discounts(self) -> F64:
         """Discount factors gamma^t `[S]`."""
-        return np.asarray(self.gamma ** self.t.astype(np.float64))
+        return np.asarray(self.gamma**self.elapsed)
+
+    @property
+    def step_discounts(self) -> F64 | float:
+        """Discount factors of single steps: `[S]`, or gamma for all."""
+        return self.gamma if self.delta_t is None else np.asarray(self.gamma**self.delta_t)
+
+    @property
+    def final_discounts(self) -> F64:
+        """Discount factors `[N]` of the observations after the episodes' last steps."""
+        last_delta_t = 1.0 if self.delta_t is None else self.delta_t[self.last_step]
+        return np.asarray(self.gamma ** (self.elapsed[self.last_step] + last_delta_t))
 
     @cached_property
     def weights(self) -> F64:
@@ -130,7 +168,7 @@ class Evidence:
         # The next step's V; after an episode's last step, the V of its final observation.
         next_v = np.append(self.values.v[1:], 0.0)
         next_v[self.last_step] = self.values.final_v
-        return np.asarray(self.rewards + self.gamma * next_v - self.values.q)
+        return np.asarray(self.rewards + self.step_discounts * next_v - self.values.q)
 
     def sum_by_episode(self, step_values: F64) -> F64:
         """Sum `[S]` values over the steps of each episode: `[N]`."""
@@ -286,7 +324,7 @@ def continuation_values(evidence: Evidence) -> F64:
     """Return gamma^T·V `[N]` of each episode's final observation, which the model adds to the recorded return."""
     if evidence.values is None:
         return np.zeros(len(evidence.length))
-    return np.asarray(evidence.gamma ** evidence.length.astype(np.float64) * evidence.values.final_v)
+    return np.asarray(evidence.final_discounts * evidence.values.final_v)
 
 
 def _weighted_sum(evidence: Evidence, terms: F64, counts: F64) -> F64:

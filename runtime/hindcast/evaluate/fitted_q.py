@@ -78,7 +78,7 @@ class FittedQ:
         rewards = window.columns["rewards"].float()
         self._reward_scale = float(rewards.abs().mean()) or 1.0  # 1 if all rewards are 0
         self._min_value, self._max_value = _value_bounds(
-            rewards / self._reward_scale, window.recipe.needs.gamma
+            rewards / self._reward_scale, _largest_discount(window)
         )
         self._learn(window, steps_of_episodes(window, episodes), check)
 
@@ -135,6 +135,12 @@ class FittedQ:
         if self._options.members == 1:
             counts = ones
         return counts.repeat_interleave(window.length, dim=1)
+
+
+def _largest_discount(window: WindowData) -> float | None:
+    """Return the largest discount of a step: gamma, if all steps take one unit of time; None without a discount."""
+    gamma = window.recipe.needs.gamma
+    return gamma if gamma is None or window.delta_t is None else gamma ** float(window.delta_t.min())
 
 
 def _value_bounds(rewards: Tensor, gamma: float | None) -> tuple[float, float]:

@@ -145,6 +145,7 @@ class OfflineReport:
     Attributes:
         episodes, timesteps: size of the recorded data.
         explore: True if the policy samples its actions, False if it takes their mode.
+        is_timed: True if steps have durations, so that returns are discounted per unit of time.
         behaviour: mean discounted return of the recorded policy, as recorded.
         behaviour_continued: `behaviour` plus, for episodes that were cut off, the model's value of the evaluated policy
             in their final observation, which `dm`, `dr` and `wdr` include too; None without a model or without such
@@ -164,6 +165,7 @@ class OfflineReport:
     episodes: int
     timesteps: int
     explore: bool
+    is_timed: bool
     behaviour: Estimate
     behaviour_continued: Estimate | None
     under_recorded: dict[str, int]
@@ -342,6 +344,7 @@ class _Evaluation:
             episodes=len(self._evidence.length),
             timesteps=len(self._evidence.rewards),
             explore=self.options.explore,
+            is_timed=Columns.DELTA_T in self.window.columns,
             behaviour=behaviour,
             behaviour_continued=self._behaviour_continued(),
             under_recorded=self._under_recorded,
@@ -359,10 +362,9 @@ class _Evaluation:
         window, log_ratio = self.window, None
         if self.behaviour is not None:
             log_ratio = np.asarray((map_steps(window, self.target.logp) - self.behaviour.logp).numpy())
-        return Evidence(
-            length=np.asarray(window.length.numpy()),
-            rewards=np.asarray(window.columns[Columns.REWARDS].numpy(), dtype=np.float64),
-            gamma=self.options.gamma,
+        return Evidence.from_window(
+            window,
+            self.options.gamma,
             log_ratio=log_ratio,
             values=None if self._model is None else self._model.values,
             clip=self.options.clip,

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 import pyarrow as pa
 
-from hindcast.api.input import FilterTerm
+from hindcast.api.input import FilterTerm, TimeSpec
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.rows import Rows
@@ -32,6 +32,7 @@ class ReadOptions:
             columns become one vector.
         columns: Hindcast's names of the columns to read; None reads all.
         filter: comparisons; a row is read only if it passes all of them.
+        time: column and unit of the rows' times; None if there are none.
         compress_columns: Hindcast's names of the columns that may hold compressed cells; with None any column may.
         ignore_final_observation: whether to read data without next observations; each episode's last observation is
             then repeated.
@@ -46,6 +47,7 @@ class ReadOptions:
     schema: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
     columns: Sequence[str] | None = None
     filter: Sequence[FilterTerm] = ()
+    time: TimeSpec | None = None
     compress_columns: Sequence[str] | None = None
     ignore_final_observation: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -196,11 +198,16 @@ def require_package(location: Location, package: str, extra: str) -> Any:
 
 
 def check_no_schema(options: ReadOptions, format_name: str) -> None:
-    """Refuse `schema` for a format in which it would have no effect.
+    """Refuse `schema` and `time` for a format in which they would have no effect.
 
     Raises:
-        DataError: `schema` is set.
+        DataError: `schema` or `time` is set.
     """
+    if options.time is not None:
+        raise DataError(
+            f"`time` names the column {options.time.column!r}, but {format_name} defines its own columns: leave `time` "
+            "out"
+        )
     if options.schema:
         names = ", ".join(sorted(options.schema))
         raise DataError(

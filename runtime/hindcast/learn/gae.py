@@ -55,16 +55,18 @@ def block_gae(block: Block, values_O: Tensor, gamma: float, lambda_: float) -> t
     """
     arrays = (block.columns["rewards"], block.length, block.terminated)
     rewards_S, length_N, terminated_N = (torch.from_numpy(array).to(values_O.device) for array in arrays)
-    return _gae(rewards_S, values_O, length_N, terminated_N, gamma=gamma, lambda_=lambda_)
+    return _gae(rewards_S, values_O, length_N, terminated_N, discount_S=gamma, lambda_=lambda_)
 
 
 def window_gae(window: WindowData, values_O: Tensor, gamma: float, lambda_: float) -> tuple[Tensor, Tensor]:
     """Estimate advantages and value targets as `block_gae` does, for a window's episodes.
 
+    If the window has durations of steps, `gamma` discounts per unit of time, and `lambda_` per step.
     `window.map_observations` computes `values_O`.
     """
     rewards_S, terminated_N = window.columns["rewards"], window.terminated
-    return _gae(rewards_S, values_O, window.length, terminated_N, gamma=gamma, lambda_=lambda_)
+    discount_S = gamma if window.delta_t is None else gamma ** window.delta_t.double()
+    return _gae(rewards_S, values_O, window.length, terminated_N, discount_S=discount_S, lambda_=lambda_)
 
 
 def _gae(
@@ -73,16 +75,19 @@ def _gae(
     length_N: Tensor,
     terminated_N: Tensor,
     *,
-    gamma: float,
+    discount_S: float | Tensor,
     lambda_: float,
 ) -> tuple[Tensor, Tensor]:
-    """Compute `block_gae` from tensors on one device."""
+    """Compute `block_gae` from tensors on one device; `discount_S` is one number or `[S]` float64."""
     episode = torch.repeat_interleave(torch.arange(len(length_N), device=length_N.device), length_N)
     steps = torch.arange(len(episode), device=length_N.device)
     last_S = steps + 1 == length_N.cumsum(0)[episode]
     row = steps + episode  # an episode has one observation more than steps
     values_S, next_values_S = values_O[row].float(), values_O[row + 1].float()
     bootstraps_S = ~(last_S & terminated_N[episode])
-    deltas_S = rewards_S.float() + gamma * next_values_S * bootstraps_S - values_S
-    advantages_S = discounted_sums(deltas_S, gamma * lambda_ * (~last_S).to(deltas_S.dtype))
+    decay_S = discount_S * lambda_
+    if isinstance(discount_S, Tensor) and isinstance(decay_S, Tensor):
+        discount_S, decay_S = discount_S.float(), decay_S.float()
+    deltas_S = rewards_S.float() + discount_S * next_values_S * bootstraps_S - values_S
+    advantages_S = discounted_sums(deltas_S, decay_S * (~last_S).to(deltas_S.dtype))
     return advantages_S, advantages_S + values_S

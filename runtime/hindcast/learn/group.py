@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -72,6 +73,10 @@ class Group:
     def gather_values(self, value: Any) -> list[Any]:
         """Return the values of all learners in order of rank; all of them must call it."""
         return [value]
+
+    def count_on_this_machine(self) -> int:
+        """Return the number of learners that share this machine's (or pod's) memory; all must call it."""
+        return self.gather_values(platform.node()).count(platform.node())
 
     def agree(self, check: Callable[[], None]) -> None:
         """Run `check` before an update, so that its `Interrupted` reaches all learners at the same update.

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from hindcast.episodes.columns import Columns
+from hindcast.models.action_masks import allowed_actions
 from hindcast.models.networks import ActionValues
 from hindcast.models.rl_module import Batch, RLModule
 
@@ -13,8 +14,8 @@ from hindcast.models.rl_module import Batch, RLModule
 class GreedyPolicy(RLModule):
     """The epsilon-greedy policy of action values, for one Discrete action.
 
-    Greedy actions are those of the highest value. Exploration takes a uniformly random action with probability epsilon,
-    otherwise the greedy one; the recorded log-probabilities are those of this mixture.
+    Greedy actions are those of the highest value. Exploration takes a uniformly random allowed action with probability
+    epsilon, otherwise the greedy one; the recorded log-probabilities are those of this mixture.
     """
 
     epsilon: Tensor
@@ -39,6 +40,10 @@ class GreedyPolicy(RLModule):
     def _forward_exploration(self, batch: Batch) -> dict[str, Tensor]:
         values = self.values(batch)[0]
         greedy_probs = torch.nn.functional.one_hot(values.argmax(-1), values.shape[-1]).to(values.dtype)
-        probs = (1.0 - self.epsilon) * greedy_probs + self.epsilon / values.shape[-1]
+        random_probs: Tensor = self.epsilon / values.shape[-1]
+        if self._is_masked:
+            is_allowed = allowed_actions(batch)
+            random_probs = self.epsilon * is_allowed / is_allowed.sum(-1, keepdim=True)
+        probs = (1.0 - self.epsilon) * greedy_probs + random_probs
         # -inf for impossible actions, which Categorical accepts.
         return {Columns.ACTION_DIST_INPUTS: probs.log()}

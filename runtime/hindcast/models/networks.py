@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from hindcast.api.model import ModelSpec
 from hindcast.episodes.columns import Columns, leaves_of, obs_leaf
 from hindcast.errors import SpecError
+from hindcast.models.action_masks import allowed_actions, forbid, has_action_mask
 from hindcast.models.distributions import Actions
 from hindcast.models.encoders import ACTIVATIONS, HIDDEN_GAIN, Dropout, Encoder, Features, linear
 from hindcast.models.initial_weights import (
@@ -200,6 +201,7 @@ class ActionValues(nn.Module):
         self.observations = Features(observation_space, model)
         self._start = int(action_space.start)
         self._quantiles, self._is_dueling = quantiles, dueling
+        self._is_masked = has_action_mask(observation_space, action_space)
         # Dueling: one more output for the state's value.
         num_outputs = quantiles * (int(action_space.n) + dueling)
         sizes = [self.observations.output_size, *model.fcnet_hiddens, *model.head_fcnet_hiddens]
@@ -210,12 +212,12 @@ class ActionValues(nn.Module):
         return quantile_mean(self.quantiles(batch))
 
     def quantiles(self, batch: Batch) -> Tensor:
-        """Return `[E, B, n, Q]` quantiles of all actions' values, at (i + ½) / Q."""
+        """Return `[E, B, n, Q]` quantiles of all actions' values, at (i + ½) / Q; -1e30 of masked actions."""
         values: Tensor = self.stack(self.observations(batch)).unflatten(-1, (-1, self._quantiles))
-        if not self._is_dueling:
-            return values
-        advantages = values[..., 1:, :]
-        return values[..., :1, :] + advantages - advantages.mean(-2, keepdim=True)
+        if self._is_dueling:
+            advantages = values[..., 1:, :]
+            values = values[..., :1, :] + advantages - advantages.mean(-2, keepdim=True)
+        return forbid(values, allowed_actions(batch).unsqueeze(-1)) if self._is_masked else values
 
     def gather(self, values: Tensor, actions: Tensor) -> Tensor:
         """Select the values of actions: `[E, B]` from `values` `[E, B, n]`, or `[E, B, Q]` from `[E, B, n, Q]`.

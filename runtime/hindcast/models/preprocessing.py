@@ -23,7 +23,7 @@ from hindcast.api.model import ModelSpec
 from hindcast.api.spelling import IN_PYTHON
 from hindcast.api.training import RewardsSpec
 from hindcast.episodes.block import Block
-from hindcast.episodes.columns import Columns, leaves_of
+from hindcast.episodes.columns import MASK_LEAF, Columns, leaves_of
 from hindcast.episodes.nested import flatten, unflatten
 from hindcast.episodes.spaces import flatten_space, space_from_struct, space_struct
 from hindcast.errors import SpecError
@@ -244,18 +244,23 @@ class Preprocessing:
         leaves = flatten_space(observation_space, Columns.OBS)
         self._leaves = frozenset(leaves)
         self.frame_stack = frame_stack
-        self.missing: dict[str, MissingValues] = resolve_rules(missing, leaves) if missing else {}
+        self.missing: dict[str, MissingValues] = (
+            resolve_rules(missing, {leaf: space for leaf, space in leaves.items() if leaf != MASK_LEAF})
+            if missing
+            else {}
+        )
         self.missing_indicators = missing_indicators and bool(self.missing)
         self._slot_values = {leaf: SlotValues(rules) for leaf, rules in self.missing.items()}
         self.filters = {
             leaf: MeanStdFilter(space.shape)
             for leaf, space in leaves.items()
-            if observation_filter == "meanStd" and is_float_box(space)
+            if observation_filter == "meanStd" and is_float_box(space) and leaf != MASK_LEAF
         }
         self.stacked_leaves = tuple(
             leaf
             for leaf, space in leaves.items()
             if frame_stack > 1
+            and leaf != MASK_LEAF
             and isinstance(space, gym.spaces.Box)
             and self._shape_with_indicators(leaf, space)
         )

@@ -19,6 +19,7 @@ from hindcast.episodes.columns import Columns
 from hindcast.episodes.spaces import flatten_space
 from hindcast.errors import SpecError, UserCodeError
 from hindcast.models.action_head import ActionHead, build_action_head
+from hindcast.models.action_masks import allowed_actions, forbid, has_action_mask
 from hindcast.models.distributions import Distribution
 from hindcast.models.encoders import Encoder, fully_connected, linear
 from hindcast.models.initial_weights import head_initialiser, recurrent_initialiser
@@ -104,6 +105,7 @@ class RLModule(nn.Module):
         self.value = value
         self.action_head: ActionHead = build_action_head(action_space, self.model_config)
         self._is_user_class = is_user_class(type(self))
+        self._is_masked = has_action_mask(observation_space, action_space)
         self._first_leaf, first_space = next(iter(flatten_space(observation_space, Columns.OBS).items()))
         self._first_rank = len(first_space.shape or ())
         self.setup(**(self.model_config.module_options if _declares_options(type(self)) else {}))
@@ -227,14 +229,22 @@ class RLModule(nn.Module):
         return self._forward(batch)
 
     def _compute_outputs(self, name: str, batch: Batch) -> dict[str, Tensor]:
-        """Call a forward method; the outputs of custom modules are checked.
+        """Call a forward method, and forbid masked actions; the outputs of custom modules are checked.
 
         Raises:
             UserCodeError: the method raised, or its outputs are invalid.
         """
+        outputs = self._compute_unmasked(name, batch)
+        if not self._is_masked:
+            return outputs
+        logits = forbid(outputs[Columns.ACTION_DIST_INPUTS], allowed_actions(batch))
+        return {**outputs, Columns.ACTION_DIST_INPUTS: logits}
+
+    def _compute_unmasked(self, name: str, batch: Batch) -> dict[str, Tensor]:
         compute = getattr(self, name)
         if not self._is_user_class:
-            return compute(batch)
+            outputs: dict[str, Tensor] = compute(batch)
+            return outputs
         module_class, leading_shape = type(self), self._leading_shape(batch)
         with calling(f"{module_class.__name__}.{name}"):
             state = self.initial_states(leading_shape[0], batch[self._first_leaf].device)

@@ -23,6 +23,7 @@ from hindcast.memory import count_oom_kills
 from hindcast.pipeline.executors import Executor, PreLearn, Read
 from hindcast.pipeline.prelearner import set_extracted, without_index
 from hindcast.pipeline.turn_lock import hold_turn, last_turn_seconds
+from hindcast.storage.disk_cache import open_disk_cache
 from hindcast.user_code import calling
 from hindcast.worker_processes import end_with_parent
 
@@ -59,20 +60,24 @@ class DataWorkers(Executor):
         num_cpus: logical CPUs per worker.
         num_gpus: logical GPUs per worker.
         remote_args: further Ray options of the actors (`label_selector`, `memory`).
+        disk_cache_bytes: size of each worker's disk cache; 0 for none.
         pool_name: name of a pool that another learner of the group has opened; None opens one.
     """
 
     def __init__(
         self,
         worker_limits: tuple[int, int],
+        *,
         num_cpus: float = 1.0,
         num_gpus: float = 0.0,
         remote_args: Mapping[str, Any] | None = None,
+        disk_cache_bytes: int = 0,
         pool_name: str | None = None,
     ) -> None:
         super().__init__()
         self.worker_limits = worker_limits
         self.options = {"num_cpus": num_cpus, "num_gpus": num_gpus, **(remote_args or {})}
+        self.disk_cache_bytes = disk_cache_bytes
         self._shared_name = pool_name
         self._id = uuid.uuid4().hex
         self._pool: Any = None
@@ -103,7 +108,7 @@ class DataWorkers(Executor):
             options = {"name": name, "num_cpus": 0, "max_concurrency": _MAX_LEARNERS, "get_if_exists": True}
             node_selector = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
             actor = ray.remote(DataPool).options(label_selector=node_selector, **options)
-            self._pool = actor.remote(self.worker_limits, self.options)
+            self._pool = actor.remote(self.worker_limits, self.options, self.disk_cache_bytes)
         return name
 
     def join(self, pool_name: str) -> DataWorkers:
@@ -162,13 +167,20 @@ class DataWorkers(Executor):
             return self._jobs[id(prelearn)][1:]
 
     def _assign(self, read: Read) -> Any:
-        """Return the worker that reads the fewest units for this learner; wait for a worker to start."""
+        """Return a worker that reads few units for this learner; wait for a worker to start.
+
+        Units have a preferred worker, which may have them in its disk cache, unless another one is less busy by two.
+        """
         while True:
             with self._pool_lock:
                 if not self._num_reading or time.monotonic() - self._refresh_time > _REFRESH_SECONDS:
                     self._refresh()
                 if self._num_reading:
-                    worker = min(self._num_reading, key=self._num_reading.__getitem__)
+                    workers = list(self._num_reading)
+                    worker = min(workers, key=self._num_reading.__getitem__)
+                    preferred = workers[read.unit.id % len(workers)]
+                    if self._num_reading[preferred] <= self._num_reading[worker] + 1:
+                        worker = preferred
                     self._num_reading[worker] += 1
                     return worker
             _sleep(read)
@@ -216,12 +228,15 @@ class DataPool:
     Args:
         worker_limits: see `DataWorkers`.
         options: Ray options of the workers.
+        disk_cache_bytes: see `DataWorkers`.
     """
 
-    def __init__(self, worker_limits: tuple[int, int], options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, worker_limits: tuple[int, int], options: Mapping[str, Any], disk_cache_bytes: int = 0
+    ) -> None:
         end_with_parent(os.getppid())  # Ray only notices that its raylet died if init adopts the actor
         self._min_workers, self._max_workers = max(1, worker_limits[0]), max(1, *worker_limits)
-        self._options = options
+        self._options, self._disk_cache_bytes = options, disk_cache_bytes
         self._lock = threading.Lock()
         self._starting: dict[Any, Any] = {}  # reference that is ready once the worker has started -> worker
         self._ready: list[Any] = []
@@ -277,17 +292,22 @@ class DataPool:
             "max_concurrency": _CONCURRENT_READS,
             **self._options,
         }
-        worker = ray.remote(BlockReader).options(**options).remote()
+        worker = ray.remote(BlockReader).options(**options).remote(self._disk_cache_bytes)
         self._starting[worker.start.remote()] = worker
 
 
 class BlockReader:
-    """The actor of a data worker."""
+    """The actor of a data worker.
 
-    def __init__(self) -> None:
+    Args:
+        disk_cache_bytes: see `DataWorkers`.
+    """
+
+    def __init__(self, disk_cache_bytes: int = 0) -> None:
         end_with_parent(os.getppid())  # Ray only notices that its raylet died if init adopts the actor
         self._was_killed_for_memory = _is_restarted() and count_oom_kills() > 0
         self._prelearners: dict[str, PreLearn] = {}
+        open_disk_cache(disk_cache_bytes)
 
     def start(self) -> None:
         """Return once the worker has started."""

@@ -79,22 +79,47 @@ def steps_ahead(length_N: Tensor, n: int) -> Tensor:
     return (ends - torch.arange(len(ends), device=ends.device)).clamp(max=n)
 
 
-def discounted_rewards(rewards_S: Tensor, ahead_S: Tensor, n: int, gamma: float) -> Tensor:
-    """Return the sum of gammaᵏ·r(t+k) over the `ahead_S` steps that each transition covers, `[S]` float64."""
+def discounted_rewards(
+    rewards_S: Tensor, ahead_S: Tensor, n: int, gamma: float, delta_t_S: Tensor | None = None
+) -> Tensor:
+    """Return the sum of gammaᵏ·r(t+k) over the `ahead_S` steps that each transition covers, `[S]` float64.
+
+    With durations of steps, the exponent is the time from step t to step t + k.
+    """
     total = rewards_S.double()
+    elapsed = None if delta_t_S is None else delta_t_S.double()
     for k in range(1, min(n, len(total))):
-        discounted = gamma**k * rewards_S[k:].double()
+        discount: float | Tensor = gamma**k
+        if delta_t_S is not None and elapsed is not None:
+            discount = gamma ** elapsed[:-1]
+            elapsed = elapsed[:-1] + delta_t_S[k:].double()
+        discounted = discount * rewards_S[k:].double()
         total[:-k] += torch.where(ahead_S[:-k] > k, discounted, 0.0)
     return total
 
 
-def discounts(length_N: Tensor, terminated_N: Tensor, ahead_S: Tensor, n: int, gamma: float) -> Tensor:
+def discounts(
+    length_N: Tensor,
+    terminated_N: Tensor,
+    ahead_S: Tensor,
+    n: int,
+    gamma: float,
+    *,
+    delta_t_S: Tensor | None = None,
+) -> Tensor:
     """Return gamma to the power of `ahead_S`, the steps that each transition covers, `[S]` float32.
 
-    It is 0 if the last of these steps terminates the episode.
+    With durations of steps, the exponent is the sum of those of these steps. The discount is 0 if the last of these
+    steps terminates the episode.
     """
-    powers = gamma ** torch.arange(n + 1, dtype=torch.float64, device=ahead_S.device)
+    if delta_t_S is None:
+        powers = gamma ** torch.arange(n + 1, dtype=torch.float64, device=ahead_S.device)
+        discount = powers[ahead_S]
+    else:
+        ends = torch.cat([delta_t_S.new_zeros(1, dtype=torch.float64), delta_t_S.double().cumsum(0)])
+        steps = torch.arange(len(ahead_S), device=ahead_S.device)
+        discount = gamma ** (ends[steps + ahead_S] - ends[steps])
     covered_end = torch.arange(len(ahead_S), device=ahead_S.device) + ahead_S
     reaches_end = covered_end == torch.repeat_interleave(length_N.cumsum(0), length_N)
     is_terminated = reaches_end & torch.repeat_interleave(terminated_N, length_N)
-    return powers[ahead_S].masked_fill(is_terminated, 0.0).float()
+    return discount.masked_fill(is_terminated, 0.0).float()

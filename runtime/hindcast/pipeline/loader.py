@@ -389,6 +389,10 @@ def _select_columns(block: Block, recipe: Recipe) -> dict[str, Array]:
             columns[name] = block.step_flags(block.truncated)
         else:
             columns.update(_leaves_of_column(block, name))
+    if not (columns.get(Columns.DELTA_T, np.zeros(0)) >= 0).all():
+        raise DataError(
+            f"Column {Columns.DELTA_T!r} has negative or missing durations of steps; expected 0 or more."
+        )
     observations = {leaf: columns[leaf] for leaf in leaves_of(Columns.OBS, columns)}
     if recipe.preprocessing and observations:
         columns.update(recipe.preprocessing.process_episodes(observations, block.obs_start))

@@ -31,6 +31,9 @@ class Needs:
 
     Batches consist of *items*, which the cursor counts: timesteps with the steps after them, or sequences.
 
+    Data may have durations of steps (`delta_t`), which windows then hold, but not batches. gammaᵏ below is gamma to the
+    power of the time that k steps take, which is k without durations.
+
     With `n_step` = n a timestep t covers n' = min(n, steps left of the episode or fragment) steps. Then `rewards` is
     Σₖ gammaᵏ·r(t+k) over k < n' (float32, summed in float64), `new_obs` is o(t+n'), and `terminateds` and
     `truncateds` are those of step t+n'-1. With n = 1 `rewards` keep their dtype. Further columns are available
@@ -185,6 +188,15 @@ class Needs:
                 "The algorithm needs recorded recurrent states (state_in or state_out); the data have none."
             )
         return self.with_columns(frozenset({name}))
+
+    def with_durations(self, columns: frozenset[str]) -> Needs:
+        """Return the same needs, with the durations of steps if the data have them and returns are discounted.
+
+        Args:
+            columns: names of whole columns in the data.
+        """
+        is_discounted = self.gamma is not None or self.targets
+        return self.with_columns(columns & {Columns.DELTA_T}) if is_discounted else self
 
     def with_columns(self, columns: frozenset[str]) -> Needs:
         """Return the same needs with further columns."""

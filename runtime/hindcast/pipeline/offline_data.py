@@ -40,6 +40,7 @@ from hindcast.pipeline.shard import WHOLE_BATCH, Shard
 from hindcast.pipeline.source_feed import SourceFeed, SourceSettings
 from hindcast.pipeline.targets import Targets
 from hindcast.pipeline.window import Batch, Recipe
+from hindcast.storage.disk_cache import open_disk_cache
 from hindcast.user_code import calling, import_subclass, is_user_code, refuse_unused_overrides
 
 _UPDATES_PER_LIVE_ITERATION: Final = 1000
@@ -109,7 +110,7 @@ class OfflineData(Feed):
         shard: this learner's shard of each batch.
         live_sources: episodes that the policy plays during training, mixed with `sources` by weight.
         module: the policy's network, for connectors in RLlib's form: they get a copy.
-        num_learners_here: number of learners that share this machine's memory.
+        num_learners_here: number of learners that share this machine's memory and disk.
 
     Attributes:
         batch_size: see above.
@@ -171,6 +172,8 @@ class OfflineData(Feed):
         self._batch_connectors = [
             connector for connector in all_connectors if isinstance(connector, BatchConnector)
         ]
+        if pipeline.disk_cache is not None:
+            open_disk_cache(parse_bytes(pipeline.disk_cache) // num_learners_here)
         self._budget = (
             default_budget(device, num_learners_here)
             if pipeline.resident_budget is None

@@ -105,7 +105,12 @@ class SourceFeed:
         self._settings = settings
         stored_columns = frozenset(root(leaf) for leaf in dataset.spec.leaves)
         extra_columns = settings.extra_columns | self._columns_from_connectors()
-        needs = settings.needs.with_columns(extra_columns).with_state_column(stored_columns | extra_columns)
+        all_columns = stored_columns | extra_columns
+        needs = (
+            settings.needs.with_columns(extra_columns)
+            .with_state_column(all_columns)
+            .with_durations(all_columns)
+        )
         recipe = Recipe(needs, settings.preprocessing, settings.device)
         self._columns = sorted(needs.columns)
         self.order = _make_order(dataset, settings, share)

@@ -73,6 +73,13 @@ class WindowData:
         sizes = self.length + 1
         return sizes.cumsum(0) - sizes
 
+    @cached_property
+    def delta_t(self) -> Tensor | None:
+        """Durations of the steps `[S]` in units of time; None if each takes 1."""
+        # Steps of equal length are computed by the operations for data without durations, to the last bit.
+        delta_t = self.columns.get(Columns.DELTA_T)
+        return None if delta_t is None or bool((delta_t == 1).all()) else delta_t
+
     def with_columns(self, columns: Mapping[str, Tensor]) -> WindowData:
         """Return the same episodes with further columns, `[S, ...]` each, which batches then contain."""
         needs = self.recipe.needs.with_columns(frozenset(root(leaf) for leaf in columns))
@@ -210,7 +217,9 @@ class WindowData:
         leaves = {
             leaf: column
             for leaf, column in self.columns.items()
-            if root(leaf) in needs.columns and not is_per_observation(leaf) and leaf not in self._state_leaves
+            if root(leaf) in needs.columns
+            and not is_per_observation(leaf)
+            and leaf not in (*self._state_leaves, Columns.DELTA_T)
         }
         return leaves | self._n_step_columns(leaves) | self._derived_columns()
 
@@ -227,7 +236,9 @@ class WindowData:
         }
         if Columns.REWARDS not in leaves:
             return flags
-        rewards = discounted_rewards(leaves[Columns.REWARDS], self._steps_ahead, needs.n_step, needs.gamma)
+        rewards = discounted_rewards(
+            leaves[Columns.REWARDS], self._steps_ahead, needs.n_step, needs.gamma, self.delta_t
+        )
         return flags | {Columns.REWARDS: rewards.float()}
 
     def _derived_columns(self) -> dict[str, Tensor]:
@@ -244,7 +255,12 @@ class WindowData:
             columns[Columns.N_STEP] = self._steps_ahead
         if Columns.DISCOUNTS in needs.columns and needs.gamma is not None:
             columns[Columns.DISCOUNTS] = discounts(
-                self.length, self.terminated, self._steps_ahead, needs.n_step, needs.gamma
+                self.length,
+                self.terminated,
+                self._steps_ahead,
+                needs.n_step,
+                needs.gamma,
+                delta_t_S=self.delta_t,
             )
         return columns
 

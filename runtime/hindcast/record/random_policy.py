@@ -8,9 +8,10 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from hindcast.episodes.columns import Columns
+from hindcast.episodes.columns import MASK_LEAF, Columns
 from hindcast.episodes.spaces import flatten_space, num_values
 from hindcast.errors import SpecError
+from hindcast.models.action_masks import has_action_mask
 from hindcast.models.policy import Actions
 from hindcast.models.preprocessing import Preprocessing
 
@@ -39,6 +40,7 @@ class RandomActor:
         self.preprocessing = preprocessing
         self._leaves = flatten_space(preprocessing.action_space, Columns.ACTIONS)
         self._sizes = {leaf: _noise_size(leaf, space) for leaf, space in self._leaves.items()}
+        self._is_masked = has_action_mask(preprocessing.observation_space, preprocessing.action_space)
         self._noise_size = sum(self._sizes.values())
         self._logp = np.float32(-sum(_log_volume(space) for space in self._leaves.values()))
 
@@ -53,16 +55,18 @@ class RandomActor:
         is_first: NDArray[np.bool_] | None = None,
         rewards: NDArray[np.float64] | None = None,
     ) -> Actions:
-        """Map noise `[B, K]` to uniform actions; the other arguments are ignored.
+        """Map noise `[B, K]` to uniform actions; of the other arguments, only an action mask has an effect.
 
         Raises:
             SpecError: `noise` is None, which asks for the most likely actions.
         """
-        del obs, is_first, rewards
+        del is_first, rewards
         if noise is None:
             raise SpecError(
                 "a random policy has no most likely action; set explore to true.", field="spec.policy.explore"
             )
+        if self._is_masked:
+            return self._draw_allowed(obs[MASK_LEAF], noise)
         actions: dict[str, NDArray[Any]] = {}
         offset = 0
         for leaf, space in self._leaves.items():
@@ -70,6 +74,16 @@ class RandomActor:
             offset += self._sizes[leaf]
         logp = np.full(len(noise), self._logp, dtype=np.float32)
         return Actions(self.preprocessing.to_env(actions), actions, logp, dist_inputs=None)
+
+    def _draw_allowed(self, mask: NDArray[Any], noise: NDArray[np.float32]) -> Actions:
+        """Draw uniformly from the Discrete actions that the mask `[B, n]` allows."""
+        (space,) = self._leaves.values()
+        is_allowed = mask != 0
+        counts = is_allowed.sum(1)
+        ranks = np.minimum(noise.reshape(-1) * counts, counts - 1).astype(np.int64)
+        indices = (is_allowed.cumsum(1) > ranks[:, None]).argmax(1)
+        actions = {Columns.ACTIONS: (space.start + indices).astype(space.dtype)}
+        return Actions(self.preprocessing.to_env(actions), actions, -np.log(counts).astype(np.float32), None)
 
 
 def _noise_size(leaf: str, space: gym.Space) -> int:

@@ -313,7 +313,7 @@ def _evidence_table(judgement: Judgement) -> Table:
         ("policy", f"{judgement.policy}, {formatting.acting(evaluation['explore'])}"),
         ("judged by", f"{judgement.data}: {size}" + (f"; {judgement.note}" if judgement.note else "")),
         ("trained by", trained),
-        ("discount", f"{judgement.gamma:g}"),
+        ("discount", formatting.discount(judgement.gamma, evaluation.get("is_timed", False))),
         ("log-probabilities", logp),
     ]
     return Table("Who was judged, and by what", (), rows)

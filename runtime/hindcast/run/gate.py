@@ -275,12 +275,7 @@ def _weigh(target: TargetPolicy, window: WindowData, gamma: float, name: str) ->
     """Return weight and discounted return of each episode, `[N, 2]`."""
     with torch.no_grad():
         log_ratio = map_steps(window, target.logp) - window.columns[Columns.ACTION_LOGP].double()
-    evidence = Evidence(
-        length=np.asarray(window.length.numpy()),
-        rewards=np.asarray(window.columns[Columns.REWARDS].numpy(), dtype=np.float64),
-        gamma=gamma,
-        log_ratio=np.asarray(log_ratio.numpy()),
-    )
+    evidence = Evidence.from_window(window, gamma, log_ratio=np.asarray(log_ratio.numpy()))
     if problem := logp_problem(evidence):
         raise DataError(problem, path=name)
     returns = evidence.sum_by_episode(evidence.discounts * evidence.rewards)

@@ -148,6 +148,7 @@ def open_inputs(
 
     with shared_ray():
         opened_inputs = [open_one(input_) for input_ in inputs]
+    _refuse_mixed_times(opened_inputs)
     if len(opened_inputs) > 1 and all(input_.weight is None for input_ in opened_inputs):
         return _with_common_columns(opened_inputs, note)
     return opened_inputs
@@ -182,6 +183,20 @@ def _refuse_missing_values(data: OpenedData, rules: Mapping[str, MissingRule], n
         f"`missing: {{{first_element}: CarryForward}}` or `{{'*': Median}}`, or leave the column out of `schema`.",
         mentions=("prepare.missing",),
     )
+
+
+def _refuse_mixed_times(inputs: Sequence[Input]) -> None:
+    """Refuse inputs of which only some have durations of steps, since one discount would mean two things."""
+    has_times = [
+        input_.opened_data is not None and Columns.DELTA_T in input_.opened_data.dataset.spec.leaves
+        for input_ in inputs
+    ]
+    if any(has_times) and not all(has_times):
+        raise DataError(
+            f"{inputs[has_times.index(False)].path} has no times, unlike {inputs[has_times.index(True)].path}, so that "
+            "gamma would discount steps in one and time in the other: set time for all inputs, or for none.",
+            mentions=("time",),
+        )
 
 
 def _with_common_columns(inputs: Sequence[Input], note: Callable[[str], None]) -> list[Input]:

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 import torch
 
-from hindcast.api.pipeline import DataWorkersSpec
+from hindcast.api.pipeline import PipelineSpec
 from hindcast.api.training import LearnersSpec
 from hindcast.errors import NoCudaDevice
 from hindcast.evaluate.environment import EnvEvaluator
@@ -130,7 +130,7 @@ class Placement(Protocol):
     def abandon(self) -> None:
         """End this process if its starter would start it again. Called when it waits for a machine that was lost."""
 
-    def data_workers(self, workers: DataWorkersSpec) -> Executor:
+    def data_workers(self, pipeline: PipelineSpec) -> Executor:
         """Return the executor that reads a training's data and runs its pre-learner."""
 
 
@@ -191,7 +191,7 @@ class LocalPlacement:
     def abandon(self) -> None:
         """Do nothing: a process that ends on this machine closes its connections."""
 
-    def data_workers(self, workers: DataWorkersSpec) -> Executor:  # noqa: ARG002
+    def data_workers(self, pipeline: PipelineSpec) -> Executor:  # noqa: ARG002
         """Read in this process: data workers would compete with it for processors."""
         return Local()
 

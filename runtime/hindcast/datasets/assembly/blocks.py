@@ -72,6 +72,7 @@ def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
         steps, index, is_start, rules
     )
     is_last = np.append(is_start[1:], True)[: len(index)]  # without rows, the slice removes the True
+    steps = _measure_steps(steps, index, is_last, rules)
     lacks_next_obs = _rows_without_next_obs(steps, index, is_last, rules)
     should_drop = lacks_next_obs & ~steps.terminated[index] & (rules.spec.cut_off_steps == "Drop")
     findings |= _final_findings(steps, index[lacks_next_obs & ~should_drop], index[should_drop], rules)
@@ -99,6 +100,8 @@ def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
         truncated=steps.truncated[last_rows],
     )
     columns = _make_columns(steps, index, last_rows, episode_block)
+    if Columns.TIME in steps.columns:
+        columns[Columns.DELTA_T] = _fill_last_durations(columns[Columns.DELTA_T], episode_block)
     details = None
     if Columns.INFOS in steps.columns:
         info_texts, details = _decode_infos(
@@ -116,6 +119,45 @@ def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
         left_out=dict(steps.left_out),
         missing=_find_missing_values(steps, index, rules),
     )
+
+
+def _measure_steps(steps: Steps, index: I64, is_last: Bool, rules: Rules) -> Steps:
+    """Return the steps with their durations, from the times of their rows; NaN where no row follows in the fragment.
+
+    Args:
+        steps: all rows.
+        index: `[K]` index into the steps, in order.
+        is_last: `[K]` True for the last row of a fragment.
+        rules: the rules, which locate rows.
+
+    Raises:
+        DataError: the time of a row is before that of the episode's previous row.
+    """
+    if Columns.TIME not in steps.columns:
+        return steps
+    times = steps.columns[Columns.TIME][index]
+    # Divided after the difference, so that equal spacing is exactly equal.
+    durations = np.diff(times, append=np.nan) / rules.time_unit
+    durations[is_last] = np.nan
+    if (is_backwards := durations < 0).any():
+        raise rules.make_row_error(
+            steps,
+            int(index[np.flatnonzero(is_backwards)[0] + 1]),
+            "the time is before that of the episode's previous row; to order the rows by time, name its column as t "
+            "under `schema`, too",
+        )
+    # Whole episodes in one row may have no time for the final observation, which then has the last step's time.
+    has_no_time = np.append(steps.is_obs_only[index][1:], False) & (durations == 0)
+    delta_t = np.full(len(steps), np.nan)
+    delta_t[index] = np.where(has_no_time, np.nan, durations)
+    return replace(steps, columns={**steps.columns, Columns.DELTA_T: delta_t})
+
+
+def _fill_last_durations(delta_t: NDArray[Any], episode_block: Block) -> NDArray[Any]:
+    """Replace the unknown duration of an episode's last step by the mean of its other steps; 1 if there are none."""
+    sums = np.add.reduceat(np.nan_to_num(delta_t), episode_block.start)
+    means = np.where(episode_block.length > 1, sums / np.maximum(episode_block.length - 1, 1), 1.0)
+    return np.where(np.isnan(delta_t), np.repeat(means, episode_block.length), delta_t)
 
 
 def _find_missing_values(steps: Steps, index: I64, rules: Rules) -> dict[str, Any]:
@@ -343,7 +385,7 @@ def _make_columns(steps: Steps, index: I64, last_rows: I64, episode_block: Block
             columns[name] = _make_observations(
                 column, steps.columns.get(next_leaf(name)), index, last_rows, episode_block
             )
-        elif root(name) not in (Columns.NEXT_OBS, Columns.INFOS, *AGENT_COLUMNS):
+        elif root(name) not in (Columns.NEXT_OBS, Columns.INFOS, Columns.TIME, *AGENT_COLUMNS):
             columns[name] = column[index]
     return columns
 

@@ -238,6 +238,7 @@ class Rules:
             True, an episode continues in the next file until a flag ends it; if False, it ends with its file.
         has_reset_rows: whether rows after an episode's end only reset the environment, and are left out.
         names: leaf -> the names of its elements.
+        time_unit: the unit of time in the numbers of the times of rows.
     """
 
     spec: PrepareSpec
@@ -248,6 +249,7 @@ class Rules:
     has_end_flags: bool = True
     has_reset_rows: bool = False
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    time_unit: float = 1.0
 
     @property
     def should_split_gaps(self) -> bool:

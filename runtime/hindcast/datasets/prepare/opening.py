@@ -40,6 +40,7 @@ from hindcast.datasets.prepare.source_files import (
 from hindcast.datasets.sources import DataFiles, expand_glob, find_files, map_in_threads
 from hindcast.datasets.units import Unit
 from hindcast.episodes.block import Block
+from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError, OutputConflict
 from hindcast.formats.dataset_folder.folder_owner import describe_unfinished
 from hindcast.formats.dataset_folder.manifest import FOLDER
@@ -193,7 +194,8 @@ def open_reading(
     """
     preparer = Preparer(reading, hooks, ray_options or {})
     prepared_folder = (cache_folder() if cache is None else resolve(cache)).child("prepared")
-    if (reading.format not in ("Auto", "Parquet") or reading.options.schema) and not reading.maps_episodes:
+    is_table = bool(reading.options.schema) or reading.options.time is not None
+    if (reading.format not in ("Auto", "Parquet") or is_table) and not reading.maps_episodes:
         return _open_foreign(preparer, prepared_folder, None, verify)
     name = ", ".join(map(str, reading.locations))
     try:
@@ -379,6 +381,8 @@ def _open_prepared(
             preparer.hooks.check()
             time.sleep(_POLL_INTERVAL_SECONDS)
     columns = preparer.reading.options.columns
+    if columns is not None and preparer.reading.options.time is not None:
+        columns = [*columns, Columns.DELTA_T]
     data_files = find_files([resolve(folder.uri)], verify)
     files = data_files._replace(
         indexed_files=[file._replace(origin=preparer.reading.name) for file in data_files.indexed_files]

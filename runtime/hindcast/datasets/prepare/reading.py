@@ -52,6 +52,7 @@ class Reading:
         """
         options = ReadOptions(
             schema=source.schema_map,
+            time=source.time,
             columns=source.columns,
             filter=source.filter,
             compress_columns=source.compress_columns,
@@ -80,6 +81,7 @@ class Reading:
             self.format in ("Auto", "Parquet")
             and not self.options.filter
             and not self.options.schema
+            and self.options.time is None
             and self.prepare.unfinished == "Keep"
         )
 

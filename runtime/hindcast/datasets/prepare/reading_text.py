@@ -25,6 +25,9 @@ def as_options(reading: Reading) -> str:
     for name, sources in options.schema.items():
         for source in [sources] if isinstance(sources, str) else sources:
             arguments += ["--schema", f"{name}={source}"]
+    if options.time is not None:
+        arguments += ["--time", options.time.column]
+        arguments += [] if options.time.unit == 1 else ["--time-unit", str(options.time.unit)]
     if options.columns is not None:
         arguments += ["--columns", ",".join(options.columns)]
     for term in options.filter:
@@ -49,6 +52,11 @@ def as_yaml(reading: Reading) -> list[list[str]]:
     fields: dict[str, Any] = {
         **({"format": reading.format} if reading.format != "Auto" else {}),
         **({"readOptions": dict(options.options)} if options.options else {}),
+        **(
+            {}
+            if options.time is None
+            else {"time": options.time.model_dump(mode="json", exclude_defaults=True)}
+        ),
         **({"columns": list(options.columns)} if options.columns is not None else {}),
         **({"filter": [term.model_dump(mode="json") for term in options.filter]} if options.filter else {}),
         **({"ignoreFinalObservation": True} if options.ignore_final_observation else {}),

@@ -165,6 +165,7 @@ def preparation_digest(data: list[str], reading: Reading) -> str:
         "mapperKwargs": dict(options.mapper_kwargs),
         # Newer options are included only if they are set, so that data prepared by older versions are still found. For
         # the same reason, the training that the mapper gets keeps its old name "mapperGiven".
+        **({} if options.time is None else {"time": options.time.model_dump(mode="json")}),
         **({"cutOffSteps": "Drop"} if reading.prepare.cut_off_steps == "Drop" else {}),
         **({"mapperGiven": dict(options.mapper_training)} if options.mapper_training else {}),
         **_method_source(options),

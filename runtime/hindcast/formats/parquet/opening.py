@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hindcast.errors import DataError
+from hindcast.storage.disk_cache import read_through
 from hindcast.storage.failures import reason_of
 from hindcast.storage.location import Location
 
@@ -58,7 +59,10 @@ def _process_footers() -> FooterCache:
 
 @contextmanager
 def open_parquet(
-    location: Location, footers: FooterCache | None = None, size: int | None = None
+    location: Location,
+    footers: FooterCache | None = None,
+    size: int | None = None,
+    checksum: str | None = None,
 ) -> Iterator[pq.ParquetFile]:
     """Open a Parquet file for a `with` block, in which errors of Arrow and the operating system become `DataError`.
 
@@ -66,9 +70,12 @@ def open_parquet(
         location: the file.
         footers: footers that need not be read again; the file's footer is added.
         size: see `Location.open`.
+        checksum: identifies the file's content in this process's disk cache; None reads past the cache.
     """
     footers = FooterCache() if footers is None else footers
     stream = location.open(size)
+    if checksum is not None and not location.is_local:
+        stream = read_through(stream, checksum)
     with stream:
         try:
             # The path does not name the bucket, and data workers have one cache for all datasets.

@@ -36,6 +36,7 @@ from hindcast.formats.tables.roles import (
     decode_agents,
     decode_ends,
     decode_episode_ids,
+    decode_times,
     decode_timesteps,
     restore_nulls,
 )
@@ -109,6 +110,8 @@ def decode_rows(table: pa.Table, first_row: int, context: TableContext) -> Rows 
         _check_rewards(columns)
         is_from_hindcast = bool(spec.leaves)  # then the details in the infos name agent and module
         columns |= {} if is_from_hindcast else decode_agents(table, plan)
+        if (time := context.options.time) is not None:
+            columns[Columns.TIME] = decode_times(table, plan, time)
         texts = _decode_infos(table, context)
         columns |= {} if texts is None else {Columns.INFOS: texts}
         return Rows(

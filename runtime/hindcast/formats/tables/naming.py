@@ -56,6 +56,7 @@ ROLE_COLUMNS: Final = (
     Columns.TRUNCATEDS,
     Columns.EPS_ID,
     Columns.T,
+    Columns.TIME,
     Columns.AGENT_ID,
     Columns.MODULE_ID,
 )
@@ -147,6 +148,8 @@ def plan_columns(names: Sequence[str], options: ReadOptions, empty_leaves: Colle
         Columns.TERMINATEDS if column in DONE_NAMES else column: source_name
         for column, source_name in options.schema.items()
     }
+    if options.time is not None:
+        schema[Columns.TIME] = options.time.column
     sources: dict[str, LeafSource] = {}
     for column in dict.fromkeys([*ALIASES, *map(root, schema)]):
         sources.update(_find_sources(column, schema, table))
@@ -348,9 +351,8 @@ def _find_mapped_sources(target: str, source: str | Sequence[str], table: _Table
 
 
 def _missing_column_error(name: str, target: str, table: _Table) -> DataError:
-    return DataError(
-        f"it has no column {name!r}, which `schema` names for {target!r}: {suggest_name(name, table.names)}"
-    )
+    field = "`time` names" if target == Columns.TIME else f"`schema` names for {target!r}"
+    return DataError(f"it has no column {name!r}, which {field}: {suggest_name(name, table.names)}")
 
 
 def _find_done_column(sources: dict[str, LeafSource], options: ReadOptions) -> tuple[str | None, str | None]:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from hindcast.api.input import TimeSpec
 from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns
 from hindcast.formats.columns.arrays import is_text, unwrap_extension
@@ -141,6 +142,8 @@ def _decode_ids(table: pa.Table, plan: TablePlan, role: str) -> NDArray[np.objec
 def decode_timesteps(table: pa.Table, plan: TablePlan) -> Timesteps | None:
     """Decode the timesteps, `[R]`, or the dates or times that order the rows; None without such a column.
 
+    A column of numbers that `input.time` names too orders the rows only.
+
     Raises:
         CellError: a value is null, or neither an integer nor a time; text must be a time in ISO 8601.
     """
@@ -148,16 +151,60 @@ def decode_timesteps(table: pa.Table, plan: TablePlan) -> Timesteps | None:
     if source is None:
         return None
     name = source.columns[0]
-    column = table.column(name)
+    column = _as_timestamps(table.column(name), name)
+    if _is_date(column.type):
+        return column.to_numpy()
+    if source == plan.sources.get(Columns.TIME):
+        # Numbers that are times only order the rows: order-preserving integers, as dates.
+        bits = (_to_floats(column, name) + 0.0).view(np.int64)  # -0.0 becomes 0.0
+        return (bits ^ ((bits >> 63) & np.iinfo(np.int64).max)).view("datetime64[ns]")
+    return _to_integers(column, name)
+
+
+def decode_times(table: pa.Table, plan: TablePlan, time: TimeSpec) -> NDArray[np.float64]:
+    """Decode the times of rows, `[R]`: numbers as they are, dates and times in microseconds, which are exact.
+
+    Raises:
+        CellError: a value is null or not a finite number, or the unit does not fit the column.
+    """
+    name = plan.sources[Columns.TIME].columns[0]
+    column, unit = _as_timestamps(table.column(name), name), time.unit
+    if _is_date(column.type):
+        if not isinstance(unit, str):
+            units = "Second, Minute, Hour, Day or Week"
+            raise CellError(0, f"{name!r} holds dates or times: set time.unit to {units}")
+        return column.to_numpy().astype("datetime64[us]").astype(np.float64)
+    if isinstance(unit, str):
+        raise CellError(
+            0,
+            f"{name!r} holds numbers, but time.unit is {unit}: set it to the number that is one unit, such as 24 for "
+            "days if the column counts hours",
+        )
+    return _to_floats(column, name)
+
+
+def _as_timestamps(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    """Convert text, durations and times of day to timestamps; other columns stay as they are."""
     refuse_null(column, name, ": expected a whole number or a time")
     if is_text(column.type):
         column = _parse_times(column, name)
     if pa.types.is_duration(column.type) or pa.types.is_time(column.type):
         count = column.cast(pa.int32()) if pa.types.is_time32(column.type) else column
         column = count.cast(pa.int64()).cast(pa.timestamp(column.type.unit))
-    if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
-        return column.to_numpy()
-    return _to_integers(column, name)
+    return column
+
+
+def _is_date(arrow_type: pa.DataType) -> bool:
+    return pa.types.is_timestamp(arrow_type) or pa.types.is_date(arrow_type)
+
+
+def _to_floats(column: pa.ChunkedArray, name: str) -> NDArray[np.float64]:
+    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+        raise CellError(0, f"{name!r} is a column of {column.type}: expected numbers, dates or times")
+    values = column.to_numpy().astype(np.float64)
+    if (row := first_true(~np.isfinite(values))) is not None:
+        raise CellError(row, f"{name!r} is {values[row]}: expected a time")
+    return values
 
 
 def _parse_times(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from hindcast.algorithms import build
+from hindcast.cluster.program import program_placement
 from hindcast.errors import DataError, Problem, SpecError
 from hindcast.learn.checkpoint import find_checkpoint
 from hindcast.learn.model_defaults import differences_from_rllib
@@ -49,7 +50,6 @@ from hindcast.run.callbacks import TrainingCallbacks
 from hindcast.run.evaluation.environment_evaluation import Evaluations
 from hindcast.run.execute import FileReferences
 from hindcast.run.inputs import make_sources, open_inputs, resolve_inputs
-from hindcast.run.placement import LOCAL
 from hindcast.run.stop_criteria import add_evaluation
 from hindcast.run.training.learner_group import start_learners
 from hindcast.run.training.live_source import find_episode_players
@@ -462,8 +462,12 @@ class RunningAlgorithm:
             load_initial_policy(initial, plan.model)
         inputs = open_inputs(plan.training, resolve_inputs(plan.training, FileReferences({})), self._reporter)
         sources = make_sources(inputs)
-        group = self._other_learners.enter_context(start_learners(plan.training, sources, LOCAL))
-        return make_offline_trainer(plan.training, sources, group=group)
+        spec = plan.training.spec
+        placement = self._other_learners.enter_context(
+            program_placement(spec.learners, spec.pipeline.data_workers)
+        )
+        group = self._other_learners.enter_context(start_learners(plan.training, sources, placement))
+        return make_offline_trainer(plan.training, sources, placement, group)
 
     def _warm_start(self, path: str | None) -> None:
         """Load the initial policy of an algorithm without data; for a training on data `Trainer.begin` loads it."""

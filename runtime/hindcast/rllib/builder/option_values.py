@@ -16,7 +16,7 @@ from hindcast.api.base import find_non_json, to_yaml_types
 from hindcast.api.environment import NamedCall
 from hindcast.api.evaluation import GateSpec
 from hindcast.api.formats import format_traits
-from hindcast.api.input import PrepareSpec, Sampler
+from hindcast.api.input import PrepareSpec, Sampler, TimeSpec
 from hindcast.api.sentences import nearest
 from hindcast.errors import SpecError
 from hindcast.rllib.batch_io.tables import TableInput
@@ -478,6 +478,7 @@ CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "map_batches_kwargs": _convert_data_workers,
     "sampler": partial(_to_camel_section, "sampler", Sampler),
     "input_prepare": partial(_to_camel_section, "input_prepare", PrepareSpec),
+    "input_time": partial(_to_camel_section, "input_time", TimeSpec),
     "replay_buffer_config": _convert_replay_buffer,
     "materialize_data": _to_residency,
     "materialize_mapped_data": _to_residency,

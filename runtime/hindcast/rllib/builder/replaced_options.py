@@ -8,6 +8,7 @@ from typing import Any, Final
 from pydantic.alias_generators import to_camel
 
 from hindcast.errors import Problem, SpecError
+from hindcast.ray_session import is_driver_of_cluster
 from hindcast.rllib.builder.model_config import notes_on_model_fields
 from hindcast.rllib.builder.module_spec import replaced_module_fields
 from hindcast.rllib.builder.option_values import has_recorded_input, replaced_entries
@@ -113,5 +114,5 @@ def _find_reasons_by_field(algorithm: str | None, options: Mapping[str, Any]) ->
     resources = [resource for resource in (plan.training, plan.recording) if resource is not None]
     reason_by_field = find_ineffective_options(plan.algorithm, plan.config, plan.model)
     for resource in resources:
-        reason_by_field |= find_ineffective_fields(resource, is_one_machine=True)
+        reason_by_field |= find_ineffective_fields(resource, is_one_machine=not is_driver_of_cluster())
     return reason_by_field

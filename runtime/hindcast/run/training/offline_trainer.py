@@ -111,7 +111,7 @@ def make_offline_trainer(
         for source in spec.input
         if source.sampler is not None and spec.environment is not None
     ]
-    num_learners_here = group.shard.size if placement.is_one_machine else 1
+    num_learners_here = group.count_on_this_machine()
     timesteps = algorithm.options.train_batch_size_per_learner * initial_num_learners
     batch_notes = _shard_notes(spec, timesteps, needs, group.shard.size, initial_num_learners)
     data = offline_data_class(spec.pipeline)(
@@ -124,9 +124,7 @@ def make_offline_trainer(
         preprocessing=policy.preprocessing,
         observation_space=spaces.observation,
         action_space=spaces.action,
-        executor=group.share_executor(placement.data_workers(spec.pipeline.data_workers))
-        if sources
-        else None,
+        executor=group.share_executor(placement.data_workers(spec.pipeline)) if sources else None,
         shard=group.shard,
         live_sources=live_sources,
         module=policy.module,

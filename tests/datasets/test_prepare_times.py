@@ -1,0 +1,139 @@
+"""Times of rows: the durations of steps that prepared data have, and columns that are not times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import prepare_kit as kit
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hindcast.api.input import PrepareSpec, TimeSpec
+from hindcast.datasets.prepare.opening import open_data
+from hindcast.datasets.prepare.reading import Reading
+from hindcast.errors import DataError
+from hindcast.formats.format import ReadOptions
+from layers import examples
+
+HOURS = np.array([0, 6, 6, 30, 100, 101, 149, 3, 27], dtype=np.float64)
+"""Times of the rows of three episodes: of four steps, three and two."""
+DURATIONS = np.array([6, 0, 24, 10, 1, 48, 24.5, 24, 24])
+"""Hours of the steps; the last step of an episode takes the mean of its other steps."""
+
+
+def make_table(times: Any, name: str = "when") -> pa.Table:
+    rows = {
+        "eps_id": ["a"] * 4 + ["b"] * 3 + ["c"] * 2,
+        "obs": np.arange(9.0),
+        "actions": [0, 1] * 4 + [0],
+        "rewards": np.ones(9),
+        "terminateds": [False, False, False, True, False, False, True, False, True],
+    }
+    return pa.table(rows | {name: times})
+
+
+def read_durations(path: Path, table: pa.Table, schema: dict[str, Any] | None = None, **time: Any) -> Any:
+    options = ReadOptions(
+        schema=schema or {},
+        columns=("obs", "actions", "rewards"),
+        time=TimeSpec.model_validate({"column": "when"} | time),
+    )
+    folder = kit.write_files(path, table)
+    dataset = open_data(Reading((folder,), options=options, prepare=PrepareSpec()), cache=str(path / "cache"))
+    return kit.read_block(dataset).columns
+
+
+@pytest.mark.parametrize("kind", ["numbers", "timestamps", "zoned", "dates", "text", "durations"])
+def test_steps_last_from_row_to_row(tmp_path: Path, kind: str) -> None:
+    stamps = np.datetime64("2026-01-30T08:00", "us") + (HOURS * 3600e6).astype("timedelta64[us]")
+    times, time, expected = {
+        "numbers": lambda: (HOURS, {"unit": 24.0}, DURATIONS / 24),
+        "timestamps": lambda: (stamps, {"unit": "Day"}, DURATIONS / 24),
+        "zoned": lambda: (
+            pa.array(stamps).cast(pa.timestamp("ns", "Europe/Berlin")),
+            {"unit": "Hour"},
+            DURATIONS,
+        ),
+        "dates": lambda: (stamps.astype("datetime64[D]"), {"unit": "Week"}, None),
+        "text": lambda: ([f"{stamp}+02:00" for stamp in stamps], {"unit": "Minute"}, DURATIONS * 60),
+        "durations": lambda: ((HOURS * 3600).astype("timedelta64[s]"), {"unit": "Second"}, DURATIONS * 3600),
+    }[kind]()
+    columns = read_durations(tmp_path / "rows", make_table(times), **time)
+    if expected is None:
+        days = np.array([0, 0, 1, 1 / 3, 0, 2, 1, 1, 1])
+        expected = days / 7
+    np.testing.assert_allclose(columns["delta_t"], expected, rtol=1e-12)
+    assert "time_of_row" not in columns
+    assert columns["obs"].shape == (12,)
+
+
+def test_time_orders_rows_that_name_it_as_t(tmp_path: Path) -> None:
+    table = make_table(HOURS + 0.5 - 50).take(
+        [3, 6, 0, 8, 7, 4, 2, 5]
+    )  # without row 1, which has the time of row 2
+    columns = read_durations(tmp_path / "rows", table, {"t": "when"}, unit=1.0)
+    np.testing.assert_allclose(columns["delta_t"], [6, 24, 15, 1, 48, 24.5, 24, 24])
+    np.testing.assert_array_equal(columns["obs"], [0, 2, 3, 3, 4, 5, 6, 6, 7, 8, 8])
+    with pytest.raises(DataError, match=r"row \d .*: the time is before that of the episode's previous row"):
+        read_durations(tmp_path / "unordered", make_table([*HOURS[:3], 5.0, *HOURS[4:]]))
+
+
+def test_observation_after_last_step_ends_it(tmp_path: Path) -> None:
+    episode = {
+        "obs": [[0.0, 1, 2, 3]],
+        "actions": [[0, 1, 0]],
+        "rewards": [[1.0, 1, 1]],
+        "truncateds": [True],
+    }
+    for times, last_duration in (([0.0, 2, 3, 10], 7.0), ([0.0, 2, 3], 1.5)):
+        table = pa.table(episode | {"when": [times]})
+        columns = read_durations(tmp_path / f"{last_duration}", table)
+        assert columns["delta_t"].tolist() == [2.0, 1.0, last_duration]
+
+
+@examples(20)
+@given(lengths=st.lists(st.integers(1, 6), min_size=1, max_size=5), spacing=st.integers(1, 9))
+def test_equal_spacing_is_one_exactly(tmp_path_factory: Any, lengths: list[int], spacing: int) -> None:
+    steps = np.concatenate([np.arange(length) for length in lengths])
+    table = pa.table(
+        {
+            "eps_id": np.repeat(np.arange(len(lengths)), lengths),
+            "obs": steps * 1.0,
+            "actions": steps % 2,
+            "rewards": steps * 1.0,
+            "truncateds": np.append(np.diff(steps) < 1, True),
+            "when": np.datetime64("1969-12-31T23:59:07", "s") + steps * np.timedelta64(spacing * 7, "D"),
+        }
+    )
+    folder = kit.write_files(tmp_path_factory.mktemp("rows"), table)
+    options = ReadOptions(time=TimeSpec(column="when", unit="Week"), ignore_final_observation=True)
+    columns = kit.read_block(open_data(Reading((folder,), options=options))).columns
+    expected = np.full(len(steps), float(spacing))
+    expected[np.repeat(lengths, lengths) == 1] = 1.0
+    assert columns["delta_t"].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    ("times", "time", "message"),
+    [
+        (HOURS, {"column": "whem"}, "it has no column 'whem', which `time` names: did you mean 'when'"),
+        (HOURS, {"unit": "Day"}, "'when' holds numbers, but time.unit is Day: set it to the number"),
+        (
+            HOURS.astype("datetime64[h]").astype("datetime64[s]"),
+            {},
+            "'when' holds dates or times: set time.unit",
+        ),
+        ([None, *HOURS[1:]], {}, "row 0: 'when' is null"),
+        ([*HOURS[:8], np.inf], {}, "row 8: 'when' is inf: expected a time"),
+        ([True] * 9, {}, "'when' is a column of bool: expected numbers, dates or times"),
+    ],
+)
+def test_column_without_times_is_refused(
+    tmp_path: Path, times: Any, time: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        read_durations(tmp_path / "rows", make_table(times), **time)
