@@ -219,7 +219,7 @@ def use_option_names(problem: Problem, set_options: Container[str] = ()) -> Prob
         field = ()  # the config's class sets the algorithm, not an option
     elif method := _METHOD_BY_SECTION.get(format_path(field)):
         field = (f"{method}()",)
-    elif field and (option := _find_option(field, set_options) or _find_option(("input", *field))):
+    elif field and (option := _find_option(field, set_options)):
         field = ("".join(option),)
     problem = replace(problem, what=problem.python or problem.what, python="")
     mentions = {*problem.mentions, *_FIELD_IN_TEXT.findall(problem.text)}
