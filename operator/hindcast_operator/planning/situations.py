@@ -190,7 +190,7 @@ def _situation_before_creation(case: Case, attempt: LiveAttempt) -> Situation:
     if problem is None:
         return _creating_situation(case, attempt.run, create)
     recheck_time = time_after(case.now, CREATION_SECONDS)
-    if problem.reason == Reason.CREATION_REFUSED:
+    if problem.reason == "CreationRefused":
         message = f"The API server refused to create the attempt: {problem.cause}; will retry"
         return case.situation("Stalled", Reason.CREATION_REFUSED, message, create, requeue_at=recheck_time)
     message = f"The attempt cannot be created now: {quote(problem.cause)}; will retry"
@@ -465,7 +465,7 @@ def _name_conflict_situation(case: Case, attempt: AttemptFacts) -> Situation | N
     # A change of the other object does not queue this resource, so it is checked again after a while.
     recheck_time = time_after(case.now, POLL_SECONDS)
     problem = attempt.creation_problem
-    if problem is not None and problem.reason == Reason.NAME_CONFLICT:
+    if problem is not None and problem.reason == "NameConflict":
         message = (
             f"{problem.cause} has a name that the attempt needs; rename this resource or delete that object"
         )
