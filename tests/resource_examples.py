@@ -186,7 +186,8 @@ _INVALID_RECORDINGS = """
   - {policy: {random: null, train: {algorithm: SAC, stop: {timesteps: 9}, config: {qSubset: 3}}}}
 "policy.train.algorithm is BC, which an OfflineRecording cannot use; it can use DQN, PPO, SAC":
   - {policy: {random: null, train: {algorithm: BC, stop: {timesteps: 10}}}}
-"policy.train.model.recurrent is LSTM, but SAC learns from single timesteps and cannot train a recurrent policy":
+"policy.train.model.recurrent is LSTM, but SAC learns from single timesteps and cannot train a recurrent policy: give \\
+  it the last observations with spec.policy.train.model.frameStack":
   - {policy: {random: null, train: {algorithm: SAC, stop: {timesteps: 10}, model: {recurrent: LSTM}}}}
 "policy.train.model.moduleClass does not apply to DQN, which builds its own policy: leave it out":
   - {policy: {random: null, train: {algorithm: DQN, stop: {timesteps: 10}, model: {moduleClass: "m:M"}}}}
@@ -204,7 +205,8 @@ _INVALID_TRAININGS = """
   - {algorithm: DQN, input: [{path: a}, {sampler: {}}], stop: {epochs: null, updates: 5}}
 "input has several samplers; keep one":
   - {algorithm: DQN, input: [{sampler: {}, weight: 1}, {sampler: {}, weight: 1}], stop: {epochs: null, updates: 5}}
-"input has a sampler, which BC cannot learn from; a sampler is for CQL, DQN, DiscreteCQL, IQL, SAC":
+"input has a sampler, which BC cannot learn from; a sampler is for CQL, DQN, DiscreteCQL, DiscreteSAC, FQL, IQL, \\
+  ReBRAC, SAC, TD3BC":
   - {input: [{path: null, sampler: {}}], stop: {epochs: null, updates: 5}}
 "stop.epochs counts passes over recorded data only; with a sampler, use updates or timesteps":
   - {algorithm: DQN, input: [{path: null, sampler: {}}]}
@@ -237,7 +239,8 @@ _INVALID_TRAININGS = """
   - {model: {logStdMin: 20}}
 "model.logStdMin is -1.5, expected less than spec.model.logStdMax, -2; they default to -logStdClip and logStdClip":
   - {model: {logStdMax: -2, logStdClip: 1.5}}
-"model.recurrent is GRU, but IQL learns from single timesteps and cannot train a recurrent policy":
+"model.recurrent is GRU, but IQL learns from single timesteps and cannot train a recurrent policy: use BC, or give it \\
+  the last observations with spec.model.frameStack":
   - {algorithm: IQL, model: {recurrent: GRU}}
 "model.maxSeqLen is 20, expected at most spec.config.trainBatchSizePerLearner, 16":
   - {model: {recurrent: LSTM}, config: {trainBatchSizePerLearner: 16}}
@@ -248,6 +251,8 @@ _INVALID_TRAININGS = """
   - {algorithm: IQL, model: {distribution: Deterministic}}
 "model.distribution is Categorical, which CQL cannot train: use Auto, Gaussian, SquashedGaussian, BoundedGaussian":
   - {algorithm: CQL, model: {distribution: Categorical}}
+"model.distribution is Gaussian, which DiscreteSAC cannot train: use Auto, Categorical":
+  - {algorithm: DiscreteSAC, model: {distribution: Gaussian}}
 "model.distribution is Gaussian, which FQL cannot train: use Auto":
   - {algorithm: FQL, model: {distribution: Gaussian}}
 "model.distribution is Categorical, which TD3BC cannot train: use Auto, Deterministic, SquashedDeterministic":
@@ -274,6 +279,7 @@ _INVALID_TRAININGS = """
 "config.qSubset is 3, expected at most spec.config.numCritics, 2":
   - {algorithm: SAC, config: {qSubset: 3}}
   - {algorithm: CQL, config: {qSubset: 3}}
+  - {algorithm: DiscreteSAC, config: {qSubset: 3}}
   - {algorithm: FQL, config: {qSubset: 3}}
   - {algorithm: ReBRAC, config: {qSubset: 3}}
   - {algorithm: TD3BC, config: {qSubset: 3}}
@@ -318,7 +324,7 @@ _INVALID_TRAININGS = """
 "cluster.envFrom[0]: exactly one of secretRef, configMapRef is needed, found none": [{cluster: {envFrom: [{}]}}]
 "cluster.code: at least one of configMap, runtimeEnv is needed, found none": [{cluster: {code: {}}}]
 "algorithm is PPO, which an OfflineTraining cannot use; it can use BC, CQL, DQN, DecisionTransformer, DiscreteCQL, \\
-  FQL, IQL, MARWIL, ReBRAC, SAC, TD3BC or package.module:Class": [{algorithm: PPO}]
+  DiscreteSAC, FQL, IQL, MARWIL, ReBRAC, SAC, TD3BC or package.module:Class": [{algorithm: PPO}]
 "runPolicy.stallTimeoutSeconds is 59, expected at least 60, because a live run may report only every 30 seconds":
   - {runPolicy: {stallTimeoutSeconds: 59}}
 """

@@ -48,7 +48,8 @@ with socket.socket(socket.AF_UNIX) as server:
         signal.signal(number, lambda number, _: os.kill(program, number))
     status = int(answer.readline())
 if status < 0:
-    signal.signal(-status, signal.SIG_DFL)
+    if -status != signal.SIGKILL:
+        signal.signal(-status, signal.SIG_DFL)
     os.kill(os.getpid(), -status)
 sys.exit(status)
 """
@@ -298,7 +299,8 @@ def _run(stand_in: int, name: str, *arguments: str) -> Any:
         arguments = arguments[1:]
     if arguments[0] in ("-c", "-m"):
         os.getppid = partial(parent_of, stand_in)
-        return _run_worker(*arguments)
+        sys.path[:0] = paths
+        return _run_command(*arguments)
     if arguments[0].endswith("/ray/_private/workers/setup_worker.py"):
         arguments = _prepare_ray_worker(*arguments[1:])
     if _HINDCAST in sys.modules and "site-packages" not in arguments[0]:
@@ -309,8 +311,8 @@ def _run(stand_in: int, name: str, *arguments: str) -> Any:
     return 0
 
 
-def _run_worker(option: str, program: str, *arguments: str) -> int:
-    """Run a worker of loky or `multiprocessing`, which set `sys.path` themselves, or an operator."""
+def _run_command(option: str, program: str, *arguments: str) -> int:
+    """Run a program, an operator, or a worker of loky or `multiprocessing`, which set `sys.path` themselves."""
     sys.argv = [option, *arguments]
     if option == "-m":
         runpy.run_module(program, run_name="__main__", alter_sys=True)

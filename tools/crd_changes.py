@@ -21,8 +21,8 @@ Schema = Mapping[str, Any]
 
 _MINIMA = ("minimum", "minLength", "minItems", "minProperties")
 _MAXIMA = ("maximum", "maxLength", "maxItems", "maxProperties")
-_TYPE_BY_BOUND = {"Items": "array", "Properties": "object", "Length": "string"}
-"""Ending of a bound -> the only type that the bound applies to."""
+_TYPE_BY_BOUND = {"Items": "array", "Properties": "object", "Length": "string", "pattern": "string"}
+"""Ending of a keyword -> the only type that it applies to."""
 _NARROWING = ("pattern", "format", "multipleOf", "uniqueItems", "exclusiveMinimum", "exclusiveMaximum")
 """Keywords that narrow a field if they are new or change."""
 _MERGING = ("x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernetes-map-type")
@@ -38,6 +38,8 @@ _ONE_OF = re.compile(r"\[((?:has\(self\.\w+\)(?:, )?)+)\]\.exists\(given, given\
 _ALGORITHMS = re.compile(r"self\.algorithm in \[([^\]]*)\]")
 _ALGORITHM_NAMES = re.compile(rf"\(+has\(self\.algorithm\) && {_ALGORITHMS.pattern}\)")
 """Beginning of the rule on the algorithm's name, which lists all algorithms."""
+_EXCEPT_ALGORITHMS = re.compile(rf"!\(has\(self\.algorithm\) && {_ALGORITHMS.pattern}\)")
+"""A condition that holds except for these algorithms."""
 _ONLY_ALGORITHMS = re.compile(rf"\(.* \|\| \(has\(self\.algorithm\) && {_ALGORITHMS.pattern}\)\)")
 """A rule that these algorithms do not break."""
 
@@ -136,29 +138,46 @@ def _is_bounded(key: str, old: Schema) -> bool:
 
 def _rule_changes(old: Schema, new: Schema) -> Iterator[str]:
     before = [rule["rule"] for rule in old.get(_RULES, ())]
+    old_names = next((_names(match[1]) for text in before if (match := _ALGORITHM_NAMES.match(text))), None)
     for rule in new.get(_RULES, ()):
         text = rule["rule"]
         if (
             text in before
             or _NEVER_EXECUTED.search(text)
-            or any(_widens(text, older_rule) for older_rule in before)
+            or any(_widens(text, older_rule, old_names) for older_rule in before)
         ):
             continue
-        if _concerns_new_field(rule.get("fieldPath", ""), old) or _names_all_algorithms(text, before):
+        if _concerns_new_field(rule.get("fieldPath", ""), old) or _spares_algorithms(text, old_names):
             continue
         yield f"a new rule: {text}"
 
 
-def _widens(new: str, old: str) -> bool:
-    """Return True if a rule is an older one with an alternative, more fields to choose from, or more algorithms."""
+def _widens(new: str, old: str, old_names: set[str] | None) -> bool:
+    """Return True if a rule is an older one with an alternative, more fields to choose from, or other algorithms.
+
+    These are more algorithms that it allows, or fewer of `old_names`, the older algorithms, that it concerns.
+    """
     if new.startswith(f"({old}) || "):
         return True
     if (fields := _ONE_OF.fullmatch(old)) and (more := _ONE_OF.fullmatch(new)):
         return set(fields[1].split(", ")) <= set(more[1].split(", "))
     if _ALGORITHMS.sub("", new) != _ALGORITHMS.sub("", old):
         return False
-    pairs = zip(_ALGORITHMS.findall(old), _ALGORITHMS.findall(new), strict=False)
-    return all(set(_QUOTED.findall(before)) <= set(_QUOTED.findall(after)) for before, after in pairs)
+    exceptions = (_EXCEPT_ALGORITHMS.findall(old), _EXCEPT_ALGORITHMS.findall(new))
+    pairs = zip(
+        _ALGORITHMS.findall(_EXCEPT_ALGORITHMS.sub("", old)),
+        _ALGORITHMS.findall(_EXCEPT_ALGORITHMS.sub("", new)),
+        strict=False,
+    )
+    return all(_names(before) <= _names(after) for before, after in pairs) and all(
+        _names(after) & (old_names or _names(after)) <= _names(before)
+        for before, after in zip(*exceptions, strict=False)
+    )
+
+
+def _names(texts: str) -> set[str]:
+    """Return the texts in quotes."""
+    return set(_QUOTED.findall(texts))
 
 
 def _concerns_new_field(field_path: str, old: Schema) -> bool:
@@ -171,15 +190,15 @@ def _concerns_new_field(field_path: str, old: Schema) -> bool:
     return False
 
 
-def _names_all_algorithms(rule: str, before: list[str]) -> bool:
-    """Return True if a rule names every algorithm of the old CRD, so that no older object breaks it."""
-    old_names = next((match[1] for text in before if (match := _ALGORITHM_NAMES.match(text))), None)
-    match = _ONLY_ALGORITHMS.fullmatch(rule)
-    return (
-        old_names is not None
-        and match is not None
-        and set(_QUOTED.findall(old_names)) <= set(_QUOTED.findall(match[1]))
-    )
+def _spares_algorithms(rule: str, old_names: set[str] | None) -> bool:
+    """Return True if a rule allows all algorithms of the old CRD, or concerns none: no older object breaks it."""
+    if old_names is None:
+        return False
+    if match := _ONLY_ALGORITHMS.fullmatch(rule):
+        return old_names <= _names(match[1])
+    match = _EXCEPT_ALGORITHMS.match(rule, 1)
+    is_alternative = match is not None and rule[match.end() :].startswith(" || ")
+    return match is not None and is_alternative and old_names.isdisjoint(_names(match[1]))
 
 
 def read_crds(folder: Path) -> dict[str, Any]:

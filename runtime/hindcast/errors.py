@@ -21,10 +21,30 @@ FieldPath = tuple[str | int, ...]
 """Path of a value in a document: keys and list indices."""
 
 _VERBS: Final = frozenset(
-    (
-        *("cannot", "combines", "contains", "continues", "counts", "does", "excludes", "has", "holds", "is"),
-        *("merges", "must", "needs", "only", "provides", "refers", "requires", "sets", "was", "would"),
-    )
+    [
+        "cannot",
+        "combines",
+        "contains",
+        "continues",
+        "counts",
+        "does",
+        "excludes",
+        "has",
+        "holds",
+        "is",
+        "lacks",
+        "maps",
+        "merges",
+        "must",
+        "needs",
+        "only",
+        "provides",
+        "refers",
+        "requires",
+        "sets",
+        "was",
+        "would",
+    ]
 )
 """First words of problems that continue the sentence after the name of the place."""
 
@@ -57,6 +77,7 @@ class Problem:
         episode: id of the episode in `path`.
         step: its timestep `t`.
         remedy: what to do, after a semicolon.
+        python: `what` with values as Python writes them (`True`, `None`, a dictionary); empty if that is the same.
         mentions: other fields, as the sentence writes them: `spec.environment` or, with the value to set,
             `prepare.cutOffSteps: Drop`. A path begins at the resource, at `field`, at the spec, or at an entry of
             `spec.input`.
@@ -73,6 +94,7 @@ class Problem:
     episode: str = ""
     step: int | None = None
     remedy: str = ""
+    python: str = ""
     mentions: tuple[str, ...] = ()
 
     @property
@@ -96,12 +118,13 @@ class Problem:
 
         Args:
             field: the new field.
-            names: mention -> what to write instead.
+            names: text that names another field -> what to write instead.
         """
         what, remedy = self.what, self.remedy
         # The longest one first, because it may begin with another one.
-        for mention in sorted(names.keys() & set(self.mentions), key=len, reverse=True):
-            what, remedy = what.replace(mention, names[mention]), remedy.replace(mention, names[mention])
+        for mention in sorted(names, key=len, reverse=True):
+            pattern = rf"(?<![\w.]){re.escape(mention)}(?!\w)"
+            what, remedy = (re.sub(pattern, lambda _: names[mention], text) for text in (what, remedy))  # noqa: B023
         return replace(self, field=field, what=what, remedy=remedy, mentions=())
 
     def to_json(self) -> dict[str, Any]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
+import difflib
 import importlib
 import inspect
 import os
 import re
-import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import MethodType
+from types import FunctionType, MethodType
 from typing import Any, NoReturn, TypeVar
 
 from hindcast.errors import FieldPath, SpecError, UserCodeError, UserError
@@ -25,7 +24,7 @@ _INSTALLED_FOLDERS = {sysconfig.get_path(name) for name in ("stdlib", "purelib",
 _NON_USER_PREFIXES = (_HINDCAST_FOLDER, *(f"{folder}{os.sep}" for folder in _INSTALLED_FOLDERS), "<")
 """Beginnings of the file names of code that is not the user's; "<" of code without a file, as in <frozen importlib>."""
 
-
+_METHODS = (FunctionType, staticmethod, classmethod, property)
 _registered_objects: dict[str, Any] = {}
 """Path -> user object that child processes cannot import, such as a class of `__main__`; see `register_object`."""
 
@@ -184,39 +183,73 @@ def import_subclass(path: str, base: type[T], field: str | FieldPath) -> type[T]
 
 
 def refuse_unused_overrides(user_class: type) -> None:
-    """Refuse a user class that overrides a method that RLlib calls and Hindcast does not.
+    """Refuse a user class with a method that nothing calls: one that only RLlib calls, or a misspelling.
 
     Args:
-        user_class: the user's class. A base class of Hindcast may have `unsupported_overrides`: name of such a method
-            -> what to do instead.
+        user_class: the user's class. A base class of Hindcast may have `unsupported_overrides`: name of a method that
+            RLlib calls and Hindcast does not -> what to do instead.
 
     Raises:
-        SpecError: the class overrides one of these methods.
+        SpecError: the class has such a method, or one with almost the name of a base class's that nothing uses.
     """
+    remedies: dict[str, str] = {}
     for base in user_class.__mro__:
         for name, remedy in vars(base).get("unsupported_overrides", {}).items():
             if getattr(user_class, name, None) is not getattr(base, name, None):
                 raise SpecError(f"{user_class.__name__} overrides {name}, which is never called: {remedy}.")
+            remedies.setdefault(name, remedy)
+    for name, method in _find_misspellings(user_class, remedies):
+        advice = remedies.get(method, f"rename it to {method}")
+        raise SpecError(f"{user_class.__name__} defines {name}, which is never called: {advice}.")
 
 
-def source_digest(obj: Any) -> str:
-    """Return the SHA-256 (hex) of the files that define a user's class or function and its bases outside Hindcast."""
-    digest = hashlib.sha256()
-    for base in getattr(obj, "__mro__", (obj,)):
-        if base is obj or base.__module__.partition(".")[0] not in ("builtins", "hindcast"):
-            digest.update(_read_source(base))
-    return digest.hexdigest()
+def _find_misspellings(user_class: type, further_names: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield the methods of a user class that nothing uses, with the name that each is close to.
+
+    Args:
+        user_class: a subclass of a class of Hindcast.
+        further_names: names of methods that Hindcast's class does not have.
+    """
+    hindcast_base = next(filter(_is_hindcast_class, user_class.__mro__), user_class)
+    if hindcast_base is user_class:
+        return
+    methods = {
+        name
+        for base in user_class.__mro__
+        if _is_hindcast_class(base)
+        for name, value in vars(base).items()
+        if isinstance(value, _METHODS) and not name.startswith("__")
+    }
+    names_by_folded = {name.replace("_", ""): name for name in (*methods, *further_names)}
+    bases = [base for base in user_class.__mro__ if issubclass(base, hindcast_base)]
+    user_bases = bases[: bases.index(hindcast_base)]
+    for base in user_bases:
+        for name, value in vars(base).items():
+            if not isinstance(value, _METHODS) or name.startswith("__") or hasattr(hindcast_base, name):
+                continue
+            matches = difflib.get_close_matches(name.replace("_", ""), names_by_folded, n=1, cutoff=0.88)
+            if matches and not _is_used(name, user_bases):
+                yield name, names_by_folded[matches[0]]
 
 
-def _read_source(obj: Any) -> bytes:
-    """Return the content of the file that defines a class or function, else its source, else its name."""
-    file = getattr(sys.modules.get(getattr(obj, "__module__", "")), "__file__", None)
-    if file is not None and Path(file).exists():
-        return Path(file).read_bytes()
-    try:
-        return inspect.getsource(obj).encode()  # a notebook's cell has a source but no file
-    except (OSError, TypeError):
-        return str(getattr(obj, "__qualname__", type(obj).__qualname__)).encode()
+def _is_hindcast_class(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] == "hindcast"
+
+
+def _is_used(name: str, classes: Collection[type]) -> bool:
+    """Return True if other methods of the classes, or their files apart from definitions, contain the name."""
+    for cls in classes:
+        for key, value in vars(cls).items():
+            code = getattr(getattr(value, "__func__", value), "__code__", None)
+            if key != name and code is not None and name in code.co_names:
+                return True
+        try:
+            source = inspect.getsource(inspect.getmodule(cls) or cls)
+        except (OSError, TypeError):  # a notebook's cell, or code without a file
+            continue
+        if re.search(rf"(?<!def )\b{name}\b", source):
+            return True
+    return False
 
 
 def _is_same_object(existing: Any, value: Any) -> bool:

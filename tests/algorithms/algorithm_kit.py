@@ -44,6 +44,7 @@ def make_transitions(action_space=BOX, size=32, seed=0, gamma=0.99):
         "discounts": np.where(is_terminal, 0, gamma).astype(np.float32),
         "new_actions": np.stack([action_space.sample() for _ in range(size)]),
         "followed": ~is_terminal,
+        "mc_returns": rng.normal(size=size).astype(np.float32),
     }
     return {name: torch.from_numpy(column) for name, column in columns.items()}
 

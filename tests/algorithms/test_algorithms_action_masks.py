@@ -144,6 +144,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "IQL": {"actorLr": 1e-2, "criticLr": 1e-2, "valueLr": 1e-2, "tau": 0.05, "gamma": GAMMA},
     "DQN": {"lr": 1e-2, "tau": 0.1, "gamma": GAMMA},
     "DiscreteCQL": {"lr": 1e-2, "tau": 0.1, "gamma": GAMMA, "minQWeight": 0.0, "numQuantiles": 3},
+    "DiscreteSAC": {"actorLr": 1e-2, "criticLr": 1e-2, "tau": 0.1, "gamma": GAMMA},
 }
 
 

@@ -66,15 +66,6 @@ def test_compiled_losses_equal_eager_losses(name):
 
 
 @pytest.mark.slow
-def test_resume_with_compiled_losses_is_exact():
-    uninterrupted, resumed = make_learner("IQL", "aot_eager"), make_learner("IQL", "aot_eager")
-    train_on_seeds(uninterrupted, range(5), WIDE)
-    resumed.load(uninterrupted.state())
-    expected = train_on_seeds(uninterrupted, range(5, 8), WIDE)
-    assert_close(train_on_seeds(resumed, range(5, 8), WIDE), expected, rtol=0, atol=0)
-
-
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 def test_inductor_equals_eager():

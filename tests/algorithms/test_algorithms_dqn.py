@@ -3,7 +3,7 @@
 import gymnasium as gym
 import pytest
 import torch
-from algorithm_kit import build_algorithm, compute_loss_stages, make_transitions
+from algorithm_kit import build_algorithm, compute_loss_stages, make_step, make_transitions
 
 from hindcast.algorithms import build
 from hindcast.algorithms.dqn import quantile_huber
@@ -59,6 +59,20 @@ def test_prioritised_loss_has_weights_and_priorities():
     assert float(losses.losses["policy"].detach()) == pytest.approx(float(expected.mean()), rel=1e-4)
     assert losses.priorities.shape == (12,) and not losses.priorities.requires_grad
     assert build("DQN", {"prioritizedReplay": True, "prioritizedReplayBeta": 0.7}).needs().beta == 0.7
+
+
+@torch.no_grad()
+def test_scheduled_exponent_of_the_weights_follows_the_timesteps():
+    """The weights of the pipeline then have the exponent 1."""
+    config = {"prioritizedReplay": True, "prioritizedReplayBeta": [[0, 0.4], [1000, 1.0]]}
+    algorithm, nets = build_algorithm("DQN", config, CHOICES)
+    assert algorithm.needs().beta == 1.0
+    batch = make_transitions(CHOICES, size=12) | {"weights": torch.linspace(0.1, 1, 12)}
+    errors = torch.tensor(losses_by_formula(nets, batch, is_double=True))
+    for timesteps, beta in ((0, 0.4), (500, 0.7), (5000, 1.0)):
+        step = make_step()._replace(clock=torch.tensor(timesteps, dtype=torch.float64))
+        loss = compute_loss_stages(algorithm, nets, batch, step)[0].losses["policy"]
+        torch.testing.assert_close(loss, (errors * batch["weights"] ** beta).mean(), rtol=1e-4, atol=0)
 
 
 def test_discrete_cql_penalty_equals_the_formula():

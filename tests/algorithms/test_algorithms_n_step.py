@@ -20,7 +20,7 @@ BOX = gym.spaces.Box(-1, 1, (1,), np.float32)
 BOOTSTRAPPING = ("CQL", "FQL", "IQL", "ReBRAC", "SAC", "TD3BC")
 
 
-@pytest.mark.parametrize("name", [*BOOTSTRAPPING, "DQN", "DiscreteCQL"])
+@pytest.mark.parametrize("name", [*BOOTSTRAPPING, "DQN", "DiscreteCQL", "DiscreteSAC"])
 def test_needs_have_the_steps_of_the_target(name: str) -> None:
     assert build(name, {}).needs().n_step == 1
     needs = build(name, {"nStep": 7, "gamma": 0.9}).needs()

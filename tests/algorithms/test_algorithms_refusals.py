@@ -24,7 +24,7 @@ def test_actions_that_are_not_a_bounded_box_are_refused(name, space, sentence):
         build_algorithm(name, {}, space)
 
 
-@pytest.mark.parametrize("name", ["DQN", "DiscreteCQL"])
+@pytest.mark.parametrize("name", ["DQN", "DiscreteCQL", "DiscreteSAC"])
 @pytest.mark.parametrize("space", [BOX, MultiDiscrete([2, 3])])
 def test_actions_that_are_not_one_choice_are_refused_with_alternatives(name, space):
     with pytest.raises(SpecError) as error:

@@ -9,9 +9,11 @@ import pytest
 import torch
 from algorithm_kit import BOX, WIDE, build_algorithm, compute_loss_stages, make_step, make_transitions
 
+from hindcast.errors import SpecError
 from hindcast.learn.learner import Learner
 
 DISCRETE = gym.spaces.Discrete(3)
+ONE_DISCRETE_ACTION = ("DQN", "DiscreteCQL", "DiscreteSAC")
 MULTI_DISCRETE = gym.spaces.MultiDiscrete([3, 2])
 
 
@@ -196,11 +198,13 @@ def sample_cql(algorithm, nets, batch):
     return [tensor.detach() for tensor in algorithm._sample_actions_and_targets(nets, batch, *draws)]
 
 
-@pytest.mark.parametrize("next_column", ["obs", "new_obs"])
+@pytest.mark.parametrize(
+    ("next_column", "is_calibrated"), [("obs", False), ("new_obs", False), ("obs", True)]
+)
 @torch.no_grad()
-def test_cql_gap_equals_the_formula(next_column):
+def test_cql_gap_equals_the_formula(next_column, is_calibrated):
     """The formula uses the algorithm's samples; actions from π(s') are evaluated at s or s'."""
-    config = {"numActions": 2, "minQWeight": 3.0, "temperature": 0.5}
+    config = {"numActions": 2, "minQWeight": 3.0, "temperature": 0.5, "calibrated": is_calibrated}
     config["nextStateGap"] = next_column == "new_obs"
     algorithm, nets = build_algorithm("CQL", config, WIDE)
     batch = make_transitions(WIDE, size=5)
@@ -215,11 +219,43 @@ def test_cql_gap_equals_the_formula(next_column):
         for row in range(5):
             states = [{"obs": batch["obs" if j < 4 else next_column][row : row + 1]} for j in range(6)]
             values = [float(nets["critics"](states[j], actions[j, row : row + 1])[member]) for j in range(6)]
+            if is_calibrated:  # the first two actions are not the policy's
+                values[2:] = [max(value, float(batch["mc_returns"][row])) for value in values[2:]]
             exponents = [(values[j] - float(log_densities[j, row])) / 0.5 for j in range(6)]
             soft_maxima.append(0.5 * np.log(np.sum(np.exp(exponents))))
         total += 3.0 * (np.mean(soft_maxima) - float(q.mean()))
     loss = compute_loss_stages(algorithm, nets, batch)[0].losses["critics"]
     assert float(loss) == pytest.approx(total, rel=1e-5)
+
+
+def test_calibrated_cql_does_not_lower_values_below_the_returns():
+    """Where the returns are higher than all values, the gap raises recorded actions and lowers uniform ones only."""
+    gradients = {}
+    for is_calibrated in (False, True):
+        config = {"numActions": 3, "calibrated": is_calibrated}
+        algorithm, nets = build_algorithm("CQL", config, WIDE)
+        batch = make_transitions(WIDE) | {"mc_returns": torch.full((32,), 50.0)}
+        draws = algorithm._draw_noise(nets, batch, make_step())
+        seen = []
+        q_values = algorithm._q_values
+
+        def record(critics, batch, actions, q_values=q_values, seen=seen):
+            sampled_q, q = (values.detach().requires_grad_() for values in q_values(critics, batch, actions))
+            seen += [sampled_q]
+            return sampled_q, q
+
+        algorithm._q_values = record
+        loss = algorithm._critic_loss(nets, batch, 1.0, *draws)[0]
+        gradients[is_calibrated] = torch.autograd.grad(loss, seen[0])[0]
+    assert bool((gradients[False] > 0).all())
+    assert bool((gradients[True][:, :3] > 0).all()) and not gradients[True][:, 3:].any()
+
+
+def test_calibrated_cql_refuses_the_gap_at_the_next_state():
+    with pytest.raises(
+        SpecError, match=r"nextStateGap is true, but calibrated compares values with the returns"
+    ):
+        build_algorithm("CQL", {"calibrated": True, "nextStateGap": True})
 
 
 def test_cql_policy_samples_have_their_own_densities():
@@ -310,10 +346,10 @@ def test_value_after_a_terminated_step_is_ignored(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["IQL", "SAC", "CQL", "TD3BC", "ReBRAC", "FQL", "DQN", "DiscreteCQL", "BC", "MARWIL"]
+    "name", ["IQL", "SAC", "CQL", "TD3BC", "ReBRAC", "FQL", *ONE_DISCRETE_ACTION, "BC", "MARWIL"]
 )
 def test_critics_evaluate_recorded_and_other_actions(name):
-    space = DISCRETE if name in ("DQN", "DiscreteCQL") else BOX
+    space = DISCRETE if name in ONE_DISCRETE_ACTION else BOX
     algorithm, nets = build_algorithm(name, action_space=space)
     critic = algorithm.critic(nets)
     assert (critic is None) == (name in ("BC", "MARWIL"))

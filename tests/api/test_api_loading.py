@@ -160,6 +160,11 @@ def test_load_reads_merge_keys_and_anchors(tmp_path: Path) -> None:
             "evaluation: {interval: 1}\n  stop:",
             "run.yaml:9: spec.evaluation requires an environment to evaluate in, evaluation.offline or evaluation.gate",
         ),
+        (
+            "stop:",
+            "model: {useLstm: true}\n  stop:",
+            "run.yaml:9: spec.model.useLstm is not a field; here it is 'recurrent: LSTM'",
+        ),
         ("stop:", "max_episode_steps: 3\n  stop:", "run.yaml:9: spec.max_episode_steps is not a field"),
         ("metadata: {name: clone}", "metadata: {}", "run.yaml:3: metadata.name is missing"),
     ],

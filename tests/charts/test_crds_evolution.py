@@ -116,11 +116,23 @@ BREAKING_CHANGES: list[tuple[Change, str]] = [
     (add_rule("self.size() > 3", "cluster.image"), "spec.cluster.image: a new rule: self.size() > 3"),
     (add_rule("self.seed < 5", field_path=".seed"), "spec: a new rule: self.seed < 5"),
     (add_rule("self.algorithm in ['CQL']"), "a new rule: self.algorithm in ['CQL']"),
+    (
+        add_rule("(!(has(self.algorithm) && self.algorithm in ['CQL']) || has(self.seed))"),
+        "spec: a new rule: (!(has(",
+    ),
+    (lambda s, _: concern_algorithm(s), "spec: a new rule: (!((has(self.learners)"),
     (lambda _, crd: crd["versions"][0].update(served=False), "version v1alpha1 is no longer served"),
     (lambda _, crd: crd["versions"][0].pop("subresources"), "the subresource status was removed"),
     (lambda _, crd: crd["names"].update(shortNames=["x"]), "names.shortNames was ['otr'], is"),
     (lambda _, crd: crd.update(scope="Cluster"), "scope was Namespaced, is Cluster"),
 ]
+
+
+def concern_algorithm(spec: Any) -> None:
+    """Let the rule on compiled losses concern BC, too."""
+    for rule in spec["x-kubernetes-validations"]:
+        if "self.learners.compile" in rule["rule"]:
+            rule["rule"] = rule["rule"].replace("self.algorithm in [", "self.algorithm in ['BC', ")
 
 
 def refuse_unknown_fields(spec: Any) -> None:
@@ -169,6 +181,13 @@ COMPATIBLE_CHANGES: dict[str, Change] = {
         "",
         ".config.lr",
     ),
+    "rule on a new algorithm": add_rule(
+        "(!(has(self.algorithm) && self.algorithm in ['Novel']) || has(self.config.lr))"
+    ),
+    "rule that concerns fewer algorithms": lambda s, _: exempt_algorithm(s),
+    "a schedule instead of a number": set_keywords(
+        "input.[].weight", pattern="^none$", maxItems=3, maxProperties=0
+    ),
     "a rule or something else": lambda s, _: loosen_rule(s),
     "rule against a field that no release executed": add_rule("!has(self.sampler)", "input.[]"),
     "one field more to choose from": lambda s, _: add_field_to_rule(s),
@@ -179,6 +198,14 @@ COMPATIBLE_CHANGES: dict[str, Change] = {
 def loosen_rule(spec: Any) -> None:
     rule = spec["x-kubernetes-validations"][0]
     rule["rule"] = f"({rule['rule']}) || self.seed > 5"
+
+
+def exempt_algorithm(spec: Any) -> None:
+    for rule in spec["x-kubernetes-validations"]:
+        rule["rule"] = rule["rule"].replace(
+            "!(has(self.algorithm) && self.algorithm in ['BC', ",
+            "!(has(self.algorithm) && self.algorithm in ['Novel', ",
+        )
 
 
 def add_field_to_rule(spec: Any) -> None:

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -108,8 +107,8 @@ main()
 
 
 @pytest.mark.slow
-def test_convert_after_ctrl_c_resumes(hindcast, recording_path):
-    command = [sys.executable, "-c", SLOW_PROGRAM, "convert", str(recording_path), "out", "-q"]
+def test_convert_after_ctrl_c_resumes(hindcast, recording_path, warm):
+    command = [str(warm.folder / "python"), "-c", SLOW_PROGRAM, "convert", str(recording_path), "out", "-q"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "writing\n"

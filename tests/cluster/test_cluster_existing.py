@@ -22,19 +22,20 @@ from hindcast.errors import Interrupted, SpecError
 from hindcast.run.interruption import Interruption
 from support import sources, training
 from user_errors import raises_user_error
-
-COMMAND = "from hindcast.cli.main import main; main()"
+from warm_python import WarmPython
 
 
 @pytest.mark.ray
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("ray_here")
-def test_command_trains_with_two_learners_on_a_running_cluster(tmp_path: Path, walks: Path) -> None:
+def test_command_trains_with_two_learners_on_a_running_cluster(
+    tmp_path: Path, walks: Path, warm: WarmPython
+) -> None:
     resource = training("runs", walks, learners={"replicas": 2, "device": "cpu"}, stop={"updates": 4})
     text = resource.model_dump_json(by_alias=True, exclude_none=True, exclude_unset=True)
     (tmp_path / "resource.yaml").write_text(text)  # JSON is YAML
     address = ray.get_runtime_context().gcs_address
-    command = [sys.executable, "-c", COMMAND, "run", "resource.yaml", "--ray", address, "--json"]
+    command = [str(warm.folder / "hindcast"), "run", "resource.yaml", "--ray", address, "--json"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,14 +52,15 @@ write(merge([open_dataset(part) for part in parts]), target, hooks=Hooks(check=c
 
 
 @pytest.mark.faults
+@pytest.mark.usefixtures("range_per_unit")
 # Kills in the first range, in the third range, and while the result is read back.
 @pytest.mark.parametrize("num_checks", [2, 6, 11])
 def test_conversion_after_kill_resumes_to_the_same_result(
-    tmp_path, make_folders, twenty_episodes, range_per_unit, num_checks
+    tmp_path, make_folders, twenty_episodes, num_checks, warm
 ):
     out = tmp_path / "out"
     parts = [str(tmp_path / f"part{i}") for i in range(5)]
-    command = [sys.executable, "-c", CONVERT_SCRIPT, str(out), str(num_checks), *parts]
+    command = [str(warm.folder / "python"), "-c", CONVERT_SCRIPT, str(out), str(num_checks), *parts]
     assert subprocess.run(command, check=False, timeout=120).returncode == -signal.SIGKILL
     result = write(twenty_episodes, Target(resolve(out), "Columns", file_bytes=300))
     assert result.timesteps == twenty_episodes.num_steps

@@ -37,7 +37,7 @@ def test_unknown_read_option_of_parquet_is_refused(tmp_path, cache, data_kind):
     else:
         table = kit.make_table(kit.make_block([4, 7, 3]), tmp_path / "table")
         kit.write_files(path, kit.scramble_rows(table) if data_kind == "scrambled" else table)
-    with pytest.raises(DataError, match="Parquet has no read options; got 'include_paths'"):
+    with pytest.raises(DataError, match="has 'include_paths', but Parquet has no options"):
         open_reading(Reading((str(path),), options=ReadOptions(options={"include_paths": True})), cache=cache)
 
 

@@ -43,7 +43,9 @@ def read_durations(path: Path, table: pa.Table, schema: dict[str, Any] | None = 
         time=TimeSpec.model_validate({"column": "when"} | time),
     )
     folder = kit.write_files(path, table)
-    dataset = open_data(Reading((folder,), options=options, prepare=PrepareSpec()), cache=str(path / "cache"))
+    dataset = open_data(
+        Reading((folder,), options=options, prepare=PrepareSpec()), cache=str(path.parent / "cache")
+    )
     return kit.read_block(dataset).columns
 
 
@@ -69,6 +71,17 @@ def test_steps_last_from_row_to_row(tmp_path: Path, kind: str) -> None:
     np.testing.assert_allclose(columns["delta_t"], expected, rtol=1e-12)
     assert "time_of_row" not in columns
     assert columns["obs"].shape == (12,)
+
+
+def test_observed_time_is_the_last_element_of_observations(tmp_path: Path) -> None:
+    table = make_table(HOURS).append_column("pulse", pa.array(np.arange(9) + 60))
+    columns = read_durations(tmp_path / "rows", table, {"obs": ["pulse", "obs"]}, observe=True)
+    np.testing.assert_allclose(columns["obs"][:5, 2], [0, 6, 0, 24, 10])
+    np.testing.assert_allclose(columns["obs"][5:, 2], [0, 1, 48, 24.5, 0, 24, 24])
+    np.testing.assert_array_equal(columns["obs"][:4, 0], [60, 61, 62, 63])
+    options = ReadOptions(schema={"obs": ["pulse", "obs"]}, time=TimeSpec(column="when", observe=True))
+    dataset = open_data(Reading((str(tmp_path / "rows"),), options=options), cache=str(tmp_path / "cache"))
+    assert dataset.spec.leaves["obs"].names == ("pulse", "obs", "delta_t")
 
 
 def test_time_orders_rows_that_name_it_as_t(tmp_path: Path) -> None:

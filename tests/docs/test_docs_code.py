@@ -36,8 +36,10 @@ SHORTENINGS = {
     r"(stop: {updates: 1\d)00\b": r"\g<1>0",
     r"(datasetNumItersPerLearner: 5)00\b": r"\g<1>0",
     r"(seed=tune.grid_search\()\[0, 1\]": r"\g<1>[0]",
+    r"(for seed in 0 1) 2": r"\g<1>",
+    r"(--seeds )3": r"\g<1>2",
 }
-"""Pattern on a page -> replacement with fewer updates or episodes, a lower return, or one seed."""
+"""Pattern on a page -> replacement with fewer updates, episodes or seeds, or a lower return."""
 DEMO = ROOT / "runtime" / "hindcast" / "cli" / "demo.yaml"
 FILE_COMMENT = re.compile(r"#\s*(\S+\.yaml)")
 LANGUAGES = ("bash", "python", "yaml")

@@ -80,6 +80,7 @@ class Recording:
 
     Attributes:
         final_states: `[N]` states after the last step.
+        has_left: `[N]` True for episodes that were cut off before the world's end; None for none.
         horizon: number of steps of the evaluated return; more than were recorded if episodes are cut off.
         model_error: standard deviation of the model's error per state and action.
         behaviours: `[N, S, A]` recorded policy of each episode; None if it is the world's.
@@ -92,6 +93,7 @@ class Recording:
     rewards: F64
     is_running: NDArray[np.bool_]
     final_states: NDArray[np.int_]
+    has_left: NDArray[np.bool_] | None = None
     horizon: int | None = None
     model_error: float = 0.2
     behaviours: F64 | None = None
@@ -134,8 +136,9 @@ class Recording:
         q = q + rng.normal(scale=self.model_error, size=world.reward.shape)
         v = (world.target * q).sum(-1)
         t = np.arange(world.num_steps)
-        final_v = v[world.num_steps][self.final_states]
-        final_v[~(mask.all(1) & (self.horizon is not None))] = 0.0
+        final_v = v[mask.sum(1), self.final_states]
+        is_cut_off = mask.all(1) & (self.horizon is not None) if self.has_left is None else self.has_left
+        final_v[~is_cut_off] = 0.0
         return Values(q[t, self.states, self.actions][mask], v[t, self.states][mask], final_v)
 
 
@@ -258,6 +261,20 @@ def _time_limit(seed: int) -> Recording:
     return replace(_equal_value(seed), horizon=16)
 
 
+def with_drop_outs(recording: Recording, seed: int) -> Recording:
+    """Return the recording of a log in which some episodes end before a step to the worst state, which is not in it."""
+    world, generator = recording.world, np.random.default_rng(seed)
+    worst_state = world.values(world.behaviour, world.num_steps)[1][1].argmin()
+    next_states = np.column_stack([recording.states[:, 1:], recording.final_states])
+    leaves = (next_states == worst_state) & (generator.random(next_states.shape) < 0.2)
+    leaves[:, 0] = False
+    has_left, step = leaves.any(1), leaves.argmax(1)
+    is_running = recording.is_running & ((np.arange(world.num_steps) < step[:, None]) | ~has_left[:, None])
+    states = recording.states[np.arange(len(step)), step]
+    final_states = np.where(has_left, states, recording.final_states)
+    return replace(recording, is_running=is_running, final_states=final_states, has_left=has_left)
+
+
 def _survival(seed: int) -> Recording:
     return _equal_value(seed, end_prob=np.array([0.0, 0.1, 0.3, 0.05]), noise=0.2)
 
@@ -272,6 +289,7 @@ NULL_KINDS: Final[dict[str, Callable[[int], Recording]]] = {
     "non-stationary": _non_stationary,
     "time limits": _time_limit,
     "survival": _survival,
+    "drop-outs": lambda seed: with_drop_outs(_equal_value(seed), seed),
     "20 episodes": lambda seed: _equal_value(seed, 20),
     "2,000 episodes": lambda seed: _equal_value(seed, 2_000),
     "offset": _offset,

@@ -177,7 +177,7 @@ def test_invalid_file_raises(tmp_path: Path, change: dict[str, Any], message: st
 
 def test_unknown_option_raises(tmp_path: Path) -> None:
     path = write_file(tmp_path / "a.hdf5", make_arrays())
-    with pytest.raises(DataError, match="D4RL has no read option 'limit'"):
+    with pytest.raises(DataError, match="has 'limit', which D4RL does not have"):
         read_parts(path, ReadOptions(options={"limit": 3}))
     with pytest.raises(DataError, match="max_episode_steps is -1: expected a number of steps"):
         read_parts(path, ReadOptions(options={"max_episode_steps": -1}))

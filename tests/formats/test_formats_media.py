@@ -170,7 +170,7 @@ def test_damaged_image_raises_with_its_name(tmp_path: Path) -> None:
         ("Images", {"size": [3]}, r"expected \[height, width\]"),
         ("Images", {"mode": "blue"}, "allowed are"),
         ("Images", {"batch_size": 0}, "at least 1"),
-        ("Binary", {"size": 1}, "no read option 'size'"),
+        ("Binary", {"size": 1}, "has 'size', which Binary does not have"),
     ],
 )
 def test_invalid_option_raises(tmp_path: Path, form: str, options: dict[str, Any], message: str) -> None:

@@ -213,7 +213,7 @@ def test_option_without_effect_raises(tmp_path: Path) -> None:
     make_dataset("hdf5")
     with pytest.raises(DataError, match="`schema` names obs, but Minari defines its own columns"):
         read(find_dataset(tmp_path), ReadOptions(schema={"obs": "state"}))
-    with pytest.raises(DataError, match="Minari has no read options; got 'limit'"):
+    with pytest.raises(DataError, match="readOptions has 'limit', but Minari has no options"):
         read(find_dataset(tmp_path), ReadOptions(options={"limit": 1}))
 
 

@@ -240,7 +240,7 @@ def test_large_file_is_split_into_pieces(path: Path, monkeypatch: pytest.MonkeyP
             {"columns": ["obs", "done"]},
             "`columns` requires Hindcast's names: write 'terminateds' for 'done'",
         ),
-        (COLUMNS, {"options": {"delimiter": ";"}}, "Parquet has no read options; got 'delimiter'"),
+        (COLUMNS, {"options": {"delimiter": ";"}}, "has 'delimiter', but Parquet has no options"),
         (
             {"obs_0": [1], "obs_2": [1], "actions": [0], "rewards": [1]},
             {},

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from table_reading import find_format, read_table
 
 from hindcast.errors import DataError
 from hindcast.formats.format import ReadOptions
+from hindcast.formats.tables.json_lines import collector_pause
 from hindcast.storage.location import resolve
 from user_errors import raises_user_error
 
@@ -323,7 +326,26 @@ def test_many_vectors_in_an_object_are_not_deeply_nested(tmp_path: Path) -> None
 
 def test_unknown_option_raises(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", CSV_TEXT)
-    with pytest.raises(DataError, match="CSV has no read option 'delimter': did you mean 'delimiter'"):
+    with pytest.raises(DataError, match="has 'delimter', which CSV does not have; did you mean 'delimiter'"):
         read_table(path, options={"delimter": ";"})
-    with pytest.raises(DataError, match="JSON has no read option 'delimiter'"):
+    with pytest.raises(DataError, match="has 'delimiter', which JSON does not have"):
         read_table(write(tmp_path / "a.json", to_json_lines([ROW])), options={"delimiter": ";"})
+
+
+def test_collector_runs_again_after_parsing_in_threads_and_after_an_error(tmp_path: Path) -> None:
+    def pause_twice(_: int) -> bool:
+        with collector_pause, collector_pause:
+            return gc.isenabled()
+
+    assert gc.isenabled()
+    with ThreadPoolExecutor(4) as threads:
+        assert not any(threads.map(pause_twice, range(100)))
+    with pytest.raises(DataError):
+        read_table(write(tmp_path / "a.jsonl", "{"))
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        pause_twice(0)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

@@ -7,6 +7,7 @@ everything that the next update depends on, and the metrics without rounding.
 import hashlib
 import json
 import sys
+import warnings
 
 from learn_toys import INPUTS, ActorCritic, ToyOptions, make_batch, make_networks
 
@@ -48,5 +49,6 @@ def train(name, folder, first_update, last_update):
 
 
 if __name__ == "__main__":
+    warnings.simplefilter("error")
     folder, first_update, last_update = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     print(json.dumps({name: train(name, folder, first_update, last_update) for name in ALGORITHMS}))

@@ -84,6 +84,9 @@ def test_window_gae_discounts_time(seed, lambda_, gamma):
     timed_block, (advantages, _) = compute_gae(rng.exponential(size=block.num_steps))
     expected = gae_by_definition(timed_block, values, gamma, lambda_)
     np.testing.assert_allclose(advantages, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        block_gae(timed_block, values, gamma, lambda_)[0], expected, rtol=1e-4, atol=1e-4
+    )
     _, equal_spacing = compute_gae(np.ones(block.num_steps))
     assert all(map(torch.equal, equal_spacing, block_gae(block, values, gamma, lambda_)))
 

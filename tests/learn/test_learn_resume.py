@@ -1,6 +1,5 @@
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,17 +9,17 @@ pytestmark = pytest.mark.slow
 WORKER = Path(__file__).with_name("learn_resume_worker.py")
 
 
-def train_in_process(folder, first_update, last_update):
-    command = [sys.executable, "-W", "error", *map(str, (WORKER, folder, first_update, last_update))]
+def train_in_process(warm, *arguments):
+    command = [str(warm.folder / "python"), str(WORKER), *map(str, arguments)]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory):
+def outcomes(tmp_path_factory, warm):
     """The worker's output after 100 updates in one process, and after 50 updates and 50 in a second process."""
     uninterrupted, resumed = tmp_path_factory.mktemp("uninterrupted"), tmp_path_factory.mktemp("resumed")
-    train_in_process(resumed, 0, 50)
-    return train_in_process(uninterrupted, 0, 100), train_in_process(resumed, 50, 100)
+    train_in_process(warm, resumed, 0, 50)
+    return train_in_process(warm, uninterrupted, 0, 100), train_in_process(warm, resumed, 50, 100)
 
 
 @pytest.mark.parametrize("algorithm", ["BC", "ActorCritic"])

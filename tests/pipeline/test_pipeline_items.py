@@ -21,7 +21,7 @@ from layers import examples
 
 STEP_COLUMNS = frozenset(
     {"obs", "new_obs", "actions", "new_actions", "rewards"}
-    | {"terminateds", "truncateds", "discounts", "n_step"}
+    | {"terminateds", "truncateds", "discounts", "n_step", "mc_returns"}
 )
 
 
@@ -49,6 +49,10 @@ def n_step_reference(dataset: FakeDataset, n: int, gamma: float) -> dict[int, di
                     "followed": not is_at_end,
                     "rewards": total,
                     "n_step": covered_steps,
+                    "mc_returns": sum(
+                        gamma ** float(delta_t[t:k].sum()) * float(rewards[k])
+                        for k in range(t, len(step_indices))
+                    ),
                     "discounts": 0.0 if terminated else gamma**elapsed,
                     "terminateds": terminated,
                     "truncateds": is_at_end and bool(block.truncated[episode]),
@@ -265,6 +269,7 @@ def test_sequences_have_documented_dtypes_and_shapes():
         "truncateds": (torch.bool, (count, 5)),
         "discounts": (torch.float32, (count, 5)),
         "n_step": (torch.int64, (count, 5)),
+        "mc_returns": (torch.float32, (count, 5)),
         "t": (torch.int64, (count, 5)),
         "loss_mask": (torch.bool, (count, 5)),
         "seq_lens": (torch.int64, (count,)),

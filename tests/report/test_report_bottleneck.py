@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from hindcast.report.bottleneck import describe_bottleneck
+from hindcast.errors import Problem
+from hindcast.report.bottleneck import BOTTLENECK_FIELDS, describe_bottleneck
 from hindcast.report.curves import Curves
+from hindcast.rllib.builder.options import use_option_names
 
 
 def shares(**stages: float) -> dict[str, float]:
@@ -15,19 +19,19 @@ def shares(**stages: float) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("learners", "start", "field"),
     [
-        ([shares(wait=0.4, read=3.0, prelearn=0.2)], "Learners wait for data 40% of", "residentBudget"),
+        ([shares(wait=0.4, read=3.0, prelearn=0.2)], "Learners wait for data 40 % of", "residentBudget"),
         (
             [shares(), shares(wait=0.2, prelearn=0.9)],
-            "Learners wait for data 20% of",
+            "Learners wait for data 20 % of",
             "dataWorkers.maxReplicas",
         ),
-        ([shares(wait=0.2, copy=0.5)], "Learners wait for data 20% of", "windowBytes"),
+        ([shares(wait=0.2, copy=0.5)], "Learners wait for data 20 % of", "windowBytes"),
         (
             [shares(update=0.6, allReduce=0.4)],
-            "Learners exchange gradients 40% of",
+            "Learners exchange gradients 40 % of",
             "trainBatchSizePerLearner",
         ),
-        ([shares(update=0.9, wait=0.05, read=0.8)], "Updates take 90% of the time", "learners.replicas"),
+        ([shares(update=0.9, wait=0.05, read=0.8)], "Updates take 90 % of the time", "learners.replicas"),
     ],
 )
 def test_bottleneck_names_the_stage_and_the_field(
@@ -36,6 +40,8 @@ def test_bottleneck_names_the_stage_and_the_field(
     sentence = describe_bottleneck(learners)
     assert sentence.startswith(start)
     assert field in sentence
+    python_sentence = use_option_names(Problem((), sentence, mentions=BOTTLENECK_FIELDS))
+    assert not re.search(r"spec\.|[a-z][A-Z]", str(python_sentence))
     results = [
         {"timers": {"bottleneck": "an earlier one"}},
         {"timers": {"bottleneck": sentence}},

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from hindcast import formatting
-from hindcast.report.canvas import spread_apart
+from hindcast.report.canvas import LIGHT, spread_apart
 from hindcast.report.curves import UNTIMED_LABEL, Curves, lookup
 from hindcast.report.plots import expert_plot, loss_plot, return_plot, running_mean, time_plot, value_plot
 
@@ -113,6 +114,26 @@ def test_empty_run_has_no_pictures():
 def test_title_of_return_plot_is_the_finding(returns, stop, title):
     curves = Curves([make_result(i, mean_return=float(value)) for i, value in enumerate(returns, 1)])
     assert return_plot(curves, stop=stop).title == title
+
+
+def test_time_plot_shows_the_timeline_of_the_learner_that_waited_longest():
+    learners = [
+        {"wait": [0.1, 0.0], "seconds": [2.0]},
+        {"wait": [0.5, 0.0], "read": [2.0, 1.0], "seconds": [2.0]},
+    ]
+    result = make_result(2)
+    result["timers"]["timeline"] = learners
+    curves = Curves([make_result(1), result, make_result(3)])
+    assert curves.timeline == learners[1]
+    picture = time_plot(curves)
+    assert "one iteration of the learner that waited longest" in picture.caption
+    figure = Figure()
+    picture.draw(figure, LIGHT)
+    axes = figure.axes
+    assert len(axes) == 3
+    lines = {line.get_label(): list(line.get_ydata()) for line in axes[2].lines}
+    assert lines["waiting for data"] == [0.5, 0.0]
+    assert lines["reading"] == [2.0, 1.0]
 
 
 def test_title_of_time_plot_names_the_largest_share():

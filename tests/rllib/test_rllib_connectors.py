@@ -11,6 +11,7 @@ import pytest
 
 import hindcast
 from hindcast import BCConfig, ConnectorV2, LearnerConnectorPipeline, MARWILConfig
+from hindcast.episodes.episode import SingleAgentEpisode
 from hindcast.errors import SpecError, UserError
 from hindcast.rllib.builder.config import AlgorithmConfig
 from hindcast.rllib.connectors.library import (
@@ -92,6 +93,16 @@ def test_returns_to_go_are_a_column_of_the_batch(walks: Path) -> None:
     batch = first_batch(config, walks)
     expected = first_batch(MARWILConfig().training(gamma=0.5, lambda_=1.0), walks)
     assert batch["returns_to_go"].shape == expected["value_targets"].shape
+
+
+def test_returns_to_go_discount_the_time_that_steps_take() -> None:
+    episode = SingleAgentEpisode()
+    episode.add_env_reset(0.0)
+    for reward, delta_t in ((1.0, 2.0), (2.0, 0.0), (4.0, 1.0)):
+        episode.add_env_step(0.0, 0, reward, extra_model_outputs={"delta_t": delta_t})
+    batch = ComputeReturnsToGo(gamma=0.5)(batch={}, episodes=[episode])
+    (returns,) = batch["returns_to_go"][episode.id_,]
+    assert returns.tolist() == [2.5, 6.0, 4.0]
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ from hindcast.rllib.connectors.library import (
     BatchIndividualItems,
     FrameStackingLearner,
     NumpyToTensor,
+    default_connectors,
 )
 
 LINES = ["the cat sat", "a dog ran far", "the dog sat"]
@@ -95,6 +96,18 @@ class AppendedConnectorConfig(PipelineConfig):
         pipeline = super().build_learner_connector(*args, **kwargs)
         pipeline.append(ShiftTensors())
         return pipeline
+
+
+@pytest.mark.parametrize("name", [type(connector).__name__ for connector in default_connectors()])
+def test_removal_of_a_default_connector_is_refused(walks: Path, name: str) -> None:
+    class Config(BCConfig):
+        def build_learner_connector(self, *args, **kwargs):
+            pipeline = super().build_learner_connector(*args, **kwargs)
+            pipeline.remove(name)
+            return pipeline
+
+    with pytest.raises(SpecError, match=f"^learner_connector lacks {name}, a default connector"):
+        training_config(walks, Config).build_algo()
 
 
 def training_config(

@@ -6,7 +6,6 @@ import os
 import pickle
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from hindcast.formats.dataset_folder.manifest import read_manifest
 from hindcast.storage.location import resolve
 from support import episode_hashes, leftovers, read_all
 from toy_environments import Walk
+from warm_python import WarmPython
 
 ROOT = Path(__file__).parents[2]
 
@@ -230,9 +230,10 @@ with config.build_algo() as algo:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("runners", [0, 2])
-def test_killed_script_resumes(tmp_path: Path, runners: int) -> None:
+def test_killed_script_resumes(tmp_path: Path, warm: WarmPython, runners: int) -> None:
     def run(output: Path, killed_after: int) -> int:
-        command = [sys.executable, "-c", SCRIPT.format(runners=runners), str(output), str(killed_after)]
+        program = SCRIPT.format(runners=runners)
+        command = [str(warm.folder / "python"), "-c", program, str(output), str(killed_after)]
         path = os.pathsep.join([str(ROOT / "runtime"), str(ROOT / "tests")])
         return subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False).returncode
 

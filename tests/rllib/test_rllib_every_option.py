@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -38,7 +39,9 @@ VALUES: dict[str, Any] = {
     "initial_checkpoint": "there",
     "iter_batches_kwargs": {"local_shuffle_seed": 3, "local_shuffle_buffer_size": 100},
 }
-INVALID_VALUES = (object(), "nonsense", -1, 2.5, [], {}, [None], {"a": object()}, float("nan"))
+INVALID_VALUES = (object(), "nonsense", -1, 2.5, True, [], {}, [None], {"a": object()}, float("nan"))
+YAML_WORDS = re.compile(r"\bspec\.(?!cluster)|\b(?:true|false|is empty|a mapping)\b|\b[a-z]+[A-Z]\w*")
+"""Names of fields, and values as YAML writes them."""
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -60,6 +63,7 @@ def test_algorithm_option_without_effect_is_noted(algorithm: str) -> None:
         option = options_of(algorithm)[to_camel(name.rstrip("_"))]
         required_option = option.get("x-only-with")
         has_effect = required_option is None or options_of(algorithm)[required_option]["default"]
+        has_effect = has_effect and name != "exploration_noise"  # the config has no sampler
         effect = option_effect(make_valid_config(algorithm), "training", name, other_value(option))
         assert effect == ("has an effect" if has_effect else "is warned of"), name
 
@@ -89,6 +93,48 @@ def test_invalid_value_raises_only_user_errors(name: str) -> None:
             config.validate()
         except UserError as error:
             assert str(error)
+            assert not YAML_WORDS.search(re.sub(r"'[^']*'|<.*?>", "", str(error))), error
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            lambda: CONFIGS["training"]().evaluation(offline_evaluation_held_out_seed=1),
+            "exactly one of offline_evaluation_held_out, offline_evaluation_input is needed",
+        ),
+        (
+            lambda: BCConfig().offline_data(input_="data").evaluation(evaluation_interval=1),
+            "requires an environment to evaluate in, offline_evaluation_held_out or evaluation_gate",
+        ),
+        (
+            lambda: (
+                AlgorithmConfig("DecisionTransformer").offline_data(input_="data").training(reward_scale=2.0)
+            ),
+            r"which scales returns itself \(return_scale\)",
+        ),
+        (
+            lambda: CONFIGS["training"]().evaluation(evaluation_interval=1, evaluation_duration="auto"),
+            "evaluation_duration is 'auto', which requires evaluation_parallel_to_training=True",
+        ),
+        (
+            lambda: (
+                AlgorithmConfig("DQN")
+                .environment("CartPole-v1")
+                .offline_data(input_="data", materialize_data=False)
+                .training(prioritized_replay=True)
+            ),
+            "materialize_data is False, but prioritized_replay draws from all data: set it to None or True",
+        ),
+        (
+            lambda: CONFIGS["training"]().env_runners(observation_filter="nope"),
+            "expected 'NoFilter' or 'MeanStdFilter'",
+        ),
+    ],
+)
+def test_contradiction_names_options_and_their_values(config: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        config().validate()
 
 
 def make_valid_config(algorithm: str) -> AlgorithmConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 
 from hindcast import BCConfig, OfflineData
 from hindcast.errors import UserCodeError
+from hindcast.formats.media.ray_data import limit_retries
 from hindcast.rllib.builder.config import AlgorithmConfig
 
 NUM_STEPS = 308
@@ -129,3 +131,37 @@ def test_filtered_data_are_trained_on_and_sampled(walks: Path) -> None:
         assert algo.offline_data.epoch_size == num_rows
         batch = algo.offline_data.next()["obs"]
         assert set(map(tuple, batch.tolist())) <= rows
+
+
+class FailsOnRows(OfflineData):
+    def __init__(self, config):
+        super().__init__(config)
+        self.data = self.data.map(lambda row: {**row, "rewards": row["no_such"]})
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_here")
+def test_error_in_a_function_of_ray_data_names_the_users_line(walks: Path) -> None:
+    with pytest.raises(UserCodeError) as error:
+        make_config(walks, FailsOnRows).build_algo()
+    assert re.search(
+        rf"a function on its rows raised KeyError at {re.escape(__file__)}:\d+: 'no_such'$", str(error.value)
+    )
+    assert "\n" not in str(error.value)
+
+
+class Passes:
+    def __call__(self, batch):
+        return batch
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_here")
+def test_function_that_kills_its_process_is_not_called_without_end() -> None:
+    import ray.data
+
+    rows = ray.data.from_items([1])
+    in_tasks, in_actors = rows.map(lambda row: row), rows.map_batches(Passes, concurrency=1)
+    for data, names in ((in_tasks, ["max_retries"]), (in_actors, ["max_restarts", "max_task_retries"])):
+        limit_retries(data)
+        assert sorted(data._logical_plan.dag.ray_remote_args) == names

@@ -555,14 +555,14 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("method", "options", "message"),
         [
-            ("training", {"lr": "fast"}, "lr is 'fast' (text), expected a number"),
+            ("training", {"lr": "fast"}, "lr is 'fast', expected a number"),
             (
                 "training",
                 {"train_batch_size_per_learner": 0},
                 "batch_size_per_learner is 0, expected at least 1",
             ),
-            ("env_runners", {"num_env_runners": "two"}, "num_env_runners is 'two' (text), expected"),
-            ("learners", {"num_learners": "two"}, "num_learners is 'two' (text), expected"),
+            ("env_runners", {"num_env_runners": "two"}, "num_env_runners is 'two', expected"),
+            ("learners", {"num_learners": "two"}, "num_learners is 'two', expected"),
             ("environment", {"env": 3}, "env is 3: expected an id"),
             ("offline_data", {"map_batches_kwargs": 2}, "expected a dictionary"),
             (
@@ -620,7 +620,7 @@ class TestMistakes:
                 {"input_evaluation": {"a": {"type": "is", "k": 1}}},
                 "input_evaluation['a'] contains 'k', but only accepts type",
             ),
-            ("evaluation", {"evaluation_duration": "auto"}, "is Auto, which requires "),
+            ("evaluation", {"evaluation_duration": "auto"}, "is 'auto', which requires "),
             ("evaluation", {"evaluation_num_env_runners": "two"}, "evaluation_num_env_runners is 'two'"),
             ("evaluation", {"evaluation_config": 3}, "evaluation_config is 3, expected a dictionary"),
             (
@@ -648,7 +648,11 @@ class TestMistakes:
                 {"off_policy_estimation_methods": {"a": {"type": "dr", "q_model_config": {}}}},
                 "off_policy_estimation_methods['a'] contains 'q_model_config', but only accepts type",
             ),
-            ("evaluation", {"offline_evaluation_interval": 1}, "exactly one of heldOut, input is needed"),
+            (
+                "evaluation",
+                {"offline_evaluation_interval": 1},
+                "exactly one of offline_evaluation_held_out, offline_evaluation_input is needed",
+            ),
             ("rl_module", {"model_config": 3}, "model_config is a int"),
             (
                 "rl_module",
@@ -714,7 +718,7 @@ class TestMistakes:
             (
                 "rl_module",
                 {"rl_module_spec": {"modul_class": Net}},
-                "modul_class is not a field; did you mean 'module_class'?",
+                "'modul_class' is not a field; did you mean 'module_class'?",
             ),
         ],
     )
@@ -811,11 +815,11 @@ class TestMistakes:
             ),
             (
                 lambda: bc_config().env_runners(num_envs_per_env_runner="two").validate(),
-                "num_envs_per_env_runner is 'two' (text)",
+                "num_envs_per_env_runner is 'two'",
             ),
             (
                 lambda: recorder_config().env_runners(num_env_runners="two").validate(),
-                "num_env_runners is 'two' (text), expected",
+                "num_env_runners is 'two', expected",
             ),
             (
                 lambda: recorder_config().evaluation(evaluation_config={"env_config": {"a": 1}}).validate(),
@@ -970,8 +974,9 @@ def test_unsupported_expression_raises_one_sentence(expression: Any) -> None:
 
 WRONG_TYPES = {
     "bool": ("yes", "False", "x", 2, 1.0),
-    "int": ("x", True, 1.5),
-    "float": ("x", True),
+    "int": ("x", True, 1.5, -2),
+    "count": ("x", True, 1.5, -1, 0),
+    "float": ("x", True, -0.5, float("nan")),
     "str": (3, True),
     "dict": ("x", 3),
 }
@@ -1034,6 +1039,34 @@ def test_filesystem_arguments_construct_the_file_system(tmp_path: Path) -> None:
             "ray_remote_args: 'num_cpu' is not an option",
         ),
         ({"materialize_data": True, "materialize_mapped_data": True}, "are both True: set one of them"),
+        ({"input_": {"a": 0.5, "b": 0.6}}, r"input_ has weights that sum to 1\.1, expected 1"),
+        ({"input_": {"a": 0.33, "b": 0.33, "c": 0.33}}, r"sum to 0\.99"),
+        ({"input_": {"a": 1.0, "b": 0.0}}, r"input_\['b'\] is 0\.0, expected a number above 0"),
+        ({"input_": {"a": "0.5", "b": 0.5}}, r"input_\['a'\] is '0\.5', expected a number"),
+        ({"input_": {"a": True}}, r"input_\['a'\] is True, expected a number"),
+        (
+            {"input_read_schema": {"o_t": "obs", "actions": "a_t"}},
+            "input_read_schema maps 'o_t' to 'obs', the wrong way around: write 'obs' first",
+        ),
+        (
+            {"input_read_sample_batches": True, "input_read_method": "read_csv"},
+            "input_read_sample_batches is True, but input_read_method is 'read_csv'",
+        ),
+        ({"input_read_method": "read_parket"}, "not a read method of Ray Data; did you mean 'read_parquet'"),
+        (
+            {"input_read_method": "read_avro", "input_read_method_kwargs": {"nope": 1}},
+            "input_read_method_kwargs: 'nope' is not an option here; allowed: ",
+        ),
+        (
+            {"map_batches_kwargs": {"num_cpus": 1, "ray_remote_args": {"num_cpus": 2}}},
+            "num_cpus is 1, but 2 in ray_remote_args",
+        ),
+        ({"map_batches_kwargs": {"concurrency": (8, 4)}}, r"concurrency is \(8, 4\), whose first number"),
+        ({"map_batches_kwargs": {"zero_copy_batch": "yes"}}, "zero_copy_batch is 'yes', expected True or"),
+        ({"iter_batches_kwargs": {"prefetch_batches": "x"}}, "prefetch_batches is 'x', expected a whole"),
+        ({"iter_batches_kwargs": {"prefetch_batches": -1}}, "expected a whole number of at least 0"),
+        ({"iter_batches_kwargs": {"local_shuffle_buffer_size": 0}}, "expected a whole number above 0"),
+        ({"input_read_method_kwargs": {"override_num_blocks": "x"}}, "override_num_blocks is 'x', expected"),
     ],
 )
 def test_contradicting_data_options_are_refused(options: dict[str, Any], message: str) -> None:
@@ -1522,6 +1555,15 @@ def test_environment_of_evaluation_config_is_used() -> None:
 def test_import_of_unknown_config_raises(name: str, message: str) -> None:
     with pytest.raises(ImportError, match=message):
         exec(f"from hindcast import {name}")
+
+
+def test_missing_module_of_a_class_is_to_be_put_beside_the_script() -> None:
+    config = bc_config().environment("CartPole-v1").offline_data(prelearner_class="no.such:Class")
+    message = (
+        "^prelearner_class is 'no.such:Class': there is no module 'no'; install it, put it beside your script"
+    )
+    with pytest.raises(SpecError, match=message):
+        config.build_algo()
 
 
 def test_config_reports_global_batch_size_and_whether_it_is_offline() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,21 +21,24 @@ from PIL import Image
 
 from hindcast import (
     SCHEMA,
+    ConnectorV2,
     DQNConfig,
     EpisodeReplayBuffer,
     MARWILConfig,
     OfflinePreLearner,
+    PrioritizedEpisodeReplayBuffer,
     SingleAgentEpisode,
 )
 from hindcast.datasets.curate.operations import convert_data
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.target import Target
-from hindcast.errors import SpecError, UserCodeError
+from hindcast.errors import SpecError, UserCodeError, UserError
 from hindcast.rllib.builder.config import AlgorithmConfig
 from hindcast.run.execute import FileReferences
 from hindcast.run.inputs import open_inputs, resolve_inputs
 from hindcast.storage.location import resolve
+from support import MemoryReporter
 
 SPACES = (gym.spaces.Box(-99, 99, (2,), np.float32), gym.spaces.Discrete(20))
 THIS_FILE = Path(__file__)
@@ -269,6 +273,79 @@ def test_class_of_a_script_maps_like_one_of_a_module(
         script_class = type(cls.__name__, (cls,), {"__module__": "__main__"})
 
 
+class Reads240(OfflinePreLearner):
+    """Passes RLlib 2.40's arguments by position, and collects what it gets."""
+
+    configs: list[Any] = []
+    num_rows: list[int] = []
+
+    def __init__(  # noqa: PLR0917
+        self, config, learner=None, locality_hints=None, spaces=None, module_spec=None, module_state=None
+    ):
+        super().__init__(config, learner, locality_hints, spaces, module_spec, module_state)
+        assert (self.observation_space, self.action_space) == spaces == SPACES
+        self.configs.append(config)
+
+    def _map_to_episodes(self, batch, to_numpy=False, **kwargs):
+        self.num_rows.append(len(batch["obs"]))
+        return super()._map_to_episodes(batch, to_numpy)
+
+
+NAMES_THAT_RLLIB_READS = """
+    episode_lookback_horizon ignore_final_observation input_ input_filesystem input_filesystem_kwargs
+    input_read_batch_size input_read_episodes input_read_method input_read_method_kwargs input_read_sample_batches
+    is_multi_agent iter_batches_kwargs map_batches_kwargs materialize_data materialize_mapped_data model_config
+    num_learners policies_to_train prelearner_buffer_class prelearner_buffer_kwargs prelearner_class
+    prelearner_use_recorded_module_states rl_module_spec train_batch_size_per_learner
+"""
+"""Attributes of the config that RLlib 2.60's `OfflineData` and `OfflinePreLearner` read."""
+
+
+def test_config_of_a_prelearner_has_rllibs_names_and_the_values_that_were_set(data: Path) -> None:
+    options = {
+        "input_read_batch_size": 4,
+        "input_compress_columns": ["obs"],
+        "map_batches_kwargs": {"concurrency": (1, 3), "num_cpus": 2, "memory": 2**30},
+        "materialize_data": True,
+        "dataset_num_iters_per_learner": 7,
+        "prelearner_buffer_class": CountingBuffer,
+        "prelearner_buffer_kwargs": {"capacity": 50},
+        "prelearner_class": Reads240,
+    }
+    config = make_config(data, "table", **options).training(lr=0.5)
+    config.rl_module(model_config={"max_seq_len": 3, "lstm_cell_size": 5})
+    Reads240.configs.clear()
+    Reads240.num_rows.clear()
+    open_training_data(config)
+    config = Reads240.configs[0]
+    assert Reads240.num_rows == [4, 7]  # the first two episodes, the third one
+    assert [name for name in NAMES_THAT_RLLIB_READS.split() if not hasattr(config, name)] == []
+    options["map_batches_kwargs"] = {"concurrency": [1, 3], "num_cpus": 2, "memory": 2**30}
+    assert {name: config[name] for name in options} == options
+    assert (config.lr, config["lr"], config.get("lr"), "lr" in config) == (0.5, 0.5, 0.5, True)
+    assert config.to_dict()["lr"] == 0.5
+    assert config.beta == 0.0  # RLlib's default of an option that the algorithm lacks here
+    model = config.model_config
+    assert (model["use_lstm"], model["max_seq_len"], model["lstm_cell_size"]) == (False, 3, 5)
+    with pytest.raises(KeyError, match="the config has no 'no_such' here; it has "):
+        config["no_such"]
+
+
+class WithoutKwargs(OfflinePreLearner):
+    def _map_to_episodes(self, batch, to_numpy=False):
+        return super()._map_to_episodes(batch, to_numpy)
+
+
+def test_prelearner_argument_without_parameter_is_refused(data: Path) -> None:
+    config = make_config(data, "table", prelearner_class=WithoutKwargs)
+    check_transitions(read_transitions(config), WithoutKwargs, 1.0)
+    config.offline_data(prelearner_kwargs={"no_such": 1})
+    with pytest.raises(
+        SpecError, match=r"^prelearner_kwargs has 'no_such', but no method of WithoutKwargs has a parameter"
+    ):
+        config.build_algo()
+
+
 class CountingBuffer(EpisodeReplayBuffer):
     calls: list[tuple[str, int]] = []
 
@@ -307,6 +384,64 @@ def test_buffer_of_any_class_draws_the_items(kind: str, data: Path) -> None:
         np.testing.assert_array_equal(values, second[name])
     for name in ("obs", "new_obs", "rewards", "terminateds"):
         np.testing.assert_allclose(first[name], ROWS[name][first["actions"]], rtol=1e-6, err_msg=name)
+
+
+class RaisesOnSample(EpisodeReplayBuffer):
+    def sample(self, num_items=None, **kwargs):
+        return 1 // 0
+
+
+class SamplesNothing(EpisodeReplayBuffer):
+    def sample(self, num_items=None, **kwargs):
+        return None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prelearner_buffer_class": dict}, "^prelearner_buffer_class is 'dict', which has no method add: "),
+        (
+            {"prelearner_buffer_kwargs": {"no_such": 1}},
+            "^prelearner_buffer_kwargs: EpisodeReplayBuffer refuses them: .* unexpected .* 'no_such'$",
+        ),
+        (
+            {"prelearner_buffer_class": CountingBuffer, "prelearner_buffer_kwargs": {"no_such": 1}},
+            "^prelearner_buffer_kwargs: CountingBuffer refuses them: .* 'no_such'$",
+        ),
+        ({"prelearner_buffer_kwargs": {"capacity": "x"}}, "capacity is 'x'; it must be a whole number of at"),
+        ({"prelearner_buffer_kwargs": {"capacity": 0}}, "capacity is 0; it must be a whole number of at"),
+        ({"prelearner_buffer_kwargs": {"batch_size_B": 1.5}}, r"batch_size_B is 1\.5; it must be a whole"),
+        (
+            {
+                "prelearner_buffer_class": PrioritizedEpisodeReplayBuffer,
+                "prelearner_buffer_kwargs": {"alpha": "x"},
+            },
+            "alpha is 'x'; it must be a number of at least 0",
+        ),
+        (
+            {"prelearner_buffer_class": RaisesOnSample},
+            rf"RaisesOnSample\.sample raised ZeroDivisionError at {THIS_FILE}:\d+: ",
+        ),
+        (
+            {"prelearner_buffer_class": SamplesNothing},
+            rf"SamplesNothing\.sample at {THIS_FILE}:\d+ returned a NoneType; it must return episodes",
+        ),
+    ],
+)
+def test_invalid_buffer_is_refused_in_one_sentence(options: dict[str, Any], message: str, data: Path) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        make_config(data, "recording", **options).build_algo()
+    assert "\n" not in str(error.value)
+
+
+def test_buffer_accepts_rllibs_arguments(data: Path) -> None:
+    arguments = {
+        "capacity": 9,
+        "batch_size_B": 2,
+        "batch_length_T": 1,
+        "metrics_num_episodes_for_smoothing": 3,
+    }
+    assert len(read_transitions(make_config(data, "table", prelearner_buffer_kwargs=arguments))["actions"])
 
 
 def test_capacity_of_the_buffer_limits_what_is_drawn(data: Path) -> None:
@@ -440,3 +575,85 @@ def test_mistake_in_a_method_names_the_users_line(
     assert expected in message
     assert f"{THIS_FILE}:" in message
     assert "\n" not in message
+
+
+SCALE = 2.0
+
+
+class MapsByGlobal(OfflinePreLearner):
+    def _map_to_episodes(self, batch, **kwargs):
+        return scale_rewards(super()._map_to_episodes(batch, **kwargs)["episodes"], SCALE)
+
+
+class ConstructedByGlobal(OfflinePreLearner):
+    def __init__(self, config, **kwargs):
+        super().__init__(config=config, **kwargs)
+        self.scale = SCALE
+
+    def _map_to_episodes(self, batch, **kwargs):
+        return scale_rewards(super()._map_to_episodes(batch, **kwargs)["episodes"], self.scale)
+
+
+class ScalesBuffer(EpisodeReplayBuffer):
+    def add(self, episodes):
+        super().add(scale_rewards(episodes, SCALE)["episodes"])
+
+
+class ScalesRewards(ConnectorV2):
+    def __call__(self, *, batch, episodes, **kwargs):
+        scale_rewards(episodes, SCALE)
+        return batch
+
+
+class CallsOnly(OfflinePreLearner):
+    def __call__(self, batch):
+        return super().__call__(batch)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"prelearner_class": MapsByGlobal},
+        {"prelearner_class": ConstructedByGlobal},
+        {"prelearner_buffer_class": ScalesBuffer},
+        {"prelearner_class": CallsOnly, "learner_connector": ScalesRewards},
+    ],
+    ids=["mapper", "constructor", "buffer", "connector"],
+)
+def test_data_are_prepared_again_if_a_value_of_the_users_code_changes(
+    options: dict[str, Any], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config(data, "table")
+    if connector := options.get("learner_connector"):
+        config.training(learner_connector=connector)
+    config.offline_data(**{name: value for name, value in options.items() if name != "learner_connector"})
+    totals = {}
+    for scale in (2.0, 3.0, 2.0):
+        monkeypatch.setitem(globals(), "SCALE", scale)
+        folder = open_training_data(config).units[0].parts[0].path
+        totals.setdefault(scale, []).append((folder, np.abs(read_transitions(config)["rewards"]).sum()))
+    (first, again), (other,) = totals[2.0], totals[3.0]
+    assert first == again
+    assert other[1] == pytest.approx(1.5 * first[1])
+
+
+LOCK = threading.Lock()
+
+
+class Locks(OfflinePreLearner):
+    def _map_to_episodes(self, batch, **kwargs):
+        with LOCK:
+            return super()._map_to_episodes(batch, **kwargs)
+
+
+def test_data_are_not_reused_and_a_note_says_so_if_code_uses_a_lock(data: Path) -> None:
+    config = make_config(data, "table", prelearner_class=Locks)
+    training = config.plan().training
+    assert training is not None
+    reporter = MemoryReporter()
+    folders = set()
+    for _ in range(2):
+        (opened_input,) = open_inputs(training, resolve_inputs(training, FileReferences({})), reporter)
+        folders.add(opened_input.dataset.units[0].parts[0].path)
+    assert len(folders) == 2
+    assert "Locks uses LOCK, a _thread.lock, so a change" in "".join(reporter.notes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -18,6 +17,7 @@ from hindcast.formats.dataset_folder.manifest import read_manifest
 from hindcast.storage.location import resolve
 from support import episode_hashes, leftovers, read_all
 from toy_environments import Walk
+from warm_python import WarmPython
 
 ROOT = Path(__file__).parents[2]
 OPTIONS = {
@@ -103,11 +103,14 @@ with (RunningAlgorithm.from_checkpoint(saved, config) if saved.exists() else con
 
 @pytest.mark.faults
 @pytest.mark.parametrize("algorithm", ["PPO", "DQN"])
-def test_killed_training_resumes_from_its_checkpoint(tmp_path: Path, algorithm: str) -> None:
+def test_killed_training_resumes_from_its_checkpoint(
+    tmp_path: Path, warm: WarmPython, algorithm: str
+) -> None:
     """Episodes that were not written before the kill are played and recorded again."""
 
     def run(killed_after: int) -> int:
-        command = [sys.executable, "-c", SCRIPT.format(algorithm=algorithm), str(tmp_path), str(killed_after)]
+        program = SCRIPT.format(algorithm=algorithm)
+        command = [str(warm.folder / "python"), "-c", program, str(tmp_path), str(killed_after)]
         path = os.pathsep.join(str(ROOT / name) for name in ("runtime", "tests", "tests/rllib"))
         return subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False).returncode
 

@@ -157,7 +157,7 @@ def test_search_over_a_config_finds_the_best(
                 verbose=0,
             ),
         ).fit()
-    assert "lr is 'fast' (text), expected a number" in str(results.errors[0])
+    assert "lr is 'fast', expected a number" in str(results.errors[0])
     (best_result,) = [result for result in results if result.error is None]
     assert best_result.metrics["training_iteration"] == 2
     assert best_result.metrics["evaluation"]["env_runners"]["num_episodes"] == 3

@@ -1,12 +1,8 @@
-"""The pages' configs with other data, algorithms, options and orders of calls: they work, or one sentence refuses them.
-
-`VARIATIONS=1000 pytest -m minutes tests/rllib/test_rllib_varied.py` runs more of them.
-"""
+"""The pages' configs with other data, algorithms, options and orders of calls work, or one sentence refuses them."""
 
 from __future__ import annotations
 
 import copy
-import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -17,23 +13,29 @@ import numpy as np
 import pytest
 from test_rllib_options import SAMPLES
 from test_rllib_prelearner_kinds import (
+    HOOKS,
     KINDS,
     SPACES,
-    Calls,
     MapsAny,
-    MapsAs240,
-    MapsAs260,
-    MapsStatically,
     Postprocesses,
+    Reads240,
+    WithoutKwargs,
     data,  # noqa: F401
 )
 
-from hindcast import AlgorithmConfig, ConnectorV2, EpisodeReplayBuffer, OfflineData
+from hindcast import (
+    AlgorithmConfig,
+    ConnectorV2,
+    EpisodeReplayBuffer,
+    OfflineData,
+    PrioritizedEpisodeReplayBuffer,
+)
 from hindcast.errors import UserError
 from hindcast.rllib.builder.options import OPTIONS
 from hindcast.rllib.connectors import library
+from layers import repeats
 
-NUM_VARIATIONS = int(os.environ.get("VARIATIONS", "100"))
+NUM_VARIATIONS = repeats(12, 1000)
 ALGORITHMS = ("BC", "BC", "BC", "MARWIL", "MARWIL", "DQN", "CQL", "IQL", "IQL", "DecisionTransformer")
 WRONG_VALUES = (
     "yes",
@@ -48,6 +50,25 @@ WRONG_VALUES = (
     object(),
     np.zeros(2),
     {"a": {"b": 1}},
+)
+BUFFERS: tuple[dict[str, Any], ...] = (
+    {"prelearner_buffer_class": EpisodeReplayBuffer},
+    {"prelearner_buffer_class": PrioritizedEpisodeReplayBuffer, "prelearner_buffer_kwargs": {"alpha": 0.5}},
+    {"prelearner_buffer_kwargs": {"capacity": 5}},
+    {"prelearner_buffer_kwargs": {"no_such": 1}},
+    {"prelearner_buffer_class": dict},
+)
+READS: tuple[dict[str, Any], ...] = (
+    {"input_read_batch_size": 2},
+    {"input_read_schema": {"o": "obs"}},
+    {"input_read_schema": {"obs": "new_obs", "new_obs": "obs"}},
+    {"input_read_method_kwargs": {"columns": ["obs", "actions", "eps_id"]}},
+    {"input_read_method_kwargs": {"batch_size": 2}},
+    {"map_batches_kwargs": {"concurrency": (1, 3), "num_cpus": 2}},
+    {"iter_batches_kwargs": {"prefetch_batches": "x"}},
+    {"input_read_sample_batches": True},
+    {"input_read_episodes": True},
+    {"materialize_data": True},
 )
 METHODS = (
     "environment",
@@ -112,7 +133,7 @@ class SamplesUnchanged(OfflineData):
 def vary(rng: random.Random, folder: Path) -> list[tuple[str, dict[str, Any]]]:
     """Return calls of a config's methods: those of a page's block, with some of them changed."""
     kind = rng.choice([*KINDS])
-    prelearner = rng.choice([None, None, MapsAs260, MapsAs240, MapsAny, MapsStatically, Calls, Postprocesses])
+    prelearner = rng.choice([None, None, *HOOKS, Postprocesses, Reads240, WithoutKwargs])
     if kind in ("text", "images") and rng.random() < 0.8:
         prelearner = MapsAny
     calls: list[tuple[str, dict[str, Any]]] = [
@@ -129,7 +150,8 @@ def vary(rng: random.Random, folder: Path) -> list[tuple[str, dict[str, Any]]]:
         calls.append(("offline_data", {"prelearner_class": prelearner, "prelearner_kwargs": kwargs}))
     changes: list[Callable[[], tuple[str, dict[str, Any]]]] = [
         lambda: ("learners", {"learner_connector": rng.choice(connectors(rng))}),
-        lambda: ("offline_data", {"prelearner_buffer_class": EpisodeReplayBuffer}),
+        lambda: ("offline_data", rng.choice(BUFFERS)),
+        lambda: ("offline_data", rng.choice(READS)),
         lambda: ("offline_data", {"offline_data_class": SamplesUnchanged}),
         lambda: ("environment", {"env": rng.choice(["CartPole-v1", "Pendulum-v1", "NoSuch-v0", gym.Env, 3])}),
         lambda: ("offline_data", {"output": str(folder / f"out-{rng.random()}")}),
@@ -204,19 +226,16 @@ def outcome(seed: int, folder: Path) -> str:
     except UserError as error:
         assert str(error).strip()
         assert "Traceback" not in str(error)
+        assert "\n\n" not in str(error)
         return str(error)
     except Exception as error:
         raise AssertionError(f"seed {seed}: {algorithm} with {calls}") from error
     return "works"
 
 
-SEEDS = [
-    pytest.param(seed, marks=[] if seed < 12 else [pytest.mark.minutes]) for seed in range(NUM_VARIATIONS)
-]
-
-
+@pytest.mark.soak
 @pytest.mark.usefixtures("cache")
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", range(NUM_VARIATIONS))
 def test_variation_of_a_page_works_or_is_refused_in_a_sentence(
     seed: int,
     data: Path,  # noqa: F811

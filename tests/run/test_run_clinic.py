@@ -46,12 +46,14 @@ class Trial:
 
     Attributes:
         run: folder of the run.
-        gain: true return of the policy minus that of the recorded doctor who is followed by the policy at the visit
-            that would cut an episode off: what the verdict estimates.
+        gain: true return of the policy minus that of the recorded doctor, both followed by the policy at the visit that
+            would cut an episode off: what the verdict estimates.
+        gain_error: standard error of the gain, which comes from played patients.
     """
 
     run: str
     gain: float
+    gain_error: float
 
 
 class PolicyDoctor:
@@ -60,9 +62,19 @@ class PolicyDoctor:
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
 
-    def begin(self, seed: int) -> PolicyDoctor:
-        self._state = self._policy.begin(seed)
-        return self
+    def begin(self, seed: int) -> None:
+        """Begin another patient, with exploration that does not depend on the patient."""
+        # With the clinic's own seed, doses would depend on the hidden severity.
+        self._state = self._policy.begin(seed + 1_000_000_000)
+
+    def watch(self, doctor: Doctor) -> Doctor:
+        """Return the doctor, whose patients the policy observes: it carries missing vitals forward."""
+
+        def act(vitals: Mapping[str, float], generator: np.random.Generator) -> float:
+            self(vitals, generator)
+            return doctor(vitals, generator)
+
+        return act
 
     def __call__(self, vitals: Mapping[str, float], generator: np.random.Generator) -> float:
         return float(self._policy.decide(self._state, vitals, explore=True).env_actions[0])
@@ -130,18 +142,28 @@ def try_policy(folder: Path, doctor: Doctor) -> Trial:
     for patient in range(1_000_000, 1_000_000 + NUM_PLAYED):
         if math.isnan(compute_return(Clinic(patient).visits(1), drop=True)):
             continue
-        treated = Clinic(patient, 0.0, 60).visits(1, policy.begin(patient))
-        continued = Clinic(patient).visits(1, cautious_doctor, policy.begin(patient))
+        # Both in the same way: the visit that would cut the episode off is repeated, with the policy's dose.
+        policy.begin(patient)
+        treated = Clinic(patient).visits(1, policy, policy)
+        policy.begin(patient)
+        continued = Clinic(patient).visits(1, policy.watch(cautious_doctor), policy)
         gains.append(compute_return(treated) - compute_return(continued))
-    return Trial(run, float(np.mean(gains)))
+    return Trial(run, float(np.mean(gains)), float(np.std(gains) / math.sqrt(len(gains))))
 
 
-def is_inside(value: float, interval: Interval | None, factor: float = 1.0) -> bool:
-    """Return True if a value is in an interval whose width is multiplied by a factor."""
+def is_inside(value: float, interval: Interval | None, factor: float = 1.0, error: float = 0.0) -> bool:
+    """Return True if a value is in an interval whose width is multiplied by a factor.
+
+    Args:
+        value: the value.
+        interval: a 90 % interval; None contains nothing.
+        factor: the factor.
+        error: standard error of the value, which widens the interval.
+    """
     if interval is None:
         return False
     low, high = interval
-    return abs(value - (low + high) / 2) <= factor * (high - low) / 2
+    return abs(value - (low + high) / 2) <= factor * math.hypot((high - low) / 2, NORMAL_90 * error)
 
 
 @pytest.mark.soak
@@ -160,18 +182,26 @@ def test_verdict_on_cut_off_patients_with_missing_values_and_cloned_propensities
     trials = {answer: try_policy(tmp_path / answer, doctor) for answer, doctor in doctors.items()}
     recorded = recorded_return()
     assert trials["worse"].gain < 0 < trials["better"].gain
-    num_wrong, is_right, is_covered = 0, [], []
+    num_wrong, is_covered, failures = 0, [], {}
     for seed in range(NUM_SEEDS):
         expected = list(trials)[seed % 2]
         file, trial = tmp_path / f"visits-{seed}.parquet", trials[expected]
         pq.write_table(Clinic(seed).table(NUM_PATIENTS), file)
         report = evaluate_checkpoint_offline(trial.run, [str(file)], options=OPTIONS).report
         num_wrong += report.verdict.answer not in (expected, "unknown")
-        truths = [(recorded, report.behaviour.interval), (trial.gain, report.verdict.interval)]
-        is_covered.append([is_inside(truth, interval) for truth, interval in truths])
-        is_near = all(is_inside(truth, interval, NORMAL_99 / NORMAL_90) for truth, interval in truths)
-        is_right.append(report.verdict.answer == expected and is_near)
-    assert num_wrong == 0
-    assert sum(is_right) >= 0.95 * NUM_SEEDS
+        truths = [
+            (recorded, report.behaviour.interval, 0.0),
+            (trial.gain, report.verdict.interval, trial.gain_error),
+        ]
+        is_covered.append([is_inside(truth, interval, 1.0, error) for truth, interval, error in truths])
+        is_near = [
+            is_inside(truth, interval, NORMAL_99 / NORMAL_90, error) for truth, interval, error in truths
+        ]
+        if report.verdict.answer != expected or not all(is_near):
+            failures[seed] = (expected, report.verdict.sentence, is_near)
+    summary = f"{NUM_SEEDS - len(failures)} of {NUM_SEEDS} right; truths {trials}, {recorded:.3f}; others {failures}"
+    print(summary)
+    assert num_wrong == 0, summary
+    assert len(failures) <= 0.05 * NUM_SEEDS, summary
     min_covered = LEVEL * NUM_SEEDS - 2 * math.sqrt(NUM_SEEDS * LEVEL * (1 - LEVEL))
-    assert (np.sum(is_covered, axis=0) >= min_covered).all()
+    assert (np.sum(is_covered, axis=0) >= min_covered).all(), summary

@@ -27,6 +27,7 @@ from support import (
     train,
     training,
 )
+from warm_python import WarmPython
 
 NET_MODEL = {"moduleClass": "module_toys:Net", "moduleOptions": {"units": 6, "dropout": 0.3}}
 
@@ -91,14 +92,14 @@ def test_evaluation_does_not_change_training(name: str, walks: Path, tmp_path: P
 
 
 @pytest.mark.slow
-def test_new_process_loads_module_only_if_class_is_allowed(trained_run: Path) -> None:
+def test_new_process_loads_module_only_if_class_is_allowed(trained_run: Path, warm: WarmPython) -> None:
     code = (
         "import sys, hindcast\n"
         "allowed = sys.argv[2:]\n"
         "policy = hindcast.Policy.load(sys.argv[1], allow_classes=allowed)\n"
         "print(policy([0.1, 0.2, 0.3, 0.4]), type(policy.module).__name__)"
     )
-    command = [sys.executable, "-c", code, str(trained_run)]
+    command = [str(warm.folder / "python"), "-c", code, str(trained_run)]
     environment = {"PYTHONPATH": ":".join(filter(None, sys.path))}
     completed = subprocess.run(
         [*command, "module_toys:Net"], env=environment, capture_output=True, text=True, check=False

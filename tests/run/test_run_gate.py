@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +18,19 @@ from hindcast.run.evaluation.trained_episodes import TRAINED_EPISODES_FILE
 from hindcast.run.gate import GATE_FILE, look
 
 
+@pytest.fixture(scope="module")
+def trained_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run, and with the episodes that trained it in `expert`."""
+    folder = tmp_path_factory.mktemp("trained")
+    train(folder, log_visits(folder / "expert", "expert", 40, share=0.95))
+    return folder
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> str:
-    """The folder of a run whose policy always takes action 1, and is tested greedily."""
-    return train(tmp_path, log_visits(tmp_path / "expert", "expert", 40, share=0.95))
+def run(trained_folder: Path, tmp_path: Path) -> str:
+    """The folder of a run whose policy always takes action 1, and is tested greedily; a copy for each test."""
+    shutil.copytree(trained_folder, tmp_path, dirs_exist_ok=True)
+    return str(tmp_path / "runs" / "clone" / "r1")
 
 
 def test_better_policy_is_promoted_from_growing_log_with_any_looks(tmp_path: Path, run: str) -> None:
@@ -120,10 +130,10 @@ def test_return_outside_of_bounds_is_refused(tmp_path: Path) -> None:
         look(run, [log_visits(tmp_path / "log", "a", 8)])
 
 
-def test_another_policy_of_the_run_is_refused(tmp_path: Path, run: str) -> None:
-    log = log_visits(tmp_path / "log", "a", 4)
-    look(run, [log])
-    run = train(tmp_path, str(tmp_path / "expert"), updates=80)
+def test_another_policy_of_the_run_is_refused(tmp_path: Path) -> None:
+    expert, log = log_visits(tmp_path / "expert", "expert", 40), log_visits(tmp_path / "log", "a", 4)
+    look(train(tmp_path, expert), [log])
+    run = train(tmp_path, expert, updates=80)
     with pytest.raises(OutputConflict, match="was opened for another policy"):
         look(run, [log])
 

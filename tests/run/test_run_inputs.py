@@ -5,14 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from hindcast import OfflineData, OfflinePreLearner
 from hindcast.datasets.opening import open_dataset
-from hindcast.errors import DataError
+from hindcast.datasets.prepare.reading import Reading
+from hindcast.errors import DataError, SpecError
+from hindcast.evaluate.offline import OfflineOptions
 from hindcast.rllib.training_config import TrainingConfig
+from hindcast.run.checkpoint_evaluation import evaluate_checkpoint_offline
 from hindcast.run.execute import FileReferences, train_locally
 from hindcast.run.inputs import make_sources, open_inputs, resolve_inputs
 from hindcast.run.interruption import Interruption
@@ -72,11 +76,19 @@ def test_weighted_inputs_keep_their_columns(
     assert not any("left out" in note for note in reporter.notes)
 
 
+def write_visits(file: Path, first_id: int = 0) -> None:
+    rows = {
+        "eps_id": np.repeat(np.arange(first_id, first_id + 4), 3),
+        "obs": np.arange(12.0),
+        "actions": [0, 1] * 6,
+    }
+    table = pa.table(rows | {"rewards": np.ones(12), "terminateds": [False, False, True] * 4})
+    pq.write_table(table.append_column("hour", pa.array([0, 3, 11] * 4)), file)
+
+
 def test_inputs_with_and_without_times_are_refused(tmp_path: Path) -> None:
-    rows = {"eps_id": [0, 0, 1, 1], "obs": [0.0, 1, 0, 1], "actions": [0, 1, 0, 1], "rewards": [1.0, 0, 1, 0]}
-    table = pa.table(rows | {"terminateds": [False, True] * 2, "hour": [0, 3, 1, 9]})
-    pq.write_table(table, tmp_path / "visits.parquet")
-    pq.write_table(table, tmp_path / "steps.parquet")
+    for name in ("visits", "steps"):
+        write_visits(tmp_path / f"{name}.parquet")
     inputs_spec = [
         {"path": str(tmp_path / "visits.parquet"), "time": {"column": "hour"}, "weight": 1.0},
         {"path": str(tmp_path / "steps.parquet"), "weight": 1.0},
@@ -87,9 +99,31 @@ def test_inputs_with_and_without_times_are_refused(tmp_path: Path) -> None:
         DataError, match=r"steps.parquet has no times, unlike .*visits.parquet, so that gamma"
     ):
         open_inputs(resource, inputs, cache=str(tmp_path / "cache"))
-    (opened_input,) = open_inputs(resource, inputs[:1], cache=str(tmp_path / "cache"))
-    block = opened_input.dataset.read(opened_input.dataset.units[0])
-    assert block.columns["delta_t"].tolist() == [3, 3, 8, 8]
+
+
+def test_policy_trained_on_times_is_judged_by_times(tmp_path: Path) -> None:
+    write_visits(tmp_path / "visits.parquet")
+    write_visits(tmp_path / "later.parquet", first_id=9)
+    input_spec = [{"path": str(tmp_path / "visits.parquet"), "time": {"column": "hour", "unit": 2.0}}]
+    changes = {"algorithm": "DQN", "input": input_spec, "stop": {"updates": 2}, "environment": None}
+
+    def run(name: str, **more: Any) -> str:
+        resource = training(tmp_path / name, "", **changes, **more)
+        train_locally(
+            resource, resolve_inputs(resource, FileReferences({})), MemoryReporter(), Interruption()
+        )
+        return str(tmp_path / name / "test" / "r1")
+
+    later, fit = str(tmp_path / "later.parquet"), OfflineOptions(fit=None)
+    result = evaluate_checkpoint_offline(run("runs"), [later], gamma=0.5, options=fit)
+    assert result.report.is_timed
+    assert result.report.behaviour.value == pytest.approx(1 + 0.5**1.5 + 0.5**5.5)
+    with pytest.raises(DataError, match=r"later.parquet has no times of rows, but the run discounts time"):
+        evaluate_checkpoint_offline(str(tmp_path / "runs" / "test" / "r1"), Reading((later,)), options=fit)
+    with pytest.raises(
+        SpecError, match=r"later.parquet, which has no times of rows, unlike .*visits.parquet"
+    ):
+        run("judged", evaluation={"offline": {"input": [later]}})
 
 
 class CustomOfflineData(OfflineData):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hindcast.ray_session import start_ray
+from warm_python import WarmPython
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_here")]
 
@@ -62,11 +62,10 @@ def other_ray() -> Iterator[str]:
     address_file.unlink()
 
 
-def test_process_starts_own_ray_and_job_joins_cluster(other_ray: str) -> None:
+def test_process_starts_own_ray_and_job_joins_cluster(other_ray: str, warm: WarmPython) -> None:
     environment = {**os.environ, "RAY_ADDRESS": other_ray}
-    completed = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=False
-    )
+    command = [str(warm.folder / "python"), "-c", PROGRAM]
+    completed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert completed.returncode == 0, completed.stderr[-3000:]
     own_addresses, joined_addresses, is_left_running = json.loads(completed.stdout.splitlines()[-1])
     assert other_ray not in own_addresses.values()

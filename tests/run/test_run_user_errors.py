@@ -24,7 +24,7 @@ from user_errors import raises_user_error
 ALGORITHMS_WITH_REWARDS = [
     name for name in algorithms("OfflineTraining") if "rewards" in build(name, {}).needs().columns
 ]
-DISCRETE_ALGORITHMS = ("DQN", "DiscreteCQL")
+DISCRETE_ALGORITHMS = ("DQN", "DiscreteCQL", "DiscreteSAC")
 STEERED_WALK = {"id": "toy_environments:SteeredWalk"}
 FAULTY_ENVIRONMENT = {"id": "toy_environments:FaultyEnv", "kwargs": {"what": "step"}}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 
 import pytest
 
@@ -12,13 +11,16 @@ from hindcast.datasets.opening import open_dataset
 from hindcast.storage.location import resolve
 from support import episode_hashes, read_all, record, recording
 
-HINDCAST = [sys.executable, "-m", "hindcast.cli.main"]
 
+@pytest.fixture
+def hindcast(warm):
+    """Return a function that runs `hindcast ARGUMENTS…` in another process."""
 
-def hindcast(*arguments):
-    return subprocess.run(
-        [*HINDCAST, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False
-    )
+    def run(*arguments):
+        command = [str(warm.folder / "hindcast"), *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    return run
 
 
 @pytest.fixture
@@ -28,7 +30,7 @@ def data(s3):
     return f"{s3.uri}/data"
 
 
-def test_inspect_convert_and_data_commands_use_the_store(s3, data, tmp_path):
+def test_inspect_convert_and_data_commands_use_the_store(hindcast, s3, data, tmp_path):
     result = hindcast("inspect", data, "--json")
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["episodes"] == 40
@@ -64,7 +66,7 @@ WRITING_COMMANDS = [
     [(arguments, "^(PUT|POST) ") for arguments in WRITING_COMMANDS]
     + [(arguments, "") for arguments in [("inspect", "{data}"), *WRITING_COMMANDS]],
 )
-def test_denied_access_is_reported_in_one_sentence(s3, data, arguments, denied_requests):
+def test_denied_access_is_reported_in_one_sentence(hindcast, s3, data, arguments, denied_requests):
     s3.fail(matching=denied_requests, status=403, code="AccessDenied")
     result = hindcast(*(argument.format(data=data, uri=s3.uri) for argument in arguments), "-q")
     s3.faults.set()
@@ -76,7 +78,7 @@ def test_denied_access_is_reported_in_one_sentence(s3, data, arguments, denied_r
 
 
 @pytest.mark.timeout(120)
-def test_command_with_hanging_store_ends_with_its_exit_code(azure, walks, monkeypatch):
+def test_command_with_hanging_store_ends_with_its_exit_code(hindcast, azure, walks, monkeypatch):
     monkeypatch.setenv("HINDCAST_STORAGE_TIMEOUT", "2")
     azure.fail(matching="^PUT", cut=-1)
     result = hindcast("convert", walks, f"{azure.uri}/out", "-q")

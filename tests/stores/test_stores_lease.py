@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import threading
 
 import orjson
@@ -82,8 +81,8 @@ def test_evaluation_that_lost_the_lease_stops_writing(s3):
     assert read_commits(resolve(s3.uri)).keys() == committed_numbers
 
 
-def test_lease_of_a_killed_local_process_is_acquired_immediately(s3):
-    command = [sys.executable, "-c", PROGRAM_KILLED_WITH_LEASE, s3.uri]
+def test_lease_of_a_killed_local_process_is_acquired_immediately(s3, warm):
+    command = [str(warm.folder / "python"), "-c", PROGRAM_KILLED_WITH_LEASE, s3.uri]
     assert subprocess.run(command, check=False, timeout=60).returncode < 0
     assert s3.at("lock").exists()
     with sole_writer(resolve(s3.uri)) as guard:

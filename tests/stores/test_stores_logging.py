@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
 import orjson
 import pytest
@@ -41,9 +40,9 @@ def read_lengths(uri: str) -> dict[str, int]:
     return {id_: int(n) for block in blocks for id_, n in zip(block.eps_id, block.length, strict=True)}
 
 
-def test_flushed_log_of_a_killed_application_survives_failing_requests(s3) -> None:
+def test_flushed_log_of_a_killed_application_survives_failing_requests(s3, warm) -> None:
     s3.fail(every=3, status=503)
-    command = [sys.executable, "-c", PROGRAM_KILLED_AFTER_FLUSH, s3.uri]
+    command = [str(warm.folder / "python"), "-c", PROGRAM_KILLED_AFTER_FLUSH, s3.uri]
     assert subprocess.run(command, check=False).returncode < 0
     assert read_lengths(s3.uri) == {"committed": 3}
     EpisodeWriter(s3.uri).close()

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from hindcast.algorithms.bc import BC
 from hindcast.algorithms.cql import CQL
 from hindcast.algorithms.decision_transformer import DecisionTransformer
+from hindcast.algorithms.discrete_sac import DiscreteSAC
 from hindcast.algorithms.dqn import DQN, DiscreteCQL
 from hindcast.algorithms.fql import FQL
 from hindcast.algorithms.iql import IQL
@@ -31,6 +32,7 @@ REGISTRY: Final[dict[str, type[Algorithm]]] = {
     "DQN": DQN,
     "DecisionTransformer": DecisionTransformer,
     "DiscreteCQL": DiscreteCQL,
+    "DiscreteSAC": DiscreteSAC,
     "FQL": FQL,
     "IQL": IQL,
     "MARWIL": MARWIL,

@@ -14,6 +14,7 @@ from hindcast.algorithms.sac import SAC, LogWeight, SACOptions, draw_action_nois
 from hindcast.api.base import Positive
 from hindcast.api.model import ModelOptions
 from hindcast.episodes.columns import Columns
+from hindcast.errors import SpecError
 from hindcast.learn.algorithm import AboveZero, Losses, ModelInputs, NonNegative, Step, Tensors
 from hindcast.learn.batches import compute_td_target
 from hindcast.learn.optimisers import OptimiserSpec
@@ -22,6 +23,7 @@ from hindcast.learn.streams import run_parallel
 from hindcast.models.action_head import ActionRange
 from hindcast.models.networks import Critics, next_observations
 from hindcast.models.rl_module import RLModule
+from hindcast.pipeline.needs import Needs
 
 _MAX_GAP_WEIGHT = 1e6
 """Upper bound on α', as in the authors' code."""
@@ -36,6 +38,10 @@ class CQLOptions(SACOptions):
     L_Q = Σᵢ E[(r + gamma·(1 - d)·min Q̄(s', a') - Qᵢ(s, a))²] + minQWeight·gapᵢ with a' ~ π(s');
     L_π = E[α·log π(ã|s) - min Q(s, ã)], ã ~ π(s), where α is trained to keep the entropy at targetEntropy.
     With lagrangian, the penalty is α'·(minQWeight·gapᵢ - lagrangianThresh), with α' trained to keep the penalty at 0.
+    With calibrated (Cal-QL, arXiv 2303.05479), max(Qᵢ(s, a_j), G) replaces Qᵢ(s, a_j) in the gap for actions from π,
+    where G is the recorded discounted return from s on: values are not lowered below those of the recorded policy, so
+    that a training that continues online need not raise them first. Where an episode was truncated, G counts the
+    recorded rewards.
     For the first bcIters updates the policy uses behaviour cloning: L_π = E[α·log π(ã|s) - log π(a|s)].
 
     Defaults are those of the authors' code for locomotion, except that there is no initial behaviour cloning, which
@@ -60,6 +66,9 @@ class CQLOptions(SACOptions):
     next_state_gap: bool = False
     """Take the values of the actions from π(s') at s', as RLlib does, instead of at s, as the authors' code does: the
     penalty then also lowers values where the policy goes next."""
+    calibrated: bool = False
+    """Keep the values of the policy's actions at or above the recorded returns (Cal-QL), for going on online. Does not
+    combine with nextStateGap."""
     lagrangian: bool = False
     """Learn the weight α' of the gap."""
     lagrangian_thresh: NonNegative = Field(default=5.0, json_schema_extra={"x-only-with": "lagrangian"})
@@ -79,7 +88,18 @@ class CQL(SAC):
     def model_defaults(self, action_space: gym.Space[Any] | None) -> ModelOptions:  # noqa: ARG002
         return ModelOptions(fcnet_hiddens=[256, 256, 256], fcnet_activation="relu", log_std_max=2.0)
 
+    def needs(self) -> Needs:
+        needs = super().needs()
+        return needs.with_columns(frozenset({Columns.MC_RETURNS})) if self.options.calibrated else needs
+
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
+        if self.options.calibrated and self.options.next_state_gap:
+            raise SpecError(
+                "is true, but calibrated compares values with the returns from s on, not from s': leave one of the "
+                "two out.",
+                field="spec.config.nextStateGap",
+                mentions=("calibrated",),
+            )
         nets = super().networks(inputs)
         if self.options.lagrangian:
             nets["gap_weight"] = LogWeight(1.0)
@@ -130,6 +150,9 @@ class CQL(SAC):
         with torch.no_grad():
             actions, log_densities, td_target = self._sample_actions_and_targets(nets, batch, *draws)
         sampled_q, q = self._q_values(cast(Critics, nets["critics"]), batch, actions)
+        if options.calibrated:
+            uniform_q, policy_q = sampled_q.split([options.num_actions, 2 * options.num_actions], 1)
+            sampled_q = torch.cat([uniform_q, torch.maximum(policy_q, batch[Columns.MC_RETURNS])], 1)
         td_loss = (q - td_target).square().mean(-1).sum()
         # log Σ exp with importance weights: the actions are samples with different log-densities.
         soft_maximum = (

@@ -60,7 +60,7 @@ class DecisionTransformerOptions(AlgorithmOptions):
     """Learning rate of AdamW: a number, or a schedule [[timestep, value], …]. A third item of a point says how
     the value changes up to the next point: Line (the default), Cosine or Step."""
     weight_decay: NonNegative = 1e-4
-    """Weight decay of AdamW (arXiv 1711.05101)."""
+    """Weight decay of AdamW (arXiv 1711.05101); 0 is Adam."""
     target_return: float | None = None
     """Return to go at the start of an episode when acting; null is the best return in the training data."""
     return_scale: AboveZero | None = None
@@ -113,8 +113,7 @@ class DecisionTransformer(Algorithm):
         return nn.ModuleDict({"policy": policy})
 
     def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
-        optimiser_options = {"weight_decay": self.options.weight_decay}
-        return {"policy": OptimiserSpec(list(nets.parameters()), self.options.lr, "AdamW", optimiser_options)}
+        return {"policy": OptimiserSpec(list(nets.parameters()), self.options.lr)}
 
     def fit(self, nets: nn.ModuleDict, blocks: Iterable[Block]) -> None:
         options = self.options

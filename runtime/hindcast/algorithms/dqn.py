@@ -27,8 +27,7 @@ from hindcast.learn.algorithm import (
 )
 from hindcast.learn.batches import compute_td_target
 from hindcast.learn.optimisers import OptimiserSpec
-from hindcast.learn.schedules import Schedule, value_at
-from hindcast.models.distributions import Actions
+from hindcast.learn.schedules import Schedule, ScheduledValue, is_constant, value_at
 from hindcast.models.greedy_policy import GreedyPolicy
 from hindcast.models.networks import ActionValues, gather_values, next_observations, quantile_mean
 from hindcast.pipeline.needs import Needs, transitions
@@ -79,10 +78,11 @@ class DQNOptions(AlgorithmOptions):
         default=0.6, json_schema_extra={"x-only-with": "prioritizedReplay"}
     )
     """Exponent of the priorities: 0 draws uniformly."""
-    prioritized_replay_beta: NonNegative = Field(
+    prioritized_replay_beta: Schedule = Field(
         default=0.4, json_schema_extra={"x-only-with": "prioritizedReplay"}
     )
-    """Exponent of the importance weights: 1 corrects the bias fully."""
+    """Exponent of the importance weights: 1 corrects the bias fully. A number, or a schedule [[timestep, value], …]
+    over the trained timesteps; the paper's rises from 0.4 to 1 at the end of the training."""
     epsilon: ChanceSchedule = [[0.0, 1.0], [10_000.0, 0.05]]
     """Probability of a random action when exploring: a number, or a schedule [[timestep, value], …] over the sampled
     timesteps. Without a sampler, only a later recording with this policy explores, with the schedule's last value."""
@@ -102,13 +102,14 @@ class DQN(Algorithm):
     options: DQNOptions
 
     def needs(self) -> Needs:
-        options = self.options
+        options, beta = self.options, self.options.prioritized_replay_beta
         return transitions(
             options.gamma,
             n_step=options.n_step,
             sampling="prioritized" if options.prioritized_replay else "epochs",
             alpha=options.prioritized_replay_alpha,
-            beta=options.prioritized_replay_beta,
+            # The losses raise the weights to a scheduled exponent.
+            beta=beta if isinstance(beta, float) else 1.0,
         )
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
@@ -129,19 +130,24 @@ class DQN(Algorithm):
         )
         # The value at the end of the schedule, for trainings without a sampler, in which `before_play` is not called.
         policy.epsilon.fill_(value_at(options.epsilon, _AFTER_SCHEDULE))
-        return nn.ModuleDict({"policy": policy})
+        nets = nn.ModuleDict({"policy": policy})
+        if options.prioritized_replay and not is_constant(options.prioritized_replay_beta):
+            nets["beta"] = ScheduledValue(options.prioritized_replay_beta)
+        return nets
 
     def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
         return {"policy": OptimiserSpec(list(nets["policy"].parameters()), self.options.lr)}
 
-    def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:  # noqa: ARG002
+    def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:
         q_network = cast(GreedyPolicy, nets["policy"]).values
         quantiles = q_network.quantiles(batch)  # [1, B, n, num_quantiles]: one member, n actions
         recorded_quantiles = q_network.gather(quantiles, batch[Columns.ACTIONS])[0]
         td_target = self._td_target(q_network, cast(ActionValues, nets["target"]), batch)
         errors = quantile_huber(recorded_quantiles, td_target)
-        weighted_errors = errors * batch[Columns.WEIGHTS] if self.options.prioritized_replay else errors
-        td_loss = weighted_errors.mean()
+        if self.options.prioritized_replay:
+            weights = batch[Columns.WEIGHTS]
+            errors = errors * (weights ** nets["beta"](step.clock) if "beta" in nets else weights)
+        td_loss = errors.mean()
         metrics = {"td_loss": td_loss, "mean_q": recorded_quantiles.mean()}
         priorities = (
             (quantile_mean(td_target) - quantile_mean(recorded_quantiles)).detach()
@@ -161,17 +167,7 @@ class DQN(Algorithm):
             self.update_target_networks(nets, self.options.tau)
 
     def critic(self, nets: nn.ModuleDict) -> Critic:
-        q_network = cast(GreedyPolicy, nets["policy"]).values
-
-        def compute_q(batch: Tensors, actions: Actions | None = None) -> Tensor:
-            action_values = q_network(batch)  # [1, B, n]: one member, n actions
-            if actions is None:
-                return q_network.gather(action_values, batch[Columns.ACTIONS])[0]
-            # [K, B]: the members axis of size 1 is expanded to the K actions of each timestep.
-            action_sets = cast(Tensor, actions)
-            return q_network.gather(action_values.expand(len(action_sets), -1, -1), action_sets)
-
-        return compute_q
+        return cast(GreedyPolicy, nets["policy"]).values.min_values
 
     def before_play(self, nets: nn.ModuleDict, timesteps: int) -> None:
         cast(GreedyPolicy, nets["policy"]).epsilon.fill_(value_at(self.options.epsilon, timesteps))

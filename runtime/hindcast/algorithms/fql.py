@@ -75,6 +75,7 @@ class FQL(EnsembleActorCritic):
     """FQL; see `FQLOptions` for the objective."""
 
     Options = FQLOptions
+    can_train_online = True
     has_own_policy = True
     distributions = ("auto",)
     actions = "continuous"

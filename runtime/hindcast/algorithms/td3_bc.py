@@ -34,6 +34,8 @@ class TD3Options(EnsembleOptions):
     """Standard deviation of the target policy noise ε, in units of half the action range."""
     target_noise_clip: NonNegative = Field(default=0.5, json_schema_extra={"x-only-with": "targetNoise"})
     """Clipping bound of |ε|."""
+    exploration_noise: NonNegative = 0.1
+    """Standard deviation of the normal noise of actions that a sampler plays, in units of half the action range."""
 
 
 class TD3BCOptions(TD3Options):
@@ -54,6 +56,7 @@ class TD3BCOptions(TD3Options):
 class TD3(EnsembleActorCritic):
     """Critics, a deterministic policy with delayed updates, and target networks of both."""
 
+    can_train_online = True
     distributions = ("auto", "deterministic", "squashedDeterministic")
     actions = "continuous"
     target_networks = {"target_policy": "policy", "target_critics": "critics"}
@@ -75,6 +78,9 @@ class TD3(EnsembleActorCritic):
     def optimisers(self, nets: nn.ModuleDict) -> dict[str, OptimiserSpec]:
         rates = {"policy": self.options.actor_lr, "critics": self.options.critic_lr}
         return adam_specs(nets, rates)
+
+    def action_noise(self) -> float:
+        return self.options.exploration_noise
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Iterator[Losses]:
         # Noise is drawn outside the losses: a compiled method must not draw from the step's generator.

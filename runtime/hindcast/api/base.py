@@ -22,9 +22,9 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, PydanticCustomError
 
-from hindcast.api.rules import Rule, check_rules, matches
+from hindcast.api.rules import CHOICE_ERROR, Rule, check_rules, matches
 from hindcast.api.spelling import respell_defaults
 
 GROUP: Final = "hindcast.dev"
@@ -83,7 +83,9 @@ class Model(BaseModel):
         for names, quantifier in ((self.exactly_one, "exactly one"), (self.at_least_one, "at least one")):
             chosen_names = [to_camel(name) for name in names if getattr(self, name) is not None]
             if names and (not chosen_names or (quantifier == "exactly one" and len(chosen_names) > 1)):
-                raise ValueError(_choice_message(quantifier, names, " and ".join(chosen_names) or "none"))
+                text = _choice_message(quantifier, names, " and ".join(chosen_names) or "none")
+                mentions = tuple(map(to_camel, names))
+                raise PydanticCustomError(CHOICE_ERROR, "{text}", {"text": text, "mentions": mentions})
         if self.rules:
             check_rules(self.rules, self.plain_values())
         return self

@@ -140,9 +140,11 @@ def fitting_rules(kind: str, algorithms: Schemas) -> Iterator[Rule]:
     def has_no(trait: str) -> Expression:
         return _is_algorithm(*(name for name in algorithms if name not in names_with(trait)))
 
+    recurrent = "".join(f"use {name}, or " for name in names_with("x-recurrent"))
     yield Rule(
         ~_IS_RECURRENT | ~has_no("x-recurrent"),
-        "is {0}, but {1} learns from single timesteps and cannot train a recurrent policy",
+        "is {0}, but {1} learns from single timesteps and cannot train a recurrent policy: "
+        f"{recurrent}give it the last observations with @model.frameStack",
         field="model.recurrent",
         values=(field_value("model.recurrent"), _ALGORITHM),
     )

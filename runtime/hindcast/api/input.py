@@ -87,6 +87,9 @@ class TimeSpec(Model):
     unit: Literal["Second", "Minute", "Hour", "Day", "Week"] | Annotated[float, Field(gt=0)] = 1.0
     """The unit of time. A column of dates or times requires Second, Minute, Hour, Day or Week; for a column of numbers,
     the number that is one unit, such as 24 for days if the column counts hours."""
+    observe: bool = False
+    """Append the time since the previous row to `obs`, as its last element `delta_t`; 0 in an episode's first row. The
+    policy then needs it to act."""
 
     @property
     def unit_size(self) -> float:
@@ -107,6 +110,16 @@ _DEFAULTS_WITH_SAMPLER: Final[dict[str, Any]] = {
     "ignoreFinalObservation": False,
     **{f"prepare.{to_camel(name)}": field.default for name, field in PrepareSpec.model_fields.items()},
 }
+
+
+_COLUMNS: Final = (
+    *("obs", "new_obs", "actions", "rewards", "terminateds", "truncateds"),
+    *("infos", "eps_id", "t", "agent_id", "module_id"),
+)
+"""The columns of data that `schema` maps; any other name becomes an additional column."""
+
+_BATCH_SIZE: Final = "batch_size"
+"""Read option of all formats: number of rows that a pre-learner in RLlib's form gets at a time; else it is refused."""
 
 
 class InputSource(Model):
@@ -149,8 +162,9 @@ class InputSource(Model):
         dict[ShortText, ShortText | Annotated[list[ShortText], Field(min_length=1, max_length=4096)]],
         Field(alias="schema", max_length=64),
     ] = {}
-    """Column mapping: from Hindcast's name (`obs`, `actions` …) to the name in the data, a pattern (`feature_*`), or a
-    list of names. A pattern and a list make one vector of several columns."""
+    """Column mapping: from Hindcast's name (`obs`, `actions` …) to the name in the data, a field of a struct
+    (`state.position`), a pattern (`feature_*`), or a list of names. A pattern and a list make one vector of several
+    columns."""
     time: TimeSpec | None = None
     """The time of each row. Default: every step takes one unit of time."""
     compress_columns: Annotated[list[ShortText], Field(max_length=256), ListSet()] | None = None
@@ -164,6 +178,24 @@ class InputSource(Model):
     """Rules for assembling complete episodes from rows."""
 
     @model_validator(mode="after")
+    def _check_schema(self) -> Self:
+        raise_problems(
+            [
+                (
+                    "schema",
+                    f"maps {name!r} to {column!r}, the wrong way around: write {column!r} first, then its name in the "
+                    f"data, {name!r}",
+                )
+                for name, column in self.schema_map.items()
+                if name not in _COLUMNS
+                and isinstance(column, str)
+                and column in _COLUMNS
+                and column not in self.schema_map
+            ]
+        )
+        return self
+
+    @model_validator(mode="after")
     def _check_read_options(self) -> Self:
         allowed_names = read_option_names(self.format)
         if allowed_names is None:
@@ -173,7 +205,7 @@ class InputSource(Model):
             [
                 ("readOptions", f"has {name!r}, which {reader}{nearest(name, allowed_names)}")
                 for name in self.read_options
-                if to_snake(name) not in allowed_names
+                if to_snake(name) not in (*allowed_names, _BATCH_SIZE)
             ]
         )
         return self

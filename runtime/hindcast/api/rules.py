@@ -16,6 +16,8 @@ Relation = Literal["less than", "at most", "a multiple of"]
 
 RULE_ERROR: Final = "rule"
 """Type of pydantic's error for values that break rules; `problems` in its context has (field, text) of each."""
+CHOICE_ERROR: Final = "choice"
+"""Type of pydantic's error for alternative fields of which too many or none are set; its context has the `text`."""
 
 _CEL_KEYWORDS: Final = re.compile(
     "true|false|null|in|as|break|const|continue|else|for|function|if|import|let|loop|package|namespace|return"

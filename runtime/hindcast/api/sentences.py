@@ -2,15 +2,15 @@
 
 import difflib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import UnionType
-from typing import Annotated, Any, Final, Union, get_args, get_origin
+from typing import Annotated, Any, Final, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from hindcast.api.rules import RULE_ERROR, mentioned_fields, name_fields
+from hindcast.api.rules import CHOICE_ERROR, RULE_ERROR, mentioned_fields, name_fields
 from hindcast.api.spelling import PYTHON_SPELLING
 from hindcast.errors import FieldPath, Problem, format_path, parse_path
 
@@ -27,7 +27,7 @@ _EXPECTED_VALUES: Final = {
     "string_type": "text",
 }
 _COMPLETE_SENTENCES: Final = {
-    RULE_ERROR: "{text}",
+    **dict.fromkeys((RULE_ERROR, CHOICE_ERROR), "{text}"),
     PYTHON_SPELLING: "is {value!r}: write {word}",
     "missing": "is missing",
     "too_long": "has {actual_length} entries, expected at most {max_length}",
@@ -46,11 +46,41 @@ _BOUNDS: Final = {
     "literal_error": "{expected}",
     "union_tag_invalid": "{expected_tags}",
 }
+# Options of RLlib and d3rlpy, folded -> the field that does the same, where a model has it.
+_FOREIGN_OPTIONS: Final = {
+    "actorlearningrate": "actorLr",
+    "alphalearningrate": "criticLr",  # of d3rlpy's CQL, where SAC's temperature is called `temp`
+    "alphathreshold": "lagrangianThresh",
+    "batchsize": "trainBatchSizePerLearner",
+    "conservativeweight": "minQWeight",
+    "criticlearningrate": "criticLr",
+    "learningrate": "lr",
+    "lrschedule": "lr",
+    "initialtemperature": "initialAlpha",
+    "lstmcellsize": "cellSize",
+    "maxweight": "weightClip",
+    "ncritics": "numCritics",
+    "nactionsamples": "numActions",
+    "nsteps": "nStep",
+    "targetsmoothingclip": "targetNoiseClip",
+    "targetsmoothingsigma": "targetNoise",
+    "templearningrate": "alphaLr",
+    "updateactorinterval": "policyDelay",
+    "uselstm": "recurrent",
+    "weighttemp": "beta",
+}
+_FOREIGN_OPTION_FORMS: Final = {
+    "lrschedule": "lr: [[0, 1e-3], [100000, 1e-5]]",
+    "uselstm": "recurrent: LSTM",
+}
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Return `; did you mean 'algorithm'?` if a name is close enough, else a list of the allowed names."""
+    """Return the field for an option of RLlib or d3rlpy, or `; did you mean 'algorithm'?`, or the allowed names."""
     sorted_names = sorted(names)
+    folded_name = _fold(name)
+    if _FOREIGN_OPTIONS.get(folded_name) in sorted_names:
+        return f"; here it is '{_FOREIGN_OPTION_FORMS.get(folded_name, _FOREIGN_OPTIONS[folded_name])}'"
     return similar(name, sorted_names) or (f"; allowed: {', '.join(sorted_names)}" if sorted_names else "")
 
 
@@ -61,9 +91,13 @@ def similar(name: str, names: Iterable[str]) -> str:
 
 
 def _closest_name(name: str, names: Iterable[str]) -> str | None:
-    names_by_folded = {known_name.lower().replace("_", ""): known_name for known_name in names}
-    matches = difflib.get_close_matches(name.lower().replace("_", ""), names_by_folded, n=1, cutoff=0.6)
+    names_by_folded = {_fold(known_name): known_name for known_name in names}
+    matches = difflib.get_close_matches(_fold(name), names_by_folded, n=1, cutoff=0.6)
     return names_by_folded[matches[0]] if matches else None
+
+
+def _fold(name: str) -> str:
+    return name.lower().replace("_", "")
 
 
 def show_value(value: Any) -> str:
@@ -77,6 +111,38 @@ def show_value(value: Any) -> str:
     if isinstance(value, list):
         return "a list"
     return _shorten(json.dumps(value, default=str))
+
+
+def show_python_value(value: Any) -> str:
+    """Format a value as in Python, shortened."""
+    return _shorten(repr(value))
+
+
+class _Language(NamedTuple):
+    """The words of a language for values.
+
+    Attributes:
+        show: formats a value.
+        expected_values: type of pydantic's error -> the values that are expected.
+        quote: character around text.
+    """
+
+    show: Callable[[Any], str]
+    expected_values: Mapping[str, str]
+    quote: str
+
+
+_YAML: Final = _Language(show_value, _EXPECTED_VALUES, "")
+_PYTHON: Final = _Language(
+    show_python_value,
+    {
+        **_EXPECTED_VALUES,
+        **dict.fromkeys(("bool_parsing", "bool_type"), "True or False"),
+        **dict.fromkeys(("dict_type", "model_attributes_type", "model_type"), "a dictionary"),
+        "none_required": "None",
+    },
+    "'",
+)
 
 
 def _shorten(text: str) -> str:
@@ -113,17 +179,21 @@ def problems_of(
     }
     parent_steps = {steps[:length] for steps in errors_by_path for length in range(len(steps))}
     return [
-        Problem(
-            (*prefix, *steps),
-            _describe(errors, steps, model),
-            mentions=errors[0].get("ctx", {}).get("mentions", ()),
-        )
+        _make_problem(errors, steps, model, prefix)
         for steps, errors in errors_by_path.items()
         # Of a union's alternatives, the user meant the one that matched deeper into the value.
         if not (steps in union_paths and steps in parent_steps)
         # A misspelt required field is one mistake, although pydantic reports it as unknown and as missing.
         and not (errors[0]["type"] == "missing" and steps in intended_names)
     ]
+
+
+def _make_problem(
+    errors: list[ErrorDetails], steps: FieldPath, model: type[BaseModel], prefix: FieldPath
+) -> Problem:
+    text, python = (_describe(errors, steps, model, language) for language in (_YAML, _PYTHON))
+    mentions = errors[0].get("ctx", {}).get("mentions", ())
+    return Problem((*prefix, *steps), text, python="" if python == text else python, mentions=tuple(mentions))
 
 
 def _split_rules(errors: Iterable[ErrorDetails], data: Any, prefix: FieldPath) -> Iterator[ErrorDetails]:
@@ -163,11 +233,13 @@ def value_problem(error: ValidationError) -> str:
     details = error.errors(include_url=False)[0]
     if details["type"] in _COMPLETE_SENTENCES:
         return _COMPLETE_SENTENCES[details["type"]].format(**details.get("ctx", {}))
-    expected = _expected_text(details)
+    expected = _expected_text(details, _YAML)
     return f"{details['input']!r}, expected {expected}" if expected else details["msg"]
 
 
-def _describe(errors: list[ErrorDetails], steps: FieldPath, model: type[BaseModel]) -> str:
+def _describe(
+    errors: list[ErrorDetails], steps: FieldPath, model: type[BaseModel], language: _Language
+) -> str:
     # Of a union's alternatives, the user meant the one that accepts the value's type.
     details = next((error for error in errors if error["type"] in _COMPLETE_SENTENCES), errors[0])
     context = details.get("ctx", {})
@@ -175,19 +247,18 @@ def _describe(errors: list[ErrorDetails], steps: FieldPath, model: type[BaseMode
         return "is not a field" + nearest(str(steps[-1]), _names_at(model, steps[:-1]))
     if details["type"] in _COMPLETE_SENTENCES:
         return _COMPLETE_SENTENCES[details["type"]].format(**context)
-    expected = " or ".join(dict.fromkeys(filter(None, map(_expected_text, errors))))
+    expected = " or ".join(dict.fromkeys(filter(None, (_expected_text(error, language) for error in errors))))
     if not expected:
-        return f"is {show_value(details['input'])}: {details['msg']}"
-    return f"is {show_value(_invalid_value(details))}, expected {expected}{_suggest_word(details)}"
+        return f"is {language.show(details['input'])}: {details['msg']}"
+    return f"is {language.show(_invalid_value(details))}, expected {expected}{_suggest_word(details)}"
 
 
-def _expected_text(details: ErrorDetails) -> str | None:
+def _expected_text(details: ErrorDetails, language: _Language) -> str | None:
     error_type = details["type"]
     if error_type in _BOUNDS:
-        return (
-            _BOUNDS[error_type].format(**_whole_floats_to_integers(details.get("ctx", {}))).replace("'", "")
-        )
-    return _EXPECTED_VALUES.get(error_type)
+        bounds = _whole_floats_to_integers(details.get("ctx", {}))
+        return _BOUNDS[error_type].format(**bounds).replace("'", language.quote)
+    return language.expected_values.get(error_type)
 
 
 def _whole_floats_to_integers(context: dict[str, Any]) -> dict[str, Any]:

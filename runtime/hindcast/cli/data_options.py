@@ -71,6 +71,10 @@ class ReadFlags:
             help="Second, Minute, Hour, Day or Week; for a column of numbers the number that is one unit. Default: 1.",
         ),
     ] = None
+    observe_time: Annotated[
+        bool,
+        _source_option("--observe-time", help="Append the time since the previous row to obs."),
+    ] = False
     row_conditions: Annotated[
         list[str] | None,
         _source_option(
@@ -159,7 +163,7 @@ class ReadFlags:
         from hindcast.formats.format import ReadOptions
 
         options = ReadOptions(
-            time=_parse_time(self.time, self.time_unit),
+            time=_parse_time(self.time, self.time_unit, self.observe_time),
             schema=_parse_schema(self.schema or ()),
             columns=None if self.columns is None else [name.strip() for name in self.columns.split(",")],
             filter=[parse_filter(text) for text in self.row_conditions or ()],
@@ -289,18 +293,19 @@ def _parse_schema(texts: Sequence[str]) -> dict[str, str | list[str]]:
     return {name: names if len(names) > 1 else names[0] for name, names in sources.items()}
 
 
-def _parse_time(column: str | None, unit: str | None) -> "TimeSpec | None":
+def _parse_time(column: str | None, unit: str | None, is_observed: bool) -> "TimeSpec | None":
     from pydantic import ValidationError
 
     from hindcast.api.input import TimeSpec
     from hindcast.errors import SpecError
 
     if column is None:
-        if unit is not None:
-            raise SpecError(f"--time-unit {unit!r} requires --time, the column with the time of each row")
+        if unit is not None or is_observed:
+            option = "--observe-time" if unit is None else f"--time-unit {unit!r}"
+            raise SpecError(f"{option} requires --time, the column with the time of each row")
         return None
     try:
-        return TimeSpec.model_validate({"column": column, **_time_unit(unit)})
+        return TimeSpec.model_validate({"column": column, "observe": is_observed, **_time_unit(unit)})
     except ValidationError as error:
         raise SpecError(
             f"--time-unit is {unit!r}: expected Second, Minute, Hour, Day, Week or a number above 0"

@@ -22,7 +22,8 @@ def action_problem(algorithm: str, kind: ActionKind, space: gym.Space[Any]) -> s
     if kind != "continuous":
         return None
     if not (isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating)):
-        valued = "DiscreteCQL or DQN" if algorithm == "CQL" else "DQN or DiscreteCQL"
+        discrete_form = {"CQL": "DiscreteCQL or DQN", "SAC": "DiscreteSAC, DQN or DiscreteCQL"}
+        valued = discrete_form.get(algorithm, "DQN or DiscreteCQL")
         others = f"{valued}, or IQL, MARWIL or BC" if is_discrete else "IQL, MARWIL or BC"
         return f"{algorithm} requires continuous actions in one float Box, not {space}; use {others}"
     if not space.is_bounded():

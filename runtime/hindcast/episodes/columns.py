@@ -46,6 +46,7 @@ class Columns:
     NEXT_ACTIONS = "new_actions"
     FOLLOWED = "followed"  # this and the columns of targets are Hindcast's own, see `Needs`
     RETURNS_TO_GO = "returns_to_go"
+    MC_RETURNS = "mc_returns"
     PREV_REWARDS = "prev_rewards"
     WEIGHTS = "weights"
 

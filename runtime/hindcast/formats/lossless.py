@@ -6,13 +6,17 @@ They drop axes of length one, and turn whole floats and texts of digits into int
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hindcast.episodes.block import Bool
+from hindcast.formats.layout import CellError
 
+MAX_EXACT_FLOAT: Final = 2.0**53
+"""Below this float64, the float nearest to a number has the number's whole part."""
 _WHOLE_NUMBER: Final = re.compile(r"\s*([+-]?\d+)(?:\.0*)?\s*")
 
 
@@ -45,8 +49,10 @@ def find_rounded_row(array: NDArray[Any], dtype: np.dtype) -> int | None:
     limit = 2 ** (np.finfo(dtype).nmant + 1)
     if array.min() >= -limit and array.max() <= limit:
         return None
-    with np.errstate(invalid="ignore"):
-        is_rounded = array.astype(dtype).astype(array.dtype) != array
+    with np.errstate(invalid="ignore", over="ignore"):
+        floats = array.astype(dtype)
+        # the largest integer rounds to a float beyond its type, which a cast back may turn into that integer
+        is_rounded = (floats >= float(np.iinfo(array.dtype).max)) | (floats.astype(array.dtype) != array)
     rows = is_rounded.reshape(len(array), -1).any(axis=1)
     return int(np.argmax(rows)) if rows.any() else None
 
@@ -57,6 +63,29 @@ def describe_rounded(name: str, value: object, dtype: np.dtype) -> str:
         f"{name!r} is {value}, which {dtype}, the type of its other numbers, would round: write all of them as "
         f"integers, or as {dtype} if rounding does no harm"
     )
+
+
+def to_floats(array: NDArray[Any], name: str) -> NDArray[Any]:
+    """Convert integers and booleans to float64; other arrays stay.
+
+    Raises:
+        CellError: float64 would round an integer.
+    """
+    if array.dtype.kind not in "biu":
+        return array
+    row = find_rounded_row(array, np.dtype(np.float64))
+    if row is not None:
+        raise CellError(row, describe_rounded(name, array[row], np.dtype(np.float64)))
+    return array.astype(np.float64)
+
+
+def is_float_exact(number: int | Decimal, value: float) -> bool:
+    """Return whether a float is close enough to the number in a file that it stands for.
+
+    A fraction may become the nearest float, but the whole part of a number must not change.
+    """
+    value = float(value)  # NumPy would compare an integer as a float
+    return abs(value) < MAX_EXACT_FLOAT or number == value
 
 
 def to_integers(array: NDArray[Any]) -> tuple[NDArray[Any], Bool]:
@@ -82,7 +111,8 @@ def to_numbers(array: NDArray[Any]) -> tuple[NDArray[Any], Bool]:
     """Convert texts of numbers to float64; an array of numbers stays.
 
     Returns:
-        The array `[n, *shape]`, and a mask `[n, *shape]` of the texts that are not numbers and became 0.
+        The array `[n, *shape]`, and a mask `[n, *shape]` of the texts that are not numbers and became 0, or are whole
+        numbers that float64 would round.
     """
     if array.dtype != object:
         return array, np.zeros(array.shape, np.bool_)
@@ -92,4 +122,7 @@ def to_numbers(array: NDArray[Any]) -> tuple[NDArray[Any], Bool]:
             values[row] = float(text)
         except ValueError:
             is_wrong[row] = True
+        else:
+            match = _WHOLE_NUMBER.fullmatch(text)
+            is_wrong[row] = match is not None and not is_float_exact(int(match[1]), values[row])
     return values.reshape(array.shape), is_wrong.reshape(array.shape)

@@ -24,7 +24,7 @@ from hindcast.api.option_types import RelatedOptions
 from hindcast.episodes.action_kinds import ActionKind
 from hindcast.episodes.block import Block
 from hindcast.errors import SpecError
-from hindcast.learn.optimisers import ClipBy, OptimiserSpec
+from hindcast.learn.optimisers import ADAM_EPSILON, ClipBy, OptimiserSpec
 from hindcast.learn.target_networks import frozen_copy, polyak_update
 from hindcast.models.distributions import Actions
 from hindcast.models.networks import ActionValues, Critics, StateValue, evaluation_mode
@@ -65,6 +65,12 @@ class AlgorithmOptions(RelatedOptions, Model):
     grad_clip_by: ClipBy = Field(default="global_norm", json_schema_extra={"x-only-with": "gradClip"})
     """What gradClip limits: the norm of all gradients of an optimiser together (GlobalNorm), the norm of each
     parameter's gradient (Norm), or each gradient value (Value)."""
+    adam_epsilon: AboveZero = ADAM_EPSILON
+    """ε of Adam (arXiv 1412.6980): larger values damp the steps of parameters with small gradients. Rainbow and other
+    methods for Atari use 1.5e-4."""
+    weight_decay: NonNegative = 0.0
+    """Weight decay of AdamW (arXiv 1711.05101), for all parameters except single numbers such as SAC's α; 0 is
+    Adam."""
 
 
 @dataclass(frozen=True)
@@ -224,7 +230,8 @@ class Algorithm(ABC):
         can_train_recurrent: whether its losses accept sequences (`[B, T, ...]` with `loss_mask`) as well as timesteps,
             so that it can train recurrent policies.
         can_train_online: whether it can learn from episodes that its own policy plays during the training (an input's
-            `sampler`): its losses are valid for actions of any earlier policy, and its policy explores.
+            `sampler`): its losses are valid for actions of any earlier policy, and its policy explores, by itself or by
+            `action_noise`.
         has_own_policy: whether it builds its own class of policy, so that `model.moduleClass` does not apply.
         distributions: the values of `model.distribution` that it can train; None for all.
         actions: the kind of actions that it can learn; `hindcast validate` and the algorithm's networks refuse others.
@@ -323,6 +330,14 @@ class Algorithm(ABC):
             timesteps: timesteps that the policy has played so far.
         """
 
+    def action_noise(self) -> float:
+        """Return the noise of the actions that a deterministic policy plays during the training.
+
+        It is the standard deviation of normal noise, in units of half the range of one bounded float Box. 0 leaves
+        exploration to the policy.
+        """
+        return 0.0
+
     def update_target_networks(self, nets: nn.ModuleDict, tau: float) -> None:
         """Move each of `target_networks` towards its source, see `polyak_update`. Call it in `after_update`."""
         for target, source in self.target_networks.items():
@@ -355,8 +370,8 @@ def needs_for(algorithm: Algorithm, policy: RLModule) -> Needs:
         return needs
     if not algorithm.can_train_recurrent:
         raise SpecError(
-            f"{type(algorithm).__name__} learns from single timesteps and cannot train a recurrent policy; leave "
-            "model.recurrent at None"
+            f"{type(algorithm).__name__} learns from single timesteps and cannot train a recurrent policy: leave "
+            "model.recurrent at None, and give it the last observations with model.frameStack"
         )
     model = policy.model_config
     return replace(needs, seq_len=model.max_seq_len, burn_in=model.burn_in, initial_state=model.initial_state)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hindcast.episodes.block import Block
+from hindcast.episodes.columns import Columns
 from hindcast.pipeline.window import WindowData
 
 
@@ -42,7 +43,7 @@ def block_gae(block: Block, values_O: Tensor, gamma: float, lambda_: float) -> t
     """Estimate advantages (GAE) and value targets of a block's episodes or fragments.
 
     Termination does not bootstrap. Truncation and the end of a fragment bootstrap with the value of the observation
-    that follows.
+    that follows. If steps have durations (`delta_t`), `gamma` discounts per unit of time, and `lambda_` per step.
 
     Args:
         block: has `rewards`.
@@ -55,13 +56,16 @@ def block_gae(block: Block, values_O: Tensor, gamma: float, lambda_: float) -> t
     """
     arrays = (block.columns["rewards"], block.length, block.terminated)
     rewards_S, length_N, terminated_N = (torch.from_numpy(array).to(values_O.device) for array in arrays)
-    return _gae(rewards_S, values_O, length_N, terminated_N, discount_S=gamma, lambda_=lambda_)
+    discount_S: float | Tensor = gamma
+    delta_t = block.columns.get(Columns.DELTA_T)
+    if delta_t is not None and (delta_t != 1).any():
+        discount_S = gamma ** torch.from_numpy(delta_t).to(values_O.device, torch.float64)
+    return _gae(rewards_S, values_O, length_N, terminated_N, discount_S=discount_S, lambda_=lambda_)
 
 
 def window_gae(window: WindowData, values_O: Tensor, gamma: float, lambda_: float) -> tuple[Tensor, Tensor]:
     """Estimate advantages and value targets as `block_gae` does, for a window's episodes.
 
-    If the window has durations of steps, `gamma` discounts per unit of time, and `lambda_` per step.
     `window.map_observations` computes `values_O`.
     """
     rewards_S, terminated_N = window.columns["rewards"], window.terminated

@@ -21,7 +21,7 @@ from hindcast.learn.algorithm_monitor import AlgorithmMonitor
 from hindcast.learn.batches import num_timesteps
 from hindcast.learn.group import Group
 from hindcast.learn.metrics import TOTAL_LOSS, Metrics, MetricSums, stack_metrics
-from hindcast.learn.optimisers import Optimiser, backward, check_disjoint
+from hindcast.learn.optimisers import Optimiser, backward, check_disjoint, with_adam_options
 from hindcast.learn.streams import run_parallel
 from hindcast.learn.target_networks import is_frozen
 from hindcast.learn.update_graphs import UpdateGraphs, is_capturable
@@ -485,9 +485,12 @@ def _draws_globally(algorithm: Algorithm, nets: nn.ModuleDict) -> bool:
 
 def _build_optimisers(algorithm: Algorithm, nets: nn.ModuleDict) -> dict[str, Optimiser]:
     options = algorithm.options
-    optimisers = {
-        name: Optimiser(spec, options.grad_clip, options.grad_clip_by, name)
+    specs = {
+        name: with_adam_options(spec, options.adam_epsilon, options.weight_decay, name)
         for name, spec in algorithm.optimisers(nets).items()
+    }
+    optimisers = {
+        name: Optimiser(spec, options.grad_clip, options.grad_clip_by, name) for name, spec in specs.items()
     }
     owners: dict[int, str] = {}
     for name, optimiser in optimisers.items():

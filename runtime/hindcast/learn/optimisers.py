@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,8 @@ from hindcast.user_code import Misuse
 ClipBy = Annotated[Literal["global_norm", "norm", "value"], YamlWords("GlobalNorm", "Norm", "Value")]
 Kind = TypeVar("Kind", bound=torch.optim.Optimizer)
 
+ADAM_EPSILON: Final = 1e-8
+"""Default ε of Adam, torch's."""
 _UNSUPPORTED_OPTIMISERS = (torch.optim.LBFGS, torch.optim.SparseAdam)
 """These need a closure (LBFGS) or sparse gradients; an update has neither."""
 _OPTIMISER_CLASSES: dict[str, type[torch.optim.Optimizer]] = {
@@ -71,6 +73,33 @@ class OptimiserSpec:
     kind: str = "adam"
     options: Mapping[str, Any] = field(default_factory=dict)
     groups: Sequence[ParameterGroup] = ()
+
+
+def with_adam_options(spec: OptimiserSpec, epsilon: float, weight_decay: float, name: str) -> OptimiserSpec:
+    """Return the spec of Adam with the user's options; options of the spec itself prevail.
+
+    Args:
+        spec: the algorithm's spec.
+        epsilon: ε of Adam.
+        weight_decay: decoupled weight decay (AdamW); it does not apply if all parameters are single numbers, such as
+            the multiplier of a constraint, which decay would move.
+        name: the optimiser's name, for messages.
+
+    Raises:
+        SpecError: the optimiser is not Adam, but the user sets one of the options.
+    """
+    if spec.kind.lower() not in ("adam", "adamw"):
+        if epsilon != ADAM_EPSILON or weight_decay:
+            option = "weightDecay" if weight_decay else "adamEpsilon"
+            raise SpecError(
+                f"{option} applies to Adam, but the algorithm's optimiser {name!r} is {spec.kind!r}: leave it out",
+            )
+        return spec
+    options = {"eps": epsilon, **spec.options}
+    parameters = [*spec.parameters, *(parameter for group in spec.groups for parameter in group.parameters)]
+    if not weight_decay or all(parameter.dim() == 0 for parameter in parameters):
+        return replace(spec, options=options)
+    return replace(spec, kind="adamw", options={"weight_decay": weight_decay, **options})
 
 
 def adam_specs(nets: nn.ModuleDict, rates: Mapping[str, Schedule]) -> dict[str, OptimiserSpec]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice, pairwise
-from typing import Literal
+from typing import Literal, cast
 
 import gymnasium as gym
 import torch
@@ -225,6 +225,13 @@ class ActionValues(nn.Module):
         `actions` `[B]`, or `[E, B]` with other actions for each member, are integers that include the space's start.
         """
         return gather_values(values, (actions.long() - self._start).expand(values.shape[:2]))
+
+    def min_values(self, batch: Batch, actions: Actions | None = None) -> Tensor:
+        """Return the members' minimum `[B]` for the batch's actions, or `[K, B]` for `actions`, `[K, B]`."""
+        action_sets = batch[Columns.ACTIONS].unsqueeze(0) if actions is None else cast(Tensor, actions)
+        values = self(batch).amin(0).expand(len(action_sets), -1, -1)
+        q = self.gather(values, action_sets)
+        return q[0] if actions is None else q
 
 
 def combine_members(q: Tensor, aggregation: Literal["min", "mean"]) -> Tensor:

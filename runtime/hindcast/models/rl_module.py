@@ -78,10 +78,27 @@ class RLModule(nn.Module):
     """
 
     sees_rewards: ClassVar[bool] = False
-    unsupported_overrides: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("get_inference_action_dist_cls", "get_exploration_action_dist_cls", "get_train_action_dist_cls"),
-        "model.distribution sets the action distribution, and action_head.inputs_size is its number of inputs",
-    )
+    unsupported_overrides: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(
+            ("get_inference_action_dist_cls", "get_exploration_action_dist_cls", "get_train_action_dist_cls"),
+            "model.distribution sets the action distribution, and action_head.inputs_size is its number of inputs",
+        ),
+        **dict.fromkeys(
+            (
+                "_default_input_specs",
+                "input_specs_exploration",
+                "input_specs_inference",
+                "input_specs_train",
+                "output_specs_exploration",
+                "output_specs_inference",
+                "output_specs_train",
+            ),
+            "remove it; the outputs of each forward method are checked by their shapes",
+        ),
+        "as_multi_rl_module": "remove it; there is one module",
+        "get_ctor_args_and_kwargs": "remove it; a checkpoint contains the class, the spaces and the model's options",
+        "unwrapped": "remove it; the module is never wrapped",
+    }
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ import gymnasium as gym
 from hindcast.api.environment import NamedCall
 from hindcast.errors import SpecError
 from hindcast.pipeline.connectors import BatchConnector, BlockConnector, ConnectorContext
-from hindcast.user_code import calling, import_object
+from hindcast.user_code import calling, import_object, refuse_unused_overrides
 
 FIELD: Final = "spec.pipeline.connectors"
 _SPACES: Final = ("input_observation_space", "input_action_space")
@@ -135,7 +135,21 @@ def _expand(entry: Any, name: str) -> Iterator[Any]:
                 "or pass a function (observation_space, action_space) that returns such connectors.",
                 field=FIELD,
             )
+        refuse_unused_overrides(type(connector))
         yield connector
+
+
+def check_connector_classes(entries: Iterable[NamedCall]) -> None:
+    """Refuse user classes with methods that nothing calls, before they are constructed.
+
+    Raises:
+        SpecError: a name cannot be imported, or its class has such a method.
+        UserCodeError: importing it raised.
+    """
+    for entry in entries:
+        if ":" in entry.name:
+            connector = import_object(entry.name, FIELD)
+            refuse_unused_overrides(connector if isinstance(connector, type) else type(connector))
 
 
 def _is_connector(candidate: Any) -> bool:

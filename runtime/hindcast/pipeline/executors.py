@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from hindcast.datasets.units import Unit
 from hindcast.episodes.block import Block
+from hindcast.pipeline.timeline import Timeline
 from hindcast.pipeline.turn_lock import hold_turn, last_turn_seconds, waiting_factor
 from hindcast.threads import num_processors
 
@@ -56,6 +57,7 @@ class Executor:
     Attributes:
         seconds: seconds of all threads together since the start by stage: "read" (from storage, and decoding),
             "prelearn" (connectors and the user's code) and "copy" (into windows).
+        timeline: when they were busy with these, and when this learner waited for data ("wait").
     """
 
     def __init__(self) -> None:
@@ -65,6 +67,7 @@ class Executor:
         self._reading_bytes = 0
         self._max_bytes = _MAX_BYTES
         self.seconds: Counter[str] = Counter()
+        self.timeline = Timeline()
 
     def submit(
         self, prelearn: PreLearn, unit: Unit, epoch: int, deliver: Callable[[Block], Any]
@@ -144,6 +147,7 @@ class Executor:
     def _count_seconds(self, **seconds: float) -> None:
         with self._lock:
             self.seconds.update(seconds)
+            self.timeline.add(seconds)
 
     def _next_read(self) -> Read | None:
         with self._lock:

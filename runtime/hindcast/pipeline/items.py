@@ -5,7 +5,7 @@ Shape suffixes: N = episodes, S = steps of all episodes, I = sequences of all ep
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -123,3 +123,23 @@ def discounts(
     reaches_end = covered_end == torch.repeat_interleave(length_N.cumsum(0), length_N)
     is_terminated = reaches_end & torch.repeat_interleave(terminated_N, length_N)
     return discount.masked_fill(is_terminated, 0.0).float()
+
+
+def monte_carlo_returns(
+    rewards_S: NDArray[Any], length_N: I64, gamma: float, delta_t_S: NDArray[Any] | None = None
+) -> NDArray[np.float32]:
+    """Return the sum of gammaᵏ·r(t+k) over the steps from t to the end of the episode, `[S]`.
+
+    With durations of steps, the exponent is the time from step t to step t + k.
+    """
+    total = rewards_S.astype(np.float64)
+    decay = gamma ** (np.ones_like(total) if delta_t_S is None else delta_t_S.astype(np.float64))
+    decay[length_N.cumsum()[length_N > 0] - 1] = 0.0
+    span = 1
+    # y[t] = r[t] + decay[t]·y[t + 1] by doubling: each pass doubles the steps that `total` sums over.
+    while span < len(total) and decay.any():
+        total[:-span] += decay[:-span] * total[span:]
+        decay[:-span] *= decay[span:]
+        decay[-span:] = 0.0
+        span *= 2
+    return total.astype(np.float32)

@@ -213,7 +213,9 @@ class LaneFeed(Feed):
         try:
             return pending.load()
         finally:
-            self._wait_seconds += time.perf_counter() - start_time
+            seconds = time.perf_counter() - start_time
+            self._wait_seconds += seconds
+            self._loader.executor.timeline.add({"wait": seconds})
 
     def _chunk_at(self, cursor: int, end: int) -> _Chunk:
         """Return the chunk with the item at `cursor`; if necessary, gather one that reaches `end` if the epoch does."""

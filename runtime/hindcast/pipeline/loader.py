@@ -21,7 +21,7 @@ from hindcast.episodes.block import Block, concat_ranges
 from hindcast.episodes.columns import Columns, is_per_observation, leaves_of
 from hindcast.errors import DataError
 from hindcast.pipeline.executors import Executor, PreLearn
-from hindcast.pipeline.items import count_items
+from hindcast.pipeline.items import count_items, monte_carlo_returns
 from hindcast.pipeline.order import Order, Window
 from hindcast.pipeline.shard import Shard
 from hindcast.pipeline.upload import empty_pinned, upload
@@ -387,7 +387,7 @@ def _select_columns(block: Block, recipe: Recipe) -> dict[str, Array]:
             columns[name] = block.step_flags(block.terminated)
         elif name == Columns.TRUNCATEDS:
             columns[name] = block.step_flags(block.truncated)
-        else:
+        elif name != Columns.MC_RETURNS:
             columns.update(_leaves_of_column(block, name))
     if not (columns.get(Columns.DELTA_T, np.zeros(0)) >= 0).all():
         raise DataError(
@@ -399,6 +399,10 @@ def _select_columns(block: Block, recipe: Recipe) -> dict[str, Array]:
     reward_scale = None if recipe.preprocessing is None else recipe.preprocessing.reward_scale
     if reward_scale is not None and Columns.REWARDS in columns:
         columns[Columns.REWARDS] = reward_scale(columns[Columns.REWARDS])
+    if Columns.MC_RETURNS in recipe.needs.columns and recipe.needs.gamma is not None:
+        columns[Columns.MC_RETURNS] = monte_carlo_returns(
+            columns[Columns.REWARDS], block.length, recipe.needs.gamma, columns.get(Columns.DELTA_T)
+        )
     return columns
 
 

@@ -15,6 +15,7 @@ _SOURCE_COLUMNS: Final[dict[str, frozenset[str]]] = {
     Columns.TRUNCATEDS: frozenset(),
     Columns.DISCOUNTS: frozenset(),
     Columns.N_STEP: frozenset(),
+    Columns.MC_RETURNS: frozenset({Columns.REWARDS}),
     Columns.T: frozenset(),
 }
 """Columns that are computed -> the stored columns from which they are computed, besides the ends of episodes."""
@@ -22,7 +23,8 @@ STATE_COLUMNS: Final = (Columns.STATE_IN, Columns.STATE_OUT)
 """Columns that contain initial states, the preferred one first."""
 _SAMPLING_BYTES: Final = {"epochs": 0, "uniform": 1, "prioritized": 6}
 """Bytes per item in addition to the data: whether it was drawn, its priority, and its share of the sum tree."""
-_FLAG_COLUMNS: Final = frozenset({Columns.TERMINATEDS, Columns.TRUNCATEDS})
+_EPISODE_COLUMNS: Final = frozenset({Columns.TERMINATEDS, Columns.TRUNCATEDS, Columns.MC_RETURNS})
+"""Columns that are computed from whole episodes, before windows cut them."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,8 @@ class Needs:
     `rewards + discounts * V(new_obs)` bootstraps from truncated and unfinished episodes, and not from terminated
     ones), `n_step` (int64: n') and `t` (int64: the timestep's number in its episode). `new_actions` is a(t+n'), and
     comes with `followed` (bool): whether step t+n' is in the same episode or fragment. If not, nothing was recorded,
-    and `new_actions` repeats a(t) as a placeholder.
+    and `new_actions` repeats a(t) as a placeholder. `mc_returns` (float32) are the sums of gammaᵏ·r(t+k) up
+    to the end of the recorded episode or fragment, for any n.
 
     With `seq_len` = T an item is T adjacent steps of one episode, and the leaves are `[B, T, ...]`. Sequences begin at
     an episode's steps 0, T - burn_in, 2·(T - burn_in) and so on: each repeats the last `burn_in` steps of the previous
@@ -56,8 +59,8 @@ class Needs:
     with replacement, which requires resident data. Drawn by priority (Schaul et al. 2015, arXiv 1511.05952), item i has
     the probability P(i) = pᵢ^alpha / Σ pₖ^alpha; batches contain `weights`, `[B]` float32: (N·P(i))^-beta over the
     maximum of these weights over all N items. pᵢ is 1 at first (for an episode that is played later, the maximum so
-    far), then the last value of the algorithm's losses for item i (`Losses.priorities`). An algorithm whose beta grows,
-    to b, uses `weights ** (b / beta)`.
+    far), then the last value of the algorithm's losses for item i (`Losses.priorities`). An algorithm whose beta grows
+    asks for 1 and raises the weights to it.
 
     Attributes:
         columns: names of whole columns (`obs`, `new_obs`, `actions`, `action_logp` …); a composite column
@@ -101,8 +104,9 @@ class Needs:
         """Check the values."""
         if self.n_step < 1:
             raise ValueError(f"n_step is {self.n_step}; it must be at least 1")
-        if self.gamma is None and (self.n_step > 1 or Columns.DISCOUNTS in self.columns):
-            raise ValueError("n-step returns and discounts need gamma")
+        is_discounted = self.columns & {Columns.DISCOUNTS, Columns.MC_RETURNS}
+        if self.gamma is None and (self.n_step > 1 or is_discounted):
+            raise ValueError("returns and discounts need gamma")
         if self.gamma is not None and not 0 <= self.gamma <= 1:
             raise ValueError(f"gamma is {self.gamma}; it must be between 0 and 1")
         if self.targets_every is not None and not (self.targets and self.targets_every >= 1):
@@ -160,15 +164,18 @@ class Needs:
     @property
     def window_columns(self) -> frozenset[str]:
         """The columns that a window contains, from which items are cut."""
-        return self.stored_columns | (self.columns & _FLAG_COLUMNS)
+        return self.stored_columns | (self.columns & _EPISODE_COLUMNS)
 
     @property
     def extra_bytes_per_step(self) -> int:
-        """Bytes per step on the device in addition to the columns: lengths of n-step items, and priorities."""
+        """Bytes per step on the device in addition to the columns: lengths of n-step items, returns, priorities."""
         needs_lengths = self.columns & {Columns.DISCOUNTS, Columns.N_STEP}
         followed_bytes = Columns.NEXT_ACTIONS in self.columns  # one byte: `followed` is bool
         return (
-            (16 if self.n_step > 1 or needs_lengths else 0) + followed_bytes + _SAMPLING_BYTES[self.sampling]
+            (16 if self.n_step > 1 or needs_lengths else 0)
+            + (4 if Columns.MC_RETURNS in self.columns else 0)
+            + followed_bytes
+            + _SAMPLING_BYTES[self.sampling]
         )
 
     def with_state_column(self, columns: frozenset[str]) -> Needs:

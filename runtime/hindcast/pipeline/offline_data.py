@@ -44,6 +44,8 @@ from hindcast.storage.disk_cache import open_disk_cache
 from hindcast.user_code import calling, import_subclass, is_user_code, refuse_unused_overrides
 
 _UPDATES_PER_LIVE_ITERATION: Final = 1000
+_NUM_TIMELINES: Final = 2
+"""Number of the first iterations that have a timeline: the second one reads while it trains."""
 _CONNECTOR_METRICS: Final = "learner_connector"
 
 
@@ -115,6 +117,7 @@ class OfflineData(Feed):
     Attributes:
         batch_size: see above.
         stage_seconds: see `run.trainer.Experience`.
+        timeline: see `run.trainer.Experience`.
         counters: amounts that checkpoints need besides `state`, see `run.trainer.Experience`; none.
         epoch_size: number of items of all sources together.
         epoch_timesteps: number of timesteps of all sources together.
@@ -209,6 +212,8 @@ class OfflineData(Feed):
         self._wait_seconds = 0.0
         self._start_seconds: dict[str, float] = {}
         self.stage_seconds: dict[str, float] = {}
+        self.timeline: dict[str, list[float]] = {}
+        self._has_timeline = False
         self._longest_wait = 0.0
         self._feed_metrics: dict[str, float] = {}
         self._sources: list[SourceFeed] = []
@@ -260,10 +265,12 @@ class OfflineData(Feed):
     def cursor(self) -> int:
         return self._feed.cursor
 
-    def start(self, iteration: int, updates: int) -> int:  # noqa: ARG002
+    def start(self, iteration: int, updates: int) -> int:
         """Begin or resume an iteration after `updates` updates; return how many updates of the iteration remain."""
         self._wait_seconds = self._feed.metrics()["data_wait_seconds"]
         self._start_seconds = dict(self._settings.executor.seconds)
+        self._settings.executor.timeline.start()
+        self._has_timeline = iteration < _NUM_TIMELINES
         num_done = updates % self.updates_per_iteration
         if not num_done:
             for feed in self._live_feeds:
@@ -322,6 +329,7 @@ class OfflineData(Feed):
             stage: seconds - self._start_seconds.get(stage, 0.0)
             for stage, seconds in self._settings.executor.seconds.items()
         }
+        self.timeline = self._settings.executor.timeline.busy() if self._has_timeline else {}
 
     def prioritise(self, priorities: Tensor) -> None:
         self._feed.prioritise(priorities)
@@ -421,7 +429,7 @@ class OfflineData(Feed):
         if not self._sources and preprocessing is not None and preprocessing.filters:
             raise SpecError(
                 "is MeanStd, which computes its statistics from recorded data, but there are "
-                "no recorded data: leave it out, and scale observations in a wrapper of the environment.",
+                "no recorded data: set it to None, and scale observations in a wrapper of the environment.",
                 field="model.observationFilter",
             )
         if not self._sources and preprocessing is not None and preprocessing.needs_reward_statistics:

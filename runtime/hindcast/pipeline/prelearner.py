@@ -158,6 +158,11 @@ class OfflinePreLearner:
         return cls
 
     @classmethod
+    def kwargs_receivers(cls) -> tuple[Callable[..., Any], ...]:
+        """Return the methods that may have parameters for entries of `spec.pipeline.preLearnerKwargs`."""
+        return cls.__init__, cls.map_rows
+
+    @classmethod
     def row_mapper(cls) -> Callable[..., Any]:
         """Return the function that turns rows into episodes, by whose parameters `constructor_kwargs` selects."""
         return cls.map_rows
@@ -350,16 +355,13 @@ def _to_block(result: Any) -> Block:
 def constructor_kwargs(cls: type[OfflinePreLearner], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of `spec.pipeline.preLearnerKwargs` for `__init__`, without those only for the row mapper.
 
-    A custom `__init__` with `**kwargs` receives all entries.
+    A custom `__init__` with `**kwargs` receives all entries. `prelearner_class` refuses those that no method has.
     """
     parameters = inspect.signature(cls).parameters
     has_var_kwargs = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     if has_var_kwargs and is_user_code(cls.__init__):
         return dict(kwargs)
-    mapper_parameters = inspect.signature(cls.row_mapper()).parameters
-    return {
-        name: value for name, value in kwargs.items() if name in parameters or name not in mapper_parameters
-    }
+    return {name: value for name, value in kwargs.items() if name in parameters}
 
 
 def maps_any_rows(pipeline: PipelineSpec) -> bool:
@@ -391,4 +393,28 @@ def prelearner_class(pipeline: PipelineSpec) -> type[OfflinePreLearner]:
         return OfflinePreLearner
     cls = import_subclass(path, OfflinePreLearner, "spec.pipeline.preLearner")
     refuse_unused_overrides(cls)
+    _check_kwargs(cls, pipeline.pre_learner_kwargs)
     return cls
+
+
+def _check_kwargs(cls: type[OfflinePreLearner], kwargs: Mapping[str, Any]) -> None:
+    """Check that a method of the class has a parameter for each keyword argument.
+
+    Raises:
+        SpecError: none has one.
+    """
+    parameters = [
+        parameter
+        for function in cls.kwargs_receivers()
+        if is_user_code(function)
+        for parameter in inspect.signature(function).parameters.values()
+    ]
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return
+    names = {parameter.name for parameter in parameters}
+    if unknown := [name for name in kwargs if name not in names]:
+        raise SpecError(
+            f"has {unknown[0]!r}, but no method of {cls.__name__} has a parameter of this name: add it to __init__, or "
+            "leave it out",
+            field="spec.pipeline.preLearnerKwargs",
+        )

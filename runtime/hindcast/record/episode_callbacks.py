@@ -171,8 +171,19 @@ class EpisodeCallbacks:
         call_each(self._callbacks, method, {**self._common_arguments, **arguments})
 
 
+def callback_class(path: str) -> type[Callbacks]:
+    """Return the class of callbacks at a path, "package.module:Class".
+
+    Raises:
+        SpecError: the class does not exist, or has a method that nothing calls.
+        UserCodeError: importing it raised.
+    """
+    cls = import_subclass(path, Callbacks, FIELD)
+    refuse_unused_overrides(cls)
+    return cls
+
+
 def _make_callback(path: str) -> Callbacks:
-    callback_class = import_subclass(path, Callbacks, FIELD)
-    refuse_unused_overrides(callback_class)
-    with calling(f"creating {callback_class.__name__}", callback_class):
-        return callback_class()
+    cls = callback_class(path)
+    with calling(f"creating {cls.__name__}", cls):
+        return cls()

@@ -5,18 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from hindcast.formatting import as_percentage
+
 _WAIT_LIMIT: Final = 0.1
 """Share of an iteration above which waiting for data is the bottleneck."""
 _REDUCE_LIMIT: Final = 0.25
 """Share of an iteration above which the exchange of gradients is the bottleneck."""
 _REMEDIES: Final = {
-    "read": "reading and decoding take longest: move the data closer, or raise spec.pipeline.residentBudget so that "
-    "they stay in memory",
+    "read": "reading and decoding take longest: move the data closer, raise spec.pipeline.residentBudget so that they "
+    "stay in memory, or set spec.pipeline.diskCache for data in a bucket",
     "prelearn": "the pre-learner and connectors take longest: raise spec.pipeline.dataWorkers.maxReplicas on a "
     "cluster, or make them faster",
     "copy": "copies into windows take longest: raise spec.learners.cpus, or lower spec.pipeline.windowBytes",
 }
 """Stage of `Executor.seconds` -> what to do if learners wait for it."""
+
+BOTTLENECK_FIELDS: Final = (
+    "spec.pipeline.residentBudget",
+    "spec.pipeline.diskCache",
+    "spec.pipeline.dataWorkers.maxReplicas",
+    "spec.pipeline.windowBytes",
+    "spec.learners.cpus",
+    "spec.learners.replicas",
+    "spec.config.trainBatchSizePerLearner",
+)
+"""Fields that the sentences name."""
 
 
 def describe_bottleneck(shares: Sequence[Mapping[str, float]]) -> str:
@@ -29,12 +42,14 @@ def describe_bottleneck(shares: Sequence[Mapping[str, float]]) -> str:
     slowest = max(shares, key=lambda learner: learner["wait"])
     if slowest["wait"] > _WAIT_LIMIT:
         stage = max(_REMEDIES, key=lambda stage: slowest.get(stage, 0.0))
-        return f"Learners wait for data {slowest['wait']:.0%} of the time; {_REMEDIES[stage]}."
+        return f"Learners wait for data {as_percentage(slowest['wait'])} of the time; {_REMEDIES[stage]}."
     reduce_share = max(learner["allReduce"] for learner in shares)
     if reduce_share > _REDUCE_LIMIT:
         return (
-            f"Learners exchange gradients {reduce_share:.0%} of the time: raise trainBatchSizePerLearner, or lower "
-            "spec.learners.replicas."
+            f"Learners exchange gradients {as_percentage(reduce_share)} of the time: raise "
+            "spec.config.trainBatchSizePerLearner, or lower spec.learners.replicas."
         )
     update_share = max(learner["update"] for learner in shares)
-    return f"Updates take {update_share:.0%} of the time: raise spec.learners.replicas, or use a GPU."
+    return (
+        f"Updates take {as_percentage(update_share)} of the time: raise spec.learners.replicas, or use a GPU."
+    )

@@ -232,6 +232,12 @@ class Curves:
         sentences = (result.get("timers", {}).get("bottleneck", "") for result in reversed(self.results))
         return next(filter(None, sentences), "")
 
+    @property
+    def timeline(self) -> dict[str, list[float]]:
+        """The latest `Timeline.busy` of the learner that waited longest; empty if there is none."""
+        timelines = (result.get("timers", {}).get("timeline") for result in reversed(self.results))
+        return max(next(filter(None, timelines), [{}]), key=lambda timeline: sum(timeline.get("wait", [])))
+
     @cached_property
     def seconds_by_activity(self) -> dict[str, float]:
         """Seconds by activity in the order of `TIMERS`; then, as `UNTIMED_LABEL`, those that no timer measured."""

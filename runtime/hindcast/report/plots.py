@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 MAX_PANELS = 5  # of the losses' picture
 MAX_MARKED_POINTS = 40  # points of a line up to which each has a marker
 MIN_SMOOTHED_POINTS = 80  # points of a line from which its running mean is drawn, too
+_TIMELINE_LABELS = {
+    "wait": "waiting for data",
+    "read": "reading",
+    "prelearn": "pre-learning",
+    "copy": "copying",
+}
 
 
 @dataclass(frozen=True)
@@ -182,21 +188,28 @@ def time_plot(curves: Curves) -> Picture | None:
     caption = f"Wall time of the run: {formatting.duration(total)}"
     if len(speed.y):
         caption += f"; median {formatting.count(float(np.median(speed.y)))} timesteps a second"
+    has_speed, timeline = len(speed.y) >= 2, curves.timeline
+    if timeline:
+        caption += "; below: one iteration of the learner that waited longest"
     if curves.bottleneck:
         caption += f". {curves.bottleneck}"
 
     def draw(figure: Figure, theme: Theme) -> None:
-        if len(speed.y) < 2:
-            _draw_time_bar(figure.subplots(), theme, seconds)
-            return
-        bar_axes, speed_axes = figure.subplots(2, 1, height_ratios=[1, 1.5])
-        _draw_time_bar(bar_axes, theme, seconds)
-        style_axes(speed_axes, theme, _iteration_axis_label(curves), "timesteps / s")
-        format_ticks(speed_axes, is_x_integer=True)
-        _draw_series(speed_axes, speed, theme.main)
-        speed_axes.set_ylim(0, 1.15 * speed.y.max())
+        height_ratios = [1.0, *([1.5] if has_speed else []), *([1.5] if timeline else [])]
+        panels = iter(
+            figure.subplots(len(height_ratios), 1, height_ratios=height_ratios, squeeze=False)[:, 0]
+        )
+        _draw_time_bar(next(panels), theme, seconds)
+        if has_speed:
+            speed_axes = next(panels)
+            style_axes(speed_axes, theme, _iteration_axis_label(curves), "timesteps / s")
+            format_ticks(speed_axes, is_x_integer=True)
+            _draw_series(speed_axes, speed, theme.main)
+            speed_axes.set_ylim(0, 1.15 * speed.y.max())
+        if timeline:
+            _draw_timeline(next(panels), theme, timeline)
 
-    return Picture(title, caption, draw, 3.5 if len(speed.y) >= 2 else 1.5)
+    return Picture(title, caption, draw, 1.5 + 2.0 * has_speed + 2.0 * bool(timeline))
 
 
 def _return_title(
@@ -336,6 +349,24 @@ def _draw_time_bar(axes: Axes, theme: Theme, seconds_by_activity: Mapping[str, f
     axes.set_xlim(0, total)
     axes.set_ylim(-0.62 - 0.42 * (rows - 1) - 0.25, 0.28)
     axes.axis("off")
+
+
+def _draw_timeline(axes: Axes, theme: Theme, timeline: Mapping[str, Sequence[float]]) -> None:
+    """Draw the mean number of busy threads of each stage over an iteration, and the share of time spent waiting."""
+    seconds = timeline["seconds"][0]
+    style_axes(axes, theme, "seconds of one iteration", "busy threads")
+    # "waiting for data" has the same colour as in the bar of activities.
+    for (stage, label), colour in zip(_TIMELINE_LABELS.items(), theme.series[1:], strict=False):
+        values = timeline.get(stage, [0.0])
+        x = (np.arange(len(values)) + 0.5) * seconds / len(values)
+        if stage == "wait":
+            axes.fill_between(x, values, color=colour, alpha=0.35, linewidth=0)
+        axes.plot(x, values, color=colour, linewidth=1.5, label=label)
+    axes.set_xlim(0, seconds)
+    axes.set_ylim(
+        0, 1.3 * max(1.0, *(max(values) for stage, values in timeline.items() if stage != "seconds"))
+    )
+    axes.legend(fontsize=9.5, frameon=False, labelcolor=theme.ink, ncols=4, loc="upper right")
 
 
 def _activity_colours(theme: Theme, labels: Sequence[str]) -> list[str]:

@@ -16,6 +16,8 @@ class RLlibCallback(Callbacks):
     unsupported_overrides: ClassVar[Mapping[str, str]] = {
         "on_env_runners_recreated": "runners that die are replaced automatically; on_environment_created is called for "
         "new ones",
+        "on_workers_recreated": "runners that die are replaced automatically; on_environment_created is called for new "
+        "ones",
         "on_offline_eval_runners_recreated": "there are no such runners",
         "on_learn_on_batch": "a connector of scope batch sees every batch",
         "on_postprocess_trajectory": "a connector sees every recorded episode, and on_episode_end every played one",

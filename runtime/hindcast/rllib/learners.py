@@ -34,14 +34,97 @@ class CustomLoss(Algorithm):
 
     compiled_methods: ClassVar[tuple[str, ...]] = ()
     unsupported_overrides: ClassVar[Mapping[str, str]] = {
-        "compute_losses": "override compute_loss_for_module: there is one module",
-        "configure_optimizers_for_module": "the algorithm's options configure its optimiser; others require "
-        "a custom algorithm, "
-        'AlgorithmConfig("package.module:Class")',
-        "after_gradient_based_update": "override after_update(self, nets, step)",
-        "before_gradient_based_update": "override after_update(self, nets, step)",
-        "postprocess_gradients_for_module": "the options grad_clip and grad_clip_by clip gradients",
-        "build": "override networks(self, inputs)",
+        **dict.fromkeys(
+            ("compute_losses", "compute_loss"), "override compute_loss_for_module: there is one module"
+        ),
+        **dict.fromkeys(
+            (
+                "configure_optimizers",
+                "configure_optimizers_for_module",
+                "register_optimizer",
+                "get_optimizer",
+                "get_optimizers_for_module",
+                "filter_param_dict_for_optimizer",
+                "_check_registered_optimizer",
+                "_get_optimizer_lr",
+                "_get_optimizer_state",
+                "_set_optimizer_lr",
+                "_set_optimizer_state",
+            ),
+            "the algorithm's options configure its optimiser; others require a custom algorithm, "
+            'AlgorithmConfig("package.module:Class")',
+        ),
+        **dict.fromkeys(
+            (
+                "before_gradient_based_update",
+                "after_gradient_based_update",
+                "update",
+                "update_from_batch",
+                "update_from_episodes",
+                "_update",
+                "_uncompiled_update",
+            ),
+            "override after_update(self, nets, step)",
+        ),
+        **dict.fromkeys(
+            (
+                "compute_gradients",
+                "apply_gradients",
+                "postprocess_gradients",
+                "postprocess_gradients_for_module",
+                "_get_clip_function",
+                "_get_global_norm_function",
+            ),
+            "the options grad_clip and grad_clip_by clip gradients",
+        ),
+        **dict.fromkeys(
+            (
+                "build",
+                "add_module",
+                "remove_module",
+                "rl_module_is_compatible",
+                "rl_module_required_apis",
+                "_make_module",
+            ),
+            "override networks(self, inputs)",
+        ),
+        "should_module_be_updated": "the only module is always trained",
+        **dict.fromkeys(
+            ("_convert_batch_type", "_create_iterator_if_necessary", "_make_batch_if_necessary"),
+            "a connector of scope batch sees every batch",
+        ),
+        **dict.fromkeys(
+            ("get_state", "set_state", "get_checkpointable_components", "get_ctor_args_and_kwargs"),
+            "register a buffer of the network for each value that checkpoints must contain",
+        ),
+        **dict.fromkeys(
+            (
+                "_compute_off_policyness",
+                "_log_metrics",
+                "_log_steps_trained_metrics",
+                "_log_trainable_parameters",
+            ),
+            "log with self.metrics.log_value in compute_loss_for_module",
+        ),
+        **dict.fromkeys(
+            (
+                "apply",
+                "device",
+                "distributed",
+                "get_param_ref",
+                "get_parameters",
+                "node",
+                "shutdown",
+                "_check_is_built",
+                "_get_tensor_variable",
+                "_make_modules_ddp_if_necessary",
+                "_map_module_to_device",
+                "_reset",
+                "_set_learner_index_and_placement_group",
+                "_set_slicing_by_batch_id",
+            ),
+            "the training manages processes, devices and parameters; override compute_loss_for_module",
+        ),
     }
     _current_update: _Update
 

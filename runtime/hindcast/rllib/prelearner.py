@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Final
 
@@ -25,6 +25,7 @@ from hindcast.rllib.row_mapping import (
     bind_mapper_arguments,
     call_row_mapper,
     has_rllib_call,
+    has_rllib_init,
     has_rllib_mapper,
     has_rllib_sampling,
     is_in_rllib_form,
@@ -36,9 +37,10 @@ from hindcast.rllib.row_mapping import (
     split_block,
 )
 from hindcast.rllib.training_config import TrainingConfig
-from hindcast.user_code import Misuse, calling, import_object, is_user_code
+from hindcast.user_code import Misuse, calling, is_user_code
 
 _BUFFER_FIELD: Final = "spec.pipeline.preLearnerBuffer.name"
+_BUFFER_KWARGS_FIELD: Final = "spec.pipeline.preLearnerBuffer.kwargs"
 
 
 class RLlibPreLearner(OfflinePreLearner):
@@ -55,7 +57,8 @@ class RLlibPreLearner(OfflinePreLearner):
     replay buffer, and items drawn from it are trained on, `train_batch_size_per_learner` for each batch of rows.
 
     Args:
-        dataset: see `OfflinePreLearner`; None in RLlib's form.
+        dataset: see `OfflinePreLearner`; None in RLlib's form, or its config.
+        arguments: in RLlib's form, the arguments of RLlib 2.40 after the config, of which only the spaces are used.
         config: in RLlib's form, the training's options.
         spaces: in RLlib's form, (observation space, action space); None takes the spaces of the config.
         kwargs: the other arguments of `OfflinePreLearner`; or RLlib's, which are ignored.
@@ -69,12 +72,15 @@ class RLlibPreLearner(OfflinePreLearner):
 
     def __init__(
         self,
-        dataset: Dataset | None = None,
-        *,
+        dataset: Dataset | TrainingConfig | None = None,
+        *arguments: Any,
         config: TrainingConfig | None = None,
         spaces: tuple[gym.Space | None, gym.Space | None] | None = None,
         **kwargs: Any,
     ) -> None:
+        if isinstance(dataset, TrainingConfig):
+            config, dataset = dataset, None
+            spaces = spaces or next((value for value in arguments if isinstance(value, tuple)), None)
         if config is None:
             if dataset is None:
                 raise TypeError("a pre-learner requires a dataset or, in RLlib's form, a config")
@@ -99,14 +105,21 @@ class RLlibPreLearner(OfflinePreLearner):
 
     @cached_property
     def episode_buffer(self) -> Any:
-        """The replay buffer, of the class `preLearnerBuffer` and with its arguments; without a class, RLlib's."""
-        path = self.config.get("prelearner_buffer_class")
-        buffer_class = (
-            self.default_prelearner_buffer_class if path is None else import_object(path, _BUFFER_FIELD)
-        )
+        """The replay buffer, of the class `preLearnerBuffer` and with its arguments; without a class, RLlib's.
+
+        Raises:
+            SpecError: the class does not accept the arguments, or has no `add` or `sample`.
+            UserCodeError: it raised another error.
+        """
+        buffer_class = self.config.get("prelearner_buffer_class") or self.default_prelearner_buffer_class
+        kwargs = self.default_prelearner_buffer_kwargs | self.config.get("prelearner_buffer_kwargs", {})
+        return _make_buffer(buffer_class, kwargs)
+
+    @property
+    def default_prelearner_buffer_kwargs(self) -> dict[str, Any]:
+        """Hook, in RLlib's form: the buffer's arguments, which the options extend and replace."""
         batch_size = self.config.get("train_batch_size_per_learner", 1)
-        kwargs = {"capacity": 10 * batch_size, "batch_size_B": batch_size}
-        return buffer_class(**{**kwargs, **self.config.get("prelearner_buffer_kwargs", {})})
+        return {"capacity": 10 * batch_size, "batch_size_B": batch_size}
 
     def samples_from_buffer(self) -> bool:
         """Return True if items are drawn from a replay buffer; otherwise each timestep is trained on."""
@@ -184,8 +197,10 @@ class RLlibPreLearner(OfflinePreLearner):
             raise Misuse("draws single timesteps from the buffer, but n_step is over 1: leave n_step out.")
         new_episodes = self._validate_episodes(episodes)
         buffer = self.episode_buffer
+        name = type(buffer).__name__
         if new_episodes:
-            buffer.add(new_episodes)
+            with calling(f"{name}.add", buffer.add, _BUFFER_FIELD):
+                buffer.add(new_episodes)
         sequence_length = self.config.sequence_length
         arguments = {
             "num_items": self.config.get("train_batch_size_per_learner"),
@@ -196,10 +211,15 @@ class RLlibPreLearner(OfflinePreLearner):
             "lookback": 1,
             "min_batch_length_T": 0,
         }
-        return list(buffer.sample(**accepted_arguments(buffer.sample, arguments)))
+        with calling(f"{name}.sample", buffer.sample, _BUFFER_FIELD):
+            items = buffer.sample(**accepted_arguments(buffer.sample, arguments))
+            if not isinstance(items, Iterable):
+                raise Misuse(f"returned a {type(items).__name__}; it must return episodes")
+        return list(items)
 
     @classmethod
     def maps_any_rows(cls) -> bool:
+        cls._refuse_mixed_forms()
         return is_in_rllib_form(cls)
 
     @classmethod
@@ -208,9 +228,11 @@ class RLlibPreLearner(OfflinePreLearner):
 
     @classmethod
     def unit_class(cls) -> type[OfflinePreLearner]:
-        takes_config = "config" in inspect.signature(cls.__init__).parameters
-        maps_only_rows = has_rllib_call(cls) or (is_user_code(cls.__init__) and takes_config)
-        return OfflinePreLearner if maps_only_rows else cls
+        return OfflinePreLearner if has_rllib_call(cls) or has_rllib_init(cls) else cls
+
+    @classmethod
+    def kwargs_receivers(cls) -> tuple[Callable[..., Any], ...]:
+        return (*super().kwargs_receivers(), cls._map_to_episodes, cls._map_sample_batch_to_episode)
 
     @classmethod
     def row_mapper(cls) -> Callable[..., Any]:
@@ -227,7 +249,7 @@ class RLlibPreLearner(OfflinePreLearner):
         if not is_in_rllib_form(cls):
             if not training.get("options", {}).get("prelearner_buffer_class"):
                 return super().make_episodes(rows, kwargs, training, location)
-            if cls is not RLlibPreLearner:
+            if super()._maps_blocks() or is_user_code(cls.map_rows) or is_user_code(cls.__call__):
                 raise SpecError(
                     f"{cls.__name__} has no method in RLlib's form, whose episodes a buffer could take: override "
                     "_map_to_episodes(self, batch, **kwargs), or leave the buffer out.",
@@ -235,7 +257,9 @@ class RLlibPreLearner(OfflinePreLearner):
                 )
         config = TrainingConfig(training)
         name = mapper_name(cls, config)
-        with calling(f"{cls.__name__}.{name}, given {location},", getattr(cls, name)):
+        method = getattr(cls, name)
+        subject = cls.__name__ if name == "__init__" else f"{cls.__name__}.{name}"
+        with calling(f"{subject}, given {location},", method if is_user_code(method) else cls):
             blocks = [
                 block
                 for index, batch in enumerate(_split_rows(rows, config))
@@ -249,9 +273,47 @@ class RLlibPreLearner(OfflinePreLearner):
             return Block.concat(blocks) if blocks else None
 
     @classmethod
+    def _refuse_mixed_forms(cls) -> None:
+        """Refuse a method in Hindcast's form in a class that only maps rows.
+
+        Raises:
+            SpecError: there is such a method.
+        """
+        methods = {
+            "_map_to_episodes": has_rllib_mapper(cls),
+            "__call__": has_rllib_call(cls),
+            "map_rows": False,
+        }
+        for name, is_in_form in methods.items():
+            if cls.unit_class() is OfflinePreLearner and is_user_code(getattr(cls, name)) and not is_in_form:
+                raise SpecError(
+                    f"{cls.__name__} is in RLlib's form, since its {'__call__' if has_rllib_call(cls) else '__init__'} "
+                    f"is, but its {name} is not: give {name} a parameter batch",
+                    field="spec.pipeline.preLearner",
+                )
+
+    @classmethod
     def _maps_blocks(cls) -> bool:
         # A mapper of rows ran when the data were prepared.
         return super()._maps_blocks() and not has_rllib_mapper(cls)
+
+
+def _make_buffer(buffer_class: Any, kwargs: Mapping[str, Any]) -> Any:
+    """Construct a replay buffer; see `RLlibPreLearner.episode_buffer` for the errors."""
+    name = getattr(buffer_class, "__name__", repr(buffer_class))
+    missing_methods = [method for method in ("add", "sample") if not hasattr(buffer_class, method)]
+    if isinstance(buffer_class, type) and missing_methods:
+        raise SpecError(
+            f"is {name!r}, which has no method {missing_methods[0]}: derive it from EpisodeReplayBuffer",
+            field=_BUFFER_FIELD,
+        )
+    try:
+        inspect.signature(buffer_class).bind(**kwargs)
+        with calling(f"making {name}", buffer_class, _BUFFER_FIELD):
+            return buffer_class(**kwargs)
+    # Of Hindcast's buffers, or arguments that the class does not have.
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"{name} refuses them: {error}", field=_BUFFER_KWARGS_FIELD) from error
 
 
 def _split_rows(rows: Mapping[str, Any] | Block, config: TrainingConfig) -> Iterator[Mapping[str, Any]]:

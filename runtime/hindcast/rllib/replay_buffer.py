@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from numbers import Integral
 from typing import Any, Final
 
 import numpy as np
@@ -44,9 +45,10 @@ class EpisodeReplayBuffer:
         batch_length_T: number of timesteps of an item.
         capacity_bytes: maximum bytes of all columns; None for no limit. Not in RLlib.
         seed: seed of the draws; draw number d depends on the seed and d (RLlib's cannot be seeded).
+        metrics_num_episodes_for_smoothing: not used: the buffer has no metrics.
 
     Raises:
-        ValueError: a capacity below 1.
+        ValueError: a number that is not a whole number of at least 1.
     """
 
     def __init__(
@@ -57,7 +59,9 @@ class EpisodeReplayBuffer:
         batch_length_T: int = 64,
         capacity_bytes: int | None = None,
         seed: int = 0,
+        metrics_num_episodes_for_smoothing: int = 100,  # noqa: ARG002
     ) -> None:
+        _check_counts(capacity=capacity, batch_size_B=batch_size_B, batch_length_T=batch_length_T)
         self.capacity = capacity
         self.capacity_bytes = capacity_bytes
         self.batch_size_B = batch_size_B
@@ -311,6 +315,12 @@ class EpisodeReplayBuffer:
         return {name: unflatten(batched, name, structs.get(name)) for name in roots}
 
 
+def _check_counts(**counts: Any) -> None:
+    for name, count in counts.items():
+        if isinstance(count, bool) or not isinstance(count, Integral) or int(count) < 1:
+            raise ValueError(f"{name} is {count!r}; it must be a whole number of at least 1")
+
+
 class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
     """A buffer that draws timesteps in proportion to priorities (arXiv 1511.05952; RLlib's class of the same name).
 
@@ -321,9 +331,10 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         alpha: exponent of the priorities; 0 draws uniformly.
         capacity_bytes: maximum bytes of all columns; None for no limit. Not in RLlib.
         seed: seed of the draws.
+        metrics_num_episodes_for_smoothing: not used: the buffer has no metrics.
 
     Raises:
-        ValueError: a capacity below 1, a batch_length_T other than 1, or a negative alpha.
+        ValueError: a capacity below 1, a batch_length_T other than 1, or an alpha that is not a number of at least 0.
     """
 
     def __init__(
@@ -335,8 +346,11 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         alpha: float = 1.0,
         capacity_bytes: int | None = None,
         seed: int = 0,
+        metrics_num_episodes_for_smoothing: int = 100,  # noqa: ARG002
     ) -> None:
         _check_single_steps(batch_length_T)
+        if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not alpha >= 0:
+            raise ValueError(f"alpha is {alpha!r}; it must be a number of at least 0")
         super().__init__(
             capacity, batch_size_B=batch_size_B, batch_length_T=1, capacity_bytes=capacity_bytes, seed=seed
         )

@@ -132,17 +132,35 @@ def has_rllib_mapper(cls: type) -> bool:
 
 
 def has_rllib_call(cls: type) -> bool:
-    """Return True if `__call__` is in RLlib's form: it maps a `batch` of rows to a module's batch."""
+    """Return True if the class maps a batch of rows to a module's batch, in RLlib's form.
+
+    Either it overrides `__call__` in this form, or it changes the pipeline of connectors that `__call__` runs.
+    """
     call = cls.__call__
     parameters = inspect.signature(call).parameters
     # Hindcast's has the parameters self, unit and epoch.
-    return is_user_code(call) and ("batch" in parameters or len(parameters) == 2)
+    has_call = is_user_code(call) and ("batch" in parameters or len(parameters) == 2)
+    return has_call or (has_rllib_init(cls) and _uses(cls, "_learner_connector"))
+
+
+def has_rllib_init(cls: type) -> bool:
+    """Return True if `__init__` is in RLlib's form, with a parameter `config`."""
+    constructor: Any = cls.__init__  # type: ignore[misc]
+    return is_user_code(constructor) and "config" in inspect.signature(cls).parameters
 
 
 def has_rllib_sampling(cls: type) -> bool:
     """Return True if the class changes what RLlib's pre-learner draws from its replay buffer."""
     names = (*_SAMPLING_METHODS, "default_prelearner_buffer_class", "default_prelearner_buffer_kwargs")
-    return any(name in vars(base) for base in cls.__mro__ if _is_user_class(base) for name in names)
+    is_overridden = any(name in vars(base) for base in cls.__mro__ if _is_user_class(base) for name in names)
+    return is_overridden or (has_rllib_init(cls) and _uses(cls, "episode_buffer"))
+
+
+def _uses(cls: type, attribute: str) -> bool:
+    """Return True if the code of a user's class names an attribute."""
+    methods = [value for base in cls.__mro__ if _is_user_class(base) for value in vars(base).values()]
+    codes = [getattr(getattr(method, "__func__", method), "__code__", None) for method in methods]
+    return any(code is not None and attribute in code.co_names for code in codes)
 
 
 def is_in_rllib_form(cls: type) -> bool:
@@ -152,6 +170,7 @@ def is_in_rllib_form(cls: type) -> bool:
         or has_rllib_call(cls)
         or _maps_batches(cls, _SAMPLE_BATCH_MAPPER)
         or has_rllib_sampling(cls)
+        or has_rllib_init(cls)
     )
 
 

@@ -50,7 +50,9 @@ _BUNDLE_FILES: Final = (
     *_RUN_FILES,
 )
 """Files that a bundle may have besides `AUDIT_FILE`, which is written last."""
-_COLUMNS: Final = frozenset({Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.ACTION_LOGP})
+_COLUMNS: Final = frozenset(
+    {Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.ACTION_LOGP, Columns.DELTA_T}
+)
 """Columns that an evaluation reads, over which episodes have checksums."""
 _TOLERANCE: Final = 0.02
 """Maximum difference of a repeated estimate, as a share of its interval's width: other machines round differently."""

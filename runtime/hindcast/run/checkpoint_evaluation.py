@@ -17,6 +17,7 @@ from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.hooks import NO_HOOKS, Hooks
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
+from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError, SpecError
 from hindcast.evaluate.action_comparison import ActionComparison
 from hindcast.evaluate.environment import EnvReport, evaluate_policy
@@ -187,26 +188,49 @@ def open_judging_data(
         dataset, name = open_data(data, hooks=hooks), data.name
     else:
         dataset, name = open_like_inputs(data, resolve(path), hooks), ", ".join(data)
+    refuse_missing_times(dataset, resolve(path), name)
     if (record := find_trained_episodes(resolve(path))) is None:
         return JudgingData(dataset, None, name)
     return JudgingData(*exclude_trained_episodes(record, dataset, name), name)
 
 
 def open_like_inputs(paths: Sequence[str], location: Location, hooks: Hooks) -> Dataset:
-    """Open data; if that fails, as the run whose folder contains the checkpoint reads its inputs.
+    """Open data; if that fails, or finds no times, as the run whose folder contains the checkpoint reads its inputs.
 
     Raises:
         DataError: the data cannot be opened.
     """
+    sources = [
+        source
+        for spec in _enclosing_specs(location)
+        for source in spec.get("input", ())
+        if "path" in source and source.keys() & {"schema", "format", "readOptions", "prepare", "time"}
+    ]
     try:
-        return open_data(list(paths), hooks=hooks)
+        dataset = open_data(list(paths), hooks=hooks)
     except DataError:
-        for spec in _enclosing_specs(location):
-            for source in spec.get("input", ()):
-                if "path" in source and source.keys() & {"schema", "format", "readOptions", "prepare"}:
-                    reading = Reading.from_input(InputSource.model_validate(source), str(source["path"]))
-                    return open_data(replace(reading, paths=tuple(paths)), hooks=hooks)
-        raise
+        if not sources:
+            raise
+    else:
+        if not sources or not sources[0].get("time") or Columns.DELTA_T in dataset.spec.leaves:
+            return dataset
+    reading = Reading.from_input(InputSource.model_validate(sources[0]), str(sources[0]["path"]))
+    return open_data(replace(reading, paths=tuple(paths)), hooks=hooks)
+
+
+def refuse_missing_times(dataset: Dataset, location: Location, name: str) -> None:
+    """Refuse data without durations of steps, if the run whose folder contains the checkpoint discounts time.
+
+    Raises:
+        DataError: the returns of the data would be discounted per step.
+    """
+    inputs = (source for spec in _enclosing_specs(location) for source in spec.get("input", ()))
+    if Columns.DELTA_T not in dataset.spec.leaves and any(source.get("time") for source in inputs):
+        raise DataError(
+            "has no times of rows, but the run discounts time",
+            path=name,
+            remedy="name their column (--time), or convert the data with it",
+        )
 
 
 def load_policy(path: str | Path, module_class: str | None = None) -> tuple[Policy, str]:

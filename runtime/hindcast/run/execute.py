@@ -18,6 +18,7 @@ from hindcast.record.environments import (
     environment_spaces,
     keep_environments,
 )
+from hindcast.record.episode_callbacks import callback_class
 from hindcast.report.events import Outcome, Reporter
 from hindcast.report.writing import write_recording_report, write_training_report
 from hindcast.run.claim import CHECKPOINTS_FOLDER, refuse_other_run, run_folder, title
@@ -160,7 +161,6 @@ def check_early(resource: OfflineRecording | OfflineTraining, references: Refere
     """
     if isinstance(resource, OfflineTraining):
         algorithm, spec = make_algorithm(resource), resource.spec
-        module_class_of(spec.model.module_class)
         inputs = resolve_inputs(resource, references)
         if (spaces := declared_spaces(resource)) is None:
             return EarlyCheck(inputs)
@@ -171,6 +171,8 @@ def check_early(resource: OfflineRecording | OfflineTraining, references: Refere
         return EarlyCheck(inputs, networks)
     if resource.spec.policy.train is not None:
         module_class_of(resource.spec.policy.train.model.module_class)
+    for path in resource.spec.callbacks:
+        callback_class(path)
     environment_spaces(resource.spec.environment)  # refuses an environment that cannot be created
     return EarlyCheck()
 

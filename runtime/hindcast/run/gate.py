@@ -34,6 +34,7 @@ from hindcast.run.checkpoint_evaluation import (
     find_gamma,
     find_trained_episodes,
     load_policy,
+    refuse_missing_times,
 )
 from hindcast.run.evaluation.trained_episodes import describe_episodes, find_trained
 from hindcast.storage.location import Location, resolve
@@ -144,6 +145,7 @@ def look(
         test, looks = GateTest.from_json(state["test"]), state["looks"]
         counted_digests = {digest for look in looks for digest in look["digests"]}
     dataset: Dataset = open_data(list(data), hooks=hooks)
+    refuse_missing_times(dataset, resolve(path), ", ".join(data))
     if not has_logp(dataset):
         raise DataError(
             f"has no {Columns.ACTION_LOGP}, the log-probabilities of the recorded actions: a gate is not decided by a "

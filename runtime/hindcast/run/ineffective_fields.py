@@ -94,6 +94,8 @@ def _find_ineffective_for_kind(resource: OfflineRecording | OfflineTraining) -> 
         spec = resource.spec
         data_fields = () if spec.recorded_inputs else _RECORDED_DATA_FIELDS
         effects = {f"pipeline.{field}": "has no effect without recorded data" for field in data_fields}
+        if all(source.sampler is None for source in spec.input):
+            effects["config.explorationNoise"] = "has no effect without a sampler in spec.input"
         if all(source.path and "://" not in source.path for source in spec.recorded_inputs):
             effects.setdefault("pipeline.diskCache", "has no effect: no input is in an object store")
         config = spec.config if spec.custom_config is None else spec.custom_config

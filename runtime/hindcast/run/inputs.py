@@ -23,7 +23,9 @@ from hindcast.episodes.columns import Columns, root
 from hindcast.errors import DataError, MissingDataError, SpecError
 from hindcast.formatting import integer, plural
 from hindcast.models.missing_values import OTHER_NAMES
-from hindcast.pipeline.offline_data import Source, has_own_reader
+from hindcast.models.rl_module import module_class_of
+from hindcast.pipeline.connector_factory import check_connector_classes
+from hindcast.pipeline.offline_data import Source, has_own_reader, offline_data_class
 from hindcast.pipeline.prelearner import (
     OfflinePreLearner,
     maps_any_rows,
@@ -31,6 +33,7 @@ from hindcast.pipeline.prelearner import (
     prelearner_path,
 )
 from hindcast.ray_session import shared_ray
+from hindcast.record.episode_callbacks import callback_class
 from hindcast.report.events import Progress, Reporter
 from hindcast.run.claim import title
 from hindcast.run.evaluation.held_out_evaluation import merge_datasets
@@ -86,10 +89,17 @@ def resolve_inputs(resource: OfflineTraining, references: References) -> list[In
     """Return the recorded inputs, not yet open, with references resolved to paths.
 
     Raises:
-        SpecError: a reference names an unknown recording, or an input needs a user's class that maps its rows to
-            episodes, and `pipeline.preLearner` does not name one.
+        SpecError: a reference names an unknown recording, an input needs a user's class that maps its rows to
+            episodes, and `pipeline.preLearner` does not name one, or a user's class has a method that nothing calls.
+        UserCodeError: importing a user's class raised.
     """
-    pre_learner_class = prelearner_class(resource.spec.pipeline)
+    pipeline = resource.spec.pipeline
+    pre_learner_class = prelearner_class(pipeline)
+    offline_data_class(pipeline)
+    module_class_of(resource.spec.model.module_class)
+    check_connector_classes(pipeline.connectors)
+    for path in resource.spec.callbacks:
+        callback_class(path)
     return [
         _make_input(resource, index, references, pre_learner_class)
         for index, source in enumerate(resource.spec.input)

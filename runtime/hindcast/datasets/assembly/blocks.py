@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -102,6 +103,10 @@ def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
     columns = _make_columns(steps, index, last_rows, episode_block)
     if Columns.TIME in steps.columns:
         columns[Columns.DELTA_T] = _fill_last_durations(columns[Columns.DELTA_T], episode_block)
+        if rules.observes_time:
+            columns[Columns.OBS] = _append_delta_t(
+                columns, episode_block, lambda text: rules.make_input_error(steps, text)
+            )
     details = None
     if Columns.INFOS in steps.columns:
         info_texts, details = _decode_infos(
@@ -158,6 +163,18 @@ def _fill_last_durations(delta_t: NDArray[Any], episode_block: Block) -> NDArray
     sums = np.add.reduceat(np.nan_to_num(delta_t), episode_block.start)
     means = np.where(episode_block.length > 1, sums / np.maximum(episode_block.length - 1, 1), 1.0)
     return np.where(np.isnan(delta_t), np.repeat(means, episode_block.length), delta_t)
+
+
+def _append_delta_t(
+    columns: Mapping[str, NDArray[Any]], episode_block: Block, make_error: Callable[[str], DataError]
+) -> NDArray[Any]:
+    """Return the observations `[O, k + 1]`, with the time since the previous one as the last element; 0 at first."""
+    obs = columns.get(Columns.OBS)
+    if obs is None or obs.dtype.kind not in "biuf" or obs.ndim > 2:
+        raise make_error("time.observe is true, which requires obs to be one vector of numbers")
+    delta_t = np.zeros((len(obs), 1), obs.dtype if obs.dtype.kind == "f" else np.float64)
+    delta_t[episode_block.obs_row + 1, 0] = columns[Columns.DELTA_T]
+    return np.concatenate([obs.reshape(len(obs), -1), delta_t], 1)
 
 
 def _find_missing_values(steps: Steps, index: I64, rules: Rules) -> dict[str, Any]:

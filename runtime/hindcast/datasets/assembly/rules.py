@@ -13,6 +13,7 @@ from hindcast import formatting
 from hindcast.api.input import PrepareSpec
 from hindcast.datasets.assembly.steps import Steps
 from hindcast.episodes.block import I64, Block, Bool
+from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
 from hindcast.formats.entries import JsonModel
 
@@ -239,6 +240,7 @@ class Rules:
         has_reset_rows: whether rows after an episode's end only reset the environment, and are left out.
         names: leaf -> the names of its elements.
         time_unit: the unit of time in the numbers of the times of rows.
+        observes_time: whether observations get the time since the previous row.
     """
 
     spec: PrepareSpec
@@ -250,6 +252,14 @@ class Rules:
     has_reset_rows: bool = False
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     time_unit: float = 1.0
+    observes_time: bool = False
+
+    @property
+    def names_in_episodes(self) -> Mapping[str, tuple[str, ...]]:
+        """As `names`, for the leaves of assembled episodes."""
+        if not self.observes_time or Columns.OBS not in self.names:
+            return self.names
+        return {**self.names, Columns.OBS: (*self.names[Columns.OBS], Columns.DELTA_T)}
 
     @property
     def should_split_gaps(self) -> bool:

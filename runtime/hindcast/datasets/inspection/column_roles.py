@@ -23,6 +23,7 @@ from hindcast.formats.format import HEAD_ROWS, Format, ReadOptions
 from hindcast.formats.layout import CellError
 from hindcast.formats.tables.naming import ALIASES, format_names, plan_columns
 from hindcast.formats.tables.roles import FALSE_TEXTS, TRUE_TEXTS
+from hindcast.formats.tables.struct_fields import add_fields, list_schema_fields
 from hindcast.formatting import natural_sort_key
 from hindcast.storage.location import Location
 
@@ -119,7 +120,7 @@ def profile_files(
         if table is None:
             continue
         try:
-            table = as_plain_table(table)
+            table = as_plain_table(add_fields(table, list_schema_fields(schema, table.column_names)))
             profile = profile_table(table, schema)
             constants = [name for name, reason in profile.left_out.items() if reason == _NEVER_CHANGES]
             if not constants or (len(recognised_files) == 1 and len(table) < HEAD_ROWS):

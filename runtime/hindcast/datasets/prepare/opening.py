@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from hindcast import formatting
+from hindcast.code_digest import ignoring_own_changes
 from hindcast.datasets.assembly.rules import Finding
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.episode_dataset import EpisodeDataset
@@ -36,6 +37,7 @@ from hindcast.datasets.prepare.source_files import (
     find_source_files,
     preparation_digest,
     recognise_formats,
+    user_objects,
 )
 from hindcast.datasets.sources import DataFiles, expand_glob, find_files, map_in_threads
 from hindcast.datasets.units import Unit
@@ -217,7 +219,7 @@ def open_reading(
     notes = check_unopened_files(files, name, reading)
     if reading.can_open_directly and reading.actions_normalized in (None, dataset.spec.normalized_actions):
         return OpenedData(list(reading.paths), files, dataset, notes, columns=columns)
-    folder = prepared_folder.child(preparation_digest([dataset.digest], reading))
+    folder = prepared_folder.child(preparation_digest([dataset.digest], reading, hooks.note))
     prepared_data = _open_prepared(folder, lambda: _make_dataset_source(dataset, reading), preparer, verify)
     return prepared_data._replace(notes=(*prepared_data.notes, *notes))
 
@@ -226,7 +228,9 @@ def _open_mapped_episodes(
     preparer: Preparer, prepared_folder: Location, dataset: Dataset, verify: bool
 ) -> OpenedData:
     """Prepare the episodes that the user's class makes of complete episodes, and open the result."""
-    folder = prepared_folder.child(preparation_digest([dataset.digest], preparer.reading))
+    folder = prepared_folder.child(
+        preparation_digest([dataset.digest], preparer.reading, preparer.hooks.note)
+    )
     return _open_prepared(
         folder, lambda: _make_dataset_source(dataset, preparer.reading, _map_episodes), preparer, verify
     )
@@ -259,7 +263,7 @@ def _open_foreign(
 ) -> OpenedData:
     """Prepare foreign files, and open the result; `error` is the error of opening the files directly, if tried."""
     source_files = find_source_files(preparer.reading)
-    folder = prepared_folder.child(files_digest(source_files, preparer.reading))
+    folder = prepared_folder.child(files_digest(source_files, preparer.reading, preparer.hooks.note))
     opened_data = _open_prepared(
         folder, lambda: _make_foreign_source(source_files, preparer.reading, error), preparer, verify
     )
@@ -373,7 +377,8 @@ def _open_prepared(
             with sole_writer(folder.child(FOLDER)) as guard:
                 # Another process may have finished before this one got the lock.
                 if read_notes(folder) is None:
-                    preparer.prepare(folder.with_guard(guard), make_source())
+                    with ignoring_own_changes([*user_objects(preparer.reading.options).values()]):
+                        preparer.prepare(folder.with_guard(guard), make_source())
         except OutputConflict as error:
             if not has_noted_waiting:
                 preparer.hooks.note(f"waiting for data that another process is preparing: {error}")

@@ -127,7 +127,9 @@ def make_partition(job: Job, number: int, contents: Sequence[Steps | Block]) -> 
         blocks = [_concat_blocks(blocks)]
         leaves = DataSpec.from_block(blocks[0]).leaves
         leaves |= {
-            name: leaves[name].with_names(names) for name, names in job.rules.names.items() if name in leaves
+            name: leaves[name].with_names(names)
+            for name, names in job.rules.names_in_episodes.items()
+            if name in leaves
         }
         spec = replace(job.spec, leaves=leaves)
     _write_partition(

@@ -136,6 +136,7 @@ class Preparer:
             or _has_end_flags(first_steps, source.parts),
             has_reset_rows=first_steps is not None and not options.filter and has_reset_rows(first_steps),
             time_unit=1.0 if options.time is None else options.time.unit_size,
+            observes_time=options.time is not None and options.time.observe,
             names=source.names if first_rows is None else first_rows.names,
         )
         spec, normalized_actions = source.spec, self.reading.actions_normalized

@@ -28,6 +28,7 @@ def as_options(reading: Reading) -> str:
     if options.time is not None:
         arguments += ["--time", options.time.column]
         arguments += [] if options.time.unit == 1 else ["--time-unit", str(options.time.unit)]
+        arguments += ["--observe-time"] if options.time.observe else []
     if options.columns is not None:
         arguments += ["--columns", ",".join(options.columns)]
     for term in options.filter:

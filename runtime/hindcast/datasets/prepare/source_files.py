@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 import orjson
 import pyarrow as pa
 
+from hindcast.code_digest import digest_code
 from hindcast.datasets.folder_kinds import refuse_parts_of_tables, select_live_entries
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.sources import (
@@ -25,13 +26,12 @@ from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.commits import read_exported_manifest
 from hindcast.formats.dataset_folder.folder_owner import OWNER_FILE, read_owner
 from hindcast.formats.format import Format, ReadOptions, is_hidden
-from hindcast.formats.media.mapping import mapper_digest
 from hindcast.formats.registry import FORMATS, detect_format, find_locations
 from hindcast.storage.location import Entry, Location, broken_links, missing_error
-from hindcast.user_code import import_object, source_digest
+from hindcast.user_code import import_object
 
 _HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
-PREPARATION_VERSION: Final = 5
+PREPARATION_VERSION: Final = 6
 """Version of prepared data: increased when the same files would become different episodes or commits."""
 _FINGERPRINT_BYTES: Final = 64 << 10
 _RUN_OWNER_FILE: Final = re.compile(rf"(r\d+/)?{re.escape(OWNER_FILE)}")
@@ -125,8 +125,14 @@ def _with_keys(
     return replace(options, keys=keys)
 
 
-def files_digest(source_files: list[SourceFile], reading: Reading) -> str:
-    """Compute the sha256 (hex) of the files' fingerprints and the options, which names the prepared data's folder."""
+def files_digest(source_files: list[SourceFile], reading: Reading, note: Callable[[str], None]) -> str:
+    """Compute the sha256 (hex) of the files' fingerprints and the options, which names the prepared data's folder.
+
+    Args:
+        source_files: the files.
+        reading: the options.
+        note: see `preparation_digest`.
+    """
     fingerprints_by_file = map_in_threads(lambda file: compute_fingerprints(file.location), source_files)
     keys = [f"{i} {dict(file.keys)}" for i, file in enumerate(source_files) if file.keys]
     return preparation_digest(
@@ -135,15 +141,17 @@ def files_digest(source_files: list[SourceFile], reading: Reading) -> str:
             *keys,
         ],
         reading,
+        note,
     )
 
 
-def preparation_digest(data: list[str], reading: Reading) -> str:
-    """Compute the sha256 (hex) of data and options, including the source code of the user's mapper and read method.
+def preparation_digest(data: list[str], reading: Reading, note: Callable[[str], None]) -> str:
+    """Compute the sha256 (hex) of data and options, including the user's code that reads and maps them.
 
     Args:
         data: fingerprints of the files, or the digest of a dataset.
         reading: the options.
+        note: called with a note if the digest is random, since that of the user's code cannot be computed.
     """
     options = reading.options
     document = {
@@ -161,25 +169,43 @@ def preparation_digest(data: list[str], reading: Reading) -> str:
         "ignoreFinalObservation": options.ignore_final_observation,
         "options": dict(options.options),
         "mapper": options.mapper,
-        "mapperSource": mapper_digest(options),
+        "code": _digest_code(options, note),
         "mapperKwargs": dict(options.mapper_kwargs),
         # Newer options are included only if they are set, so that data prepared by older versions are still found. For
         # the same reason, the training that the mapper gets keeps its old name "mapperGiven".
         **({} if options.time is None else {"time": options.time.model_dump(mode="json")}),
         **({"cutOffSteps": "Drop"} if reading.prepare.cut_off_steps == "Drop" else {}),
         **({"mapperGiven": dict(options.mapper_training)} if options.mapper_training else {}),
-        **_method_source(options),
     }
     text = orjson.dumps(document, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS, default=repr)
     return hashlib.sha256(text).hexdigest()
 
 
-def _method_source(options: ReadOptions) -> dict[str, str]:
-    """Return the source digest of the user's reading function, if any."""
+def user_objects(options: ReadOptions) -> dict[str, Any]:
+    """Return the user's mapper, reading function and what the mapper may call, by import path."""
     method = options.options.get("method")
-    if not isinstance(method, str) or ":" not in method:
-        return {}
-    return {"methodSource": source_digest(import_object(method, "readOptions.method"))}
+    fields: dict[Any, str] = dict.fromkeys(options.mapper_training.get("code", ()), "spec.pipeline")
+    fields |= {options.mapper: "spec.pipeline.preLearner", method: "readOptions.method"}
+    return {
+        path: import_object(path, field)
+        for path, field in fields.items()
+        if isinstance(path, str) and ":" in path
+    }
+
+
+def _digest_code(options: ReadOptions, note: Callable[[str], None]) -> list[str]:
+    """Return the digests of the user's code."""
+    digests = []
+    for path, user_object in user_objects(options).items():
+        digest = digest_code(user_object)
+        digests.append(digest.value)
+        if digest.obstacle is not None:
+            name = getattr(user_object, "__name__", path)
+            note(
+                f"{name} uses {digest.obstacle}, so a change of its code would go unnoticed: the data are prepared "
+                "again each time. To reuse prepared data, create it in a method."
+            )
+    return digests
 
 
 def compute_fingerprints(location: Location) -> list[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
+from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
@@ -16,10 +17,12 @@ from numpy.typing import NDArray
 from hindcast.episodes import batched, nested
 from hindcast.episodes.columns import SEPARATOR
 from hindcast.errors import DataError
+from hindcast.formats.columns.decimals import decimals_to_numbers, map_elements
 from hindcast.formats.columns.packed_cells import is_packed, unpack_cells, unpickle_cells
 from hindcast.formats.columns.pickles import ArrayPickle
 from hindcast.formats.dtypes import RefusedValueError
 from hindcast.formats.layout import CellError, first_true, refuse_null, require_numbers_or_text
+from hindcast.formats.lossless import is_float_exact
 from hindcast.formatting import plural
 
 _TENSOR_EXTENSIONS: Final = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2", "arrow.fixed_shape_tensor")
@@ -77,17 +80,17 @@ def decode_leaves(column: pa.ChunkedArray, field: pa.Field, name: str) -> Arrays
     return {name: _to_numpy(column, name)}
 
 
-def as_plain_table(table: pa.Table) -> pa.Table:
+def as_plain_table(table: pa.Table, id_columns: Collection[str] = ()) -> pa.Table:
     """Return a table with the same values in plain types: views, decimals, Spark's vectors and extension types.
 
-    Decimals become float64. Extension types become their storage, except tensors, pickled objects and UUIDs.
-
-    Raises:
-        CellError: a decimal is beyond float64.
+    Decimals become numbers (see `decimals_to_numbers`), except in the columns of ids and times. Extension types become
+    their storage, except tensors, pickled objects and UUIDs.
     """
     for position, field in enumerate(table.schema):
         column = table.column(position)
         plain_column = _as_plain_column(column)
+        if field.name not in id_columns:
+            plain_column = decimals_to_numbers(plain_column)
         if plain_column is not column:
             table = table.set_column(position, field.with_type(plain_column.type), plain_column)
     return table
@@ -105,24 +108,16 @@ def _as_plain_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return _as_plain_column(unwrap_extension(column))
     if pa.types.is_struct(column.type) and [field.name for field in column.type] == _SPARK_VECTOR_FIELDS:
         return _decode_spark_vectors(column)
-    plain_type = _find_plain_type(column.type)
+    if pa.types.is_dictionary(column.type) and pa.types.is_decimal(column.type.value_type):
+        return column.cast(column.type.value_type)
+    plain_type = map_elements(column.type, _find_plain_type)
     return column if plain_type == column.type else column.cast(plain_type)
 
 
-def _find_plain_type(arrow_type: pa.DataType) -> pa.DataType:
-    if pa.types.is_string_view(arrow_type) or pa.types.is_binary_view(arrow_type):
-        return pa.string() if pa.types.is_string_view(arrow_type) else pa.binary()
-    if pa.types.is_decimal(arrow_type):
-        return pa.float64()
-    if pa.types.is_run_end_encoded(arrow_type):
-        return _find_plain_type(arrow_type.value_type)
-    if pa.types.is_fixed_size_list(arrow_type):
-        return pa.list_(_find_plain_type(arrow_type.value_type), arrow_type.list_size)
-    if _is_list(arrow_type):
-        make_list = pa.large_list if pa.types.is_large_list(arrow_type) else pa.list_
-        value_type = _find_plain_type(arrow_type.value_type)
-        return arrow_type if value_type == arrow_type.value_type else make_list(value_type)
-    return arrow_type
+def _find_plain_type(element: pa.DataType) -> pa.DataType:
+    if pa.types.is_string_view(element) or pa.types.is_binary_view(element):
+        return pa.string() if pa.types.is_string_view(element) else pa.binary()
+    return _find_plain_type(element.value_type) if pa.types.is_run_end_encoded(element) else element
 
 
 def _decode_spark_vectors(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -159,17 +154,23 @@ def _mark_nulls(values: pa.Array) -> pa.Array:
         items = _mark_nulls(flat_values)
         if items is flat_values:
             return values
-        if pa.types.is_fixed_size_list(values.type):
-            return pa.FixedSizeListArray.from_arrays(items, values.type.list_size)
-        offsets = values.offsets.to_numpy() - values.offsets[0].as_py()
-        make_list = pa.LargeListArray if pa.types.is_large_list(values.type) else pa.ListArray
-        return make_list.from_arrays(pa.array(offsets, values.offsets.type), items)
+        return with_elements(values, items)
     if not values.null_count or not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
         return values
     number_type = values.type if pa.types.is_floating(values.type) else pa.float64()
     with suppress(pa.ArrowInvalid):  # integers that float64 cannot hold stay, and their nulls are refused
         return pc.fill_null(values.cast(number_type), np.nan)
     return values
+
+
+def with_elements(lists: pa.Array, elements: pa.Array) -> pa.Array:
+    """Return lists with other elements, as many as the lists have; an array of a fixed size must not have nulls."""
+    if pa.types.is_fixed_size_list(lists.type):
+        return pa.FixedSizeListArray.from_arrays(elements, lists.type.list_size)
+    offsets = lists.offsets.to_numpy() - lists.offsets[0].as_py()
+    make_list = pa.LargeListArray if pa.types.is_large_list(lists.type) else pa.ListArray
+    is_null = lists.is_null() if lists.null_count else None
+    return make_list.from_arrays(pa.array(offsets, lists.offsets.type), elements, mask=is_null)
 
 
 def is_text(arrow_type: pa.DataType) -> bool:
@@ -256,6 +257,8 @@ def _chunk_to_numpy(chunk: pa.Array, name: str) -> NDArray[Any]:
         shape.append(_common_length(values, name, shape))
         values = values.flatten()  # unlike `.values`, this respects the offset of a slice
     value_type = values.type
+    if pa.types.is_decimal(value_type):
+        raise _rounded_decimal_error(values.to_pylist(), shape, name)
     if not (
         pa.types.is_integer(value_type) or pa.types.is_floating(value_type) or pa.types.is_boolean(value_type)
     ):
@@ -267,6 +270,20 @@ def _chunk_to_numpy(chunk: pa.Array, name: str) -> NDArray[Any]:
         raise CellError(_row_of_null(values, shape), f"{name!r} holds a null: expected a number")
     numbers = values.to_numpy(zero_copy_only=False)
     return numbers.reshape(len(chunk), *shape)
+
+
+def _rounded_decimal_error(decimals: Sequence[Decimal | None], shape: Sequence[int], name: str) -> CellError:
+    """Make the error for the first of the flattened decimals that no number holds; each row has `shape` of them."""
+    position, decimal = next(
+        (position, decimal)
+        for position, decimal in enumerate(decimals)
+        if decimal is not None and not is_float_exact(decimal, float(decimal))
+    )
+    return CellError(
+        position // int(np.prod(shape, dtype=np.int64)),
+        f"{name!r} is {decimal}, which neither int64 nor float64 holds: write the column as float64 if rounding does "
+        "no harm",
+    )
 
 
 def _row_of_null(values: pa.Array, shape: Sequence[int]) -> int:

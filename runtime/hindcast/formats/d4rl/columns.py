@@ -67,7 +67,7 @@ def find_columns(location: Location, file: Group, options: ReadOptions) -> D4RLF
                 schema[name] = names_by_path.get(source, source)
             else:
                 schema[name] = [names_by_path.get(path, path) for path in source]
-        plan = plan_columns(list(paths_by_name), replace(options, schema=schema))
+        plan = plan_columns(list(paths_by_name), replace(options, schema=schema), may_have_structs=False)
     except DataError as error:
         raise DataError(f"is neither a D4RL nor a Minari file: {error}", path=str(location)) from error
     vector_columns = next(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hindcast.episodes.block import Block
 from hindcast.errors import SpecError
 from hindcast.formats.format import ReadOptions, check_no_schema
-from hindcast.user_code import import_object, source_digest
+from hindcast.user_code import import_object
 
 _FIELD: Final = "spec.pipeline.preLearner"
 
@@ -36,16 +36,6 @@ def check_mapper(options: ReadOptions, format_name: str) -> None:
         raise SpecError(
             f"is {options.mapper!r}, which has no map_rows: derive it from OfflinePreLearner", field=_FIELD
         )
-
-
-def mapper_digest(options: ReadOptions) -> str | None:
-    """Return a digest of the class's source code; None if no class is named.
-
-    Raises:
-        SpecError: the class does not exist.
-        UserCodeError: importing the class raised.
-    """
-    return None if options.mapper is None else source_digest(import_object(options.mapper, _FIELD))
 
 
 def map_to_episodes(

@@ -24,6 +24,7 @@ from hindcast.formats.columns.packed_cells import PREFIX, unpack_cells
 from hindcast.formats.format import FileGroup, Format, Piece, ReadOptions, is_hidden
 from hindcast.formats.media.files import group_by_folder
 from hindcast.formats.media.mapping import map_to_episodes, object_array
+from hindcast.formats.media.ray_errors import ray_errors_in_one_sentence
 from hindcast.formats.parquet.opening import open_parquet
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec
@@ -45,6 +46,8 @@ _DIRECT_SUFFIXES: Final = {
 """Method of Ray Data -> suffixes of the files that are read without Ray."""
 _COMPRESSED_SUFFIXES: Final = (".gz", ".br", ".zst", ".lz4", ".bz2", ".snappy")
 _DEFAULT_BATCH_ROWS: Final = 1024
+_MAX_RETRIES: Final = 2
+"""How often Ray repeats a task whose process died."""
 
 
 class RayData(Format):
@@ -149,9 +152,19 @@ def _read_batches(piece: Piece, options: ReadOptions) -> Iterator[dict[str, Any]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # Ray Data warns about its own code
             _configure_ray_data()
-        with calling(repr(name), method, _METHOD_FIELD):
+        location = str(piece.location)
+        code = import_object(name, _METHOD_FIELD) if ":" in name else method
+        with calling(repr(name), code, _METHOD_FIELD), ray_errors_in_one_sentence(location):
             data = method(paths[0] if piece.extent is None else paths, **read_options)
-        yield from _iter_batches(data, batch_size)
+        limit_retries(data)
+        batches = _iter_batches(data, batch_size)
+        while True:
+            # Ray Data reads, and runs the user's functions, when batches are read.
+            with calling(repr(name), code, _METHOD_FIELD), ray_errors_in_one_sentence(location):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
 
 
 def _is_read_directly(options: ReadOptions, paths: Sequence[str]) -> bool:
@@ -252,6 +265,21 @@ def _configure_ray_data() -> None:
     context.print_on_execution_start = False
     # by default, rows come in the order in which Ray's tasks end
     context.execution_options.preserve_order = True
+
+
+def limit_retries(data: Any) -> None:
+    """Let Ray Data give up on a function that kills its process, which by default it calls again without end.
+
+    Ray has no option for this, only for each call of `map`, which is the user's.
+    """
+    plan = getattr(data, "_logical_plan", None)
+    for operator in plan.dag.post_order_iter() if plan is not None else ():
+        arguments = getattr(operator, "ray_remote_args", None)
+        if isinstance(arguments, dict):
+            runs_in_actors = "Actor" in type(getattr(operator, "compute", None)).__name__
+            names = ("max_restarts", "max_task_retries") if runs_in_actors else ("max_retries",)
+            for name in names:
+                arguments.setdefault(name, _MAX_RETRIES)
 
 
 def _resolve_read_method(options: ReadOptions) -> Callable[..., Any]:

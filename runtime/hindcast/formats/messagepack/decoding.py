@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgpack
@@ -18,6 +19,7 @@ from hindcast.episodes.nested import Nested
 from hindcast.episodes.spaces import space_struct
 from hindcast.formats.dtypes import RefusedValueError
 from hindcast.formats.layout import CellError, DifferentCellError
+from hindcast.formats.lossless import to_floats
 from hindcast.formats.messagepack.cells import PACKED_EMPTY_INFO, Buffer, CellReader, EpisodeState
 from hindcast.formats.messagepack.template import Template
 from hindcast.formats.spec import describe_array
@@ -108,10 +110,10 @@ def _decode_together(buffers: Sequence[Buffer], column: str) -> Arrays | None:
     is_packed = bool(buffers) and all(buffer.packed_items is not None for buffer in buffers)
     if not is_packed or len({buffer.stride for buffer in buffers}) > 1:
         return None
-    try:
+    template = None
+    # `_decode_one` raises an error again, with the row
+    with suppress(RefusedValueError, ValueError, IndexError):
         template = Template.from_item(bytes(buffers[0].packed_episode_items[: buffers[0].stride]))
-    except (RefusedValueError, ValueError, IndexError):
-        return None  # _decode_one raises the error again, with the row
     if template is None:
         return None
     numbers = template.read(b"".join([buffer.packed_episode_items for buffer in buffers]))
@@ -119,7 +121,9 @@ def _decode_together(buffers: Sequence[Buffer], column: str) -> Arrays | None:
         return None
     arrays = {SEPARATOR.join((column, *path)): array for path, array in numbers.items()}
     if column == Columns.REWARDS and all(payload.is_plain for payload in template.payloads):
-        return {name: _to_float64(array) for name, array in arrays.items()}
+        with suppress(CellError):
+            return {name: to_floats(array, name) for name, array in arrays.items()}
+        return None
     return arrays
 
 
@@ -135,10 +139,12 @@ def _decode_one(row: int, buffer: Buffer, column: str, struct: Nested) -> Arrays
             items = buffer.episode_items()
             values = batched.stack([_restore_sample(item, struct) for item in items])
             if column == Columns.REWARDS and all(type(item) in (bool, int, float) for item in items):
-                values = _to_float64(values)
+                values = to_floats(values, column)
         arrays = {
             name: batched.text_as_objects(leaf) for name, leaf in nested.flatten(values, column).items()
         }
+    except CellError as error:
+        raise error.with_row(row) from error
     except RefusedValueError as error:
         raise CellError(row, f"{column!r} holds {error}") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -172,11 +178,6 @@ def _convert_array(row: int, name: str, array: NDArray[Any]) -> NDArray[Any]:
     if array.dtype.kind not in "biufc":
         raise CellError(row, f"{name!r} holds values that are neither numbers of one shape nor text")
     return array.astype(array.dtype.newbyteorder("<"), copy=False)
-
-
-def _to_float64(array: NDArray[Any]) -> NDArray[Any]:
-    """Convert rewards that are Python numbers to floats, even if all rewards of an episode are integers."""
-    return array.astype(np.float64, copy=False)
 
 
 def _join_arrays(arrays_by_row: Sequence[tuple[int, Arrays]]) -> Arrays:

@@ -21,7 +21,8 @@ from hindcast.episodes.convert import info_to_json
 from hindcast.episodes.nested import flatten
 from hindcast.episodes.spaces import flatten_space
 from hindcast.errors import DataError, UserError
-from hindcast.formats.layout import RowError
+from hindcast.formats.layout import CellError, RowError
+from hindcast.formats.lossless import to_floats
 from hindcast.formats.minari.episode_index import EpisodeGroup
 from hindcast.formats.minari.metadata import METADATA_FILE, MinariMetadata
 from hindcast.formats.spec import DataSpec
@@ -154,7 +155,10 @@ def _decode_columns(record: Mapping[str, Any], spec: DataSpec, source: str) -> d
             )
     rewards = _to_array(record["rewards"], f"{source} in rewards")
     # Minari stores rewards as integers if all rewards of an episode are whole numbers.
-    columns[Columns.REWARDS] = rewards.astype(np.float64) if rewards.dtype.kind in "biu" else rewards
+    try:
+        columns[Columns.REWARDS] = to_floats(rewards, Columns.REWARDS)
+    except CellError as error:
+        raise DataError(f"{source}, step {error.row}: {error}") from error
     return columns
 
 

@@ -14,6 +14,8 @@ from hindcast.episodes.columns import Columns
 from hindcast.formats.columns.infos import encode_info
 from hindcast.formats.columns.packed_cells import is_packed, unpack_cells
 from hindcast.formats.layout import CellError, require_numbers_or_text
+from hindcast.formats.lossless import MAX_EXACT_FLOAT, describe_rounded, is_float_exact
+from hindcast.formats.tables.json_lines import LONG_INTEGER
 
 _SINGLE_AGENT: Final = "SampleBatch"
 _MULTI_AGENT: Final = "MultiAgentBatch"
@@ -55,7 +57,8 @@ def parse_batches(line: bytes) -> list[Batch]:
 
 def _parse_json(line: bytes) -> Any:
     try:
-        return orjson.loads(line)
+        # orjson converts integers beyond 64 bits to floats
+        return json.loads(line) if LONG_INTEGER.search(line) else orjson.loads(line)
     except ValueError:  # RLlib writes NaN, which is not valid JSON
         return json.loads(line)
 
@@ -110,4 +113,16 @@ def _to_array(value: Any, name: str) -> NDArray[Any]:
     array = np.asarray(value)
     if array.ndim == 0:
         raise CellError(0, f"{name!r} is one number: expected one for each timestep")
+    if isinstance(value, list):
+        _refuse_rounded_integers(value, array, name)
     return require_numbers_or_text(array, name)
+
+
+def _refuse_rounded_integers(values: list[Any], array: NDArray[Any], name: str) -> None:
+    """Refuse integers that NumPy rounded, because other numbers of the list are floats or negative."""
+    if array.dtype.kind != "f" or not (np.abs(array) >= MAX_EXACT_FLOAT).any():
+        return
+    numbers = np.array(values, dtype=object).ravel()
+    for number, rounded in zip(numbers, array.ravel(), strict=True):
+        if isinstance(number, int) and not is_float_exact(number, rounded):
+            raise CellError(0, describe_rounded(name, number, array.dtype))

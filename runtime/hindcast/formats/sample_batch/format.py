@@ -20,6 +20,7 @@ from hindcast.errors import DataError
 from hindcast.formats.columns.packed_cells import is_packed
 from hindcast.formats.format import Format, NoRowsError, Piece, ReadOptions
 from hindcast.formats.layout import CellError
+from hindcast.formats.lossless import to_floats
 from hindcast.formats.rows import Rows
 from hindcast.formats.sample_batch.batches import (
     BATCH_TYPES,
@@ -80,7 +81,10 @@ class SampleBatchFormat(Format):
         if not end and len(head) == _FIRST_LINE_BYTES:
             return ()
         try:
-            plans = [plan_columns(_step_columns(batch), options) for batch in parse_batches(line)]
+            plans = [
+                plan_columns(_step_columns(batch), options, may_have_structs=False)
+                for batch in parse_batches(line)
+            ]
         except CellError as error:
             raise DataError(str(error), path=str(location), row=1, row_name="line") from error
         except DataError as error:
@@ -120,7 +124,7 @@ class _BatchReader:
         self.num_timesteps = 0
         self._path, self._spec, self._options = str(location), DataSpec(dict(leaves)), options
         # most batches have the same columns
-        self._plan_columns = cache(partial(plan_columns, options=options))
+        self._plan_columns = cache(partial(plan_columns, options=options, may_have_structs=False))
 
     def read_line(self, line: bytes, line_number: int) -> list[Rows]:
         """Read the rows of a line's batches that pass the filter.
@@ -197,8 +201,8 @@ def _decode_columns(batch: Batch, plan: TablePlan, spec: DataSpec) -> Arrays:
     for name in leaves_of(Columns.NEXT_OBS, columns):
         columns |= _narrow_to_common_dtype(columns, name, obs_leaf(name))
     columns = fit_next_observations(columns)
-    if Columns.REWARDS in columns and columns[Columns.REWARDS].dtype.kind in "iu":
-        columns[Columns.REWARDS] = columns[Columns.REWARDS].astype(np.float64)
+    if Columns.REWARDS in columns:
+        columns[Columns.REWARDS] = to_floats(columns[Columns.REWARDS], Columns.REWARDS)
     return columns
 
 
@@ -248,7 +252,7 @@ def _make_role_table(batch: Batch, plan: TablePlan, options: ReadOptions) -> pa.
 
 def _make_role_array(value: Any, name: str) -> pa.Array:
     if isinstance(value, list) and not is_packed(value):
-        with suppress(pa.ArrowException):  # values of several types
+        with suppress(pa.ArrowException, OverflowError):  # values of several types, or beyond int64
             return pa.array(value)
     (array,) = decode_column(value, name).values()
     return pa.array(array) if array.ndim == 1 else pa.array(array.tolist())

@@ -20,8 +20,9 @@ from hindcast.errors import DataError
 from hindcast.formats.columns.arrays import is_text
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.layout import CellError
+from hindcast.formats.lossless import MAX_EXACT_FLOAT
 from hindcast.formats.spec import DataSpec
-from hindcast.formats.tables.json_lines import INT64_LIMIT, beyond_int64_error, find_beyond_int64
+from hindcast.formats.tables.json_lines import beyond_int64_error, find_beyond_int64, rounded_integer_error
 from hindcast.formats.tables.naming import TablePlan, plan_columns
 from hindcast.formats.tables.read_options import check_options, declared_column_types, describe_separators
 from hindcast.formats.tables.recorded_spec import find_empty_leaves, leaf_type
@@ -35,7 +36,7 @@ _TEXT_COLUMNS: Final = (Columns.EPS_ID, Columns.AGENT_ID, Columns.INFOS)
 _HEADER_BYTES: Final = 64 << 10
 _MAX_HEADER_BYTES: Final = 8 << 20
 """Bytes in which the header is searched: first in few, then, if they contain no line end, in many."""
-_LARGE_INTEGER: Final = re.compile(r"\s*[+-]?\d{19,}\s*")
+_LARGE_INTEGER: Final = re.compile(r"\s*[+-]?\d{16,}\s*")
 _INVALID_VALUE: Final = re.compile(r"invalid value '(.*)'$")
 _NUMBER: Final = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*")
 _NO_HEADER_ADVICE: Final = (
@@ -114,12 +115,12 @@ class Csv(TextTables):
         large_columns = [
             name
             for name in table.column_names
-            if name not in declared_types and _may_exceed_int64(table.column(name))
+            if name not in declared_types and _may_round_integers(table.column(name))
         ]
-        # Arrow reads integers beyond int64 as floats: only the text shows them
+        # Arrow reads integers beyond int64, and those in columns with fractions, as floats: only the text shows them
         if large_columns:
             texts = self._read_csv(data, extent, dict.fromkeys(large_columns, pa.string()), options)
-            _refuse_beyond_int64(texts.select(large_columns), _read_thousands(options) or "")
+            _refuse_rounded_integers(texts.select(large_columns), _read_thousands(options) or "")
         return table
 
     def _parse(self, data: bytes, extent: TextExtent, types: Types, options: ReadOptions) -> pa.Table:
@@ -301,20 +302,24 @@ def _known_types(plan: TablePlan, spec: DataSpec, options: ReadOptions) -> dict[
     return {**types, **declared_column_types(options)}
 
 
-def _refuse_beyond_int64(texts: pa.Table, separator: str) -> None:
-    """Refuse integers beyond int64, perhaps with separators of thousands: Arrow would silently round them to floats."""
+def _refuse_rounded_integers(texts: pa.Table, separator: str) -> None:
+    """Refuse integers, perhaps with separators of thousands, that are beyond int64 or that a float would round."""
     for name in texts.column_names:
         for row, text in enumerate(texts.column(name).to_pylist()):
             digits = (text or "").replace(separator, "")
-            if _LARGE_INTEGER.fullmatch(digits) and find_beyond_int64(int(digits)) is not None:
+            if not _LARGE_INTEGER.fullmatch(digits):
+                continue
+            if find_beyond_int64(int(digits)) is not None:
                 raise beyond_int64_error(row, name, text)
+            if int(digits) != float(digits):
+                raise rounded_integer_error(row, name, text)
 
 
-def _may_exceed_int64(column: pa.ChunkedArray) -> bool:
-    """Return whether a column of floats may come from text with integers beyond int64."""
+def _may_round_integers(column: pa.ChunkedArray) -> bool:
+    """Return whether a column of floats may come from text with integers that float64 rounds."""
     if not pa.types.is_float64(column.type):
         return False
-    return bool(pc.any(pc.greater_equal(pc.abs(column), float(INT64_LIMIT))).as_py())
+    return bool(pc.any(pc.greater_equal(pc.abs(column), MAX_EXACT_FLOAT)).as_py())
 
 
 def _to_cell_error(

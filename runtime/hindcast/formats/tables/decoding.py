@@ -25,7 +25,7 @@ from hindcast.formats.lossless import (
     fit_shape,
     loses_digits,
 )
-from hindcast.formats.rows import Rows, Timesteps
+from hindcast.formats.rows import AGENT_COLUMNS, Rows, Timesteps
 from hindcast.formats.spec import DataSpec, Leaf, describe_array
 from hindcast.formats.tables.episode_rows import StepTable, flatten_episodes
 from hindcast.formats.tables.filters import apply_filter
@@ -40,6 +40,7 @@ from hindcast.formats.tables.roles import (
     decode_timesteps,
     restore_nulls,
 )
+from hindcast.formats.tables.struct_fields import add_fields
 
 _NUMBER: Final = re.compile(
     r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*|\s*[+-]?(nan|inf|infinity)\s*", re.I
@@ -84,7 +85,7 @@ def decode_rows(table: pa.Table, first_row: int, context: TableContext) -> Rows 
     """
     path, plan, spec = context.path, context.plan, context.spec
     with locate_errors(path, range(first_row, first_row + len(table))):
-        table = as_plain_table(table)
+        table = as_plain_table(_add_plan_fields(table, context), _list_id_columns(plan))
         step_table = flatten_episodes(table, plan)
     with locate_errors(path):
         table, row = apply_filter(
@@ -127,6 +128,25 @@ def decode_rows(table: pa.Table, first_row: int, context: TableContext) -> Rows 
             left_out=left_out,
             names=plan.names,
         )
+
+
+def _add_plan_fields(table: pa.Table, context: TableContext) -> pa.Table:
+    """Add the fields of structs that the plan reads, without the structs, unless a filter needs them."""
+    plan = context.plan
+    if not plan.fields:
+        return table
+    names = {name for source in plan.sources.values() for name in source.columns}
+    names |= {term.column for term in context.options.filter}
+    structs = {path[0] for path in plan.fields.values()} - names
+    return add_fields(table, plan.fields).drop_columns(list(structs))
+
+
+def _list_id_columns(plan: TablePlan) -> list[str]:
+    """Return the source columns of ids and times, in which whole numbers of any size are exact."""
+    sources = [
+        plan.sources[role] for role in (Columns.EPS_ID, Columns.T, *AGENT_COLUMNS) if role in plan.sources
+    ]
+    return [name for source in sources for name in source.columns]
 
 
 def _end_episodes(terminated: Bool, truncated: Bool, step_table: StepTable, step: I64) -> tuple[Bool, Bool]:

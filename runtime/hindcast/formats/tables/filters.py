@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from decimal import Decimal
 from functools import reduce
 from typing import Any, Final
 
@@ -18,6 +21,8 @@ from hindcast.formats.columns.arrays import is_text
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.tables.naming import suggest_name
 
+_BEYOND_INTEGERS: Final = 10**20
+"""More than any integer of 64 bits."""
 _ROW_COLUMN: Final = "__hindcast_row"
 OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "==": operator.eq,
@@ -74,15 +79,39 @@ def _build_term(term: FilterTerm, schema: pa.Schema) -> pc.Expression:
     values = list(term.value) if term.op == "in" and isinstance(term.value, list) else [term.value]
     for value in values:
         _check_value_type(value, term, column_type)
-    column = pc.field(term.column)
-    return column.isin(values) if term.op == "in" else OPERATORS[term.op](column, pc.scalar(term.value))
+    column, scalars = pc.field(term.column), [_to_scalar(value, column_type) for value in values]
+    if term.op == "in":
+        return reduce(operator.or_, [column == scalar for scalar in scalars], pc.scalar(False))
+    return OPERATORS[term.op](column, scalars[0])
+
+
+def _to_scalar(value: Any, column_type: pa.DataType) -> pc.Expression:
+    """Return a value in a type in which Arrow compares it exactly, without converting large integers to floats."""
+    if isinstance(value, bool | str):
+        return pc.scalar(value)
+    if pa.types.is_decimal(column_type):
+        with suppress(pa.ArrowException):  # the value is beyond the column's type, or has more digits
+            return pc.scalar(pa.scalar(Decimal(repr(value)), column_type))
+    if not pa.types.is_integer(column_type):
+        return pc.scalar(value)
+    value = min(max(value, -_BEYOND_INTEGERS), _BEYOND_INTEGERS)
+    whole = math.floor(value)
+    with suppress(pa.ArrowException, OverflowError):  # the value is beyond the column's type
+        if whole == value:
+            return pc.scalar(pa.scalar(whole, column_type))
+    # integers compare with any fraction as with the half
+    return pc.scalar(pa.scalar(Decimal(whole) + (Decimal("0.5") if whole != value else 0)))
 
 
 def _check_value_type(value: Any, term: FilterTerm, column_type: pa.DataType) -> None:
     if isinstance(value, bool):
         fits = pa.types.is_boolean(column_type)
     elif isinstance(value, int | float):
-        fits = pa.types.is_integer(column_type) or pa.types.is_floating(column_type)
+        fits = (
+            pa.types.is_integer(column_type)
+            or pa.types.is_floating(column_type)
+            or pa.types.is_decimal(column_type)
+        )
     else:
         fits = isinstance(value, str) and is_text(column_type)
     if not fits:

@@ -7,9 +7,11 @@ integers beyond 64 bits), Python's parser is used.
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import re
+import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -27,14 +29,45 @@ from hindcast.formats.tables.text_files import BOM
 
 _MAX_DEPTH: Final = 64
 """Maximum number of lists and objects within each other; Arrow crashes on deep nesting."""
-INT64_LIMIT: Final = 1 << 63
+_INT64_LIMIT: Final = 1 << 63
+_EXACT_LIMIT: Final = 1 << 53  # float64 holds all integers up to it
 _TYPE_ERRORS: Final = (pa.ArrowException, OverflowError, ValueError, TypeError, AttributeError)
-_LONG_INTEGER: Final = re.compile(rb"[\s:,\[-]\d{19}")  # an integer that may have more than 64 bits
+LONG_INTEGER: Final = re.compile(rb"[\s:,\[-]\d{19}")
+"""An integer that may have more than 64 bits."""
 _KEY_END: Final = re.compile(rb'"\s*:')
 _LINE_ADVICE: Final = "; write one object per line, or all objects as one array"
 _NON_FINITE_NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 Types = Mapping[str, pa.DataType]
+
+
+class _CollectorPause:
+    """A context in which Python collects no cycles; several threads may be in it.
+
+    Parsed rows have no cycles, but the collector would search them again and again, for half of the time that reading
+    takes.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._num_users = 0
+        self._should_enable = False
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._num_users:
+                self._should_enable = gc.isenabled()
+                gc.disable()
+            self._num_users += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._num_users -= 1
+            if not self._num_users and self._should_enable:
+                gc.enable()
+
+
+collector_pause: Final = _CollectorPause()
 
 
 def parse_lines(data: bytes) -> list[dict[str, Any]]:
@@ -89,7 +122,7 @@ _PRINTED_VALUES: Final = {
 
 def choose_parser(data: bytes) -> Callable[[bytes], Any]:
     """Return a parser that preserves the numbers in `data`: if possible orjson, which is several times as fast."""
-    needs_python = b"NaN" in data or b"Infinity" in data or _LONG_INTEGER.search(data) is not None
+    needs_python = b"NaN" in data or b"Infinity" in data or LONG_INTEGER.search(data) is not None
     return json.loads if needs_python else orjson.loads
 
 
@@ -97,7 +130,7 @@ def build_table(
     rows: Sequence[Mapping[str, Any]],
     types: Types,
     info_columns: Collection[str],
-    declared_columns: Collection[str],
+    declared_types: Types,
 ) -> pa.Table:
     """Build a table from objects.
 
@@ -105,8 +138,8 @@ def build_table(
         rows: one object for each row.
         types: known types of columns; other types are inferred.
         info_columns: columns that become JSON text, whatever their type.
-        declared_columns: columns with a type that the user has set; their integers beyond int64 become floats here, and
-            `TextTables` casts the columns to the type.
+        declared_types: types of columns that the user has set. Integers that the type cannot hold exactly become
+            floats here, and `TextTables` casts the columns to the type.
 
     Raises:
         CellError: a column has values of several types or of another type than the known one, an integer is beyond
@@ -118,9 +151,10 @@ def build_table(
         if name in info_columns:
             columns[name] = pa.array([encode_info(value, i) for i, value in enumerate(values)], pa.string())
         else:
-            columns[name] = _build_column(
-                _round_large_integers(values) if name in declared_columns else values, name, types.get(name)
-            )
+            if name in declared_types:
+                is_float = pa.types.is_floating(declared_types[name])
+                values = _round_large_integers(values, _EXACT_LIMIT if is_float else _INT64_LIMIT)
+            columns[name] = _build_column(values, name, types.get(name))
     return pa.table(columns)
 
 
@@ -219,6 +253,9 @@ def _build_column(values: list[Any], name: str, column_type: pa.DataType | None)
     number = find_beyond_int64(values[row])
     if number is not None:
         raise beyond_int64_error(row, name, number)
+    number = _find_beyond(values[row], _EXACT_LIMIT)
+    if number is not None:
+        raise rounded_integer_error(row, name, number)
     value_text = json.dumps(values[row])[:60]
     if column_type is None:
         raise CellError(
@@ -278,9 +315,9 @@ def _parse_non_finite_texts(value: Any) -> Any:
     )
 
 
-def _round_large_integers(value: Any) -> Any:
-    """Convert integers beyond int64 in a JSON value to floats."""
-    return _map_leaves(value, lambda leaf: leaf if find_beyond_int64(leaf) is None else float(leaf))
+def _round_large_integers(value: Any, limit: int) -> Any:
+    """Convert integers beyond a limit in a JSON value to floats."""
+    return _map_leaves(value, lambda leaf: leaf if _find_beyond(leaf, limit) is None else float(leaf))
 
 
 def _map_leaves(value: Any, convert: Callable[[Any], Any]) -> Any:
@@ -291,15 +328,29 @@ def _map_leaves(value: Any, convert: Callable[[Any], Any]) -> Any:
     return convert(value)
 
 
+def rounded_integer_error(row: int, name: str, number: object) -> CellError:
+    """Make the error for an integer that fits into int64, among floats or in a column of floats."""
+    return CellError(
+        row,
+        f"{name!r} is {number}, a whole number that a float would round: set float64 for it under `readOptions: "
+        "{column_types: …}` if rounding does no harm",
+    )
+
+
 def find_beyond_int64(value: Any) -> int | None:
     """Return the first integer in a JSON value that is beyond int64; None if there is no such integer."""
+    return _find_beyond(value, _INT64_LIMIT)
+
+
+def _find_beyond(value: Any, limit: int) -> int | None:
+    """Return the first integer in a JSON value that is not in [-limit, limit); None if there is no such integer."""
     if isinstance(value, int):
-        return None if -INT64_LIMIT <= value < INT64_LIMIT else value
+        return None if -limit <= value < limit else value
     if isinstance(value, dict):
         value = list(value.values())
     if not isinstance(value, list):
         return None
-    return next((number for child in value if (number := find_beyond_int64(child)) is not None), None)
+    return next((number for child in value if (number := _find_beyond(child, limit)) is not None), None)
 
 
 def _find_first_mismatch(values: Sequence[Any], column_type: pa.DataType | None) -> int:

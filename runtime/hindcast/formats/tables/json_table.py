@@ -14,7 +14,13 @@ from hindcast.formats.format import NoRowsError, ReadOptions
 from hindcast.formats.layout import CellError
 from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.decoding import locate_errors
-from hindcast.formats.tables.json_lines import build_table, choose_parser, parse_lines, require_object
+from hindcast.formats.tables.json_lines import (
+    build_table,
+    choose_parser,
+    collector_pause,
+    parse_lines,
+    require_object,
+)
 from hindcast.formats.tables.read_options import check_options, declared_column_types
 from hindcast.formats.tables.recorded_spec import column_types
 from hindcast.formats.tables.text_files import BOM, Span, is_gzip, open_text, read_head
@@ -80,6 +86,11 @@ class Json(TextTables):
 
     def parse(self, data: Any, extent: TextExtent, options: ReadOptions) -> pa.Table:
         """See `TextTables.parse`."""
+        with collector_pause:
+            return self._parse(data, extent, options)
+
+    @staticmethod
+    def _parse(data: Any, extent: TextExtent, options: ReadOptions) -> pa.Table:
         rows = parse_lines(data) if isinstance(data, bytes) else data
         # pandas.DataFrame.to_json writes such a file by default. (An object with lists is a row with a whole episode.)
         if len(rows) == 1 and len(rows[0]) > 1 and all(map(_is_column, rows[0].values())):

@@ -66,6 +66,10 @@ _INDEXED_NAME: Final = re.compile(r"(?P<stem>.+)\[(?P<index>\d+(?:,\d+)*)\]")
 _GLOB_CHARACTERS: Final = re.compile(r"[*?]")
 
 
+FieldPath = tuple[str, ...]
+"""A column, and the names of fields within each other."""
+
+
 class LeafSource(NamedTuple):
     """The source columns of a leaf.
 
@@ -91,6 +95,7 @@ class TablePlan:
         end_infos: source column of infos that may say why an episode ends; None without `done_column` or infos.
         skipped_columns: source columns that are not read because other columns replace them.
         names: leaf of `obs` or `actions` -> the columns that the user chose for its elements.
+        fields: source column that is a field of a struct -> its path.
     """
 
     sources: dict[str, LeafSource]
@@ -99,12 +104,14 @@ class TablePlan:
     skipped_columns: tuple[str, ...]
     last_column: str | None = None
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    fields: Mapping[str, FieldPath] = field(default_factory=dict)
 
     @property
     def columns(self) -> list[str]:
         """Source columns to read."""
         names = [name for source in self.sources.values() for name in source.columns]
-        return list(dict.fromkeys([*names, *filter(None, (self.end_infos, self.last_column))]))
+        names += filter(None, (self.end_infos, self.last_column))
+        return list(dict.fromkeys(self.fields.get(name, (name,))[0] for name in names))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -128,19 +135,26 @@ class TablePlan:
         return tuple(notes)
 
 
-def plan_columns(names: Sequence[str], options: ReadOptions, empty_leaves: Collection[str] = ()) -> TablePlan:
+def plan_columns(
+    names: Sequence[str],
+    options: ReadOptions,
+    empty_leaves: Collection[str] = (),
+    *,
+    may_have_structs: bool = True,
+) -> TablePlan:
     """Plan what to read from a table with these columns.
 
     Args:
         names: names of the table's columns; the options' keys are added.
         options: options of the user.
         empty_leaves: leaves with an empty shape, for which the table has no column.
+        may_have_structs: whether `schema` may name fields of columns (`state.position`).
 
     Raises:
         DataError: a column is missing, ambiguous or misnamed.
     """
     names = [*names, *(key for key in options.keys if key not in names)]
-    table = _Table(names)
+    table = _Table(names, may_have_structs)
     if _LEROBOT_COLUMNS[Columns.OBS] in names:
         defaults = {column: name for column, name in _LEROBOT_COLUMNS.items() if name in names}
         options = replace(options, schema={**_without_columns(defaults, options.schema), **options.schema})
@@ -155,6 +169,7 @@ def plan_columns(names: Sequence[str], options: ReadOptions, empty_leaves: Colle
         sources.update(_find_sources(column, schema, table))
     _check_single_columns(sources)
     used_names = {name for source in sources.values() for name in source.columns}
+    used_names |= {path[0] for path in table.fields.values()}
     skipped_names: list[str] = []
     for stem, source in table.source_by_stem.items():
         if used_names.isdisjoint(source.columns):
@@ -181,6 +196,7 @@ def plan_columns(names: Sequence[str], options: ReadOptions, empty_leaves: Colle
             and root(leaf) in map(root, options.schema)
             and source.columns[0] not in (root(leaf), *ALIASES[root(leaf)])
         },
+        table.fields,
     )
 
 
@@ -210,10 +226,27 @@ def format_names(names: Collection[str]) -> str:
     return f"{first_names}" + (f" and {len(names) - 20} more" if len(names) > 20 else "")
 
 
-class _Table:
-    """The columns of a table; columns with indexed names, such as `obs[0]`, are grouped by stem."""
+def find_field_path(name: str, names: Collection[str]) -> FieldPath | None:
+    """Return the path of a field, such as `state.position`, in the longest column that it may be in, or None."""
+    if name in names:
+        return None
+    columns = [column for column in names if name.startswith((f"{column}.", f"{column}{SEPARATOR}"))]
+    if not columns:
+        return None
+    column = max(columns, key=len)
+    return (column, *re.split(rf"[.{SEPARATOR}]", name[len(column) + 1 :]))
 
-    def __init__(self, names: Sequence[str]) -> None:
+
+class _Table:
+    """The columns of a table; columns with indexed names, such as `obs[0]`, are grouped by stem.
+
+    Attributes:
+        fields: names of fields that were found -> their paths.
+    """
+
+    def __init__(self, names: Sequence[str], may_have_structs: bool) -> None:
+        self.fields: dict[str, FieldPath] = {}
+        self._may_have_structs = may_have_structs
         duplicate = next((name for name in names if names.count(name) > 1), None)
         if duplicate is not None:
             raise DataError(f"it has two columns {duplicate!r}: rename one")
@@ -252,6 +285,13 @@ class _Table:
         if leaves:
             return {target + stem.removeprefix(name): source for stem, source in leaves.items()}
         return self._find_numbered(name, target) if root(target) in _VECTOR_COLUMNS else {}
+
+    def find_field(self, name: str) -> bool:
+        """Return whether a name may be the path of a field; only the column's type shows the fields that it has."""
+        path = find_field_path(name, self.names) if self._may_have_structs else None
+        if path is not None:
+            self.fields[name] = path
+        return path is not None
 
     def _find_numbered(self, name: str, target: str) -> dict[str, LeafSource]:
         pattern = re.compile(rf"{re.escape(name)}_(\d+)")
@@ -328,7 +368,9 @@ def _find_sources(
 
 def _find_mapped_sources(target: str, source: str | Sequence[str], table: _Table) -> dict[str, LeafSource]:
     if not isinstance(source, str):
-        missing = next((name for name in source if name not in table.names), None)
+        missing = next(
+            (name for name in source if name not in table.names and not table.find_field(name)), None
+        )
         if missing is not None:
             raise _missing_column_error(missing, target, table)
         return {target: LeafSource(tuple(source), (len(source),))}
@@ -345,6 +387,8 @@ def _find_mapped_sources(target: str, source: str | Sequence[str], table: _Table
             )
         return {target: LeafSource(tuple(matches), (len(matches),))}
     sources = table.find(source, target)
+    if not sources and table.find_field(source):
+        return {target: LeafSource((source,))}
     if not sources:
         raise _missing_column_error(source, target, table)
     return sources

@@ -39,9 +39,10 @@ def check_options(
         snake_name = re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower()
         if snake_name not in allowed_names:
             if not allowed_names:
-                raise DataError(f"{format_name} has no read options; got {name!r}")
+                raise DataError(f"has {name!r}, but {format_name} has no options", "readOptions")
             raise DataError(
-                f"{format_name} has no read option {name!r}: {suggest_name(snake_name, allowed_names)}"
+                f"has {name!r}, which {format_name} does not have; {suggest_name(snake_name, allowed_names)}",
+                "readOptions",
             )
         checked_options[snake_name] = value
     return checked_options

@@ -16,6 +16,7 @@ from hindcast.api.input import TimeSpec
 from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns
 from hindcast.formats.columns.arrays import is_text, unwrap_extension
+from hindcast.formats.columns.decimals import decimals_to_numbers
 from hindcast.formats.layout import CellError, first_true, refuse_null
 from hindcast.formats.rows import AGENT_COLUMNS, Timesteps
 from hindcast.formats.tables.naming import TablePlan
@@ -23,6 +24,8 @@ from hindcast.formats.tables.naming import TablePlan
 _TIME_LIMIT_KEY: Final = "TimeLimit.truncated"
 _NULLABLE_ROLES: Final = (Columns.EPS_ID, *AGENT_COLUMNS, Columns.INFOS)
 _UUID_BYTES: Final = 16
+_DIGITS: Final = r"^\s*[+-]?\d+\s*$"
+_INT64: Final = np.iinfo(np.int64)
 TRUE_TEXTS: Final = ("true", "1", "1.0", "t", "yes")
 FALSE_TEXTS: Final = ("false", "0", "0.0", "f", "no")
 _NESTED_ADVICE: Final = "if a row is a whole episode, actions, rewards, flags and timesteps must all be lists"
@@ -184,9 +187,13 @@ def decode_times(table: pa.Table, plan: TablePlan, time: TimeSpec) -> NDArray[np
 
 
 def _as_timestamps(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
-    """Convert text, durations and times of day to timestamps; other columns stay as they are."""
+    """Convert text, durations and times of day to timestamps, and digits to int64; other columns stay as they are."""
     refuse_null(column, name, ": expected a whole number or a time")
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
     if is_text(column.type):
+        if pc.all(pc.match_substring_regex(column, _DIGITS)).as_py():
+            return pa.chunked_array([_to_integers(column, name)])
         column = _parse_times(column, name)
     if pa.types.is_duration(column.type) or pa.types.is_time(column.type):
         count = column.cast(pa.int32()) if pa.types.is_time32(column.type) else column
@@ -199,6 +206,7 @@ def _is_date(arrow_type: pa.DataType) -> bool:
 
 
 def _to_floats(column: pa.ChunkedArray, name: str) -> NDArray[np.float64]:
+    column = decimals_to_numbers(column)
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         raise CellError(0, f"{name!r} is a column of {column.type}: expected numbers, dates or times")
     values = column.to_numpy().astype(np.float64)
@@ -235,8 +243,9 @@ def _decode_texts(column: pa.ChunkedArray, name: str) -> NDArray[np.object_]:
     """Decode texts and integers as text, `[R]`; UUIDs (of Arrow's type, or 16 bytes) become hexadecimal digits."""
     if getattr(column.type, "extension_name", None) == "arrow.uuid":
         column = unwrap_extension(column)
-    if pa.types.is_floating(column.type):
-        column = pa.chunked_array([pa.array(_to_integers(column, name))])
+    if pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):
+        _refuse_inexact_ids(column, name)
+        return to_shared_texts(column, lambda value: str(int(value)))
     value_type = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     is_uuid = pa.types.is_fixed_size_binary(value_type) and value_type.byte_width == _UUID_BYTES
     if not (is_uuid or is_text(value_type) or pa.types.is_integer(value_type)):
@@ -252,13 +261,49 @@ def to_shared_texts(column: pa.ChunkedArray, to_text: Callable[[Any], str]) -> N
     return texts[dictionary_column.indices.to_numpy()]
 
 
-def _to_integers(column: pa.ChunkedArray, name: str) -> I64:
-    refuse_null(column, name, ": expected a whole number")
-    if pa.types.is_integer(column.type):
-        return column.to_numpy().astype(np.int64, copy=False)
+def _refuse_inexact_ids(column: pa.ChunkedArray, name: str) -> None:
+    """Refuse floats and decimals that are not whole, and floats so large that they stand for several whole numbers."""
+    _refuse_fractions(column, name)
     if not pa.types.is_floating(column.type):
-        raise CellError(0, f"{name!r} is a column of {column.type}: expected whole numbers")
+        return
     values = column.to_numpy()
-    if (row := first_true(values != np.floor(values))) is not None:
-        raise CellError(row, f"{name!r} is {values[row]}: expected a whole number")
-    return values.astype(np.int64)
+    limit = 2 ** (np.finfo(values.dtype).nmant + 1)
+    if (row := first_true(np.abs(values) >= limit)) is not None:
+        raise CellError(
+            row,
+            f"{name!r} is {int(values[row])}, stored as {values.dtype}, which merges neighbouring ids from {limit} on: "
+            "write ids as integers or text",
+        )
+
+
+def _refuse_fractions(column: pa.ChunkedArray, name: str) -> None:
+    is_whole = pc.equal(column, pc.floor(column))
+    if pa.types.is_floating(column.type):
+        is_whole = pc.and_(is_whole, pc.is_finite(column))
+    if (row := first_true(~is_whole.to_numpy())) is not None:
+        raise CellError(row, f"{name!r} is {column[row].as_py()}: expected a whole number")
+
+
+def _to_integers(column: pa.ChunkedArray, name: str) -> I64:
+    """Convert whole numbers, or texts of digits, to int64.
+
+    Raises:
+        CellError: a number is not whole, or beyond int64.
+    """
+    refuse_null(column, name, ": expected a whole number")
+    if is_text(column.type):
+        column = pc.replace_substring(pc.utf8_trim_whitespace(column), "+", "")
+    elif pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):
+        _refuse_fractions(column, name)
+        # Arrow casts float32 to int64 only up to 2²⁴
+        column = column.cast(pa.float64()) if pa.types.is_floating(column.type) else column
+    elif not pa.types.is_integer(column.type):
+        raise CellError(0, f"{name!r} is a column of {column.type}: expected whole numbers")
+    try:
+        return column.cast(pa.int64()).to_numpy()
+    except pa.ArrowInvalid as error:
+        numbers = map(int, column.to_pylist())
+        row, number = next(item for item in enumerate(numbers) if not _INT64.min <= item[1] <= _INT64.max)
+        raise CellError(
+            row, f"{name!r} is {number}, which does not fit into int64: subtract a constant from it"
+        ) from error

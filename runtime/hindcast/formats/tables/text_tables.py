@@ -9,15 +9,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from hindcast.episodes.columns import Columns, obs_leaf, root
 from hindcast.errors import DataError
 from hindcast.formats.format import HEAD_ROWS, Format, NoRowsError, Piece, ReadOptions
+from hindcast.formats.lossless import find_rounded_row
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.formats.tables import text_files
 from hindcast.formats.tables.decoding import TableContext, decode_rows, locate_errors
 from hindcast.formats.tables.filters import add_keys
+from hindcast.formats.tables.json_lines import rounded_integer_error
 from hindcast.formats.tables.naming import ALIASES, TablePlan, format_names, plan_columns, suggest_name
 from hindcast.formats.tables.read_options import declared_column_types
 from hindcast.formats.tables.recorded_spec import (
@@ -253,6 +256,8 @@ def _cast_to_declared_types(table: pa.Table, plan: TablePlan, options: ReadOptio
     rewards = plan.sources.get(Columns.REWARDS)
     for name in rewards.columns if rewards is not None else ():
         if name in table.column_names and pa.types.is_integer(element_type(table.schema.field(name).type)):
+            if name not in declared_types:
+                _refuse_rounded_integer(table.column(name), name)
             declared_types.setdefault(name, pa.float64())
     for name, number_type in declared_types.items():
         if name not in table.column_names:
@@ -261,11 +266,35 @@ def _cast_to_declared_types(table: pa.Table, plan: TablePlan, options: ReadOptio
             )
         column_type = replace_element_type(table.schema.field(name).type, number_type)
         try:
-            table = table.set_column(
-                table.column_names.index(name), name, table.column(name).cast(column_type)
-            )
+            # Arrow would refuse an integer that float64 holds exactly, beyond 2⁵³
+            is_safe = not pa.types.is_floating(number_type)
+            column = table.column(name).cast(column_type, safe=is_safe)
+            table = table.set_column(table.column_names.index(name), name, column)
         except pa.ArrowException as error:
             raise DataError(
                 f"{name!r} cannot be converted to {number_type}, which `column_types` sets: {error}"
             ) from error
     return table
+
+
+def _refuse_rounded_integer(column: pa.ChunkedArray, name: str) -> None:
+    """Check that float64 holds the integers of a column, or of its lists."""
+    values = column
+    while pa.types.is_nested(values.type):
+        values = pc.list_flatten(values)
+    row = find_rounded_row(values.drop_null().to_numpy(), np.dtype(np.float64))
+    if row is None:
+        return
+    number = values.drop_null()[row].as_py()
+    rows = enumerate(column.to_pylist())
+    raise rounded_integer_error(
+        next(row for row, cell in rows if number in _iter_numbers(cell)), name, number
+    )
+
+
+def _iter_numbers(cell: Any) -> Iterator[Any]:
+    if isinstance(cell, list):
+        for item in cell:
+            yield from _iter_numbers(item)
+    else:
+        yield cell

@@ -38,6 +38,12 @@ class DiscreteCQL(NamedAlgorithm):
     algorithm_name = "DiscreteCQL"
 
 
+class DiscreteSAC(NamedAlgorithm):
+    """Soft actor-critic (arXiv 1910.07207), for one discrete action."""
+
+    algorithm_name = "DiscreteSAC"
+
+
 class FQL(NamedAlgorithm):
     """Flow Q-learning (arXiv 2502.02538), for bounded continuous actions, scaled to ±1."""
 

@@ -38,6 +38,12 @@ class DiscreteCQLConfig(AlgorithmConfig):
     default_algorithm = "DiscreteCQL"
 
 
+class DiscreteSACConfig(AlgorithmConfig):
+    """Soft actor-critic (arXiv 1910.07207), for one discrete action."""
+
+    default_algorithm = "DiscreteSAC"
+
+
 class FQLConfig(AlgorithmConfig):
     """Flow Q-learning (arXiv 2502.02538), for bounded continuous actions, scaled to ±1."""
 

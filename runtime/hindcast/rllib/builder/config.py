@@ -43,6 +43,7 @@ from hindcast.rllib.builder.option_names import (
     is_default_of_missing_option,
 )
 from hindcast.rllib.builder.option_values import (
+    array_to_list,
     copy_value,
     has_recorded_input,
     is_filesystem,
@@ -441,7 +442,7 @@ class AlgorithmConfig:
         if self._is_frozen:
             raise SpecError("the config is frozen: change config.copy(copy_frozen=False) instead.")
         settings = {
-            name: value
+            name: array_to_list(value)
             for name, value in options.items()
             if method != "training" or not is_default_of_missing_option(self.algorithm, name, value)
         }

@@ -53,7 +53,7 @@ def parse_comparisons(expression: Any) -> list[Term]:
     except (LookupError, NotImplementedError, TypeError, ValueError) as error:
         raise SpecError(
             f"input_read_method_kwargs: the filter {expression} is not a list of comparisons: compare columns with "
-            "numbers, text, true or false using ==, !=, <, <=, >, >= or isin, joined by &; | may join values of one "
+            "numbers, text, True or False using ==, !=, <, <=, >, >= or isin, joined by &; | may join values of one "
             "column, and ~ negate == and !=."
         ) from error
 

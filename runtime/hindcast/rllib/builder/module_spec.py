@@ -125,7 +125,7 @@ def spec_to_dict(spec: ModuleSpecLike) -> dict[str, Any]:
         del spec_fields["catalog_class"]  # RLlib's own default
     for name, value in spec_fields.items():
         if name not in OPTIONS[MODULE]:
-            raise SpecError(f"{_OPTION}: {name} is not a field{nearest(name, OPTIONS[MODULE])}")
+            raise SpecError(f"{_OPTION}: {name!r} is not a field{nearest(name, OPTIONS[MODULE])}")
         if OPTIONS[MODULE][name].kind == "refused":
             raise SpecError(f"{_OPTION}: {name} is {value!r}: {OPTIONS[MODULE][name].remark}.")
     if "module_class" in spec_fields:

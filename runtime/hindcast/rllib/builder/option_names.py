@@ -32,7 +32,7 @@ _FOREIGN_NAMES: Final = {
     "discount": "gamma",
 }
 """Other libraries' names of options -> RLlib's; they are too different for a suggestion by spelling."""
-_RLLIB_DEFAULTS: Final = {
+DEFAULTS_OF_MISSING_OPTIONS: Final = {
     "bc_logstd_coeff": 0.0,
     "beta": 0.0,
     "gamma": 0.99,
@@ -163,7 +163,7 @@ def is_default_of_missing_option(algorithm: str | None, name: str, value: Any) -
     """Return True if the algorithm lacks the option here and the value is RLlib's default, which requests nothing."""
     if is_in_table(algorithm, name) or _is_algorithm_option(algorithm, name) or not _algorithms_with(name):
         return False
-    return value is None or _equals(value, _RLLIB_DEFAULTS.get(name))
+    return value is None or _equals(value, DEFAULTS_OF_MISSING_OPTIONS.get(name))
 
 
 def turns_off_default(algorithm: str | None, name: str, value: Any) -> bool:

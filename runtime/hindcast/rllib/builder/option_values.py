@@ -19,17 +19,16 @@ from hindcast.api.formats import format_traits
 from hindcast.api.input import PrepareSpec, Sampler, TimeSpec
 from hindcast.api.sentences import nearest
 from hindcast.errors import SpecError
-from hindcast.rllib.batch_io.tables import TableInput
 from hindcast.rllib.builder.expressions import is_expression, parse_comparisons
 from hindcast.rllib.builder.model_config import DefaultModelConfig, convert_observation_filter, model_fields
 from hindcast.rllib.builder.module_spec import MultiRLModuleSpec, RLModuleSpec, module_fields
-from hindcast.rllib.builder.options import OPTIONS
+from hindcast.rllib.builder.options import OPTIONS, describe_invalid_type
 from hindcast.rllib.builder.user_objects import import_path_of, to_environment_id, to_import_path
 
 Options = Mapping[str, Any]
 
 # If two formats have the same method, the later, more general one is used: read_json is JSON, not SampleBatch.
-_READ_METHODS: Final = {
+READ_METHODS: Final = {
     method: name for name, traits in format_traits().items() for method in traits.ray_methods
 }
 """Read method of Ray Data -> format of the input."""
@@ -52,8 +51,13 @@ _ESTIMATORS: Final = {
 """RLlib's class of an estimator -> Hindcast's name of the estimate."""
 _WORKER_FIELDS: Final = {"num_cpus": "cpus", "num_gpus": "gpus", "memory": "memory"}
 """Ray's resource option of a worker -> field of `dataWorkers`."""
-_BATCHING_OPTIONS: Final = ("prefetch_batches", "local_shuffle_buffer_size", "local_shuffle_seed")
-_BLOCK_SIZE_OPTIONS: Final = ("override_num_blocks", "concurrency")
+_BATCHING_OPTIONS: Final = {
+    "prefetch_batches": "int",
+    "local_shuffle_buffer_size": "count",
+    "local_shuffle_seed": "int",
+}
+"""Option of `iter_batches_kwargs` -> type of its values."""
+_BLOCK_SIZE_OPTIONS: Final = {"override_num_blocks": "count", "concurrency": "count"}
 WRITE_ARGUMENTS_WITHOUT_EFFECT: Final = ("concurrency", "ray_remote_args", "try_create_dir")
 """Arguments of Ray Data's write methods that a recording does not need."""
 _REPLACED_ENTRIES: Final = {
@@ -88,6 +92,12 @@ def copy_value(value: Any) -> Any:
     return value
 
 
+def array_to_list(value: Any) -> Any:
+    """Convert an array, which has no truth value, to a list; return any other value unchanged."""
+    is_array = hasattr(value, "__array__") and hasattr(value, "tolist")
+    return value.tolist() if is_array and value.ndim else value
+
+
 def _check_env_config(value: Any) -> Any:
     """Return the value unchanged, after checking that a resource can contain it."""
     if isinstance(value, Mapping) and (problem := find_non_json(to_yaml_types(value))):
@@ -106,47 +116,6 @@ def space_to_field(value: Any) -> Any:
     from hindcast.episodes.spaces import space_to_json
 
     return space_to_json(value)
-
-
-def input_fields(options: Options, common_fields: Options) -> list[dict[str, Any]]:
-    """Return `spec.input`: an entry for each path of `input_`.
-
-    Args:
-        options: name -> value as set by the user.
-        common_fields: the fields of every entry that is a path; under "sampler", the fields of the sampler.
-
-    Raises:
-        SpecError: there are no inputs, one is not a path, the sampler is missing, or read options conflict.
-    """
-    inputs = options.get("input_")
-    if not inputs:
-        raise SpecError("input_ is missing: name the data to train on with .offline_data(input_=...).")
-    if options.get("input_read_sample_batches") and options.get("input_read_episodes"):
-        raise SpecError("input_read_sample_batches and input_read_episodes are both True: set one of them.")
-    common_fields = _add_read_method(common_fields, options)
-    weights = inputs if isinstance(inputs, Mapping) else {}
-    paths = input_entries(options)
-    if "sampler" in common_fields and "sampler" not in paths:
-        raise SpecError(
-            "sampler, replay_buffer_config and num_steps_sampled_before_learning_starts configure the sampler: "
-            'add "sampler" to input_.'
-        )
-    return [
-        {**_input_entry(path, options, common_fields), **({"weight": weights[path]} if weights else {})}
-        for path in paths
-    ]
-
-
-def _add_read_method(common_fields: Options, options: Options) -> Options:
-    """Return the common fields, with `readOptions.method` if the read method is not in `_READ_METHODS`."""
-    method = options.get("input_read_method")
-    if method is None or (isinstance(method, str) and method in _READ_METHODS):
-        return common_fields
-    read_options = {
-        "method": to_import_path("input_read_method", method),
-        **common_fields.get("readOptions", {}),
-    }
-    return {**common_fields, "readOptions": read_options}
 
 
 def has_recorded_input(options: Options) -> bool:
@@ -174,11 +143,11 @@ def output_path(options: Options) -> str:
             f"output is {path!r}, but only build_algo() accepts a function that makes an OutputWriter: name a folder, "
             "record, and then pass the batches on: for batch in DatasetReader(folder): writer.write(batch)."
         )
-    if not _is_path(path):
+    if not is_path(path):
         raise SpecError(f"output is {path!r}, expected one path: a recording writes to one folder.")
     if path == "logdir":
         raise SpecError('output is "logdir", which does not exist here: name the folder of the dataset.')
-    return _add_scheme(path, "output_filesystem", options)
+    return add_scheme(path, "output_filesystem", options)
 
 
 def is_filesystem(value: Any) -> bool:
@@ -227,6 +196,7 @@ def check_batching(options: Any) -> None:
     """
     if options is not None:
         check_names("iter_batches_kwargs", options, _BATCHING_OPTIONS)
+        _check_entry_types("iter_batches_kwargs", options, _BATCHING_OPTIONS)
 
 
 def replaced_entries(option: str, value: Any) -> list[str]:
@@ -237,28 +207,11 @@ def replaced_entries(option: str, value: Any) -> list[str]:
     return [f"{name}: {reason}" for name, reason in reasons.items() if value.get(name) is not None]
 
 
-def _is_path(value: Any) -> bool:
+def is_path(value: Any) -> bool:
     return isinstance(value, str) or hasattr(value, "__fspath__")
 
 
-def _input_entry(path: Any, options: Options, common_fields: Options) -> dict[str, Any]:
-    if isinstance(path, str) and path == "sampler":
-        return {"sampler": common_fields.get("sampler", {})}
-    if isinstance(path, TableInput):
-        raise SpecError(
-            f"input_ contains {path}, which only build_algo() accepts, since a resource names files: write it to a "
-            "Parquet file, and name that file."
-        )
-    if not _is_path(path):
-        raise SpecError(
-            f"input_ contains {path!r}, expected a path; only build_algo() accepts functions that make an InputReader, "
-            "since a resource cannot contain them: write its batches to a folder (JsonWriter), and name that folder."
-        )
-    fields = {name: value for name, value in common_fields.items() if name != "sampler"}
-    return {"path": _add_scheme(path, "input_filesystem", options), **fields}
-
-
-def _add_scheme(path: Any, option: str, options: Options) -> str:
+def add_scheme(path: Any, option: str, options: Options) -> str:
     """Return a path with the scheme of the file system that an option names.
 
     A file system object replaces the path's own scheme; a name such as "s3" only applies to a path without a scheme.
@@ -268,19 +221,22 @@ def _add_scheme(path: Any, option: str, options: Options) -> str:
         from hindcast.storage.user_files import register_filesystem
 
         return f"{register_filesystem(filesystem)}://{text.partition('://')[2] or text}"
-    if filesystem is None or "://" in text:
+    if filesystem is None:
         return text
     if not isinstance(filesystem, str) or filesystem not in _URI_SCHEMES:
         raise SpecError(
             f"{option} is {filesystem!r}: put it in the path, as in s3://bucket/folder, or set one of "
             f"{', '.join(_URI_SCHEMES)}, a pyarrow.fs.FileSystem, an fsspec file system, or a store of obstore."
         )
+    if "://" in text:
+        return text
     return _URI_SCHEMES[filesystem] + text.lstrip("/")
 
 
 def _convert_read_kwargs(options: Any) -> dict[str, Any]:
     """Convert `input_read_method_kwargs` to fields of the input."""
     require_mapping("input_read_method_kwargs", options)
+    _check_entry_types("input_read_method_kwargs", options, _BLOCK_SIZE_OPTIONS)
     fields = {name: options[name] for name in ("columns", "filter") if options.get(name) is not None}
     if is_expression(fields.get("filter")):
         fields["filter"] = parse_comparisons(fields["filter"])
@@ -297,10 +253,21 @@ def _convert_data_workers(options: Any) -> dict[str, Any]:
     check_names(
         "map_batches_kwargs", options, ("concurrency", "zero_copy_batch", "ray_remote_args", *_WORKER_FIELDS)
     )
+    _check_entry_types("map_batches_kwargs", options, {"zero_copy_batch": "bool"})
     remote_args = options.get("ray_remote_args") or {}
     check_names("map_batches_kwargs: ray_remote_args", remote_args, tuple(_WORKER_FIELDS))
+    for name in remote_args:
+        if name in options and options[name] != remote_args[name]:
+            raise SpecError(
+                f"map_batches_kwargs: {name} is {options[name]!r}, but {remote_args[name]!r} in ray_remote_args: set "
+                "one of them."
+            )
     options = {**remote_args, **options}
-    workers = {_WORKER_FIELDS[name]: value for name, value in options.items() if name in _WORKER_FIELDS}
+    workers = {
+        _WORKER_FIELDS[name]: _convert_bytes(value) if name == "memory" else value
+        for name, value in options.items()
+        if name in _WORKER_FIELDS
+    }
     concurrency = options.get("concurrency")
     # For Ray Data a pair is the minimum and maximum size of a pool.
     if isinstance(concurrency, tuple | list):
@@ -309,7 +276,13 @@ def _convert_data_workers(options: Any) -> dict[str, Any]:
                 f"map_batches_kwargs: concurrency is {concurrency!r}, expected a number, or the minimum and maximum "
                 "number of data workers."
             )
-        workers["minReplicas"], workers["maxReplicas"] = concurrency
+        low, high = concurrency
+        if isinstance(low, int) and isinstance(high, int) and low > high:
+            raise SpecError(
+                f"map_batches_kwargs: concurrency is {concurrency!r}, whose first number, the minimum, exceeds the "
+                "maximum."
+            )
+        workers["minReplicas"], workers["maxReplicas"] = low, high
     elif concurrency is not None:
         workers["replicas"] = concurrency
     return workers
@@ -454,7 +427,18 @@ def check_names(option: str, options: Any, names: Iterable[str]) -> None:
     """
     for name in require_mapping(option, options):
         if name not in names:
-            raise SpecError(f"{option}: {name!r} is not an option here{nearest(name, names)}")
+            raise SpecError(f"{option}: {name!r} is not an option here{nearest(str(name), names)}")
+
+
+def _check_entry_types(option: str, options: Options, types: Mapping[str, str]) -> None:
+    """Check the types of entries of an option's dictionary, which no field of a resource checks.
+
+    Raises:
+        SpecError: an entry has another type.
+    """
+    for name, kind in types.items():
+        if options.get(name) is not None and (expected := describe_invalid_type(options[name], kind)):
+            raise SpecError(f"{option}: {name} is {options[name]!r}, expected {expected}.")
 
 
 CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
@@ -471,7 +455,7 @@ CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     **{name: partial(_to_callback_classes, name) for name in OPTIONS["callbacks"] if name.startswith("on_")},
     "learner_connector": _convert_connectors,
     "input_read_method": lambda value: (
-        _READ_METHODS.get(value, "RayData") if isinstance(value, str) else "RayData"
+        READ_METHODS.get(value, "RayData") if isinstance(value, str) else "RayData"
     ),
     "input_read_method_kwargs": _convert_read_kwargs,
     "input_read_sample_batches": lambda value: "SampleBatch" if value else None,

@@ -7,6 +7,7 @@ replacement) or *refused* (there is no equivalent).
 from __future__ import annotations
 
 import keyword
+import re
 import tomllib
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -61,6 +62,7 @@ _COMPOSED_FIELDS: Final = {
     "input.filter": 'input_read_method_kwargs["filter"]',
     "input.path": "input_",
     "input.readOptions": "input_read_method_kwargs",
+    "input.readOptions.method": "input_read_method",
     "input.weight": "input_",
     "pipeline.dataWorkers.cpus": 'map_batches_kwargs["num_cpus"]',
     "pipeline.dataWorkers.gpus": 'map_batches_kwargs["num_gpus"]',
@@ -101,6 +103,7 @@ _ROWS: Final = {method: [_parse_row(method, row) for row in rows] for method, ro
 _TYPE_CHECKS: Final[dict[str, tuple[tuple[type, ...], str]]] = {
     "bool": ((bool,), "True or False"),
     "int": ((int,), "a whole number"),
+    "count": ((int,), "a whole number above 0"),
     "float": ((int, float), "a number"),
     "str": ((str,), "text"),
     "dict": ((dict,), "a dictionary"),
@@ -122,15 +125,28 @@ def check_types(options: Mapping[str, Any]) -> None:
     """
     problems = []
     for name, value in options.items():
-        if name not in TYPES:
+        if name not in TYPES or value is None:
             continue
-        types, description = _TYPE_CHECKS[TYPES[name]]
-        is_misused_bool = isinstance(value, bool) and bool not in types
-        is_valid = isinstance(value, types) and not is_misused_bool
-        if not (is_valid or value is None or (isinstance(value, int) and value == DEPRECATED_VALUE)):
-            problems.append(Problem((), f"{name} is {value!r}, expected {description}."))
+        if TYPES[name] != "count" and type(value) is int and value == DEPRECATED_VALUE:
+            continue
+        if expected := describe_invalid_type(value, TYPES[name]):
+            problems.append(Problem((), f"{name} is {value!r}, expected {expected}."))
     if problems:
         raise SpecError.of(problems)
+
+
+def describe_invalid_type(value: Any, kind: str) -> str | None:
+    """Return what is expected in place of a value; None if the value is valid.
+
+    Args:
+        value: the value.
+        kind: key of `_TYPE_CHECKS`.
+    """
+    types, expected = _TYPE_CHECKS[kind]
+    is_valid = isinstance(value, types) and (bool in types or not isinstance(value, bool))
+    if is_valid and kind in ("int", "float") and not value >= 0:
+        return f"{expected} of at least 0"
+    return None if is_valid and not (kind == "count" and value < 1) else expected
 
 
 def methods_with(name: str) -> list[str]:
@@ -203,9 +219,13 @@ def use_option_names(problem: Problem, set_options: Container[str] = ()) -> Prob
         field = ()  # the config's class sets the algorithm, not an option
     elif method := _METHOD_BY_SECTION.get(format_path(field)):
         field = (f"{method}()",)
-    elif field and (option := _find_option(field, set_options)):
+    elif field and (option := _find_option(field, set_options) or _find_option(("input", *field))):
         field = ("".join(option),)
-    names = {mention: _translate_mention(mention, problem.field) for mention in problem.mentions}
+    problem = replace(problem, what=problem.python or problem.what, python="")
+    mentions = {*problem.mentions, *_FIELD_IN_TEXT.findall(problem.text)}
+    names = {mention: _translate_mention(mention, problem.field) for mention in mentions}
+    names |= _PYTHON_PHRASES
+    names |= _PYTHON_WORDS.get(str(field[0]).rpartition(".")[2], {}) if field else {}
     return replace(problem.with_names(field, names), resource="")
 
 
@@ -228,12 +248,35 @@ def option_names_in_errors(set_options: Container[str] = ()) -> Iterator[None]:
 _OPTIONS_BY_FIELD: Final = _map_fields_to_options()
 
 
+_OPTION_BY_SECTION: Final = {"evaluation.offline": "offline_evaluation_held_out"}
+"""Section -> the option that makes it, for messages that advise to add the section."""
+_PYTHON_PHRASES: Final = {"beside the YAML file": "beside your script"}
+"""Text in messages -> the text for users of Python."""
+_RESIDENCY_WORDS: Final = {"Streaming": "False", "Resident": "True", "Auto": "None"}
+_PYTHON_WORDS: Final[Mapping[str, Mapping[str, str]]] = {
+    "materialize_data": _RESIDENCY_WORDS,
+    "materialize_mapped_data": _RESIDENCY_WORDS,
+    "evaluation_duration": {"Auto": "'auto'"},
+    "observation_filter": {
+        "'none'": "'NoFilter'",
+        "'meanStd'": "'MeanStdFilter'",
+        "MeanStd": "'MeanStdFilter'",
+    },
+}
+"""Option with values of its own -> word of the field's values in messages -> the option's value."""
+_FIELD_IN_TEXT: Final = re.compile(
+    r"(?<![\w./:'\"`@-])"
+    r"((?:(?:spec|readOptions|prepare|evaluation|pipeline|model|config)(?:\.[a-z]\w*)+|[a-z]+[A-Z]\w*)"
+    r"(?:: (?:true|false|[A-Z]\w+))?)(?![\w/(])"
+)
+"""A path of a field, or a field's name of several words, perhaps with a value; not within quotes."""
 _METHOD_BY_SECTION: Final = {
     f"spec.{section}": method
     for section, method in {
         "environment": "environment",
         "evaluation": "evaluation",
         "evaluation.offline": "evaluation",
+        "rewards": "training",
         "learners": "learners",
         "pipeline": "offline_data",
         "output": "offline_data",
@@ -292,7 +335,10 @@ def _translate_mention(mention: str, field: FieldPath) -> str:
     option = next((match for match in map(_find_option, relatives) if match and not match[1]), None)
     option = option or _find_option(steps) or _find_option(("input", *steps))
     if option is None:
-        return mention
+        section = format_path(steps).removeprefix("spec.")
+        if section in _OPTION_BY_SECTION:
+            return _OPTION_BY_SECTION[section]
+        return f"{method}()" if (method := _METHOD_BY_SECTION.get(f"spec.{section}")) else mention
     name, entry = option
     if not value:
         return f"{quote}{name}{entry}{quote}"

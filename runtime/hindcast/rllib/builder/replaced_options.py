@@ -9,6 +9,7 @@ from pydantic.alias_generators import to_camel
 
 from hindcast.errors import Problem, SpecError
 from hindcast.ray_session import is_driver_of_cluster
+from hindcast.rllib.builder.input_entries import has_row_batches
 from hindcast.rllib.builder.model_config import notes_on_model_fields
 from hindcast.rllib.builder.module_spec import replaced_module_fields
 from hindcast.rllib.builder.option_values import has_recorded_input, replaced_entries
@@ -48,7 +49,8 @@ def _notes_on_option(
     elif option.kind == "refused":
         return  # its value is RLlib's default; other values are refused when they are set
     elif option.kind == "replaced":
-        yield option.remark
+        if not (name == "input_read_batch_size" and has_row_batches(options)):
+            yield option.remark
     elif reason := _missing_resource_reason(algorithm, options, option):
         yield reason
     else:

@@ -18,12 +18,12 @@ from hindcast.api.recording import RunnersSpec
 from hindcast.api.sentences import problems_of
 from hindcast.errors import DataError, Problem, SpecError
 from hindcast.rllib.builder.composite_options import expand_options
+from hindcast.rllib.builder.input_entries import input_fields
 from hindcast.rllib.builder.option_names import is_unset
 from hindcast.rllib.builder.option_values import (
     CONVERTERS,
     check_batching,
     has_recorded_input,
-    input_fields,
     output_path,
 )
 from hindcast.rllib.builder.options import OPTIONS_BY_NAME, is_in_table, option_names_in_errors

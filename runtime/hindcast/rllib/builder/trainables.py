@@ -38,6 +38,12 @@ class DiscreteCQL(AlgorithmTrainable):
     algorithm = "DiscreteCQL"
 
 
+class DiscreteSAC(AlgorithmTrainable):
+    """Soft actor-critic (arXiv 1910.07207), for one discrete action."""
+
+    algorithm = "DiscreteSAC"
+
+
 class FQL(AlgorithmTrainable):
     """Flow Q-learning (arXiv 2502.02538), for bounded continuous actions, scaled to ±1."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import gymnasium as gym
 import numpy as np
@@ -41,6 +41,10 @@ class ConnectorV2:
         input_action_space: space of the episodes' actions.
     """
 
+    unsupported_overrides: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("get_state", "set_state", "reset_state", "merge_states", "get_ctor_args_and_kwargs"),
+        "connectors keep no state between calls; pass what a connector needs as arguments",
+    )
     stochastic: bool = False
     columns: Collection[str] = ()
     input_observation_space: gym.Space | None = None
@@ -142,6 +146,9 @@ class LearnerConnectorPipeline(ConnectorV2):
         input_action_space: space of the episodes' actions.
         connectors: connectors, in order.
         kwargs: ignored, as in `ConnectorV2`.
+
+    Attributes:
+        default_classes: classes of which the pipeline must keep a connector, for a training.
     """
 
     def __init__(
@@ -154,6 +161,7 @@ class LearnerConnectorPipeline(ConnectorV2):
     ) -> None:
         super().__init__(input_observation_space, input_action_space, **kwargs)
         self.connectors: list[Any] = []
+        self.default_classes: tuple[type, ...] = ()
         for connector in connectors or ():
             self.append(connector)
 

@@ -185,9 +185,10 @@ def make_learner_pipeline(
                 "takes connectors in RLlib's form (ConnectorV2).",
                 field=FIELD,
             )
-    return LearnerConnectorPipeline(
-        observation_space, action_space, connectors=[*connectors, *default_connectors()]
-    )
+    defaults = default_connectors()
+    pipeline = LearnerConnectorPipeline(observation_space, action_space, connectors=[*connectors, *defaults])
+    pipeline.default_classes = tuple(map(type, defaults))
+    return pipeline
 
 
 def _flatten(entry: Any) -> list[Any]:
@@ -201,9 +202,17 @@ def _expand_pipeline(pipeline: LearnerConnectorPipeline) -> list[Any]:
     """Return the connectors up to the last custom one, then what the pipeline requests of the algorithm.
 
     Raises:
-        SpecError: a connector of RLlib would change the observations for which the network is built.
+        SpecError: a connector of RLlib would change the observations for which the network is built, or a default
+            connector was removed.
     """
     connectors = _flatten(pipeline)
+    for cls in pipeline.default_classes:
+        if not any(isinstance(connector, cls) for connector in connectors):
+            raise SpecError(
+                f"lacks {cls.__name__}, a default connector, whose work a training always does: keep it in the "
+                "pipeline, and change its result in a connector after it.",
+                field=FIELD,
+            )
     requests = [
         request
         for connector in connectors

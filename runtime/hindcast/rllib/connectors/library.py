@@ -92,6 +92,8 @@ class AddInfosFromEpisodesToTrainBatch(ConnectorV2):
 class ComputeReturnsToGo(ConnectorV2):
     """Adds `returns_to_go`: the discounted sum of the rewards from each step to the end of its episode.
 
+    If steps have durations (`delta_t`), gamma discounts per unit of time.
+
     Args:
         spaces: see `ConnectorV2`.
         gamma: discount, from 0 to 1.
@@ -107,7 +109,11 @@ class ComputeReturnsToGo(ConnectorV2):
     def __call__(self, *, batch: Items, episodes: Episodes, **_: Any) -> Items:
         for episode in episodes:
             rewards = torch.from_numpy(np.array(episode.get_rewards(slice(0, len(episode))), np.float64))
-            returns = discounted_sums(rewards, torch.full_like(rewards, self.gamma)).numpy()
+            decay = torch.full_like(rewards, self.gamma)
+            if Columns.DELTA_T in episode.extra_model_outputs:
+                delta_t = np.array(episode.get_extra_model_outputs(Columns.DELTA_T), np.float64)
+                decay = self.gamma ** torch.from_numpy(delta_t)
+            returns = discounted_sums(rewards, decay).numpy()
             self.add_n_batch_items(batch, Columns.RETURNS_TO_GO, returns, len(episode), episode)
         return batch
 

@@ -142,6 +142,14 @@ def open_evaluation_data(offline: OfflineEvaluationSpec, sources: Sequence[Sourc
     except MissingDataError as error:
         error.locate(f"{_FIELD}.input")
         raise
+    timed_source = next((source for source in sources if Columns.DELTA_T in source.dataset.spec.leaves), None)
+    if timed_source is not None and Columns.DELTA_T not in dataset.spec.leaves:
+        raise SpecError(
+            f"is {', '.join(offline.input)}, which has no times of rows, unlike {timed_source.name}. Use "
+            f"{_FIELD}.heldOut instead, or convert the data with their times.",
+            field=f"{_FIELD}.input",
+            mentions=(f"{_FIELD}.heldOut",),
+        )
     index_by_id = _index_by_id(dataset)
     for source in sources:
         if (eps_id := _find_common_episode(dataset, index_by_id, source.dataset)) is not None:

@@ -15,6 +15,7 @@ from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData
 from hindcast.pipeline.rng import derive_seed
 from hindcast.record.live_player import LivePlayer
+from hindcast.record.noisy_policy import NoisyPolicy
 from hindcast.user_code import calling
 
 _NAME = "sampler"
@@ -58,10 +59,12 @@ def make_live_source(
         with calling(f"algorithm {type(algorithm).__name__}", algorithm.before_play):
             algorithm.before_play(learner.nets, timesteps)
 
+    with calling(f"algorithm {type(algorithm).__name__}", algorithm.action_noise):
+        noise = algorithm.action_noise()
     metrics = MetricsLogger()
     player = LivePlayer(
         environment,
-        policy,
+        NoisyPolicy(policy, noise) if noise else policy,
         derive_seed(seed, "live"),
         sampler.envs_per_runner,
         records_states=needs.initial_state == "recorded",

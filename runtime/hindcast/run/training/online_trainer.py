@@ -69,6 +69,7 @@ class RolloutExperience:
     ) -> None:
         self.timesteps_per_batch = algorithm.timesteps_per_update
         self.stage_seconds: dict[str, float] = {}
+        self.timeline: dict[str, list[float]] = {}
         self.counters = {"sampled": 0}
         self.on_episodes: OnEpisodes = lambda *_: None
         self._algorithm = algorithm

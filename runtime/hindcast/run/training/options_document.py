@@ -8,13 +8,16 @@ from typing import Any, Final
 from hindcast.api import EnvironmentSpec, OfflineTraining
 from hindcast.api.formats import format_traits
 from hindcast.api.input import InputSource
+from hindcast.api.quantity import parse_bytes
 from hindcast.api.spelling import IN_PYTHON
+from hindcast.code_digest import digest_code
 from hindcast.episodes.spaces import space_from_json, space_to_json
 from hindcast.learn.model_defaults import complete_model
 from hindcast.pipeline.offline_data import has_own_reader
 from hindcast.pipeline.prelearner import maps_any_rows
 from hindcast.record.environments import environment_spaces
 from hindcast.run.training.algorithm import make_algorithm
+from hindcast.user_code import import_object
 
 _READ_METHODS_BY_SUFFIX: Final = {
     ".json": "read_json",
@@ -71,6 +74,25 @@ def training_options(resource: OfflineTraining, source: InputSource) -> dict[str
         "observationSpace": spaces[0],
         "actionSpace": spaces[1],
         "seed": spec.seed,
+        "code": _digest_code(resource),
+    }
+
+
+def _digest_code(resource: OfflineTraining) -> dict[str, str]:
+    """Return the digests of the user's classes and functions that a pre-learner may call, by path."""
+    pipeline = resource.spec.pipeline
+    buffer = pipeline.pre_learner_buffer
+    paths_by_field: dict[str, list[str | None]] = {
+        "spec.pipeline.preLearner": [pipeline.pre_learner],
+        "spec.pipeline.preLearnerBuffer.name": [None if buffer is None else buffer.name],
+        "spec.pipeline.connectors": [connector.name for connector in pipeline.connectors],
+        "spec.model.moduleClass": [resource.spec.model.module_class],
+    }
+    return {
+        path: digest_code(import_object(path, field)).value
+        for field, paths in paths_by_field.items()
+        for path in paths
+        if path is not None and ":" in path
     }
 
 
@@ -85,15 +107,30 @@ def _data_options(resource: OfflineTraining, source: InputSource) -> dict[str, A
         "input_read_sample_batches": source.format == "SampleBatch",
         "input_read_schema": dict(source.schema_map),
         "input_read_batch_size": batch_size,
+        "input_filesystem": None,
+        "input_filesystem_kwargs": {},
+        "episode_lookback_horizon": 1,
         "input_compress_columns": source.compress_columns,
         "ignore_final_observation": source.ignore_final_observation,
         "prelearner_class": resource.spec.pipeline.pre_learner,
         "prelearner_kwargs": dict(resource.spec.pipeline.pre_learner_kwargs),
         "prelearner_buffer_class": None if buffer is None else buffer.name,
         "prelearner_buffer_kwargs": {} if buffer is None else dict(buffer.kwargs),
-        "map_batches_kwargs": {},
+        "map_batches_kwargs": _map_batches_kwargs(resource),
         "iter_batches_kwargs": {},
         "dataset_num_iters_per_learner": resource.spec.pipeline.dataset_num_iters_per_learner,
-        "materialize_data": False,
+        "materialize_data": resource.spec.pipeline.residency == "Resident",
         "materialize_mapped_data": False,
+    }
+
+
+def _map_batches_kwargs(resource: OfflineTraining) -> dict[str, Any]:
+    """Return the data workers as arguments of Ray Data's `map_batches`."""
+    workers = resource.spec.pipeline.data_workers
+    low, high = workers.interval
+    memory = None if workers.memory is None else parse_bytes(workers.memory)
+    resources = {"num_cpus": workers.cpus, "num_gpus": workers.gpus, "memory": memory}
+    return {
+        "concurrency": low if low == high else [low, high],
+        **{name: value for name, value in resources.items() if value},
     }

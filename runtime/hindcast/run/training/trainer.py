@@ -53,10 +53,13 @@ class Experience(Protocol):
         counters: name -> amount since the start of the training, for checkpoints.
         stage_seconds: stage -> seconds of this learner in the iteration, after `synchronise`: "wait" (for data), and
             `Executor.seconds`; empty if nothing is read.
+        timeline: stage -> mean number of busy threads in equal parts of the iteration, after `synchronise`; empty if
+            nothing is read, and after the first two iterations.
     """
 
     counters: dict[str, int]
     stage_seconds: dict[str, float]
+    timeline: dict[str, list[float]]
 
     @property
     def timesteps_per_batch(self) -> int:
@@ -232,6 +235,8 @@ class Trainer:
             shares = {stage: amount / seconds for stage, amount in stages.items()}
             timers["shares"] = learner.group.gather_values(shares)
             timers["bottleneck"] = describe_bottleneck(timers["shares"])
+            if experience.timeline:
+                timers["timeline"] = learner.group.gather_values(experience.timeline)
         timesteps = experience_result.get(
             "num_env_steps_sampled", (learner.updates - first_update) * experience.timesteps_per_batch
         )

@@ -1,0 +1,71 @@
+"""Fields of structs, and of JSON objects in text, that a user's `schema` names as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hindcast.errors import DataError
+from hindcast.formats.columns.arrays import is_text, unwrap_extension, with_elements
+from hindcast.formats.tables.json_lines import parse_json_cells
+from hindcast.formats.tables.naming import FieldPath, find_field_path, suggest_name
+
+
+def list_schema_fields(
+    schema: Mapping[str, str | Sequence[str]], names: Collection[str]
+) -> dict[str, FieldPath]:
+    """Return the fields that a schema names for a table with these columns: name -> path."""
+    sources = [
+        name for source in schema.values() for name in ([source] if isinstance(source, str) else source)
+    ]
+    paths = {name: find_field_path(name, names) for name in sources}
+    return {name: path for name, path in paths.items() if path is not None}
+
+
+def add_fields(table: pa.Table, fields: Mapping[str, FieldPath]) -> pa.Table:
+    """Add fields to a table, as columns.
+
+    Args:
+        table: the table.
+        fields: name of the new column -> path: a column of the table, and the names of fields within each other.
+
+    Raises:
+        DataError: a field does not exist.
+        CellError: a text is not JSON.
+    """
+    for name, (source, *path) in fields.items():
+        column = unwrap_extension(table.column(source))
+        if is_text(column.type) and not column.null_count:
+            column = parse_json_cells(column, source) or column
+        field_type = _find_field_type(column.type, name, source, path)
+        chunks = [_take_field(chunk, path) for chunk in column.chunks]
+        table = table.append_column(name, pa.chunked_array(chunks, field_type))
+    return table
+
+
+def _find_field_type(arrow_type: pa.DataType, name: str, source: str, path: Sequence[str]) -> pa.DataType:
+    """Return the type of a field, in lists as those of its structs."""
+    if not path:
+        return arrow_type
+    if pa.types.is_struct(arrow_type):
+        field_names = [field.name for field in arrow_type]
+        if path[0] not in field_names:
+            raise DataError(
+                f"{source!r} has no field {path[0]!r}, which `schema` names ({name!r}): "
+                f"{suggest_name(path[0], field_names)}"
+            )
+        return _find_field_type(arrow_type.field(path[0]).type, name, f"{source}.{path[0]}", path[1:])
+    if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):
+        make_list = pa.large_list if pa.types.is_large_list(arrow_type) else pa.list_
+        return make_list(_find_field_type(arrow_type.value_type, name, source, path))
+    raise DataError(f"{source!r} is a column of {arrow_type}, so it has no field {path[0]!r} ({name!r})")
+
+
+def _take_field(values: pa.Array, path: Sequence[str]) -> pa.Array:
+    if not path:
+        return values
+    if pa.types.is_struct(values.type):
+        return _take_field(pc.struct_field(values, path[0]), path[1:])
+    return with_elements(values, _take_field(values.flatten(), path))

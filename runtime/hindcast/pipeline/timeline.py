@@ -1,0 +1,50 @@
+"""A record of when the threads of each stage were busy, for the report's picture of one iteration."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import numpy as np
+
+NUM_BINS = 60
+_MAX_SPANS = 20_000
+
+
+class Timeline:
+    """Spans of time by stage, from any number of threads; at most 20,000, those after them are left out."""
+
+    def __init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        """Begin a new record."""
+        self._start = time.perf_counter()
+        self._spans: list[tuple[str, float, float]] = []
+
+    def add(self, stages: Mapping[str, float]) -> None:
+        """Add spans that followed each other and end now.
+
+        Args:
+            stages: stage -> seconds, in order.
+        """
+        end = time.perf_counter()
+        for stage, seconds in reversed(list(stages.items())):
+            if len(self._spans) < _MAX_SPANS:
+                self._spans.append((stage, end - seconds, end))
+            end -= seconds
+
+    def busy(self) -> dict[str, list[float]]:
+        """Return stage -> mean number of busy threads in each of 60 equal parts of the time since the start.
+
+        The key "seconds" has the length of that time.
+        """
+        end = time.perf_counter()
+        edges = np.linspace(self._start, end, NUM_BINS + 1)
+        width = max(edges[1] - edges[0], 1e-9)
+        busy = {}
+        for stage in dict.fromkeys(stage for stage, _, _ in self._spans):
+            starts, ends = np.array([span[1:] for span in self._spans if span[0] == stage]).T
+            elapsed = np.clip(np.minimum(edges[:, None], ends) - starts, 0, None).sum(axis=1)
+            busy[stage] = (np.diff(elapsed) / width).round(3).tolist()
+        return busy | {"seconds": [end - self._start]}

@@ -1,0 +1,172 @@
+"""A method of RLlib's classes that a user's class overrides is called, or is refused before anything runs."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from hindcast import (
+    BCConfig,
+    BCTorchLearner,
+    ConnectorV2,
+    OfflineData,
+    OfflinePreLearner,
+    RLlibCallback,
+    RLModuleSpec,
+)
+from hindcast.errors import SpecError
+from hindcast.models.rl_module import RLModule
+from hindcast.user_code import refuse_unused_overrides
+
+KINDS: dict[str, tuple[type, tuple[str, ...]]] = {
+    "pre-learner": (OfflinePreLearner, ("offline/offline_prelearner.py",)),
+    "offline data": (OfflineData, ("offline/offline_data.py",)),
+    "callback": (RLlibCallback, ("callbacks/callbacks.py",)),
+    "learner": (BCTorchLearner, ("core/learner/learner.py", "core/learner/torch/torch_learner.py")),
+    "module": (RLModule, ("core/rl_module/rl_module.py", "core/rl_module/torch/torch_rl_module.py")),
+    "connector": (ConnectorV2, ("connectors/connector_v2.py",)),
+}
+"""Kind -> the class that users subclass, and the files of RLlib's."""
+CLASSES = (
+    "OfflinePreLearner",
+    "OfflineData",
+    "RLlibCallback",
+    "Learner",
+    "TorchLearner",
+    "RLModule",
+    "TorchRLModule",
+)
+HELPERS = {"foreach_batch_item_change_in_place", "switch_batch_from_column_to_module_ids"}
+"""Functions that connectors call, and RLlib does not call by itself."""
+
+
+def rllib_methods(files: tuple[str, ...]) -> list[str]:
+    """Return the methods in the source of RLlib's classes, without special ones. RLlib need not be importable."""
+    spec = importlib.util.find_spec("ray")
+    assert spec is not None and spec.submodule_search_locations is not None
+    folder = Path(spec.submodule_search_locations[0]) / "rllib"
+    return [
+        method.name
+        for file in files
+        for cls in ast.parse((folder / file).read_text()).body
+        if isinstance(cls, ast.ClassDef) and cls.name in (*CLASSES, "ConnectorV2")
+        for method in cls.body
+        if isinstance(method, ast.FunctionDef) and not method.name.startswith("__")
+    ]
+
+
+METHODS = {kind: rllib_methods(files) for kind, (_, files) in KINDS.items()}
+
+
+def subclass(base: type, **attributes: Any) -> type:
+    return type("Mine", (base,), {"__module__": "__main__", **attributes})
+
+
+def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Stand for a user's method."""
+
+
+def is_known(base: type, name: str) -> bool:
+    refused = {name for cls in base.__mro__ for name in vars(cls).get("unsupported_overrides", {})}
+    return hasattr(base, name) and name not in refused
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_method_of_rllib_is_known_or_refused_with_a_remedy(kind: str) -> None:
+    base, _ = KINDS[kind]
+    assert METHODS[kind]
+    for name in set(METHODS[kind]) - HELPERS:
+        cls = subclass(base, **{name: method})
+        if is_known(base, name):
+            refuse_unused_overrides(cls)
+            continue
+        with pytest.raises(SpecError, match=rf"^Mine overrides {name}, which is never called: \S.*[^.]\.$"):
+            refuse_unused_overrides(cls)
+        with pytest.raises(SpecError, match="never called"):
+            refuse_unused_overrides(subclass(cls))
+
+
+def misspell(name: str) -> set[str]:
+    """Return a name with a letter less, more or swapped, and with other underscores."""
+    middle = len(name) // 2
+    swapped = name[:middle] + name[middle + 1] + name[middle] + name[middle + 2 :]
+    names = {name[:-1], f"{name}s", f"_{name.lstrip('_')}", name.lstrip("_"), name.replace("_", "")}
+    return (names | {swapped} if len(name) > 16 else names) - {name}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_misspelt_method_is_refused_unless_something_uses_it(kind: str) -> None:
+    base, _ = KINDS[kind]
+    attributes = {"input_observation_space", "input_action_space"}  # no methods here
+    hooks = {name for name in METHODS[kind] if len(name) > 7} - HELPERS - attributes
+    names = {wrong for name in hooks for wrong in misspell(name) if not hasattr(base, wrong)} - set(
+        METHODS[kind]
+    )
+    assert names
+    for name in names:
+        with pytest.raises(SpecError, match=rf"^Mine (defines|overrides) {name}, which is never called: "):
+            refuse_unused_overrides(subclass(base, **{name: method}))
+        namespace: dict[str, Any] = {}
+        exec(f"def helper(self): return self.{name}()", namespace)
+        refuse_unused_overrides(subclass(base, **{name: method, "my_helper": namespace["helper"]}))
+
+
+def test_method_with_another_name_or_of_a_file_that_uses_it_is_a_helper() -> None:
+    class Helpers(OfflinePreLearner):
+        def tokenize(self, text: str) -> list[str]:
+            return text.split()
+
+        def _map_to_episode(self, row: Any) -> Any:
+            return row
+
+    refuse_unused_overrides(Helpers)
+    assert Helpers._map_to_episode is not None  # a use
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("pre-learner", "map_to_episodes"),
+        ("offline data", "default_iter_batches_kwargs"),
+        ("callback", "on_episodes_end"),
+        ("learner", "compute_loss_for_modules"),
+        ("module", "_forward_trains"),
+        ("connector", "get_state"),
+    ],
+)
+def test_class_with_a_method_that_nothing_calls_is_refused_before_data_are_prepared(
+    kind: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HINDCAST_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "rows.jsonl").write_text(
+        '{"obs": [1.0], "actions": 0, "rewards": 1.0, "terminateds": true}\n'
+    )
+    cls = subclass(
+        KINDS[kind][0], **{name: method, "__call__": method} if kind == "connector" else {name: method}
+    )
+    config = BCConfig().environment(
+        observation_space=gym.spaces.Box(-9, 9, (1,), np.float32), action_space=gym.spaces.Discrete(2)
+    )
+    config.offline_data(input_=str(tmp_path / "rows.jsonl"))
+    with pytest.raises(SpecError, match=f"^.*Mine.*{name}, which is never called: "):
+        match kind:
+            case "pre-learner":
+                config.offline_data(prelearner_class=cls)
+            case "offline data":
+                config.offline_data(offline_data_class=cls)
+            case "callback":
+                config.callbacks(cls)
+            case "learner":
+                config.training(learner_class=cls)
+            case "module":
+                config.rl_module(rl_module_spec=RLModuleSpec(module_class=cls))
+            case "connector":
+                config.training(learner_connector=cls)
+        config.build_algo()
+    assert not (tmp_path / "cache").exists()
