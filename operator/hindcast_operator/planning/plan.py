@@ -70,8 +70,8 @@ def plan(facts: Facts, defaults: Defaults) -> Decision:
 def _find_situation(case: Case, old: Status) -> Situation:
     run, is_by_silence = case.run, False
     if run is not None and run.outcome is None:
-        if (unobserved := unobserved_situation(case)) is not None:
-            return unobserved
+        if (obstacle := unobserved_situation(case)) is not None:
+            return obstacle
         attempt = observe_attempt(case.facts, old, case.revision, run, case.now)
         run, ending = find_ending(attempt, old.resolved)
         if ending is None:
