@@ -190,8 +190,8 @@ def test_filter_compares_whole_numbers_exactly(integer_type, numbers, op, value)
     """Regression: Arrow refuses to compare large integers with numbers of another type, which ended in a traceback."""
     cells = list(map(Decimal, numbers)) if pa.types.is_decimal(integer_type) else numbers
     table = pa.table({"n": pa.array(cells, integer_type)})
-    passing = [i for i, number in enumerate(numbers) if OPERATORS[op](number, value)]
-    assert apply_filter(table, [FilterTerm(column="n", op=op, value=value)], 0)[1].tolist() == passing
+    rows = [i for i, number in enumerate(numbers) if OPERATORS[op](number, value)]
+    assert apply_filter(table, [FilterTerm(column="n", op=op, value=value)], 0)[1].tolist() == rows
     if op == "==":
         term = FilterTerm(column="n", op="in", value=[value, 1])
         rows = [i for i, number in enumerate(numbers) if number in (value, 1)]

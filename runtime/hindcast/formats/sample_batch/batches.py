@@ -123,6 +123,6 @@ def _refuse_rounded_integers(values: list[Any], array: NDArray[Any], name: str) 
     if array.dtype.kind != "f" or not (np.abs(array) >= MAX_EXACT_FLOAT).any():
         return
     numbers = np.array(values, dtype=object).ravel()
-    for number, rounded in zip(numbers, array.ravel(), strict=True):
-        if isinstance(number, int) and not is_float_exact(number, rounded):
+    for number, value in zip(numbers, array.ravel(), strict=True):
+        if isinstance(number, int) and not is_float_exact(number, value):
             raise CellError(0, describe_rounded(name, number, array.dtype))
