@@ -26,7 +26,7 @@ def make_recordings(name: str, folder: Path) -> None:
     stages_by_data = {
         data + suffix: [(f"{data}{suffix}-{index}", stage) for index, stage in enumerate(stages)]
         for data, stages in environment.data.items()
-        for suffix in ("", JUDGES)[: 1 + environment.is_judged]
+        for suffix in ("", JUDGES)[: 1 + (environment.restore is not None)]
     }
     recordings = [
         recording(environment, home, name, stage)

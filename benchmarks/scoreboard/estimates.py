@@ -14,6 +14,8 @@ from hindcast import formatting
 ESTIMATORS = ("dm", "dr", "wdr", "is", "wis", "pdis", "pdwis")
 LOW_END = "low end of dm"
 """Choosing by the lower end of the interval of `dm`."""
+LOW_DIFFERENCE = "low end of the difference"
+"""Choosing by the lower end of the interval of the difference to the recorded policy."""
 
 SIGNALS = {
     "critic_initial_value": 1.0,
@@ -63,11 +65,14 @@ def estimates_section(environment: Environment, judgements: Sequence[Judgement])
         "",
         coverage_sentence(judgements),
         "",
+        *_verdict_section(environment, judgements),
     ]
 
 
 def get_value(judgement: Judgement, name: str) -> float:
     """Return an estimate or signal of a policy, the higher the better; NaN if it was refused or is missing."""
+    if name == LOW_DIFFERENCE:
+        return (judgement.get("verdict", {}).get("interval") or [math.nan])[0]
     if name == LOW_END:
         return judgement["estimates"].get("dm", {}).get("interval", [math.nan])[0]
     if name in SIGNALS:
@@ -103,6 +108,66 @@ def coverage_sentence(judgements: Sequence[Judgement]) -> str:
         f"The interval of `dm` contains the truth for {num_inside} of {len(matches)} policies; the median error is "
         f"{error:.0f}."
     )
+
+
+def _verdict_section(environment: Environment, judgements: Sequence[Judgement]) -> list[str]:
+    """Return the lines about verdicts and truths; none if no judgement has a verdict."""
+    judged = [judgement for judgement in judgements if "verdict" in judgement]
+    if not judged:
+        return []
+    answers = [(judgement["verdict"]["answer"], judgement["difference"]) for judgement in judged]
+    num_sure = sum(answer != "unknown" for answer, _ in answers)
+    num_right = sum(answer == ("better" if truth > 0 else "worse") for answer, truth in answers)
+    intervals = [
+        (judgement["verdict"]["interval"], judgement["difference"])
+        for judgement in judged
+        if judgement["verdict"]["interval"]
+    ]
+    num_inside = sum(low <= truth <= high for (low, high), truth in intervals)
+    rows = [["data", "algorithm", "verdict", "by", "difference", "true difference"]]
+    order = [(data, algorithm) for data in environment.data for algorithm in environment.algorithms]
+    for judgement in sorted(judged, key=lambda item: order.index((item["data"], item["algorithm"]))):
+        verdict = judgement["verdict"]
+        low, high = verdict["interval"] or (math.nan, math.nan)
+        difference = f"{verdict['difference']:.0f} ({low:.0f} to {high:.0f})" if verdict["interval"] else ""
+        truth = f"{judgement['difference']:.0f} ± {judgement['difference_error']:.0f}"
+        cells = [verdict["answer"], verdict["estimate"] or "", difference, truth]
+        rows.append([judgement["data"], judgement["algorithm"], *cells])
+    return [
+        "### Verdicts and truth",
+        "",
+        "The verdict on the difference to the recorded policy, with its 90% interval, beside the true difference ± its "
+        "standard error. Both policies start in the initial states of the recorded episodes, and both are continued by "
+        f"the evaluated policy after the recorded length. {len(judged)} of the {len(judgements)} policies above were "
+        "judged so; the others were judged before verdicts were stored, some on recordings of the same SAC on another "
+        f"machine. Verdicts other than unknown: {num_sure}, right: {num_right}. Intervals that contain the truth: "
+        f"{num_inside} of {len(intervals)}.",
+        "",
+        *_table(rows),
+        "",
+        "The regret of choosing the policy with the highest low end of the difference, or of keeping the recorded "
+        "policy if no low end is above 0, relative to the best of all these policies, the recorded one included:",
+        "",
+        *_table(_keeping_rows(environment, judged)),
+        "",
+    ]
+
+
+def _keeping_rows(environment: Environment, judged: Sequence[Judgement]) -> list[list[str]]:
+    rows = [["data", "policies", "choice", "regret", "regret of a random choice"]]
+    for data in environment.data:
+        matches = [judgement for judgement in judged if judgement["data"] == data]
+        if not matches:
+            continue
+        lows = np.array([get_value(judgement, LOW_DIFFERENCE) for judgement in matches])
+        # The recorded policy comes first, with the difference 0.
+        low_ends = np.append(0.0, np.nan_to_num(lows, nan=-math.inf))
+        truths = np.append(0.0, [judgement["difference"] for judgement in matches])
+        names = ["the recorded policy", *(judgement["algorithm"] for judgement in matches)]
+        choice = int(low_ends.argmax())
+        cells = [regret(float(truth), truths) for truth in (truths[choice], truths.mean())]
+        rows.append([data, str(len(matches)), names[choice], *cells])
+    return rows
 
 
 def _policy_rows(environment: Environment, judgements: Sequence[Judgement]) -> list[list[str]]:
@@ -146,7 +211,7 @@ def _estimator_rows(environment: Environment, judgements: Sequence[Judgement]) -
         if len(matches) < MIN_POLICIES:
             continue
         truths = np.array([judgement["truth"] for judgement in matches])
-        for name in (LOW_END, *ESTIMATORS, *SIGNALS):
+        for name in (LOW_DIFFERENCE, LOW_END, *ESTIMATORS, *SIGNALS):
             values = np.array([get_value(judgement, name) for judgement in matches])
             is_finite = np.isfinite(values)
             if is_finite.any():

@@ -8,9 +8,11 @@ here.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
+
+import numpy as np
 
 SEEDS = range(6)
 OURS, D3RLPY, RLLIB = "Hindcast", "d3rlpy", "RLlib"
@@ -43,7 +45,8 @@ class Environment:
         sac_iterations: number of SAC's iterations; a checkpoint is kept after each.
         sac_updates: updates per iteration of SAC.
         data: name of the data -> stages that are recorded for it.
-        is_judged: whether each of the data is recorded a second time, to judge policies by.
+        restore: sets the state of an environment to that of an observation; each of the data is then recorded a second
+            time, to judge policies by. None judges none.
         reference_returns: returns with the scores 0 and 100; None for the means of the data `random` and `expert`.
         hidden_sizes: widths of the hidden layers of all networks.
         learning_rate: learning rate of all networks.
@@ -61,7 +64,7 @@ class Environment:
     sac_iterations: int
     sac_updates: int
     data: Mapping[str, tuple[Stage, ...]]
-    is_judged: bool
+    restore: Callable[[Any, Any], None] | None
     reference_returns: tuple[float, float] | None
     hidden_sizes: tuple[int, ...]
     learning_rate: float
@@ -103,7 +106,7 @@ def mujoco(name: str, reference_returns: tuple[float, float], *, medium: int) ->
             "medium": (Stage(medium, 100),),
             "replay": tuple(Stage(medium * tenth // 10, 20) for tenth in range(1, 11)),
         },
-        is_judged=False,
+        restore=None,
         reference_returns=reference_returns,
         hidden_sizes=(256, 256),
         learning_rate=3e-4,
@@ -114,6 +117,11 @@ def mujoco(name: str, reference_returns: tuple[float, float], *, medium: int) ->
         algorithms=("BC", "10% BC", "TD3BC", "ReBRAC", "IQL", "CQL"),
         rivals=(D3RLPY,),
     )
+
+
+def restore_pendulum(environment: Any, obs: Any) -> None:
+    """Set the state of Pendulum to that of an observation: cosine, sine, angular velocity."""
+    environment.unwrapped.state = np.array([np.arctan2(obs[1], obs[0]), obs[2]], dtype=np.float64)
 
 
 ENVIRONMENTS = {
@@ -133,7 +141,7 @@ ENVIRONMENTS = {
             "replay": tuple(Stage(updates, 10) for updates in REPLAY),
             "random": (Stage(None, 100),),
         },
-        is_judged=True,
+        restore=restore_pendulum,
         reference_returns=None,
         hidden_sizes=(64, 64),
         learning_rate=1e-3,

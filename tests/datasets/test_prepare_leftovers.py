@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 import re
 from itertools import pairwise
 from pathlib import Path
 
+import h5py
 import numpy as np
 import prepare_kit as kit
-import pyarrow as pa
-import pyarrow.csv as pacsv
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from pyarrow import feather
-from tool_tables import LENGTHS, NEXT_OBS, OBS, REWARDS, make_steps, open_tool
+from tool_tables import BLOCK, LENGTHS, NEXT_OBS, OBS, REWARDS, encode_table, make_steps, open_tool
 
+from hindcast.datasets.writer import BlockWriter
 from hindcast.errors import DataError
+from hindcast.formats.layouts import WRITTEN_FORMATS
+from hindcast.formats.spec import DataSpec
+from hindcast.storage.location import resolve
 from layers import examples
 
 NAMES = (
@@ -37,23 +37,6 @@ NAMES = (
     "episodes {} (copy)",
 )
 FORMATS = ("parquet", "csv", "csv.gz", "tsv", "jsonl", "json", "jsonl.gz", "arrow", "feather", "no suffix")
-
-
-def encode_table(table: pa.Table, suffix: str) -> bytes:
-    """Return a file that holds a table."""
-    buffer = io.BytesIO()
-    kind = suffix.removesuffix(".gz")
-    if kind in ("csv", "tsv"):
-        pacsv.write_csv(table, buffer, pacsv.WriteOptions(delimiter="\t" if kind == "tsv" else ","))
-    elif kind == "jsonl":
-        buffer.write("\n".join(map(json.dumps, table.to_pylist())).encode())
-    elif kind == "json":
-        buffer.write(json.dumps(table.to_pylist()).encode())
-    elif kind in ("arrow", "feather"):
-        feather.write_feather(table, buffer, compression="uncompressed")
-    else:
-        pq.write_table(table, buffer)
-    return gzip.compress(buffer.getvalue()) if suffix.endswith(".gz") else buffer.getvalue()
 
 
 def encode_image() -> bytes:
@@ -155,3 +138,40 @@ def test_folder_with_leftovers_has_the_same_episodes(  # noqa: PLR0917
     if not is_scrambled:
         assert block.columns["obs"][block.obs_row].ravel() == pytest.approx(OBS[:, 0])
     assert np.sort(block.columns["rewards"]) == pytest.approx(np.sort(REWARDS))
+
+
+def write_d4rl(folder: Path) -> None:
+    for number, (start, stop) in enumerate(pairwise([0, 9, 15])):
+        rows = make_steps().slice(start, stop - start).to_pydict()
+        with h5py.File(folder / f"run {number}.hdf5", "w") as file:
+            for name, column in {
+                "observations": "obs",
+                "next_observations": "next_obs",
+                "terminals": "done",
+            }.items():
+                file[name] = np.array(rows[column])
+            file["actions"], file["rewards"] = rows["action"], rows["reward"]
+            file["timeouts"] = np.zeros(stop - start, bool)
+
+
+@given(
+    file_format=st.sampled_from([*WRITTEN_FORMATS, "D4RL"]),
+    leftovers=st.sets(st.sampled_from(sorted(set(LEFTOVERS) - DAMAGED)), max_size=6),
+)
+@examples(40)
+def test_episodes_of_any_format_with_leftovers_are_the_same(tmp_path_factory, file_format, leftovers):
+    """Regression: a table without rows beside complete episodes was refused as a mixture."""
+    folder: Path = tmp_path_factory.mktemp("data")
+    if file_format == "D4RL":
+        write_d4rl(folder)
+    else:
+        spec, layout = DataSpec.from_block(BLOCK), WRITTEN_FORMATS[file_format]
+        with BlockWriter(resolve(folder), spec, "all", layout=layout) as writer:
+            writer.write(BLOCK)
+    for leftover in leftovers:
+        (folder / leftover).parent.mkdir(parents=True, exist_ok=True)
+        (folder / leftover).write_bytes(LEFTOVERS[leftover])
+    block = kit.read_block(open_tool(folder))
+    assert block.length.tolist() == LENGTHS
+    assert block.columns["obs"][block.obs_row] == pytest.approx(OBS)
+    assert block.columns["rewards"] == pytest.approx(REWARDS)

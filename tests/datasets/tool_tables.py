@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import gzip
+import io
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import prepare_kit as kit
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
+from pyarrow import feather
 
 from hindcast.api.input import PrepareSpec
 from hindcast.datasets.dataset import Dataset
@@ -43,6 +48,23 @@ def make_steps(**columns: Any) -> pa.Table:
         **columns,
     }
     return pa.table({name: column for name, column in table.items() if column is not None})
+
+
+def encode_table(table: pa.Table, suffix: str) -> bytes:
+    """Return a file that holds a table."""
+    buffer = io.BytesIO()
+    kind = suffix.removesuffix(".gz")
+    if kind in ("csv", "tsv"):
+        pacsv.write_csv(table, buffer, pacsv.WriteOptions(delimiter="\t" if kind == "tsv" else ","))
+    elif kind == "jsonl":
+        buffer.write("\n".join(map(json.dumps, table.to_pylist())).encode())
+    elif kind == "json":
+        buffer.write(json.dumps(table.to_pylist()).encode())
+    elif kind in ("arrow", "feather"):
+        feather.write_feather(table, buffer, compression="uncompressed")
+    else:
+        pq.write_table(table, buffer)
+    return gzip.compress(buffer.getvalue()) if suffix.endswith(".gz") else buffer.getvalue()
 
 
 def write(folder: Path, table: pa.Table, name: str = "steps.parquet") -> str:

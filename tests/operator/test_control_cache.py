@@ -12,8 +12,8 @@ import pytest
 
 from hindcast_operator.control import kinds
 from hindcast_operator.control.cache import Cache, Key
+from hindcast_operator.control.reads import resync
 from hindcast_operator.control.service import Operator, OperatorOptions
-from hindcast_operator.control.watch import resync
 from hindcast_operator.defaults import Defaults
 from hindcast_operator.facts import ConfigMapFacts, PodFacts, RayClusterFacts, RayJobFacts
 

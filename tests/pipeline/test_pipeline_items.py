@@ -35,10 +35,10 @@ def n_step_reference(dataset: FakeDataset, n: int, gamma: float) -> dict[int, di
             obs = block.columns["obs"][observations, 0]
             delta_t = block.columns.get("delta_t", np.ones(block.num_steps))[steps]
             for t in range(len(step_indices)):
-                total, covered_steps, elapsed = 0.0, 0, 0.0
+                total, covered_steps, duration = 0.0, 0, 0.0
                 while covered_steps < n and t + covered_steps < len(step_indices):
-                    total += gamma**elapsed * float(rewards[t + covered_steps])
-                    elapsed += delta_t[t + covered_steps]
+                    total += gamma**duration * float(rewards[t + covered_steps])
+                    duration += delta_t[t + covered_steps]
                     covered_steps += 1
                 is_at_end = t + covered_steps == len(step_indices)  # also of an unfinished episode
                 terminated = is_at_end and bool(block.terminated[episode])
@@ -53,7 +53,7 @@ def n_step_reference(dataset: FakeDataset, n: int, gamma: float) -> dict[int, di
                         gamma ** float(delta_t[t:k].sum()) * float(rewards[k])
                         for k in range(t, len(step_indices))
                     ),
-                    "discounts": 0.0 if terminated else gamma**elapsed,
+                    "discounts": 0.0 if terminated else gamma**duration,
                     "terminateds": terminated,
                     "truncateds": is_at_end and bool(block.truncated[episode]),
                 }

@@ -104,7 +104,11 @@ SAMPLES: dict[str, tuple[Any, Any, Any]] = {
         {**PrepareSpec().model_dump(by_alias=True), "gaps": "Split", "cutOffSteps": "Drop"},
         None,
     ),
-    "input_time": ({"column": "day", "unit": "Day"}, {"column": "day", "unit": "Day"}, None),
+    "input_time": (
+        {"column": "day", "unit": "Day"},
+        {"column": "day", "unit": "Day", "observe": False},
+        None,
+    ),
     "callbacks_class": ("own:Watching", ["own:Watching"], ["own:Watching"]),
     **{name: ("own:heard", *[[f"{CALLBACKS_MODULE}:{name}.own.heard"]] * 2) for name in HOOKS},
     "learner_class": (BCTorchLearner, LEARNER_PATH, None),

@@ -23,10 +23,13 @@ from hindcast import (
     SCHEMA,
     ConnectorV2,
     DQNConfig,
+    DQNTorchLearner,
     EpisodeReplayBuffer,
     MARWILConfig,
+    OfflineData,
     OfflinePreLearner,
     PrioritizedEpisodeReplayBuffer,
+    RLlibCallback,
     SingleAgentEpisode,
 )
 from hindcast.datasets.curate.operations import convert_data
@@ -260,10 +263,9 @@ def test_method_maps_whole_decoded_episodes_of_any_kind(
         check_transitions(read_transitions(config), cls, 3.0)
 
 
-@pytest.mark.parametrize(("cls", "kind"), CASES, ids=lambda value: getattr(value, "__name__", value))
-def test_class_of_a_script_maps_like_one_of_a_module(
-    cls: type[OfflinePreLearner], kind: str, data: Path
-) -> None:
+@pytest.mark.parametrize("cls", HOOKS)
+def test_class_of_a_script_maps_like_one_of_a_module(cls: type[OfflinePreLearner], data: Path) -> None:
+    kind = HOOKS[cls][0]  # on all kinds below, together with other classes
     script_class = type(cls.__name__, (cls,), {"__module__": "__main__"})
     # A notebook's cell that runs twice defines another class of the same name.
     for scale in (2.0, 0.5):
@@ -646,6 +648,25 @@ def test_data_are_prepared_again_if_a_value_of_the_users_code_changes(
     assert other[1] == pytest.approx(1.5 * first[1])
 
 
+CELL = """
+from hindcast import OfflinePreLearner
+
+class MyPreLearner(OfflinePreLearner):
+    def _map_to_episodes(self, batch, **kwargs):
+        return scale_rewards(super()._map_to_episodes(batch, **kwargs)["episodes"], {scale})
+"""
+
+
+def test_cell_that_runs_again_uses_the_prepared_data_unless_it_was_edited(data: Path) -> None:
+    folders = []
+    for scale in (2, 2, 3, 2):
+        scope: dict[str, Any] = {"__name__": "__main__", "scale_rewards": scale_rewards}
+        exec(CELL.replace("{scale}", str(scale)), scope)
+        config = make_config(data, "table", prelearner_class=scope["MyPreLearner"])
+        folders.append(open_training_data(config).units[0].parts[0].path)
+    assert folders[0] == folders[1] == folders[3] != folders[2]
+
+
 LOCK = threading.Lock()
 
 
@@ -666,3 +687,42 @@ def test_data_are_not_reused_and_a_note_says_so_if_code_uses_a_lock(data: Path) 
         folders.add(opened_input.dataset.units[0].parts[0].path)
     assert len(folders) == 2
     assert "Locks uses LOCK, a _thread.lock, so a change" in "".join(reporter.notes)
+
+
+class HalvesSamples(OfflineData):
+    def sample(self, num_samples, return_iterator=False, num_shards=1):
+        batch = super().sample(num_samples, return_iterator, num_shards)
+        columns = batch["default_policy"]
+        columns["rewards"] = columns["rewards"] / 2
+        return batch
+
+
+class LogsRewards(DQNTorchLearner):
+    def compute_loss_for_module(self, *, batch, **kwargs):
+        self.metrics.log_value("mean_reward", batch["rewards"].mean())
+        return 2 * super().compute_loss_for_module(batch=batch, **kwargs)
+
+
+class AddsToResult(RLlibCallback):
+    def on_train_result(self, *, result, **kwargs):
+        result["mean_reward"] = result["learners"]["default_policy"]["mean_reward"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_customised_classes_of_a_script_work_together_twice_in_a_process(kind: str, data: Path) -> None:
+    for scale in (3.0, 5.0):
+        mapper, connector, offline_data, learner, callback = (
+            type(cls.__name__, (cls,), {"__module__": "__main__"})
+            for cls in (MapsAs260, ScalesRewards, HalvesSamples, LogsRewards, AddsToResult)
+        )
+        config = make_config(data, kind, prelearner_class=mapper, prelearner_kwargs={"scale": scale})
+        config.offline_data(offline_data_class=offline_data, dataset_num_iters_per_learner=1)
+        config.training(learner_connector=connector, learner_class=learner).callbacks(callback)
+        with config.build_algo() as algo:
+            assert algo.offline_data is not None
+            batch = {leaf: tensor.numpy() for leaf, tensor in algo.offline_data.next().items()}
+            result = algo.train()
+        expected = ROWS["rewards"][batch["actions"]] * scale * SCALE / 2
+        np.testing.assert_allclose(batch["rewards"], expected, rtol=1e-5)
+        # A batch has each timestep once.
+        assert result["mean_reward"] == pytest.approx(ROWS["rewards"].mean() * scale * SCALE / 2, rel=1e-4)

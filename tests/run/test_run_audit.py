@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 from visit_log import log_visits, train
 
@@ -16,7 +19,8 @@ from hindcast.errors import DataError, OutputConflict, SpecError
 from hindcast.evaluate.offline import OfflineOptions
 from hindcast.run import audit
 from hindcast.run.audit import AUDIT_FILE, create_audit, verify_audit
-from hindcast.run.gate import look
+from hindcast.run.checkpoint_evaluation import OfflineEvaluation, evaluate_checkpoint_offline
+from hindcast.run.gate import GATE_FILE, look
 
 OPTIONS = OfflineOptions(explore=True, fit=None)
 
@@ -52,34 +56,59 @@ def test_bundle_holds_by_the_data_it_was_made_of(bundle: tuple[Path, str, str], 
     assert result.decision == json.loads((folder / AUDIT_FILE).read_bytes())["decision"]
 
 
-def _change_document(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:
+def _forge(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    """Return a function that changes `audit.json` in a folder, with checksums that fit."""
+
     def apply(folder: Path) -> None:
         document = json.loads((folder / AUDIT_FILE).read_bytes())
         change(document)
-        (folder / AUDIT_FILE).write_text(json.dumps(document))
+        _write_canonical(folder, document, forge=True)
 
     return apply
 
 
-def _raise_estimate(document: dict[str, Any]) -> None:
-    document["report"]["estimates"]["wis"]["value"] += 0.2
+def _add_line(folder: Path) -> None:
+    with (folder / AUDIT_FILE).open("a") as file:
+        file.write("\n")
 
 
-def _numbers_and_texts(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the path of each leaf of a document."""
+def _leaf_paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of each value of a document that has no parts."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
-        yield from _numbers_and_texts(item, (*path, key))
-    if not isinstance(value, dict | list):
+        yield from _leaf_paths(item, (*path, key))
+    if not isinstance(value, dict | list) or not value:
         yield path
 
 
 def _falsify(document: dict[str, Any], path: tuple[Any, ...]) -> None:
-    *parents, key = path
+    """Change the value at a path of the document."""
+    *parents, index = path
+    value: Any = document
     for parent in parents:
-        document = document[parent]
-    value = document[key]
-    document[key] = value + 1 if isinstance(value, int | float) else f"{value} for sure"
+        value = value[parent]
+    match value[index]:
+        case bool(truth):
+            value[index] = not truth
+        case int(number):
+            value[index] = number + 1
+        case float(number):
+            value[index] = 1.3 * number + 1
+        case str(text) if any(character.isdigit() for character in text):
+            value[index] = re.sub("[0-9]", lambda digit: str((int(digit.group()) + 1) % 10), text)
+        case str(text):
+            value[index] = f"{text} for sure"
+        case None:
+            value[index] = 0.5
+        case _:
+            value[index] = {"added": "x"} if isinstance(value[index], dict) else ["x"]
+
+
+def _write_canonical(folder: Path, document: dict[str, Any], *, forge: bool = False) -> None:
+    """Write `audit.json` as a bundle has it; with `forge`, with checksums that fit the changed document."""
+    if forge:
+        document["checksums"] = audit._leaf_checksums({k: v for k, v in document.items() if k != "checksums"})
+    (folder / AUDIT_FILE).write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
 
 
 @pytest.mark.parametrize(
@@ -87,17 +116,35 @@ def _falsify(document: dict[str, Any], path: tuple[Any, ...]) -> None:
     [
         (lambda folder: (folder / "spec.json").write_text("{}"), "spec.json was changed after"),
         (lambda folder: (folder / "gate.json").unlink(), "gate.json is missing"),
-        (_change_document(lambda document: document["files"].pop("gate.json")), "gate.json was added after"),
+        (_forge(lambda document: document["files"].pop("gate.json")), "gate.json was added after"),
         (
-            _change_document(lambda document: document["files"].update({"../outside": "x"})),
+            _forge(lambda document: document["files"].update({"../outside": "x"})),
             "it lists files that no bundle has",
         ),
-        (_change_document(lambda document: document.update(policy="x")), "the policy is not the one"),
-        (_change_document(_raise_estimate), r"wis is \S+, but \S+ by the data"),
+        (_forge(lambda document: document.update(policy="x")), "the policy is not the one"),
         (
-            _change_document(lambda document: document["report"]["verdict"].update(answer="?")),
-            "the verdict is '\\?', but",
+            _forge(lambda document: document.update(note="x")),
+            "note in audit.json: Extra inputs are not permitted",
         ),
+        (
+            _forge(lambda document: document["report"].update(note="x")),
+            "report.note in audit.json: Unexpected",
+        ),
+        (
+            _forge(lambda document: document["options"].pop("clip")),
+            "options.clip in audit.json: Field required",
+        ),
+        (
+            _forge(lambda document: document["options"].update(seed="0")),
+            "options.seed in audit.json: Input should",
+        ),
+        (
+            _forge(lambda document: document["options"].update(explore=1)),
+            "options.explore in audit.json: Input",
+        ),
+        (_forge(lambda document: document.update(formatVersion=2)), "newer version of Hindcast"),
+        (_add_line, "audit.json was written by another program"),
+        (lambda folder: (folder / AUDIT_FILE).write_text("{"), "audit.json is not JSON"),
     ],
 )
 def test_changed_bundle_does_not_hold(
@@ -126,27 +173,54 @@ def test_change_of_any_file_is_named(bundle: tuple[Path, str, str], copy: Path) 
         file.write_bytes(content)
 
 
-def test_change_of_any_judgement_is_found(bundle: tuple[Path, str, str], copy: Path) -> None:
-    """All that a reader decides by: estimates, intervals, difference, verdict, decision."""
-    file = copy / AUDIT_FILE
-    content = file.read_text()
-    document = json.loads(content)
-    report = document["report"]
-    paths = [("decision",), ("policy",), ("report", "verdict", "answer")]
-    paths += [("report", "verdict", name) for name in ("difference", "sentence")]
-    for part in ("estimates", "behaviour", "verdict"):
-        paths += [
-            ("report", part, *path)
-            for path in _numbers_and_texts(report[part])
-            if path[-1] == "value" or "interval" in path
-        ]
-    assert len(paths) > 15
+def test_change_of_any_value_is_named(bundle: tuple[Path, str, str], copy: Path) -> None:
+    content = (copy / AUDIT_FILE).read_bytes()
+    paths = list(_leaf_paths(json.loads(content)))
+    assert len(paths) > 100
     for path in paths:
         document = json.loads(content)
         _falsify(document, path)
-        file.write_text(json.dumps(document))
+        _write_canonical(copy, document)
+        name = re.escape(".".join(map(str, path)).removeprefix("checksums."))
+        with pytest.raises(
+            DataError, match=rf"(does not hold: {name}(\.added)? in audit\.json|newer version)"
+        ):
+            verify_audit(copy, [bundle[1]])
+
+
+def test_forged_judgement_is_found_by_the_data(
+    bundle: tuple[Path, str, str], copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that a reader decides by, with checksums that fit: estimates, intervals, verdict, signals, decision."""
+    content = (copy / AUDIT_FILE).read_bytes()
+    monkeypatch.setattr(audit, "evaluate_checkpoint_offline", _evaluate_once(bundle))
+    paths = [path for path in _leaf_paths(json.loads(content)) if path[0] in ("report", "decision")]
+    assert len(paths) > 30
+    for path in paths:
+        document = json.loads(content)
+        _falsify(document, path)
+        _write_canonical(copy, document, forge=True)
         with pytest.raises(DataError, match="does not hold: "):
             verify_audit(copy, [bundle[1]])
+
+
+def _evaluate_once(bundle: tuple[Path, str, str]) -> Callable[..., OfflineEvaluation]:
+    """Return a function that gives the bundle's evaluation whatever it is called with."""
+    evaluation = evaluate_checkpoint_offline(bundle[2], [bundle[1]], gamma=0.99, options=OPTIONS)
+    return lambda *_, **__: evaluation
+
+
+@pytest.mark.parametrize("path", [("test", "by"), ("looks", 0, "evidence"), ("policy",)])
+def test_forged_gate_is_found_by_the_data(
+    bundle: tuple[Path, str, str], copy: Path, path: tuple[Any, ...]
+) -> None:
+    state = json.loads((copy / GATE_FILE).read_bytes())
+    _falsify(state, path)
+    (copy / GATE_FILE).write_text(json.dumps(state))
+    digest = hashlib.sha256((copy / GATE_FILE).read_bytes()).hexdigest()
+    _forge(lambda document: document["files"].update({GATE_FILE: digest}))(copy)
+    with pytest.raises(DataError, match=f"gate.json.{'.'.join(map(str, path))} is .* by the data"):
+        verify_audit(copy, [bundle[1]])
 
 
 def test_other_data_do_not_confirm_a_bundle(bundle: tuple[Path, str, str], tmp_path: Path) -> None:

@@ -141,3 +141,34 @@ def test_another_policy_of_the_run_is_refused(tmp_path: Path) -> None:
 def test_run_without_gate_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"is not in the folder of a run with evaluation\.gate"):
         look(tmp_path, [str(tmp_path)])
+
+
+def test_log_is_read_like_the_inputs(tmp_path: Path) -> None:
+    """The names of the table's columns are known from the run only."""
+    spaces = {name: space_to_json(space) for name, space in SPACES.items()}
+    schema = {"rewards": "outcome", "obs": ["pulse"], "eps_id": "patient", "t": "visit", "actions": "dose"}
+
+    def write(name: str, outcome: float) -> str:
+        folder = tmp_path / name
+        folder.mkdir()
+        rows = [
+            {
+                "patient": f"{name}-{index}",
+                "visit": 0,
+                "pulse": 0.5,
+                "dose": index % 2,
+                "outcome": outcome * (index % 2),
+            }
+            | {"terminateds": True, "action_logp": np.log(0.5)}
+            for index in range(40)
+        ]
+        pq.write_table(pa.Table.from_pylist(rows), folder / "visits.parquet")
+        return str(folder)
+
+    source = {"path": write("trained", 1.0), "schema": {**schema, "terminateds": "terminateds"}}
+    fields = {"input": [source], "observationSpace": spaces["observation_space"]}
+    run = train(
+        tmp_path / "training", "", fields={**fields, "actionSpace": spaces["action_space"]}, explore=True
+    )
+    result = look(run, [write("log", 1.0)])
+    assert result.num_new == 40

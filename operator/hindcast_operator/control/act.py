@@ -17,6 +17,7 @@ from hindcast_operator.control import kinds
 from hindcast_operator.control.api import Api, ApiError
 from hindcast_operator.control.cache import Cache, Child, Key, Resource
 from hindcast_operator.control.kinds import ObjectKind
+from hindcast_operator.control.reads import refresh
 from hindcast_operator.control.startup import Startups, classify_owner, describe_owner
 from hindcast_operator.decision import (
     Action,
@@ -69,8 +70,7 @@ class Applier:
         """Write the whole status, on condition that the resource is still the observed version.
 
         Raises:
-            RetryLater: the resource changed or was deleted in the meantime. If it exists, the cache now has its new
-                version; a deleted one is removed by the watch.
+            RetryLater: the resource changed or was deleted in the meantime, which the cache now shows.
             ApiError: the API server refused the write or did not answer.
         """
         key = resource.key
@@ -79,18 +79,12 @@ class Applier:
             raw = await self._api.write_status(kind, key.namespace, key.name, resource.version, status)
         except ApiError as error:
             if error.code in {404, 409}:
-                await self._refresh(kind, key)
+                # The cached version may be outdated: the answer to an earlier write was lost, or the watch is late.
+                affected_keys = await refresh(self._api, self._cache, kind, key.namespace, key.name)
+                self._requeue_all(affected_keys - {key})
                 raise RetryLater(error.message) from error
             raise
-        for affected_key in self._cache.put(kind, raw) - {key}:
-            self._requeue(affected_key)
-
-    async def _refresh(self, kind: ObjectKind, key: Key) -> None:
-        """Read a resource from the API server into the cache."""
-        # The cached version may be outdated: the answer to an earlier write was lost, or the watch is late.
-        raw = await self._api.get(kind, key.namespace, key.name)
-        if raw is not None:
-            self._cache.put(kind, raw)
+        self._requeue_all(self._cache.put(kind, raw) - {key})
 
     async def execute(self, resource: Resource, action: Action) -> bool:
         """Execute an action. Return True if its outcome requires another reconciliation immediately.
@@ -241,8 +235,11 @@ class Applier:
             log.warning("event rejected", resource=resource.key, reason=event.reason, error=str(error))
 
     def _put_child(self, kind: ObjectKind, raw: dict[str, Any]) -> None:
-        for affected_key in self._cache.put(kind, raw):
-            self._requeue(affected_key)
+        self._requeue_all(self._cache.put(kind, raw))
+
+    def _requeue_all(self, keys: set[Key]) -> None:
+        for key in keys:
+            self._requeue(key)
 
 
 def _is_current(child: Child, resource: Resource) -> bool:

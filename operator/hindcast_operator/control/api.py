@@ -137,16 +137,22 @@ class Api:
             raise
 
     async def list_all(
-        self, kind: ObjectKind, namespace: str | None, metadata_only: bool = False
+        self,
+        kind: ObjectKind,
+        namespace: str | None,
+        metadata_only: bool = False,
+        selector: str | None = None,
     ) -> AsyncIterator[Object]:
-        """Yield all objects of a kind that match its selector. They are read in pages of 200.
+        """Yield all objects of a kind that match a selector. They are read in pages of 200.
 
         Args:
             kind: the kind of objects.
             namespace: None lists the whole cluster.
             metadata_only: list only apiVersion, kind and metadata of each object.
+            selector: the label selector; None for that of the kind.
         """
-        query = {"limit": "200"} | ({"labelSelector": kind.selector} if kind.selector else {})
+        selector = kind.selector if selector is None else selector
+        query = {"limit": "200"} | ({"labelSelector": selector} if selector else {})
         accept = METADATA_ONLY if metadata_only else "application/json"
         while True:
             page = await self.call("GET", kind.path(namespace), accept=accept, query=query)

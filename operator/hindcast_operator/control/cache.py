@@ -86,6 +86,10 @@ class Cache:
         """Return a cached object of an attempt, or None."""
         return self._children.get(Key(kind.name, namespace, name))
 
+    def entry(self, kind: ObjectKind, namespace: str, name: str) -> Resource | Child | None:
+        """Return a cached object, or None."""
+        return self._entries(kind).get(Key(kind.name, namespace, name))
+
     def put(self, kind: ObjectKind, raw: Raw, *, replaces_newer: bool = False) -> set[Key]:
         """Store a version of an object, unless this version or a newer one is cached. Return the affected resources.
 
@@ -107,8 +111,7 @@ class Cache:
 
     def remove(self, kind: ObjectKind, namespace: str, name: str, uid: str) -> set[Key]:
         """Remove a deleted object, unless the cached one has another uid. Return the affected resources."""
-        key = Key(kind.name, namespace, name)
-        entry = self._entries(kind).get(key)
+        key, entry = Key(kind.name, namespace, name), self.entry(kind, namespace, name)
         if entry is None or entry.uid != uid:
             return set()
         if isinstance(entry, Child):

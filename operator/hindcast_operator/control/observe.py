@@ -17,6 +17,7 @@ from hindcast_operator import names
 from hindcast_operator.control import cache, kinds
 from hindcast_operator.control.api import Api
 from hindcast_operator.control.cache import Cache, Child, Key
+from hindcast_operator.control.reads import refresh, resync
 from hindcast_operator.control.startup import Startup, Startups, classify_owner, is_starting, read_events
 from hindcast_operator.facts import (
     AttemptFacts,
@@ -125,9 +126,7 @@ class Observer:
                 or not _is_running_attempt(snapshot.status, job.attempt)
             ):
                 continue
-            raw = await self._api.get(kinds.CONFIG_MAP, job.key.namespace, job.key.name)
-            if raw is not None:
-                self._cache.put(kinds.CONFIG_MAP, raw)
+            await refresh(self._api, self._cache, kinds.CONFIG_MAP, job.key.namespace, job.key.name)
 
     async def read_live(self, facts: Facts) -> None:
         """Read the objects of a resource's attempts from the API server into the cache.
@@ -139,21 +138,8 @@ class Observer:
         read_kinds = (kinds.RAY_JOB, kinds.CONFIG_MAP) if facts.has_kuberay else (kinds.CONFIG_MAP,)
         for name in facts.attempts:
             for kind in read_kinds:
-                child = self._cache.child(kind, key.namespace, name)
-                raw = await self._api.get(kind, key.namespace, name)
-                if raw is not None:
-                    self._cache.put(kind, raw)
-                elif child is not None:
-                    self._cache.remove(kind, key.namespace, name, child.uid)
-        pods = [child for child in self._cache.children(key) if isinstance(child.facts, PodFacts)]
-        labels = f"{names.KIND_LABEL}={facts.kind},{names.NAME_LABEL}={facts.name}"
-        live_uids = set()
-        async for raw in self._api.list_all(replace(kinds.POD, selector=labels), key.namespace):
-            live_uids.add(raw["metadata"]["uid"])
-            self._cache.put(kinds.POD, raw)
-        for pod in pods:
-            if pod.uid not in live_uids:
-                self._cache.remove(kinds.POD, pod.key.namespace, pod.key.name, pod.uid)
+                await refresh(self._api, self._cache, kind, key.namespace, name)
+        await resync(self._api, self._cache, kinds.POD, key.namespace, owner=key)
 
     def _children_by_attempt(
         self, snapshot: cache.Resource, resource: Resource | None

@@ -15,8 +15,9 @@ from hindcast_operator.control.api import Api, ApiError, connect
 from hindcast_operator.control.cache import Cache, Key
 from hindcast_operator.control.kinds import RAY_JOB, RESOURCE_KINDS, WATCHED_KINDS, ObjectKind
 from hindcast_operator.control.lease import LeaderLease, LeaseLost, LeaseOptions
+from hindcast_operator.control.reads import resync, served_kinds
 from hindcast_operator.control.reconciler import Reconciler, run_workers
-from hindcast_operator.control.watch import WatchForbiddenError, resync, served_kinds, watch
+from hindcast_operator.control.watch import WatchForbiddenError, watch
 from hindcast_operator.control.work_queue import WorkQueue
 from hindcast_operator.defaults import Defaults
 from hindcast_operator.times import SteadyClock
@@ -221,7 +222,7 @@ class Operator:
             if kind not in self._served_kinds:
                 continue
             try:
-                keys = await resync(self._api, self.cache, kind, namespace, metadata_only=False)
+                keys = await resync(self._api, self.cache, kind, namespace)
             except ApiError as error:
                 if error.code != 403:
                     raise

@@ -1,4 +1,4 @@
-"""Updates of the cache: kopf keeps the watches open; the operator's own lists fill and sweep the cache.
+"""The watches, which kopf keeps open. The operator's own lists (`reads.py`) fill and sweep the cache.
 
 No handler changes an object, so kopf writes neither annotations nor finalizers. kopf's indices are not used: while
 they fill, each object wakes all others (2,000 objects take 11.8 s of CPU, and 0.6 s without indices), and after
@@ -13,9 +13,7 @@ from typing import Any, Final
 import kopf
 import structlog
 
-from hindcast_operator.control.api import Api, ApiError
-from hindcast_operator.control.cache import Cache, Key
-from hindcast_operator.control.kinds import WATCHED_KINDS, ObjectKind
+from hindcast_operator.control.kinds import ObjectKind
 
 log = structlog.get_logger()
 
@@ -138,59 +136,3 @@ class _NoDiffs(kopf.DiffBaseStorage):
 
     def store(self, **_: Any) -> None:
         return None
-
-
-# -- the operator's own lists -------------------------------------------------------------------------------
-
-
-async def served_kinds(api: Api) -> frozenset[ObjectKind]:
-    """Return the watched kinds that the API server serves now. Without KubeRay it serves no RayJobs."""
-    kinds = {kind for kind in WATCHED_KINDS if not kind.group}
-    for root in {kind.root for kind in WATCHED_KINDS if kind.group}:
-        try:
-            api_resources = (await api.call("GET", root)).get("resources") or ()
-        except ApiError as error:
-            if error.code != 404:
-                raise
-            continue
-        plurals = {resource["name"] for resource in api_resources}
-        kinds |= {kind for kind in WATCHED_KINDS if kind.root == root and kind.plural in plurals}
-    return frozenset(kinds)
-
-
-async def resync(
-    api: Api, cache: Cache, kind: ObjectKind, namespace: str | None, *, metadata_only: bool
-) -> set[Key]:
-    """Remove the deleted objects of a kind from the cache, and store the existing ones.
-
-    Args:
-        api: the API server.
-        cache: the cache to update.
-        kind: the kind of objects.
-        namespace: the namespace to list; None for the whole cluster.
-        metadata_only: list metadata alone: remove deleted objects, whose deletion an interrupted watch does not report,
-            and store only objects restored from a backup.
-
-    Returns:
-        The affected resources.
-    """
-    # Before the list is read: the list may lack an object that a watch adds to the cache meanwhile.
-    old_entries = {entry.key: entry for entry in cache.entries(kind, namespace)}
-    listed_uids: set[str] = set()
-    affected_keys: set[Key] = set()
-    async for item in api.list_all(kind, namespace, metadata_only):
-        metadata = item["metadata"]
-        listed_uids.add(metadata["uid"])
-        old_entry = old_entries.get(Key(kind.name, metadata["namespace"], metadata["name"]))
-        # After etcd was restored from a backup, the listed version is lower than the cached one, and the uid differs if
-        # the object had been re-created after the backup.
-        is_restored = old_entry is not None and int(metadata["resourceVersion"]) < old_entry.version
-        raw: dict[str, Any] | None = None if metadata_only else item
-        if is_restored and metadata_only:
-            raw = await api.get(kind, metadata["namespace"], metadata["name"])
-        if raw is not None:
-            affected_keys |= cache.put(kind, raw, replaces_newer=is_restored)
-    for key, entry in old_entries.items():
-        if entry.uid not in listed_uids:
-            affected_keys |= cache.remove(kind, key.namespace, key.name, entry.uid)
-    return affected_keys

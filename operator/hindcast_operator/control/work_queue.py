@@ -21,20 +21,10 @@ class WorkQueue(Generic[K]):
     A key that is added while it is being processed is queued again.
     """
 
-    def __init__(
-        self,
-        jitter: Callable[[], float] = random.random,
-        group_of: Callable[[K], Hashable] = lambda key: getattr(key, "namespace", None),
-    ) -> None:
-        """Create an empty queue.
-
-        Args:
-            jitter: returns numbers from 0 to 1, which vary the delay of retries.
-            group_of: returns the group of a key.
-        """
+    def __init__(self, jitter: Callable[[], float] = random.random) -> None:
+        """Create an empty queue. `jitter` returns numbers from 0 to 1, which vary the delay of retries."""
         # The group whose turn is next comes first.
         self._queues: dict[Hashable, deque[K]] = {}
-        self._group_of = group_of
         self._enqueue_times: dict[K, float] = {}
         self._active_keys: set[K] = set()
         self._dirty_keys: set[K] = set()
@@ -57,7 +47,7 @@ class WorkQueue(Generic[K]):
             self._dirty_keys.add(key)
         elif key not in self._enqueue_times:
             self._enqueue_times[key] = asyncio.get_running_loop().time()
-            self._queues.setdefault(self._group_of(key), deque()).append(key)
+            self._queues.setdefault(getattr(key, "namespace", None), deque()).append(key)
             self._key_arrival.set()
 
     def add_after(self, key: K, seconds: float) -> None:

@@ -19,7 +19,12 @@ from hindcast.errors import DataError, UserError
 from hindcast.formats.entries import FileEntry, JsonModel, RowGroup, StoredFragment
 from hindcast.formats.layout import CellError, Contents
 from hindcast.formats.layouts import DEFAULT_LAYOUT, LAYOUTS, detect_layout
-from hindcast.formats.parquet.opening import compute_fingerprint, describe_damage, open_parquet
+from hindcast.formats.parquet.opening import (
+    UnknownLayoutError,
+    compute_fingerprint,
+    describe_damage,
+    open_parquet,
+)
 from hindcast.formats.spec import DataSpec
 from hindcast.formatting import plural
 from hindcast.storage.location import Entry, Location, resolve
@@ -108,6 +113,8 @@ def _read_layout(location: Location, file: pq.ParquetFile) -> tuple[str, Content
         raise error.to_row_error(str(location), error.row) from error
     except DataError as error:
         error.locate(path=str(location))
+        if isinstance(error, UnknownLayoutError):
+            error.has_rows = bool(file.metadata.num_rows)
         raise
 
 

@@ -169,7 +169,7 @@ def _find_files_at(location: Location, verify: bool, refuse: RefusalHandler) -> 
         raise missing_error(location)
     if info.type != pafs.FileType.Directory:
         entry = Entry(location, location.name, info.size or 0, is_file=True, modified_ns=info.mtime_ns)
-        return DataFiles(_index_files(location.parent(), [entry], refuse), [], [])
+        return DataFiles(_index_files(location.parent(), [entry], refuse)[0], [], [])
     entries = select_live_entries(location, location.list(recursive=True))
     recordings = _find_recordings(entries)
     if "" in recordings:
@@ -192,18 +192,23 @@ def _find_files_at(location: Location, verify: bool, refuse: RefusalHandler) -> 
     if not parquet_entries and not recordings:
         names = ", ".join(entry.relative_path for entry in entries[:5]) or "nothing"
         raise UnknownLayoutError(f"holds no Parquet files: it holds {names}", path=str(location))
-    files_by_path.update(
-        {file.entry.path: [file] for file in _index_files(location, parquet_entries, refuse)}
-    )
+    indexed_files, empty_tables = _index_files(location, parquet_entries, refuse)
+    files_by_path.update({file.entry.path: [file] for file in indexed_files})
     return DataFiles(
         [file for name in sorted(files_by_path, key=natural_sort_key) for file in files_by_path[name]],
-        [entry.location for entry in plain_entries if not _is_parquet(entry)],
+        [*(entry.location for entry in plain_entries if not _is_parquet(entry)), *empty_tables],
         unlisted_files,
     )
 
 
-def _index_files(folder: Location, entries: list[Entry], refuse: RefusalHandler) -> list[IndexedFile]:
-    """Index files that no recording describes; all must have the same layout."""
+def _index_files(
+    folder: Location, entries: list[Entry], refuse: RefusalHandler
+) -> tuple[list[IndexedFile], list[Location]]:
+    """Index files that no recording describes; all must have the same layout.
+
+    Returns:
+        The files of episodes, and beside them tables without rows, which hold nothing.
+    """
     cache = IndexCache(folder)
 
     def try_index(entry: Entry) -> IndexedFile | DataError:
@@ -214,15 +219,19 @@ def _index_files(folder: Location, entries: list[Entry], refuse: RefusalHandler)
 
     results = map_in_threads(try_index, entries)
     files: list[IndexedFile] = []
+    empty_tables: list[Location] = []
+    has_episodes = any(isinstance(result, IndexedFile) for result in results)
     for entry, file in zip(entries, results, strict=True):
-        if isinstance(file, DataError):
+        if has_episodes and isinstance(file, UnknownLayoutError) and not file.has_rows:
+            empty_tables.append(entry.location)
+        elif isinstance(file, DataError):
             refuse("unreadable", entry.location, file)
         elif files and file.layout != files[0].layout:
             refuse("mixed-layouts", entry.location, _mixed_layouts_error(folder, files[0], file))
         else:
             files.append(file)
     cache.save()
-    return files
+    return files, empty_tables
 
 
 def _mixed_layouts_error(folder: Location, first: IndexedFile, second: IndexedFile) -> DataError:

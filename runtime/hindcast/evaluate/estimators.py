@@ -124,7 +124,7 @@ class Evidence:
         return np.split(order, np.cumsum(np.bincount(self.t))[:-1])
 
     @cached_property
-    def elapsed(self) -> F64:
+    def time_in_episode(self) -> F64:
         """Time `[S]` since the start of each step's episode."""
         if self.delta_t is None:
             return self.t.astype(np.float64)
@@ -135,7 +135,7 @@ class Evidence:
     @cached_property
     def discounts(self) -> F64:
         """Discount factors gamma^t `[S]`."""
-        return np.asarray(self.gamma**self.elapsed)
+        return np.asarray(self.gamma**self.time_in_episode)
 
     @property
     def step_discounts(self) -> F64 | float:
@@ -146,7 +146,7 @@ class Evidence:
     def final_discounts(self) -> F64:
         """Discount factors `[N]` of the observations after the episodes' last steps."""
         last_delta_t = 1.0 if self.delta_t is None else self.delta_t[self.last_step]
-        return np.asarray(self.gamma ** (self.elapsed[self.last_step] + last_delta_t))
+        return np.asarray(self.gamma ** (self.time_in_episode[self.last_step] + last_delta_t))
 
     @cached_property
     def weights(self) -> F64:

@@ -87,12 +87,12 @@ def discounted_rewards(
     With durations of steps, the exponent is the time from step t to step t + k.
     """
     total = rewards_S.double()
-    elapsed = None if delta_t_S is None else delta_t_S.double()
+    duration = None if delta_t_S is None else delta_t_S.double()
     for k in range(1, min(n, len(total))):
         discount: float | Tensor = gamma**k
-        if delta_t_S is not None and elapsed is not None:
-            discount = gamma ** elapsed[:-1]
-            elapsed = elapsed[:-1] + delta_t_S[k:].double()
+        if delta_t_S is not None and duration is not None:
+            discount = gamma ** duration[:-1]
+            duration = duration[:-1] + delta_t_S[k:].double()
         discounted = discount * rewards_S[k:].double()
         total[:-k] += torch.where(ahead_S[:-k] > k, discounted, 0.0)
     return total

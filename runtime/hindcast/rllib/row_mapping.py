@@ -355,7 +355,7 @@ def rows_to_episodes(
             final_obs = nested.map_leaves(np.zeros_like, columns[Columns.OBS][indices[-1]])
         infos = None
         if Columns.INFOS in columns:
-            infos = [{}, *(columns[Columns.INFOS][row] or {} for row in indices)]
+            infos = [{}, *(_to_info(columns[Columns.INFOS][row]) for row in indices)]
         episode = SingleAgentEpisode(
             eps_id,
             agent_id=columns[Columns.AGENT_ID][indices[0]] if Columns.AGENT_ID in columns else None,
@@ -373,6 +373,13 @@ def rows_to_episodes(
         )
         episodes.append(episode.to_numpy() if to_numpy else episode)
     return episodes
+
+
+def _to_info(cell: Any) -> dict[str, Any]:
+    """Return the info in a cell: a dictionary or JSON text; nulls, which pandas turns into NaN, are empty."""
+    if isinstance(cell, Mapping):
+        return dict(cell)
+    return info_from_json(cell) if isinstance(cell, str) else {}
 
 
 def _to_reward(value: Any) -> Any:

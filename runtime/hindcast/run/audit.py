@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hindcast.datasets.content import compute_episode_checksums
 from hindcast.datasets.dataset import Dataset
@@ -19,8 +21,8 @@ from hindcast.datasets.hooks import NO_HOOKS, Hooks
 from hindcast.episodes.columns import Columns, root
 from hindcast.errors import DataError, OutputConflict, SpecError
 from hindcast.evaluate.fitted_q import FittedQOptions
-from hindcast.evaluate.offline import OfflineOptions
-from hindcast.formatting import plural, significant
+from hindcast.evaluate.offline import OfflineOptions, OfflineReport
+from hindcast.formatting import plural
 from hindcast.models import policy_files
 from hindcast.report.verdict_page import VERDICT_FILE, Judgement, write_verdict_page
 from hindcast.run.checkpoint_evaluation import (
@@ -55,9 +57,52 @@ _COLUMNS: Final = frozenset(
 )
 """Columns that an evaluation reads, over which episodes have checksums."""
 _TOLERANCE: Final = 0.02
-"""Maximum difference of a repeated estimate, as a share of its interval's width: other machines round differently."""
+"""Maximum difference of a repeated number, as a share of its interval's width: other machines round differently."""
+_RELATIVE_TOLERANCE: Final = 0.05
+_ABSOLUTE_TOLERANCE: Final = 0.005
+"""The same of numbers without an interval: a share of the number, and a part that does not depend on it."""
 
-_NUMBER: Final = re.compile(r"[<>+-]?[0-9][0-9.,e-]*")
+_NUMBER: Final = re.compile(r"[+-]?[0-9](?:[0-9.,]*[0-9])?(?:e[+-]?[0-9]+)?(?: %)?")
+
+
+class _Strict(BaseModel):
+    """A part of `audit.json`, in which unknown fields and values of other types are errors."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _AuditData(_Strict):
+    paths: list[str]
+    leaves: list[str]
+    trained_episodes_left_out: int | None = Field(alias="trainedEpisodesLeftOut")
+
+
+class _AuditOptions(_Strict):
+    gamma: float
+    explore: bool
+    clip: float | None
+    seed: int
+    model_updates: int = Field(alias="modelUpdates")
+
+
+class _AuditDocument(_Strict):
+    """The content of `audit.json`.
+
+    Attributes:
+        checksums: path of each number, text, truth value and null of the other fields -> its digest.
+    """
+
+    format_version: int = Field(alias="formatVersion")
+    created: datetime
+    versions: dict[str, str]
+    policy: str
+    module_class: str | None = Field(alias="moduleClass")
+    data: _AuditData
+    options: _AuditOptions
+    report: OfflineReport
+    decision: str
+    files: dict[str, str]
+    checksums: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -151,6 +196,8 @@ def create_audit(
         "decision": result.report.verdict.sentence,
         "files": {file: _digest(target.child(file)) for file in _bundle_files(target)},
     }
+    # As stored: the checksums are those of JSON's values.
+    document["checksums"] = _leaf_checksums(orjson.loads(orjson.dumps(document)))
     target.child(AUDIT_FILE).write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
     return AuditResult(str(target), _digest(target.child(AUDIT_FILE)), result.report.verdict.sentence)
 
@@ -171,11 +218,7 @@ def verify_audit(folder: str | Path, data: Sequence[str], *, hooks: Hooks = NO_H
         raise DataError(
             f"has no {AUDIT_FILE}", path=str(bundle), remedy="name a folder of hindcast audit create"
         )
-    document = orjson.loads(bundle.child(AUDIT_FILE).read_bytes())
-    if document["formatVersion"] > FORMAT_VERSION:
-        raise DataError(
-            "was written by a newer version of Hindcast", path=str(bundle), remedy="upgrade Hindcast"
-        )
+    document = _read_document(bundle)
     checks = [_check_files(bundle, document)]
     # In the bundle as in a run folder, an evaluation finds the resource and the split above the policy's folder.
     module = str(bundle.child(_MODULE_FOLDER))
@@ -211,6 +254,59 @@ def verify_audit(folder: str | Path, data: Sequence[str], *, hooks: Hooks = NO_H
     # Numbers may be rounded differently here: the sentence is the one that the data give.
     decision = evaluation.report.verdict.sentence
     return AuditResult(str(bundle), _digest(bundle.child(AUDIT_FILE)), decision, tuple(checks))
+
+
+def _read_document(bundle: Location) -> dict[str, Any]:
+    """Return the content of `audit.json`.
+
+    Raises:
+        DataError: it is not as it was written.
+    """
+    content = bundle.child(AUDIT_FILE).read_bytes()
+    try:
+        document = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise _broken(bundle, f"{AUDIT_FILE} is not JSON ({error})") from None
+    version = document.get("formatVersion") if isinstance(document, dict) else None
+    if isinstance(version, int) and version > FORMAT_VERSION:
+        raise DataError(
+            "was written by a newer version of Hindcast", path=str(bundle), remedy="upgrade Hindcast"
+        )
+    try:
+        _AuditDocument.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise _broken(bundle, f"{field} in {AUDIT_FILE}: {first['msg']}") from None
+    expected = document.pop("checksums")
+    checksums = _leaf_checksums(document)
+    for path in sorted(expected.keys() | checksums.keys()):
+        _require(
+            expected.get(path) == checksums.get(path),
+            bundle,
+            f"{path} in {AUDIT_FILE} was changed after the bundle was written",
+        )
+    # A field that occurs twice would be read in one way here and in another way elsewhere.
+    canonical = orjson.dumps({**document, "checksums": expected}, option=orjson.OPT_INDENT_2)
+    _require(content == canonical, bundle, f"{AUDIT_FILE} was written by another program")
+    return dict(document)
+
+
+def _leaf_checksums(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return the digest of each value of a JSON document that has no parts, by its path."""
+    return {
+        path: hashlib.sha256(orjson.dumps([path, value])).hexdigest()[:16]
+        for path, value in _leaf_values(document)
+    }
+
+
+def _leaf_values(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield path and value of each part of a JSON value that has no parts; an empty object or list has none."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from _leaf_values(item, f"{path}.{key}" if path else str(key))
+    if not isinstance(value, dict | list) or not value:
+        yield path, value
 
 
 def _clear(target: Location) -> None:
@@ -250,7 +346,11 @@ def _episode_checksums(dataset: Dataset, leaves: Sequence[str]) -> list[str]:
 
 def _require(holds: bool, bundle: Location, problem: str) -> None:
     if not holds:
-        raise DataError(f"does not hold: {problem}", path=str(bundle), remedy="do not rely on this bundle")
+        raise _broken(bundle, problem)
+
+
+def _broken(bundle: Location, problem: str) -> DataError:
+    return DataError(f"does not hold: {problem}", path=str(bundle), remedy="do not rely on this bundle")
 
 
 def _check_files(bundle: Location, document: Mapping[str, Any]) -> str:
@@ -287,52 +387,76 @@ def _find_judges(bundle: Location, document: Mapping[str, Any], dataset: Dataset
 
 
 def _check_report(bundle: Location, document: Mapping[str, Any], evaluation: OfflineEvaluation) -> str:
-    expected, report = document["report"], evaluation.report.to_json()
-    stored, repeated = _name_estimates(expected), _name_estimates(report)
-    _require(stored.keys() == repeated.keys(), bundle, "other estimates can be computed from the data")
-    for name, estimate in stored.items():
-        stored_numbers, numbers = _numbers(estimate), _numbers(repeated[name])
-        # A bundle may have a number where the data give none, such as in an interval.
-        _require(len(stored_numbers) == len(numbers), bundle, f"{name} has other numbers by the data")
-        for stored_number, number in zip(stored_numbers, numbers, strict=True):
-            _require(
-                abs(stored_number - number) <= _TOLERANCE * np.ptp(numbers) + 1e-6 * abs(number),
-                bundle,
-                f"{name} is {significant(stored_number)}, but {significant(number)} by the data",
-            )
-    verdicts = expected["verdict"], report["verdict"]
-    answers = [verdict["answer"] for verdict in verdicts]
+    report = orjson.loads(orjson.dumps(evaluation.report.to_json()))
+    for path, stored, repeated in _differences(document["report"], report, "report"):
+        raise _broken(bundle, f"{path} is {stored!r}, but {repeated!r} by the data")
     _require(
-        answers[0] == answers[1], bundle, f"the verdict is {answers[0]!r}, but {answers[1]!r} by the data"
-    )
-    words = [_NUMBER.sub("", verdict["sentence"]) for verdict in verdicts]
-    _require(
-        words[0] == words[1] and document["decision"] == expected["verdict"]["sentence"],
+        document["decision"] == document["report"]["verdict"]["sentence"],
         bundle,
-        f"the decision is {document['decision']!r}, but {verdicts[1]['sentence']!r} by the data",
+        f"the decision is {document['decision']!r}, but {report['verdict']['sentence']!r} by the data",
     )
-    return f"{plural(len(stored), 'estimate')} and the verdict follow from the data"
+    return f"{plural(len(report['estimates']), 'estimate')} and the verdict follow from the data"
 
 
-def _name_estimates(report: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return all estimates of a report by the names that problems state, those that the report lacks left out."""
-    verdict, estimates = report["verdict"], dict(report["estimates"])
-    estimates["recorded policy"] = report["behaviour"]
-    estimates["recorded policy, continued"] = report["behaviour_continued"]
-    estimates["the difference"] = {"value": verdict["difference"], "interval": verdict["interval"]}
-    return {name: estimate for name, estimate in estimates.items() if estimate}
+def _differences(
+    stored: Any, repeated: Any, path: str, width: float | None = None
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield path, stored and repeated value of each part of a report that differs by more than machines round.
+
+    Args:
+        stored: value in the bundle.
+        repeated: value by the data.
+        path: its path.
+        width: width of the interval that the value belongs to; None without one.
+    """
+    if isinstance(stored, dict) and isinstance(repeated, dict):
+        if interval := repeated.get("interval"):
+            width = float(np.ptp(interval))
+        for key in sorted(stored.keys() | repeated.keys()):
+            # A probability is not in the interval's units.
+            key_width = None if key == "probability" else width
+            yield from _differences(stored.get(key), repeated.get(key), f"{path}.{key}", key_width)
+    elif isinstance(stored, list) and isinstance(repeated, list):
+        for index, items in enumerate(zip_longest(stored, repeated)):
+            yield from _differences(*items, f"{path}.{index}", width)
+    elif isinstance(stored, float) and isinstance(repeated, float):
+        if abs(stored - repeated) > _tolerance(repeated, width):
+            yield path, stored, repeated
+    elif isinstance(stored, str) and isinstance(repeated, str):
+        if not _are_alike(stored, repeated, width):
+            yield path, stored, repeated
+    elif stored != repeated or type(stored) is not type(repeated):
+        yield path, stored, repeated
 
 
-def _numbers(estimate: Mapping[str, Any]) -> list[float]:
-    value = [] if estimate["value"] is None else [estimate["value"]]
-    return [*value, *(estimate["interval"] or ())]
+def _are_alike(stored: str, repeated: str, width: float | None) -> bool:
+    """Return True if two sentences have the same words, and numbers that differ only by how machines round."""
+    numbers, repeated_numbers = _NUMBER.findall(stored), _NUMBER.findall(repeated)
+    return _NUMBER.sub("#", stored) == _NUMBER.sub("#", repeated) and all(
+        # Sentences have three digits.
+        abs(_to_float(number) - _to_float(other))
+        <= _tolerance(_to_float(other), None if other.endswith("%") else width)
+        + 0.005 * abs(_to_float(other))
+        for number, other in zip(numbers, repeated_numbers, strict=True)
+    )
+
+
+def _tolerance(number: float, width: float | None) -> float:
+    """Return the maximum difference of a repeated number; see `_differences` for the width."""
+    if width is None:
+        return _RELATIVE_TOLERANCE * abs(number) + _ABSOLUTE_TOLERANCE
+    return _TOLERANCE * width + 1e-6 * abs(number)
+
+
+def _to_float(number: str) -> float:
+    return float(number.removesuffix(" %").replace(",", ""))
 
 
 def _check_gate(bundle: Location, dataset: Dataset, name: str, module_class: str | None) -> str:
     stored, repeated = replay(str(bundle.child(_MODULE_FOLDER)), dataset, name, module_class)
-    agrees = (stored.episodes, stored.decision) == (repeated.episodes, repeated.decision)
-    agrees = agrees and np.allclose(stored.log_capital, repeated.log_capital, rtol=1e-4, atol=1e-6)
-    _require(
-        bool(agrees), bundle, f"the gate's decision is {stored.decision}, but {repeated.decision} by the data"
+    for path, stored_value, value in _differences(stored, repeated, GATE_FILE):
+        raise _broken(bundle, f"{path} is {stored_value!r}, but {value!r} by the data")
+    test = repeated["test"]
+    return (
+        f"the gate's looks at {plural(test['episodes'], 'episode')} lead to the decision {test['decision']}"
     )
-    return f"the gate's looks at {plural(stored.episodes, 'episode')} lead to the decision {stored.decision}"

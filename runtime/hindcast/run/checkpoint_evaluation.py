@@ -18,7 +18,7 @@ from hindcast.datasets.hooks import NO_HOOKS, Hooks
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.episodes.columns import Columns
-from hindcast.errors import DataError, SpecError
+from hindcast.errors import DataError, SpecError, UserError
 from hindcast.evaluate.action_comparison import ActionComparison
 from hindcast.evaluate.environment import EnvReport, evaluate_policy
 from hindcast.evaluate.offline import OfflineEvaluator, OfflineOptions, OfflineReport
@@ -131,7 +131,7 @@ def evaluate_checkpoint_offline(
     Args:
         path: see `evaluate_checkpoint`.
         data: paths of recorded data, which are prepared if they are not whole episodes in order, and read like the
-            inputs of the checkpoint's run (`schema`, `format` …) if they cannot be read without; a reading; the
+            inputs of the checkpoint's run (see `open_like_inputs`); a reading; the
             episodes that the run set aside (`load_set_aside`); or what `open_judging_data` returned.
         module_class: the policy's `model.moduleClass`, if it has one.
         gamma: discount; None takes the discount of the run's algorithm, or 0.99 if the algorithm has no discount.
@@ -195,27 +195,27 @@ def open_judging_data(
 
 
 def open_like_inputs(paths: Sequence[str], location: Location, hooks: Hooks) -> Dataset:
-    """Open data; if that fails, or finds no times, as the run whose folder contains the checkpoint reads its inputs.
+    """Open data as the run whose folder contains the checkpoint reads its inputs; if that fails, as they are.
+
+    Columns that are found without a schema may be others, and missing values may be replaced in another way. Data may
+    also be in another form than the inputs, such as a log of decisions.
 
     Raises:
         DataError: the data cannot be opened.
     """
-    sources = [
-        source
-        for spec in _enclosing_specs(location)
-        for source in spec.get("input", ())
-        if "path" in source and source.keys() & {"schema", "format", "readOptions", "prepare", "time"}
-    ]
+    reading_error: UserError | None = None
+    for spec in _enclosing_specs(location):
+        for source in spec.get("input", ()):
+            if "path" in source and source.keys() & {"schema", "format", "readOptions", "prepare", "time"}:
+                reading = Reading.from_input(InputSource.model_validate(source), str(source["path"]))
+                try:
+                    return open_data(replace(reading, paths=tuple(paths)), hooks=hooks)
+                except (DataError, SpecError) as error:
+                    reading_error = reading_error or error
     try:
-        dataset = open_data(list(paths), hooks=hooks)
-    except DataError:
-        if not sources:
-            raise
-    else:
-        if not sources or not sources[0].get("time") or Columns.DELTA_T in dataset.spec.leaves:
-            return dataset
-    reading = Reading.from_input(InputSource.model_validate(sources[0]), str(sources[0]["path"]))
-    return open_data(replace(reading, paths=tuple(paths)), hooks=hooks)
+        return open_data(list(paths), hooks=hooks)
+    except DataError as error:
+        raise reading_error or error from None
 
 
 def refuse_missing_times(dataset: Dataset, location: Location, name: str) -> None:

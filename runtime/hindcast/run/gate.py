@@ -16,7 +16,6 @@ from hindcast.api import OfflineTraining, validate_resource
 from hindcast.api.evaluation import GateSpec
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.hooks import NO_HOOKS, Hooks
-from hindcast.datasets.prepare.opening import open_data
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError, OutputConflict, SpecError
 from hindcast.evaluate.action_comparison import compare_actions
@@ -34,6 +33,7 @@ from hindcast.run.checkpoint_evaluation import (
     find_gamma,
     find_trained_episodes,
     load_policy,
+    open_like_inputs,
     refuse_missing_times,
 )
 from hindcast.run.evaluation.trained_episodes import describe_episodes, find_trained
@@ -116,7 +116,7 @@ def look(
 
     Args:
         path: see `evaluate_checkpoint`; in the folder of a run with `evaluation.gate`.
-        data: paths of the log.
+        data: paths of the log, which is read like the run's inputs (see `open_like_inputs`).
         module_class: the policy's `model.moduleClass`, if it has one.
         hooks: receive the progress of preparing the log, and a note if it is not known which episodes trained the
             policy.
@@ -129,9 +129,7 @@ def look(
     folder, spec = _find_gate(resolve(path))
     policy, _ = load_policy(path, module_class)
     file, name = folder.child(GATE_FILE), ", ".join(data)
-    bounds = spec.returns
-    # The candidates share the error probability, so each gate has an equal part of it.
-    test = GateTest(spec.by, spec.error / spec.candidates, bounds.low, bounds.high)
+    test = _new_test(spec)
     looks: list[dict[str, Any]] = []
     counted_digests: set[int] = set()
     if file.exists():
@@ -144,7 +142,7 @@ def look(
             )
         test, looks = GateTest.from_json(state["test"]), state["looks"]
         counted_digests = {digest for look in looks for digest in look["digests"]}
-    dataset: Dataset = open_data(list(data), hooks=hooks)
+    dataset = open_like_inputs(data, resolve(path), hooks)
     refuse_missing_times(dataset, resolve(path), ", ".join(data))
     if not has_logp(dataset):
         raise DataError(
@@ -169,7 +167,7 @@ def look(
         if digests[index] not in counted_digests
     ]
     num_unfinished = int((~episodes.is_finished & is_counted).sum())
-    num_before, page = test.episodes, folder.child(GATE_PAGE_FILE)
+    page = folder.child(GATE_PAGE_FILE)
     if not new_episodes or test.decision != "undecided":
         return GateResult(
             policy.digest, 0, num_unfinished, spec, test, looks, str(page) if page.exists() else None
@@ -180,28 +178,18 @@ def look(
     window = _load(target, new_data, gamma, name)
     weights_and_returns = _weigh(target, window, gamma, name)
     _refuse_outside(weights_and_returns[:, 1], spec, new_data, name)
-    test.add(*weights_and_returns.T)
-    num_new = test.episodes - num_before
-    looks.append(
-        {
-            "time": datetime.now(UTC).isoformat(timespec="seconds"),
-            "new_episodes": num_new,
-            "episodes": test.episodes,
-            "evidence": test.evidence,
-            "decision": test.decision,
-            "digests": [digests[index] for index in new_episodes],
-        }
-    )
+    time = datetime.now(UTC).isoformat(timespec="seconds")
+    looks.append(_add_look(test, weights_and_returns, [digests[index] for index in new_episodes], time))
     state = {"policy": policy.digest, "test": test.to_json(), "looks": looks}
     file.write_bytes(orjson.dumps(state))
-    result = GateResult(policy.digest, num_new, num_unfinished, spec, test, looks, None)
+    result = GateResult(policy.digest, looks[-1]["new_episodes"], num_unfinished, spec, test, looks, None)
     actions = compare_actions(target, window)
     return replace(result, page=write_gate_page(page, result.to_json(), actions, run=str(folder), data=name))
 
 
 def replay(
     path: str | Path, dataset: Dataset, name: str, module_class: str | None = None
-) -> tuple[GateTest, GateTest]:
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Repeat all looks of a run's gate on the episodes that they added.
 
     Args:
@@ -211,7 +199,7 @@ def replay(
         module_class: the policy's `model.moduleClass`, if it has one.
 
     Returns:
-        The test as it is stored, and as the data give it.
+        The gate's state as it is stored, and as the data give it; times of looks are those stored.
 
     Raises:
         DataError: an episode is missing.
@@ -226,14 +214,38 @@ def replay(
             path=name,
             remedy="name the gate's log too (--data)",
         )
-    indices = np.array([index_by_digest[digest] for digest in order])
-    episodes = np.unique(indices)
-    target, gamma = TargetPolicy(load_policy(path, module_class)[0], spec.explore), find_gamma(resolve(path))
+    episodes = np.unique([index_by_digest[digest] for digest in order])
+    policy, gamma = load_policy(path, module_class)[0], find_gamma(resolve(path))
+    target = TargetPolicy(policy, spec.explore)
     rows = _weigh(target, _load(target, dataset.select(episodes), gamma, name), gamma, name)
-    stored = GateTest.from_json(state["test"])
-    test = GateTest(stored.by, stored.error, stored.low, stored.high)
-    test.add(*rows[np.searchsorted(episodes, indices)].T)
-    return stored, test
+    test, looks = _new_test(spec), []
+    for stored_look in state["looks"]:
+        indices = [index_by_digest[digest] for digest in stored_look["digests"]]
+        looks.append(
+            _add_look(
+                test, rows[np.searchsorted(episodes, indices)], stored_look["digests"], stored_look["time"]
+            )
+        )
+    return state, {"policy": policy.digest, "test": test.to_json(), "looks": looks}
+
+
+def _new_test(spec: GateSpec) -> GateTest:
+    # The candidates share the error probability, so each gate has an equal part of it.
+    return GateTest(spec.by, spec.error / spec.candidates, spec.returns.low, spec.returns.high)
+
+
+def _add_look(test: GateTest, rows: F64, digests: list[int], time: str) -> dict[str, Any]:
+    """Add weights and returns `[N, 2]` of new episodes to a test, and return the record of the look."""
+    num_before = test.episodes
+    test.add(*rows.T)
+    return {
+        "time": time,
+        "new_episodes": test.episodes - num_before,
+        "episodes": test.episodes,
+        "evidence": test.evidence,
+        "decision": test.decision,
+        "digests": digests,
+    }
 
 
 def _find_gate(location: Location) -> tuple[Location, GateSpec]:

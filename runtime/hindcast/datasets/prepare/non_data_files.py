@@ -10,6 +10,7 @@ from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.prepare.source_files import RecognisedFile, SourceFile, recognise_formats
 from hindcast.datasets.sources import DataFiles, map_in_threads
 from hindcast.errors import DataError
+from hindcast.formats.format import NoRowsError
 from hindcast.formats.registry import FORMATS
 from hindcast.storage.location import Location
 
@@ -59,14 +60,24 @@ def check_unopened_files(data_files: DataFiles, name: str, reading: Reading) -> 
         [SourceFile(file, is_named=False) for file in data_files.unopened_files], reading
     )
     non_data = _find_non_data(recognised_files)
-    timestep_files = [file.location for file in recognised_files if file.location not in non_data]
-    if timestep_files:
-        episode_file = data_files.indexed_files[0].location
-        raise DataError(
-            f"{name} mixes complete episodes ({episode_file}) and timesteps ({timestep_files[0]}): keep them in "
-            "separate folders, and name each folder as a separate input"
-        )
+    for file in recognised_files:
+        if file.location not in non_data and _has_rows(file):
+            episode_file = data_files.indexed_files[0].location
+            raise DataError(
+                f"{name} mixes complete episodes ({episode_file}) and timesteps ({file.location}): keep them in "
+                "separate folders, and name each folder as a separate input"
+            )
     return (make_non_data_note(data_files.unopened_files),)
+
+
+def _has_rows(file: RecognisedFile) -> bool:
+    try:
+        file.format.list_pieces(file.location, file.options)
+    except NoRowsError:
+        return False
+    except DataError:  # it is damaged
+        return True
+    return True
 
 
 def split_non_data(

@@ -28,7 +28,7 @@ from hindcast.formats.dataset_folder.folder_owner import OWNER_FILE, read_owner
 from hindcast.formats.format import Format, ReadOptions, is_hidden
 from hindcast.formats.registry import FORMATS, detect_format, find_locations
 from hindcast.storage.location import Entry, Location, broken_links, missing_error
-from hindcast.user_code import import_object
+from hindcast.user_code import import_object, is_registered
 
 _HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 PREPARATION_VERSION: Final = 6
@@ -177,8 +177,20 @@ def preparation_digest(data: list[str], reading: Reading, note: Callable[[str], 
         **({"cutOffSteps": "Drop"} if reading.prepare.cut_off_steps == "Drop" else {}),
         **({"mapperGiven": dict(options.mapper_training)} if options.mapper_training else {}),
     }
+    document = _replace_registered_paths(document)
     text = orjson.dumps(document, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS, default=repr)
     return hashlib.sha256(text).hexdigest()
+
+
+def _replace_registered_paths(value: Any) -> Any:
+    """Replace paths of objects that cannot be imported by digests, since a cell that runs again gets other paths."""
+    if isinstance(value, str):
+        return digest_code(import_object(value, "")).value if ":" in value and is_registered(value) else value
+    if isinstance(value, dict):
+        return {
+            _replace_registered_paths(key): _replace_registered_paths(item) for key, item in value.items()
+        }
+    return [_replace_registered_paths(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def user_objects(options: ReadOptions) -> dict[str, Any]:

@@ -145,4 +145,10 @@ def compute_fingerprint(location: Location) -> tuple[hashlib._Hash, int]:
 
 
 class UnknownLayoutError(DataError):
-    """The file has none of the layouts that are opened directly."""
+    """The file has none of the layouts that are opened directly.
+
+    Attributes:
+        has_rows: False for a Parquet file without rows.
+    """
+
+    has_rows: bool = True

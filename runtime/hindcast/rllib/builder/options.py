@@ -219,9 +219,7 @@ def use_option_names(problem: Problem, set_options: Container[str] = ()) -> Prob
         field = ()  # the config's class sets the algorithm, not an option
     elif method := _METHOD_BY_SECTION.get(format_path(field)):
         field = (f"{method}()",)
-    elif field and (
-        option := _find_option(field, set_options) or _find_option(("input", *field), set_options)
-    ):
+    elif field and (option := _find_option(_complete_field(field), set_options)):
         field = ("".join(option),)
     problem = replace(problem, what=problem.python or problem.what, python="")
     mentions = {*problem.mentions, *_FIELD_IN_TEXT.findall(problem.text)}
@@ -229,6 +227,11 @@ def use_option_names(problem: Problem, set_options: Container[str] = ()) -> Prob
     names |= _PYTHON_PHRASES
     names |= _PYTHON_WORDS.get(str(field[0]).rpartition(".")[2], {}) if field else {}
     return replace(problem.with_names(field, names), resource="")
+
+
+def _complete_field(field: FieldPath) -> FieldPath:
+    """Return a field with its section, which readers of data leave out."""
+    return ("input", *field) if field[0] == "readOptions" else field
 
 
 @contextmanager
