@@ -36,7 +36,7 @@ from hindcast.datasets.curate.operations import convert_data
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.target import Target
-from hindcast.errors import SpecError, UserCodeError, UserError
+from hindcast.errors import DataError, SpecError, UserCodeError, UserError
 from hindcast.rllib.builder.config import AlgorithmConfig
 from hindcast.run.execute import FileReferences
 from hindcast.run.inputs import open_inputs, resolve_inputs
@@ -331,6 +331,15 @@ def test_config_of_a_prelearner_has_rllibs_names_and_the_values_that_were_set(da
     assert (model["use_lstm"], model["max_seq_len"], model["lstm_cell_size"]) == (False, 3, 5)
     with pytest.raises(KeyError, match="the config has no 'no_such' here; it has "):
         config["no_such"]
+
+
+def test_error_on_the_format_names_the_option_that_was_set(data: Path) -> None:
+    config = make_config(data, "table", input_read_sample_batches=True)
+    with pytest.raises(
+        DataError,
+        match="does not have the format SampleBatch: change `input_read_sample_batches`, or leave it out",
+    ):
+        config.build_algo()
 
 
 class WithoutKwargs(OfflinePreLearner):

@@ -297,7 +297,7 @@ def _make_foreign_source(
         raise error or DataError(
             f"{file} has no known format: set `format` to the file's format"
             if reading.format == "Auto"
-            else f"{file} does not have the format {reading.format}: set `format` to the file's format"
+            else f"{file} does not have the format {reading.format}: change `format`, or leave it out"
         )
     recognised_files, non_data = split_non_data(recognised_files, named_locations)
     listings = map_in_threads(_list_pieces, recognised_files)

@@ -121,7 +121,6 @@ class RunningAlgorithm:
         UserError: the options, the environment or the data are invalid.
     """
 
-    @option_names_in_errors()
     def __init__(self, config: AlgorithmConfig) -> None:
         self._reader_folders = ReaderFolders()
         self._writer_folder: WriterFolder | None = None
@@ -131,9 +130,11 @@ class RunningAlgorithm:
         self._callbacks = TrainingCallbacks()
         self._other_learners = ExitStack()
         self.notes: list[str] = []
+        set_options = {name for name in config if config.get(name) is not None}
         try:
-            self.config = self._replace_custom_io(config)
-            self._build(self.config.plan())
+            with option_names_in_errors(set_options):
+                self.config = self._replace_custom_io(config)
+                self._build(self.config.plan())
         # Ends processes and deletes temporary folders that were created before the error.
         except BaseException:
             self.stop()

@@ -219,14 +219,19 @@ def use_option_names(problem: Problem, set_options: Container[str] = ()) -> Prob
         field = ()  # the config's class sets the algorithm, not an option
     elif method := _METHOD_BY_SECTION.get(format_path(field)):
         field = (f"{method}()",)
-    elif field and (option := _find_option(field, set_options)):
+    elif field and (option := _find_option(_complete_field(field), set_options)):
         field = ("".join(option),)
     problem = replace(problem, what=problem.python or problem.what, python="")
     mentions = {*problem.mentions, *_FIELD_IN_TEXT.findall(problem.text)}
-    names = {mention: _translate_mention(mention, problem.field) for mention in mentions}
+    names = {mention: _translate_mention(mention, problem.field, set_options) for mention in mentions}
     names |= _PYTHON_PHRASES
     names |= _PYTHON_WORDS.get(str(field[0]).rpartition(".")[2], {}) if field else {}
     return replace(problem.with_names(field, names), resource="")
+
+
+def _complete_field(field: FieldPath) -> FieldPath:
+    """Return a field with its section, which readers of data leave out."""
+    return ("input", *field) if field[0] == "readOptions" else field
 
 
 @contextmanager
@@ -321,19 +326,21 @@ def _format_entries(names: Iterable[str]) -> str:
     return "".join(f'["{name}"]' for name in names)
 
 
-def _translate_mention(mention: str, field: FieldPath) -> str:
+def _translate_mention(mention: str, field: FieldPath, set_options: Container[str]) -> str:
     """Return the text that names a mentioned field's option, and sets it to the mentioned value, if there is one.
 
     Args:
         mention: see `Problem.mentions`.
         field: the problem's field.
+        set_options: see `use_option_names`.
     """
     quote = "`" if mention.startswith("`") else ""
     path, _, value = mention.strip("`").partition(": ")
     steps = parse_path(path)
     relatives = [] if steps[:1] == ("spec",) else [(*field, *steps), (*field[:-1], *steps)]
-    option = next((match for match in map(_find_option, relatives) if match and not match[1]), None)
-    option = option or _find_option(steps) or _find_option(("input", *steps))
+    matches = (_find_option(relative, set_options) for relative in relatives)
+    option = next((match for match in matches if match and not match[1]), None)
+    option = option or _find_option(steps, set_options) or _find_option(("input", *steps), set_options)
     if option is None:
         section = format_path(steps).removeprefix("spec.")
         if section in _OPTION_BY_SECTION:
