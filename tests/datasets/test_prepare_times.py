@@ -163,6 +163,8 @@ def test_durations_are_never_left_out(
     folder = tmp_path / "rows"
     folder.mkdir()
     pq.write_table(table.slice(7), folder / "2.parquet")
-    pq.write_table(table.slice(0, 7) if kind == "null" else make_table(HOURS).slice(0, 7), folder / "1.parquet")
+    pq.write_table(
+        table.slice(0, 7) if kind == "null" else make_table(HOURS).slice(0, 7), folder / "1.parquet"
+    )
     with pytest.raises(DataError, match="'delta_t' is null; fix it" if kind == "null" else "delta_t"):
         open_data(Reading((str(folder),), prepare=PrepareSpec()), cache=str(tmp_path / "cache"))
