@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import gymnasium as gym
@@ -151,3 +152,21 @@ def test_times_are_refused_where_they_have_no_effect() -> None:
     with pytest.raises(ValueError, match=r"input\[0\].time does not combine with a sampler"):
         spec["input"] = [{**spec["input"][0], "weight": 1.0}, {"sampler": {}, "weight": 1.0}]
         OfflineTrainingSpec.model_validate({**spec, "algorithm": "IQL", "environment": {"id": "CartPole-v1"}})
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        ({"unit": "Day"}, {"unit": "Hour"}, r"input\[1\].time.unit is Hour, but that of input\[0\] is Day"),
+        ({"observe": True}, {}, r"input\[1\].time.observe differs from that of input\[0\]"),
+        ({"unit": "Day"}, {"unit": 24}, None),
+        ({"unit": 1}, {"unit": 24}, None),
+    ],
+)
+def test_times_of_inputs_have_one_meaning(
+    first: dict[str, Any], second: dict[str, Any], message: str | None
+) -> None:
+    inputs = [{"path": "a", "time": {"column": "day", **time}} for time in (first, second)]
+    spec = {"algorithm": "IQL", "input": inputs, "stop": {"iterations": 1}}
+    with nullcontext() if message is None else pytest.raises(ValueError, match=message):
+        OfflineTrainingSpec.model_validate(spec)

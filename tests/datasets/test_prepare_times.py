@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import prepare_kit as kit
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -150,3 +151,20 @@ def test_column_without_times_is_refused(
 ) -> None:
     with pytest.raises(DataError, match=message):
         read_durations(tmp_path / "rows", make_table(times), **time)
+
+
+@pytest.mark.parametrize("partition_bytes", [1, 1 << 20])
+@pytest.mark.parametrize("kind", ["null", "one file"])
+def test_durations_are_never_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, partition_bytes: int
+) -> None:
+    monkeypatch.setattr("hindcast.datasets.prepare.job.PARTITION_BYTES", partition_bytes)
+    table = make_table([*[1.0] * 8, None if kind == "null" else 2.0], "delta_t")
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    pq.write_table(table.slice(7), folder / "2.parquet")
+    pq.write_table(
+        table.slice(0, 7) if kind == "null" else make_table(HOURS).slice(0, 7), folder / "1.parquet"
+    )
+    with pytest.raises(DataError, match="'delta_t' is null; fix it" if kind == "null" else "delta_t"):
+        open_data(Reading((str(folder),), prepare=PrepareSpec()), cache=str(tmp_path / "cache"))

@@ -288,6 +288,10 @@ def test_invalid_arguments_of_buffer_raise():
         buffer.add(widen_observations(make_episode(1, 3)))
     with pytest.raises(ValueError, match="only one of the two has infos"):
         prioritized_buffer.add(make_episode(1, 3, infos=True))
+    timed_buffer, block = EpisodeReplayBuffer(100), episodes_to_block([make_episode(0, 4)])
+    timed_buffer.add(block.with_columns({**block.columns, "delta_t": np.full(4, 0.5)}))
+    with pytest.raises(ValueError, match="durations of steps"):
+        timed_buffer.sample(1, n_step=3, sample_episodes=True, batch_length_T=1)
     assert prioritized_buffer.get_added_timesteps() == 4
     with pytest.raises(ValueError, match="call it after sample"):
         prioritized_buffer.update_priorities([1.0])

@@ -123,8 +123,11 @@ def test_time_plot_shows_the_timeline_of_the_learner_that_waited_longest():
     ]
     result = make_result(2)
     result["timers"]["timeline"] = learners
-    curves = Curves([make_result(1), result, make_result(3)])
+    result_without_data = make_result(3)  # an iteration that trained on what was in memory, or was played
+    result_without_data["timers"]["timeline"] = [{"seconds": [2.0]}, {"seconds": [2.0]}]
+    curves = Curves([make_result(1), result, result_without_data])
     assert curves.timeline == learners[1]
+    assert Curves([result_without_data]).timeline == {}
     picture = time_plot(curves)
     assert "one iteration of the learner that waited longest" in picture.caption
     figure = Figure()

@@ -72,6 +72,19 @@ def test_evaluation_options_require_environment_or_estimates() -> None:
     assert training_notes(evaluation={"offline": offline | {"estimates": ["dr"]}}) == []
 
 
+def test_times_require_a_discount() -> None:
+    inputs = [{"path": "a", "time": {"column": "day"}}]
+    (note,) = training_notes(algorithm="BC", config={}, input=inputs)
+    assert note.startswith(
+        "spec.input[0].time has no effect on this training: the loss of BC has no discount"
+    )
+    observed = [{"path": "a", "time": {"column": "day", "observe": True}}]
+    estimated = {"offline": {"heldOut": 0.1, "estimates": ["dm"]}}
+    assert training_notes(algorithm="BC", config={}, input=observed) == []
+    assert training_notes(algorithm="BC", config={}, input=inputs, evaluation=estimated) == []
+    assert training_notes(algorithm="MARWIL", config={}, input=inputs) == []
+
+
 def test_recurrent_options_require_recurrent_layer() -> None:
     recurrent_options = {"cellSize": 8, "maxSeqLen": 9, "burnIn": 1, "initialState": "Recorded"}
     assert training_notes(model=recurrent_options) == [

@@ -266,6 +266,17 @@ def test_repeated_request_after_failed_storage_is_executed(
     assert statuses == [503, 200]
 
 
+def test_missing_part_of_observation_is_named(tmp_path: Path) -> None:
+    policy = make_policy({"id": "toy_environments:Composite"})
+    with PolicyServer(policy, tmp_path / "log") as server, HttpServer(server, TOKEN) as http_server:
+        body = json.dumps({"episode_id": server.start_episode(), "observation": {"place": [0.0, 1.0]}})
+        status, document = send_request(http_server, "get_action", body)
+    assert (status, document["error"]) == (
+        400,
+        "get_action: a value does not have the structure of its space: it has no part 'kind'",
+    )
+
+
 @pytest.mark.parametrize(
     ("method", "body", "expected"),
     [

@@ -300,6 +300,29 @@ class OfflineTrainingSpec(Model):
             else:
                 continue
             raise_problems([(f"input[{index}].time", problem)])
+        times = [(index, source.time) for index, source in enumerate(self.input) if source.time is not None]
+        for index, time in times[1:]:
+            first_index, first_time = times[0]
+            if time.observe != first_time.observe:
+                raise_problems(
+                    [
+                        (
+                            f"input[{index}].time.observe",
+                            f"differs from that of input[{first_index}]: set it in both, or in none",
+                        )
+                    ]
+                )
+            # Numbers may differ: columns may count in different units.
+            if (
+                isinstance(time.unit, str)
+                and isinstance(first_time.unit, str)
+                and time.unit != first_time.unit
+            ):
+                problem = (
+                    f"is {time.unit}, but that of input[{first_index}] is {first_time.unit}: gamma discounts per unit, "
+                    "so set the same unit"
+                )
+                raise_problems([(f"input[{index}].time.unit", problem)])
         return self
 
     @model_validator(mode="after")

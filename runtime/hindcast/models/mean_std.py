@@ -96,11 +96,12 @@ class MeanStdFilter:
         delta = mean - self.mean
         # Chan, Golub and LeVeque (1979): exact for any split of the rows, without cancellation.
         divisor = np.maximum(total, 1)  # some elements may have had no value yet
-        self._squares = self._squares + squares + delta * delta * (self.count * count / divisor)
-        self.mean = self.mean + delta * (count / divisor)
+        # Arithmetic turns arrays without dimensions, of rows that are single numbers, into numbers.
+        self._squares = np.asarray(self._squares + squares + delta * delta * (self.count * count / divisor))
+        self.mean = np.asarray(self.mean + delta * (count / divisor))
         self.count = total
         self._refresh()
 
     def _refresh(self) -> None:
         self._mean32 = self.mean.astype(np.float32)
-        self._scale = (1.0 / self.std).astype(np.float32)
+        self._scale = np.asarray(1.0 / self.std, np.float32)

@@ -234,9 +234,12 @@ class Curves:
 
     @property
     def timeline(self) -> dict[str, list[float]]:
-        """The latest `Timeline.busy` of the learner that waited longest; empty if there is none."""
-        timelines = (result.get("timers", {}).get("timeline") for result in reversed(self.results))
-        return max(next(filter(None, timelines), [{}]), key=lambda timeline: sum(timeline.get("wait", [])))
+        """The latest `Timeline.busy` of the learner that waited longest; empty if no stage was ever busy."""
+        for result in reversed(self.results):
+            timelines = result.get("timers", {}).get("timeline", [])
+            if busy_timelines := [timeline for timeline in timelines if timeline.keys() - {"seconds"}]:
+                return max(busy_timelines, key=lambda timeline: sum(timeline.get("wait", [])))
+        return {}
 
     @cached_property
     def seconds_by_activity(self) -> dict[str, float]:

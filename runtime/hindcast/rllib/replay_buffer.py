@@ -238,6 +238,11 @@ class EpisodeReplayBuffer:
         beta: float = 0.0,
     ) -> list[SingleAgentEpisode]:
         """Draw `count` transitions of n steps, as episodes of one step."""
+        if n_step not in (None, 1) and Columns.DELTA_T in self._store.blocks[0].columns:
+            raise ValueError(
+                "n_step is over 1, but the episodes have durations of steps (delta_t), which it does not discount by: "
+                "leave n_step out, or draw episodes of several steps"
+            )
         self.sampled_timesteps += count
         steps, extra_columns = self._draws.next(count, beta)
         weights = extra_columns.get(Columns.WEIGHTS, torch.ones(count))

@@ -179,7 +179,23 @@ def notes_on_ineffective_fields(
     resource: OfflineRecording | OfflineTraining, is_one_machine: bool
 ) -> list[str]:
     """Return one sentence for each set field that has no effect."""
-    return [str(note) for note in find_ineffective_fields(resource, is_one_machine).values()]
+    notes = [*find_ineffective_fields(resource, is_one_machine).values()]
+    return [str(note) for note in notes + _find_ineffective_times(resource)]
+
+
+def _find_ineffective_times(resource: OfflineRecording | OfflineTraining) -> list[Problem]:
+    """Return notes on the times of inputs by which nothing in a training discounts."""
+    if not isinstance(resource, OfflineTraining) or resource.spec.algorithm != "BC":
+        return []
+    spec, offline = resource.spec, resource.spec.offline
+    if (offline is not None and offline.estimates) or (spec.evaluation is not None and spec.evaluation.gate):
+        return []
+    effect = "has no effect on this training: the loss of BC has no discount, and no estimates are requested"
+    return [
+        Problem(("spec", "input", index, "time"), effect)
+        for index, source in enumerate(spec.input)
+        if source.time is not None and not source.time.observe
+    ]
 
 
 def _is_set(fields: Mapping[str, Any], field: str) -> bool:

@@ -296,8 +296,9 @@ class _Dispatcher:
                 name: restore_tuples(value, self._space_structs.get(name)) for name, value in document.items()
             }
         except (KeyError, TypeError, ValueError) as error:
+            problem = f"it has no part {error}" if isinstance(error, KeyError) else str(error)
             raise _RequestError(
-                400, f"{method}: a value does not have the structure of its space: {error!r}"
+                400, f"{method}: a value does not have the structure of its space: {problem}"
             ) from error
 
 

@@ -27,7 +27,10 @@ from hindcast.formats.spec import describe_array
 Array = NDArray[Any]
 ONLY_SOME_FILES: Final = "not all files have it in one form"
 """Reason for which a column is left out, see `Steps.left_out`."""
-_REQUIRED_COLUMNS: Final = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS)
+_REQUIRED_COLUMNS: Final = (
+    *(Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS),
+    Columns.DELTA_T,
+)
 _ROW_FIELDS: Final = ("terminated", "truncated", "next_missing", "is_obs_only", "part", "row")
 
 

@@ -18,7 +18,7 @@ from hindcast.datasets.prepare.job import Job
 from hindcast.datasets.prepare.stored_order import assign_episode_ids, cut_partitions
 from hindcast.datasets.target import Target
 from hindcast.episodes.block import Block
-from hindcast.episodes.columns import Columns, is_per_observation, root
+from hindcast.episodes.columns import is_per_observation
 from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.commits import (
     Commit,
@@ -282,13 +282,13 @@ def _merge_specs(commits: Sequence[PartitionCommit]) -> tuple[DataSpec, dict[str
 def _find_differing_columns(specs: Sequence[DataSpec]) -> list[str]:
     """Return the leaves that a spec lacks, or has in a form that cannot be merged.
 
-    Leaves of observations, actions and rewards are never returned: they cannot be left out.
+    Leaves that training requires are never returned: they cannot be left out.
     """
     names = dict.fromkeys(name for spec in specs for name in spec.required_leaves)
     return [
         name
         for name in names
-        if root(name) not in (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
+        if not is_required(name)
         and not all(
             name in spec.leaves and _can_merge(spec.leaves[name], specs[0].leaves[name]) for spec in specs
         )

@@ -47,8 +47,11 @@ _NUMBER: Final = re.compile(
 )
 _REQUIRED_CELL_ADVICE: Final = "fix it, or remove its episode from the data"
 _OBSERVATION_COLUMNS: Final = (Columns.OBS, Columns.NEXT_OBS)
-# Columns that a user is not advised to leave out.
-_REQUIRED_COLUMNS: Final = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS)
+# Columns that are never left out. Without durations, gamma would discount per step instead of per unit of time.
+_REQUIRED_COLUMNS: Final = (
+    *(Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS),
+    Columns.DELTA_T,
+)
 
 
 class TableContext(NamedTuple):
