@@ -302,7 +302,7 @@ class _Digester:
 
     def _function(self, function: types.FunctionType) -> bytes:
         attributes = {name: value for name, value in vars(function).items() if name != "__wrapped__"}
-        closure = dict(zip(function.__code__.co_freevars, _closure(function), strict=True))
+        closure = dict(zip(function.__code__.co_freevars, closure_values(function), strict=True))
         return self._join(
             "function",
             function.__code__,
@@ -398,7 +398,7 @@ def _find_paths(package: str) -> list[str]:
     return [path for path in (spec.origin, *(spec.submodule_search_locations or ())) if path is not None]
 
 
-def _closure(function: types.FunctionType) -> list[Any]:
+def closure_values(function: types.FunctionType) -> list[Any]:
     """Return the values of a closure; an empty cell has the value "empty"."""
     values: list[Any] = []
     for cell in function.__closure__ or ():
