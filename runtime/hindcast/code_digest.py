@@ -8,6 +8,7 @@ import functools
 import hashlib
 import importlib
 import importlib.util
+import os
 import random
 import sys
 import sysconfig
@@ -244,6 +245,8 @@ class _Digester:
             return self._join("weak")
         if value is random._inst or value is np.random.mtrand._rand:
             return self._join("global generator")  # seeded before each call of user code
+        if any(value is item for item in (os.environ, sys.stdin, sys.stdout, sys.stderr)):
+            return self._join("process")  # as if read through `os` and `sys`
         return self._instance(value)
 
     def _instance(self, value: Any) -> bytes:

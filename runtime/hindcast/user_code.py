@@ -279,7 +279,7 @@ def _is_any(value: Any, objects: Sequence[Any]) -> bool:
     return value is not None and any(value is item for item in objects)
 
 
-def _parts(value: Any) -> Iterable[Any]:
+def _parts(value: Any) -> Iterable[Any]:  # noqa: PLR0911
     """Return what a method refers to: nested code, constants, closures, defaults, and what decorators wrap."""
     if isinstance(value, CodeType):
         return value.co_consts
