@@ -8,6 +8,7 @@ import functools
 import hashlib
 import importlib
 import importlib.util
+import os
 import random
 import sys
 import sysconfig
@@ -244,6 +245,8 @@ class _Digester:
             return self._join("weak")
         if value is random._inst or value is np.random.mtrand._rand:
             return self._join("global generator")  # seeded before each call of user code
+        if any(value is item for item in (os.environ, sys.stdin, sys.stdout, sys.stderr)):
+            return self._join("process")  # as if read through `os` and `sys`
         return self._instance(value)
 
     def _instance(self, value: Any) -> bytes:
@@ -302,7 +305,7 @@ class _Digester:
 
     def _function(self, function: types.FunctionType) -> bytes:
         attributes = {name: value for name, value in vars(function).items() if name != "__wrapped__"}
-        closure = dict(zip(function.__code__.co_freevars, _closure(function), strict=True))
+        closure = dict(zip(function.__code__.co_freevars, closure_values(function), strict=True))
         return self._join(
             "function",
             function.__code__,
@@ -398,7 +401,7 @@ def _find_paths(package: str) -> list[str]:
     return [path for path in (spec.origin, *(spec.submodule_search_locations or ())) if path is not None]
 
 
-def _closure(function: types.FunctionType) -> list[Any]:
+def closure_values(function: types.FunctionType) -> list[Any]:
     """Return the values of a closure; an empty cell has the value "empty"."""
     values: list[Any] = []
     for cell in function.__closure__ or ():

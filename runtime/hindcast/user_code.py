@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import inspect
 import os
 import re
+import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any, NoReturn, TypeVar
 
+from hindcast.code_digest import closure_values
 from hindcast.errors import FieldPath, SpecError, UserCodeError, UserError
 
 T = TypeVar("T")
@@ -223,12 +226,13 @@ def _find_misspellings(user_class: type, further_names: Collection[str]) -> Iter
     names_by_folded = {name.replace("_", ""): name for name in (*methods, *further_names)}
     bases = [base for base in user_class.__mro__ if issubclass(base, hindcast_base)]
     user_bases = bases[: bases.index(hindcast_base)]
+    user_classes = [base for base in user_class.__mro__ if base not in hindcast_base.__mro__]
     for base in user_bases:
         for name, value in vars(base).items():
             if not isinstance(value, _METHODS) or name.startswith("__") or hasattr(hindcast_base, name):
                 continue
             matches = difflib.get_close_matches(name.replace("_", ""), names_by_folded, n=1, cutoff=0.88)
-            if matches and not _is_used(name, user_bases):
+            if matches and not _is_used(name, user_classes):
                 yield name, names_by_folded[matches[0]]
 
 
@@ -237,12 +241,16 @@ def _is_hindcast_class(cls: type) -> bool:
 
 
 def _is_used(name: str, classes: Collection[type]) -> bool:
-    """Return True if other methods of the classes, or their files apart from definitions, contain the name."""
+    """Return True if other attributes of the classes, or their modules apart from definitions, contain the name."""
     for cls in classes:
-        for key, value in vars(cls).items():
-            code = getattr(getattr(value, "__func__", value), "__code__", None)
-            if key != name and code is not None and name in code.co_names:
-                return True
+        functions = [
+            value
+            for value in vars(sys.modules.get(cls.__module__, object)).values()
+            if isinstance(value, FunctionType) and value.__module__ == cls.__module__
+        ]
+        attributes = [value for key, value in vars(cls).items() if key != name]
+        if _contains_use([*attributes, *functions], name, [vars(base).get(name) for base in classes]):
+            return True
         try:
             source = inspect.getsource(inspect.getmodule(cls) or cls)
         except (OSError, TypeError):  # a notebook's cell, or code without a file
@@ -250,6 +258,44 @@ def _is_used(name: str, classes: Collection[type]) -> bool:
         if re.search(rf"(?<!def )\b{name}\b", source):
             return True
     return False
+
+
+def _contains_use(values: Sequence[Any], name: str, definitions: Sequence[Any]) -> bool:
+    """Return True if values contain code that contains the name, or one of its definitions under another name."""
+    queue, seen_ids = list(values), set(map(id, values))
+    for value in queue:
+        if value == name if isinstance(value, str) else _is_any(value, definitions):
+            return True
+        if isinstance(value, CodeType) and name in value.co_names:
+            return True
+        for part in _parts(value):
+            if id(part) not in seen_ids:
+                seen_ids.add(id(part))
+                queue.append(part)
+    return False
+
+
+def _is_any(value: Any, objects: Sequence[Any]) -> bool:
+    return value is not None and any(value is item for item in objects)
+
+
+def _parts(value: Any) -> Iterable[Any]:  # noqa: PLR0911
+    """Return what a method refers to: nested code, constants, closures, defaults, and what decorators wrap."""
+    if isinstance(value, CodeType):
+        return value.co_consts
+    if isinstance(value, FunctionType):
+        return (value.__code__, value.__defaults__, value.__kwdefaults__, *closure_values(value))
+    if isinstance(value, property):
+        return (value.fget, value.fset, value.fdel)
+    if isinstance(value, staticmethod | classmethod):
+        return (value.__func__,)
+    if isinstance(value, functools.cached_property | functools.partial | functools.partialmethod):
+        return (value.func,)
+    if isinstance(value, functools._lru_cache_wrapper):
+        return (value.__wrapped__,)
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list | tuple) else ()
 
 
 def _is_same_object(existing: Any, value: Any) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import ray.exceptions
 
+import hindcast
 from hindcast.errors import DataError, UserCodeError, UserError, WorkerLost
 from hindcast.formats.media.ray_errors import ray_errors_in_one_sentence
 
@@ -20,6 +23,11 @@ The above exception was the direct cause of the following exception:
 
 \x1b[36mray::ReadParquet->Filter(<lambda>)()\x1b[39m (pid=1, ip=10.0.0.1)
 ray.exceptions.UserCodeException: UDF failed to process a data block."""
+LOCAL_ERROR = f"""\
+ray::Map(f)() (pid=1, ip=10.0.0.1)
+  File "{Path(hindcast.__file__).parent}_project/mine.py", line 7, in f
+    raise Broken("no words")
+mine.f.<locals>.Broken: no words"""
 OWN_FILE = pytest.__file__  # an installed package
 FILE_ERROR = f"""\
 ray::ReadAvro() (pid=1, ip=10.0.0.1)
@@ -35,6 +43,12 @@ ValueError: cannot read header - is it an avro file?"""
             ray.exceptions.RayTaskError("f", USER_ERROR, KeyError("nope")),
             UserCodeError,
             "data/a.parquet: a function on its rows raised KeyError at /home/me/mine.py:7: 'nope'",
+        ),
+        (
+            ray.exceptions.RayTaskError("f", LOCAL_ERROR, Exception()),
+            UserCodeError,
+            "data/a.parquet: a function on its rows raised Broken at "
+            f"{Path(hindcast.__file__).parent}_project/mine.py:7: no words",
         ),
         (
             ray.exceptions.RayTaskError("f", FILE_ERROR, ValueError()),

@@ -127,6 +127,16 @@ def test_digest_changes_with_the_value_and_with_nothing_else(reference: str, tmp
     sys.modules.pop("user_values")
 
 
+def test_environment_and_streams_of_the_process_do_not_change_the_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = ("__import__('os').environ", "__import__('sys').stdout", "__import__('sys').stderr")
+    before = [digest_code(define("global", value, tmp_path)) for value in values]
+    assert not any(digest.obstacle for digest in before)
+    monkeypatch.setenv("SHELL_LEVEL", "another")
+    assert [digest_code(define("global", value, tmp_path)) for value in values] == before
+
+
 def digest_all(folder: Path) -> dict[str, str]:
     return {
         reference: digest_code(define(reference, VALUES["set"][0], folder)).value

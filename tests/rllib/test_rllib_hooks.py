@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import gymnasium as gym
@@ -115,6 +117,52 @@ def test_misspelt_method_is_refused_unless_something_uses_it(kind: str) -> None:
         namespace: dict[str, Any] = {}
         exec(f"def helper(self): return self.{name}()", namespace)
         refuse_unused_overrides(subclass(base, **{name: method, "my_helper": namespace["helper"]}))
+
+
+USES = {
+    "comprehension": "def use(self): return [self.{name}(i) for i in range(3)]",
+    "lambda": "def use(self): return list(map(lambda i: self.{name}(i), range(3)))",
+    "function in a method": "def use(self):\n        def inner(): return self.{name}(1)\n        return inner()",
+    "static method": "@staticmethod\n    def use(): return [Mine.{name}(i) for i in range(3)]",
+    "class method": "@classmethod\n    def use(cls): return cls.{name}(1)",
+    "property": "@property\n    def use(self): return self.{name}(1)",
+    "cached property": "@functools.cached_property\n    def use(self): return self.{name}(1)",
+    "cached method": "@functools.lru_cache\n    def use(self): return self.{name}(1)",
+    "decorator": "@decorate\n    def use(self): return self.{name}(1)",
+    "getattr": "def use(self): return getattr(self, '{name}')(1)",
+    "table": "table = {{'name': [{name}]}}",
+    "another name": "use = {name}",
+    "partial method": "use = functools.partialmethod({name}, 1)",
+    "default argument": "def use(self, function={name}): return function(self, 1)",
+    "mixin": "pass\nclass Mixin:\n    def use(self): return self.{name}(1)\nclass Mine(Mixin, Mine): pass",
+    "mixin after": "pass\nclass Mixin:\n    def use(self): return self.{name}(1)\nclass Mine(Mine, Mixin): pass",
+    "subclass": "pass\nclass Mine(Mine):\n    def use(self): return self.{name}(1)",
+    "function": "pass\ndef use(learner): return [learner.{name}(i) for i in range(3)]",
+    "none": "pass",
+    "itself": "def use(self): pass",
+}
+"""How code of a notebook, which has no file, uses a method -> code in its class."""
+
+
+@pytest.mark.parametrize("use", USES)
+def test_method_of_a_notebook_that_any_code_uses_is_a_helper(
+    use: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = (
+        "import functools\n"
+        "def decorate(function): return lambda self: function(self)\n"
+        "class Mine(Base):\n"
+        "    def {name}(self, i): return self.{name}(i - 1) if i else super().{name}(i)\n"
+        f"    {USES[use]}\n"
+    )
+    monkeypatch.setitem(sys.modules, "notebook", notebook := ModuleType("notebook"))
+    vars(notebook)["Base"] = OfflinePreLearner
+    exec(cell.format(name="_make_episode"), vars(notebook))
+    if use in ("none", "itself"):
+        with pytest.raises(SpecError, match="_make_episode, which is never called"):
+            refuse_unused_overrides(notebook.Mine)
+    else:
+        refuse_unused_overrides(notebook.Mine)
 
 
 def test_method_with_another_name_or_of_a_file_that_uses_it_is_a_helper() -> None:

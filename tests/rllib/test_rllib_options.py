@@ -560,6 +560,7 @@ class TestMistakes:
         ("method", "options", "message"),
         [
             ("training", {"lr": "fast"}, "lr is 'fast', expected a number"),
+            ("training", {"lr": [[0, 1e-3], [10]]}, "lr[1] has 1 entry, expected at least 2"),
             (
                 "training",
                 {"train_batch_size_per_learner": 0},

@@ -402,6 +402,11 @@ class RaisesOnSample(EpisodeReplayBuffer):
         return 1 // 0
 
 
+class SamplesNumbers(EpisodeReplayBuffer):
+    def sample(self, num_items=None, **kwargs):
+        return [1, 2]
+
+
 class SamplesNothing(EpisodeReplayBuffer):
     def sample(self, num_items=None, **kwargs):
         return None
@@ -434,8 +439,12 @@ class SamplesNothing(EpisodeReplayBuffer):
             rf"RaisesOnSample\.sample raised ZeroDivisionError at {THIS_FILE}:\d+: ",
         ),
         (
+            {"prelearner_buffer_class": SamplesNumbers},
+            rf"SamplesNumbers\.sample at {THIS_FILE}:\d+ returned a list with values of type int; it must",
+        ),
+        (
             {"prelearner_buffer_class": SamplesNothing},
-            rf"SamplesNothing\.sample at {THIS_FILE}:\d+ returned a NoneType; it must return episodes",
+            rf"SamplesNothing\.sample at {THIS_FILE}:\d+ returned a NoneType; it must return a Block",
         ),
     ],
 )
@@ -458,6 +467,21 @@ def test_buffer_accepts_rllibs_arguments(data: Path) -> None:
 def test_capacity_of_the_buffer_limits_what_is_drawn(data: Path) -> None:
     config = make_config(data, "recording", prelearner_buffer_kwargs={"capacity": 7})
     assert set(read_transitions(config)["actions"].tolist()) <= set(range(4, NUM_STEPS))
+
+
+def test_buffer_is_not_drawn_from_before_the_first_valid_episode(data: Path) -> None:
+    class KeepsThirdEpisode(OfflinePreLearner):
+        def _validate_episodes(self, episodes):
+            return [episode for episode in super()._validate_episodes(episodes) if 3 in episode.get_actions()]
+
+    class SamplesIterator(EpisodeReplayBuffer):
+        def sample(self, **kwargs):
+            return iter(super().sample(**kwargs))
+
+    options = {"prelearner_class": KeepsThirdEpisode, "prelearner_buffer_class": SamplesIterator}
+    actions = read_transitions(make_config(data, "recording", input_read_batch_size=1, **options))["actions"]
+    assert 3 in actions
+    assert 0 not in actions
 
 
 def test_override_of_sampling_changes_the_items(data: Path) -> None:
@@ -567,7 +591,17 @@ MISTAKES: list[tuple[str, Callable[..., Any], str]] = [
     ("_map_to_episodes", pass_several_agents, "is_multi_agent is True, but there is only one agent"),
     ("__call__", lambda self, batch: None, "returned a NoneType; it must return"),
     ("__call__", lambda self, batch: {"rewards": []}, "it must contain 'default_policy'"),
-    ("_postprocess_and_sample", lambda self, episodes: [1], "has no attribute"),
+    (
+        "_map_to_episodes",
+        lambda self, batch, **kwargs: [1],
+        "returned a list with values of type int; it must",
+    ),
+    (
+        "_postprocess_and_sample",
+        lambda self, episodes: [1],
+        "returned a list with values of type int; it must",
+    ),
+    ("_postprocess_and_sample", lambda self, episodes: None, "returned a NoneType; it must return"),
     ("_validate_episodes", lambda self, episodes: episodes[0].no_such_thing, "no_such_thing"),
 ]
 

@@ -246,7 +246,8 @@ def _describe(
     if details["type"] == "extra_forbidden":
         return "is not a field" + nearest(str(steps[-1]), _names_at(model, steps[:-1]))
     if details["type"] in _COMPLETE_SENTENCES:
-        return _COMPLETE_SENTENCES[details["type"]].format(**context)
+        sentence = _COMPLETE_SENTENCES[details["type"]].format(**context)
+        return sentence.replace("has 1 entries", "has 1 entry")
     expected = " or ".join(dict.fromkeys(filter(None, (_expected_text(error, language) for error in errors))))
     if not expected:
         return f"is {language.show(details['input'])}: {details['msg']}"

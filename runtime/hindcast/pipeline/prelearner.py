@@ -337,14 +337,28 @@ def make_checked_block(episodes: Any, observation_space: gym.Space | None) -> Bl
 
 def _to_block_or_none(episodes: Any) -> Block | None:
     """Convert the episodes that a hook returned to a block; return None if there are none."""
-    episodes = episodes["episodes"] if isinstance(episodes, Mapping) and "episodes" in episodes else episodes
+    episodes = unpack_episodes(episodes)
     if isinstance(episodes, Block):
         return episodes if episodes.num_episodes else None
-    if not isinstance(episodes, list | tuple):
-        raise Misuse(
-            f"returned a {type(episodes).__name__}; it must return a Block or a list of SingleAgentEpisode."
-        )
     return episodes_to_block(episodes) if episodes else None
+
+
+def unpack_episodes(output: Any) -> Block | list[Any] | tuple[Any, ...]:
+    """Return the episodes among what a hook returned: a `Block`, a list of episodes, or `{"episodes": either}`.
+
+    Raises:
+        Misuse: it returned something else.
+    """
+    episodes = output["episodes"] if isinstance(output, Mapping) and "episodes" in output else output
+    if isinstance(episodes, Block):
+        return episodes
+    description = f"a {type(episodes).__name__}"
+    if isinstance(episodes, list | tuple):
+        others = [item for item in episodes if not hasattr(item, "get_observations")]
+        if not others:
+            return episodes
+        description += f" with values of type {type(others[0]).__name__}"
+    raise Misuse(f"returned {description}; it must return a Block or a list of SingleAgentEpisode.")
 
 
 def _to_block(result: Any) -> Block:

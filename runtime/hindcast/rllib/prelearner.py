@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Final
 
@@ -30,6 +30,7 @@ from hindcast.rllib.row_mapping import (
     has_rllib_sampling,
     is_in_rllib_form,
     items_to_episodes,
+    list_episodes,
     mapper_name,
     prelearn_rows,
     rows_to_episodes,
@@ -69,6 +70,7 @@ class RLlibPreLearner(OfflinePreLearner):
         "build_learner_connector": "override AlgorithmConfig.build_learner_connector",
     }
     default_prelearner_buffer_class: ClassVar[type] = EpisodeReplayBuffer
+    _has_added_episodes = False
 
     def __init__(
         self,
@@ -195,12 +197,15 @@ class RLlibPreLearner(OfflinePreLearner):
         """
         if self.config.get("n_step", 1) not in (None, 1):
             raise Misuse("draws single timesteps from the buffer, but n_step is over 1: leave n_step out.")
-        new_episodes = self._validate_episodes(episodes)
+        new_episodes = list_episodes(self._validate_episodes(episodes))
         buffer = self.episode_buffer
         name = type(buffer).__name__
         if new_episodes:
             with calling(f"{name}.add", buffer.add, _BUFFER_FIELD):
                 buffer.add(new_episodes)
+            self._has_added_episodes = True
+        elif not self._has_added_episodes:
+            return []  # no episode of the first rows was mapped or was valid
         sequence_length = self.config.sequence_length
         arguments = {
             "num_items": self.config.get("train_batch_size_per_learner"),
@@ -213,9 +218,7 @@ class RLlibPreLearner(OfflinePreLearner):
         }
         with calling(f"{name}.sample", buffer.sample, _BUFFER_FIELD):
             items = buffer.sample(**accepted_arguments(buffer.sample, arguments))
-            if not isinstance(items, Iterable):
-                raise Misuse(f"returned a {type(items).__name__}; it must return episodes")
-        return list(items)
+            return list_episodes(items)
 
     @classmethod
     def maps_any_rows(cls) -> bool:

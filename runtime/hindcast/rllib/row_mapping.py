@@ -7,7 +7,7 @@ import inspect
 import itertools
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -28,6 +28,7 @@ from hindcast.formats.media.mapping import object_array
 from hindcast.formats.messagepack.decoding import column_names, decode_states, read_states
 from hindcast.formats.messagepack.encoding import StateEncoder
 from hindcast.formats.spec import DataSpec
+from hindcast.pipeline.prelearner import unpack_episodes
 from hindcast.pipeline.rng import derive_seed, seeded_generators
 from hindcast.rllib.connectors.module_batches import module_columns, rows_to_episodes_of_one_step
 from hindcast.rllib.training_config import TrainingConfig
@@ -222,7 +223,8 @@ def prelearn_rows(
         episodes = call_row_mapper(cls if prelearner is None else prelearner, rows, config, **kwargs)
         if prelearner is None or not prelearner.samples_from_buffer():
             return episodes
-        return {"episodes": _with_unique_ids(prelearner._postprocess_and_sample(_list_episodes(episodes)))}
+        items = list_episodes(prelearner._postprocess_and_sample(list_episodes(episodes)))
+        return {"episodes": _with_unique_ids(items)}
 
 
 @contextmanager
@@ -436,8 +438,14 @@ def split_block(block: Block, num_episodes: int) -> Iterator[Block]:
         yield block.take(np.arange(start, min(start + num_episodes, block.num_episodes)))
 
 
-def _list_episodes(output: Any) -> list[SingleAgentEpisode]:
-    episodes = output["episodes"] if isinstance(output, Mapping) and "episodes" in output else output
+def list_episodes(output: Any) -> list[SingleAgentEpisode]:
+    """Return the episodes that a hook or a buffer returned, in any iterable.
+
+    Raises:
+        Misuse: it returned something else.
+    """
+    is_other_iterable = isinstance(output, Iterable) and not isinstance(output, Mapping | Block)
+    episodes = unpack_episodes(list(output) if is_other_iterable else output)
     return block_to_episodes(episodes) if isinstance(episodes, Block) else list(episodes)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sysconfig
 from collections.abc import Iterator
@@ -13,11 +14,11 @@ from hindcast.errors import DataError, UserCodeError, UserError, WorkerLost
 
 _ANSI_CODE: Final = re.compile(r"\x1b\[[\d;]*m")
 _FRAME: Final = re.compile(r'^ *File "([^"]+)", line (\d+)', re.MULTILINE)
-_ERROR_LINE: Final = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*))?$", re.MULTILINE)
+_ERROR_LINE: Final = re.compile(r"^([A-Za-z_][\w.<>]*)(?:: (.*))?$", re.MULTILINE)
 _NEXT_TRACEBACK: Final = re.compile(r"\n(?:The above exception was|During handling of the above)")
 _INSTALLED_FOLDERS: Final = (
-    *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
-    str(Path(__file__).parents[2]),
+    *(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "purelib", "platlib")),
+    f"{Path(__file__).parents[2]}{os.sep}",
     "<",
 )
 """Beginnings of the file names of code that is not the user's."""

@@ -306,13 +306,13 @@ DATA_MENTIONS: Final = tuple(_list_data_mentions())
 
 
 def _find_option(steps: FieldPath, set_options: Container[str] = ()) -> tuple[str, str] | None:
-    """Return the option that sets a field, and its entry that does (`["gaps"]`) or ""; None if no option does."""
+    """Return the option that sets a field, and its entry that does (`["gaps"]`, `[1]`) or ""; None if none does."""
     names = [step for step in steps if isinstance(step, str)]
     names = names[1:] if names[:1] == ["spec"] else names
     if tuple(names[:2]) == _EXPERT and names[2:3] != ["model"]:
         names = names[2:]
     if len(names) > 1 and names[0] in _ALGORITHM_SECTIONS:
-        return to_option_name(names[1]), _format_entries(names[2:])
+        return to_option_name(names[1]), _format_entries(steps[steps.index(names[1]) + 1 :])
     for length in range(len(names), 0, -1):
         options, entries = _OPTIONS_BY_FIELD.get(".".join(names[:length])), names[length:]
         if options is not None and not (entries and options[0] == "input_"):
@@ -322,8 +322,8 @@ def _find_option(steps: FieldPath, set_options: Container[str] = ()) -> tuple[st
     return None
 
 
-def _format_entries(names: Iterable[str]) -> str:
-    return "".join(f'["{name}"]' for name in names)
+def _format_entries(steps: Iterable[str | int]) -> str:
+    return "".join(f"[{step}]" if isinstance(step, int) else f'["{step}"]' for step in steps)
 
 
 def _translate_mention(mention: str, field: FieldPath, set_options: Container[str]) -> str:
