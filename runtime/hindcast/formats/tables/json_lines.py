@@ -278,9 +278,11 @@ def _is_deeper(arrow_type: pa.DataType, depth: int) -> bool:
 
 def beyond_int64_error(row: int, name: str, number: object) -> CellError:
     """Make the error for an integer beyond int64."""
+    text = str(number)
+    text = text if len(text) <= 60 else f"{text[:60]}… ({len(text)} characters)"
     return CellError(
         row,
-        f"{name!r} is {number}, a whole number that does not fit into int64 and that a float would round: write it as "
+        f"{name!r} is {text}, a whole number that does not fit into int64 and that a float would round: write it as "
         "text, or set float64 for it under `readOptions: {column_types: …}`",
     )
 
