@@ -59,10 +59,14 @@ POLICIES: dict[str, tuple[gym.Space, gym.Space, dict[str, Any]]] = {
     "gru": (VECTOR_OBSERVATIONS, gym.spaces.Box(-1, 1, (1,)), {"recurrent": "GRU", "cellSize": 8}),
     "composite": (
         gym.spaces.Dict(
-            {"a": VECTOR_OBSERVATIONS, "b": gym.spaces.Tuple((gym.spaces.Discrete(3), VECTOR_OBSERVATIONS))}
+            {
+                "a": VECTOR_OBSERVATIONS,
+                "b": gym.spaces.Tuple((gym.spaces.Discrete(3), VECTOR_OBSERVATIONS)),
+                "c": gym.spaces.Box(-2, 2, (), np.float64),
+            }
         ),
         gym.spaces.Dict({"grip": gym.spaces.Discrete(2), "move": gym.spaces.Box(-3, 3, (2,))}),
-        {},
+        MEAN_STD,
     ),
 }
 

@@ -190,7 +190,7 @@ class _Filter(nn.Module):
         super().__init__()
         shift = mean_std.mean.astype(np.float32 if dtype == np.float32 else np.float64)
         self.register_buffer("shift", torch.from_numpy(shift))
-        self.register_buffer("scale", torch.from_numpy((1.0 / mean_std.std).astype(np.float32)))
+        self.register_buffer("scale", torch.from_numpy(np.asarray(1.0 / mean_std.std, np.float32)))
 
     def forward(self, rows: Tensor) -> Tensor:
         return ((rows - self.shift).float() * self.scale).clamp(-CLIP, CLIP)
