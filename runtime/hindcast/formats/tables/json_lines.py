@@ -258,9 +258,8 @@ def _build_column(values: list[Any], name: str, column_type: pa.DataType | None)
         raise rounded_integer_error(row, name, number)
     value_text = json.dumps(values[row])[:60]
     if column_type is None:
-        raise CellError(
-            row, f"{name!r} is {value_text}: the rows before it hold other types; write one type in all rows"
-        )
+        conflict = "the rows before it hold other types" if row else "its elements have several types"
+        raise CellError(row, f"{name!r} is {value_text}: {conflict}; write one type in all rows")
     raise CellError(
         row,
         f"{name!r} is {value_text}: expected {column_type}; set its type under `readOptions: {{column_types: …}}`, or "
