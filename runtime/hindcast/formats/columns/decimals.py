@@ -16,8 +16,8 @@ def decimals_to_numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
     Decimals with a scale of 0 become int64, or float64 if one of them is beyond int64; others become float64.
 
     Returns:
-        The numbers; the column itself if it has no decimals; its decimals, in one chunk, if float64 would change the whole
-        part of one.
+        The numbers; the column itself if it has no decimals; its decimals, in one chunk, if float64 would change the
+        whole part of one.
     """
     if map_elements(column.type, lambda element: pa.null() if pa.types.is_decimal(element) else element) == (
         column.type
