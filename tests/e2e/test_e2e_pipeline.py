@@ -26,7 +26,7 @@ def test_recording_and_training_in_one_file_succeed(kube: Kube, tmp_path: Path) 
         pipeline={"dataWorkers": {"replicas": 1}, "datasetNumItersPerLearner": 20},
         learners={"replicas": 2, "gpus": 1, "device": "cpu"},
         evaluation={"interval": 1, "duration": 10, "runners": 1, "parallelToTraining": True},
-        stop={"iterations": 25},
+        stop={"iterations": 75},  # 15 s: the learner dies before the end
     )
     kube.apply(expert, clone)
 
