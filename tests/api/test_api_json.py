@@ -8,6 +8,7 @@ import pytest
 
 from hindcast.api import spec_hash, validate_resource
 from hindcast.api.crd import custom_resource_definitions
+from hindcast.api.filter_term import parse_filter
 from hindcast.api.options import schemas
 from hindcast.api.status import ProgressStatus
 from hindcast.errors import SpecError
@@ -68,17 +69,21 @@ def test_text_that_ends_with_a_newline_is_refused(resource: dict[str, Any], path
     assert refusal_message(resource).startswith(f"{path} is ")
 
 
-@pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
-def test_number_that_is_not_finite_is_refused(number: float) -> None:
+@pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan, 2**64, -(2**63) - 1])
+def test_number_that_json_may_not_keep_is_refused(number: float) -> None:
+    """Regression: integers beyond 64 bits ended in a traceback when data were opened."""
     environment = {"id": "CartPole-v1", "kwargs": {"bounds": [{"high": number}]}}
     assert "spec.environment.kwargs contains" in refusal_message(make_training(environment=environment))
-    assert "spec.stop.epochs" in refusal_message(make_training(stop={"epochs": number}))
-    assert "spec.config.lr" in refusal_message(make_training(config={"lr": number}))
+    if isinstance(number, float):
+        assert "spec.stop.epochs" in refusal_message(make_training(stop={"epochs": number}))
+        assert "spec.config.lr" in refusal_message(make_training(config={"lr": number}))
     assert "spec.customConfig contains" in refusal_message(
         make_training(algorithm="a:B", customConfig={"x": number})
     )
     inputs = [{"path": "data", "filter": [{"column": "x", "op": "<", "value": number}]}]
     assert "spec.input[0].filter[0].value contains" in refusal_message(make_training(input=inputs))
+    with pytest.raises(SpecError, match=r"the comparison 'x < .*' contains .*, expected"):
+        parse_filter(f"x < {json.dumps(number)}")
 
 
 def test_space_with_infinite_bounds_is_hashed() -> None:

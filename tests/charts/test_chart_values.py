@@ -56,6 +56,10 @@ def read_dashboard_label(chart: RenderedChart) -> Any:
     return chart.find_one("ConfigMap", "hindcast-dashboard")["metadata"]["labels"].get("a")
 
 
+def read_honor_labels(chart: RenderedChart) -> list[bool]:
+    return [monitor["spec"]["endpoints"][0]["honorLabels"] for monitor in chart.find_all("ServiceMonitor")]
+
+
 def read_spread_keys(chart: RenderedChart) -> list[str]:
     return [constraint["topologyKey"] for constraint in chart.pod["topologySpreadConstraints"]]
 
@@ -116,6 +120,8 @@ CASES: list[tuple[str, Any, Where, Any, Any]] = [
     ("service.port", 9090, "Service.spec.ports.0.port", 8080, 9090),
     ("serviceMonitor.enabled", True, count_objects("ServiceMonitor"), 0, 1),
     ("serviceMonitor.interval", "5s", "ServiceMonitor.spec.endpoints.0.interval", "30s", "5s"),
+    # Without honorLabels, Prometheus replaces the resources' namespace in the metrics by the operator's.
+    ("serviceMonitor.enabled", True, read_honor_labels, [], [True]),
     ("serviceMonitor.labels", AB, "ServiceMonitor.metadata.labels.a", None, "b"),
     ("prometheusRule.enabled", True, count_objects("PrometheusRule"), 0, 1),
     ("prometheusRule.labels", AB, "PrometheusRule.metadata.labels.a", None, "b"),

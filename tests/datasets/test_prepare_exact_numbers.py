@@ -22,6 +22,7 @@ from tool_tables import open_tool
 from hindcast.api.input import FilterTerm
 from hindcast.datasets.fitted import fit_to_spaces
 from hindcast.errors import DataError
+from hindcast.formats.columns.arrays import as_plain_table, decode_leaves
 from hindcast.formats.columns.decimals import decimals_to_numbers
 from hindcast.formats.layout import CellError
 from hindcast.formats.lossless import find_rounded_row, to_floats
@@ -206,6 +207,41 @@ def test_decimal_fraction_is_the_nearest_float_or_stays(digits, scale):
     column = pa.chunked_array([pa.array([decimal], pa.decimal128(38, scale))])
     (number,) = decimals_to_numbers(column).to_pylist()
     assert number == float(decimal) if abs(decimal) < 2**53 else number == decimal
+
+
+@given(
+    numbers=st.lists(st.sampled_from([0, 1, 2**53, 2**63 + 1, 2**64]), min_size=1, max_size=6),
+    num_chunks=st.integers(1, 3),
+    form=st.sampled_from(["number", "list", "struct"]),
+    is_id=st.booleans(),
+)
+@example([1, 1, 2**63 + 1], 3, "number", False)
+@example([1], 1, "number", True)
+@example([2**63 + 1, 1], 1, "struct", False)
+@examples(100)
+def test_decimals_are_decoded_or_the_first_rounded_one_is_named(numbers, num_chunks, form, is_id):
+    """Regression: several chunks, ids that are observations too, and fields beside a rounded one had a traceback."""
+    decimal, decimals = pa.decimal128(38, 0), list(map(Decimal, numbers))
+    cells, cell_type = {
+        "number": (decimals, decimal),
+        "list": ([[cell, cell] for cell in decimals], pa.list_(decimal)),
+        "struct": (
+            [{"a": Decimal(1), "b": cell} for cell in decimals],
+            pa.struct({"a": decimal, "b": decimal}),
+        ),
+    }[form]
+    parts = np.array_split(np.arange(len(cells)), num_chunks)
+    chunks = [pa.array([cells[row] for row in part], cell_type) for part in parts]
+    table = as_plain_table(pa.table({"n": pa.chunked_array(chunks)}), ["n"] if is_id else [])
+    is_rounded = 2**63 + 1 in numbers
+    try:
+        values = list(decode_leaves(table.column("n"), table.schema.field("n"), "n").values())[-1]
+    except CellError as error:
+        assert is_rounded
+        assert error.row == numbers.index(2**63 + 1)
+        return
+    assert not is_rounded
+    assert [int(value) for value in values.reshape(len(numbers), -1)[:, 0]] == numbers
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint64"])

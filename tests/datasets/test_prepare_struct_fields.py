@@ -16,6 +16,8 @@ from hindcast.datasets.inspection.column_roles import read_profile
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.errors import DataError
 from hindcast.formats.format import ReadOptions
+from hindcast.formats.layout import CellError
+from hindcast.formats.tables.struct_fields import add_fields
 
 SCHEMA = {
     "obs": "state.body.position",
@@ -107,3 +109,16 @@ def test_schema_with_fields_is_kept_by_init(tmp_path):
     roles = {column.name: column.role for column in profile.columns}
     assert roles["state.body.position"] == "obs"
     assert roles["control.action"] == "actions"
+
+
+@pytest.mark.parametrize("is_encoded", [False, True])
+def test_field_of_json_text_is_null_where_the_text_is(is_encoded):
+    """Regression: with one null, or as categories, the column was said to be text without fields."""
+    texts = pa.chunked_array([[None, '{"x": 1}'], ['{"x": 2}', None, '{"y": 3}']])
+    table = pa.table({"state": texts.dictionary_encode() if is_encoded else texts})
+    fields = {"state.x": ("state", "x")}
+    assert add_fields(table, fields).column("state.x").to_pylist() == [None, 1, 2, None, None]
+    broken = pa.table({"state": pa.chunked_array([[None, '{"x": 1}', None, '{"x": 1']])})
+    with pytest.raises(CellError, match="'state' begins like JSON") as info:
+        add_fields(broken, fields)
+    assert info.value.row == 3

@@ -64,6 +64,25 @@ def test_integer_beyond_int64_raises(tmp_path: Path, name: str, number: int) -> 
     assert floats.tolist() == [0.0, 1.0, 2.0, float(number), 4.0]
 
 
+@pytest.mark.parametrize("name", ["a.json", "a.csv"])
+def test_integer_of_any_length_is_refused_with_its_row(tmp_path: Path, name: str) -> None:
+    """Regression: Python converts at most 4300 digits, so a longer integer in a CSV file ended in a traceback."""
+    digits = "9" * 5000
+    text = f"obs,action,reward\n0.5,0,1\n{digits},0,1\n"
+    if name == "a.json":
+        text = f'{{"obs": 0.5, "action": 0, "reward": 1}}\n{{"obs": {digits}, "action": 0, "reward": 1}}\n'
+    with pytest.raises(
+        DataError, match=r"row 1: (.obs. is 9{60}… \(5000 characters\)|it is not JSON: Exceeds)"
+    ):
+        read_table(write(tmp_path / name, text))
+
+
+def test_list_of_several_types_is_not_said_to_differ_from_earlier_rows(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", to_json_lines([{"obs": [[1, 2], 3], "action": 0, "reward": 1}] * 2))
+    with pytest.raises(DataError, match=r"row 0: 'obs' is \[\[1, 2\], 3\]: its elements have several types;"):
+        read_table(path)
+
+
 @pytest.mark.parametrize("other_text", ["0", "0.5", "nan"])
 @pytest.mark.parametrize("number", ["9223372036854775808", '"9,223,372,036,854,775,808"'])
 def test_integer_beyond_int64_with_thousands_raises(tmp_path: Path, number: str, other_text: str) -> None:

@@ -145,6 +145,10 @@ def _write_canonical(folder: Path, document: dict[str, Any], *, forge: bool = Fa
         (_forge(lambda document: document.update(formatVersion=2)), "newer version of Hindcast"),
         (_add_line, "audit.json was written by another program"),
         (lambda folder: (folder / AUDIT_FILE).write_text("{"), "audit.json is not JSON"),
+        (
+            lambda folder: (folder / AUDIT_FILE).write_text("[]"),
+            "hold: audit.json: Input should be an object",
+        ),
     ],
 )
 def test_changed_bundle_does_not_hold(
@@ -227,6 +231,12 @@ def test_other_data_do_not_confirm_a_bundle(bundle: tuple[Path, str, str], tmp_p
     part = log_visits(tmp_path / "part", "a", 30)
     with pytest.raises(DataError, match="30 of 60 episodes that judged the policy are not in"):
         verify_audit(bundle[0], [part])
+
+
+def test_data_that_trained_the_policy_are_named(bundle: tuple[Path, str, str]) -> None:
+    trained = str(bundle[0].parent / "expert")
+    with pytest.raises(SpecError, match=f"^{re.escape(trained)}: .* trained the policy"):
+        verify_audit(bundle[0], [trained])
 
 
 def test_policy_outside_of_a_run_has_no_bundle(bundle: tuple[Path, str, str], tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ POLICIES: dict[str, tuple[gym.Space, gym.Space, dict[str, Any]]] = {
             {
                 "a": VECTOR_OBSERVATIONS,
                 "b": gym.spaces.Tuple((gym.spaces.Discrete(3), VECTOR_OBSERVATIONS)),
-                "number": gym.spaces.Box(-3, 3, ()),
+                "c": gym.spaces.Box(-2, 2, (), np.float64),
             }
         ),
         gym.spaces.Dict({"grip": gym.spaces.Discrete(2), "move": gym.spaces.Box(-3, 3, (2,))}),

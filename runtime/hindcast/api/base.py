@@ -153,12 +153,14 @@ def _check_int64(value: int) -> int:
     return value
 
 
-def _check_finite(value: Any) -> Any:
-    """Return a free-form value after checking that its numbers are finite, since the API server uses JSON."""
+def _check_numbers(value: Any) -> Any:
+    """Return a free-form value after checking that JSON, which the API server uses, can contain its numbers."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"contains {value}, expected finite numbers: JSON has no NaN or infinity")
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        raise ValueError(f"contains {value}, expected numbers within 64 bits: JSON may not keep larger ones")
     for entry in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        _check_finite(entry)
+        _check_numbers(entry)
     return value
 
 
@@ -194,7 +196,7 @@ def find_non_json(value: Any, path: str = "") -> str | None:
 def _check_json(value: Any) -> Any:
     if non_json := find_non_json(value):
         raise ValueError(f"contains {non_json}, expected text, numbers, lists and dictionaries")
-    return _check_finite(value)
+    return _check_numbers(value)
 
 
 _LABEL_VALUE_PATTERN: Final = r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$"
@@ -279,7 +281,7 @@ LabelKey = Annotated[ShortText, AfterValidator(_check_label_key)]
 Labels = Annotated[dict[LabelKey, LabelValue], Field(max_length=64)]
 Anything = Annotated[
     Any,
-    AfterValidator(_check_finite),
+    AfterValidator(_check_numbers),
     WithJsonSchema({"x-kubernetes-preserve-unknown-fields": True}),
 ]
 """A value of any JSON type with finite numbers; the API server does not check it."""

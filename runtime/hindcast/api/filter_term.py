@@ -6,6 +6,8 @@ import json
 import re
 from typing import Any
 
+from pydantic import ValidationError
+
 from hindcast.api.input import FilterTerm
 from hindcast.errors import SpecError
 
@@ -19,7 +21,8 @@ def parse_filter(text: str) -> FilterTerm:
     """Parse a column, an operator and a value (a number, true, false or text; for `in` a list of them).
 
     Raises:
-        SpecError: the text is not a comparison; the message names the character and what is expected there.
+        SpecError: the text is not a comparison (the message names the character and what is expected there), or the
+            value cannot be in a resource.
     """
     name = _NAME.match(text)
     if name is None:
@@ -28,7 +31,11 @@ def parse_filter(text: str) -> FilterTerm:
     if operator is None:
         raise _syntax_error(text, name.end(), _OPERATORS)
     value = _parse_value(text, operator.end(), is_list=operator[1] == "in")
-    return FilterTerm.model_validate({"column": name[1], "op": operator[1], "value": value})
+    try:
+        return FilterTerm.model_validate({"column": name[1], "op": operator[1], "value": value})
+    except ValidationError as error:
+        problem = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise SpecError(f"the comparison {text!r} {problem}") from None
 
 
 def _parse_value(text: str, start: int, is_list: bool) -> Any:

@@ -96,7 +96,8 @@ def to_integers(array: NDArray[Any]) -> tuple[NDArray[Any], Bool]:
     """
     if array.dtype == object:
         matches = [_WHOLE_NUMBER.fullmatch(text) for text in array.ravel()]
-        values = [int(match[1]) if match is not None else None for match in matches]
+        # Python converts texts to integers only up to 4300 digits.
+        values = [int(Decimal(match[1])) if match is not None else None for match in matches]
         is_wrong = np.array([value is None or not -(2**63) <= value < 2**63 for value in values], np.bool_)
         integers = [0 if wrong else value for value, wrong in zip(values, is_wrong, strict=True)]
         return np.array(integers, np.int64).reshape(array.shape), is_wrong.reshape(array.shape)
@@ -124,5 +125,5 @@ def to_numbers(array: NDArray[Any]) -> tuple[NDArray[Any], Bool]:
             is_wrong[row] = True
         else:
             match = _WHOLE_NUMBER.fullmatch(text)
-            is_wrong[row] = match is not None and not is_float_exact(int(match[1]), values[row])
+            is_wrong[row] = match is not None and not is_float_exact(Decimal(match[1]), values[row])
     return values.reshape(array.shape), is_wrong.reshape(array.shape)

@@ -46,7 +46,7 @@ class MeanStdFilter:
         """Return `[..., *shape]` normalised rows, float32. The statistics do not change."""
         # float64 rows are shifted in float64: float32 would lose small differences between large values.
         shift = self._mean32 if rows.dtype == np.float32 else self.mean
-        normalised_rows = (rows - shift).astype(np.float32, copy=False) * self._scale
+        normalised_rows = np.asarray((rows - shift).astype(np.float32, copy=False) * self._scale)
         return np.clip(normalised_rows, -CLIP, CLIP, out=normalised_rows)
 
     def update(self, rows: NDArray[Any]) -> None:
@@ -96,7 +96,7 @@ class MeanStdFilter:
         delta = mean - self.mean
         # Chan, Golub and LeVeque (1979): exact for any split of the rows, without cancellation.
         divisor = np.maximum(total, 1)  # some elements may have had no value yet
-        # Arithmetic turns arrays without dimensions, of rows that are single numbers, into numbers.
+        # For rows of shape [], NumPy computes scalars, which are no arrays.
         self._squares = np.asarray(self._squares + squares + delta * delta * (self.count * count / divisor))
         self.mean = np.asarray(self.mean + delta * (count / divisor))
         self.count = total
@@ -104,4 +104,4 @@ class MeanStdFilter:
 
     def _refresh(self) -> None:
         self._mean32 = self.mean.astype(np.float32)
-        self._scale = np.asarray(1.0 / self.std, np.float32)
+        self._scale = np.asarray(1.0 / self.std, dtype=np.float32)

@@ -67,8 +67,7 @@ class RewardScale:
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return what is fitted: the statistics of rewards, and `returns`, the lowest and the highest return."""
-        statistics = {name: np.asarray(values) for name, values in self._rewards.state().items()}
-        return {**statistics, "returns": np.array([self._lowest_return, self._highest_return])}
+        return {**self._rewards.state(), "returns": np.array([self._lowest_return, self._highest_return])}
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Restore `state()`."""

@@ -226,7 +226,7 @@ def verify_audit(folder: str | Path, data: Sequence[str], *, hooks: Hooks = NO_H
     _require(policy.digest == document["policy"], bundle, "the policy is not the one that was judged")
     checks.append(f"the policy is {policy.digest[:16]}, as judged")
     everything = open_like_inputs(data, resolve(module), hooks)
-    judges = open_judging_data(module, everything, hooks)
+    judges = open_judging_data(module, everything, hooks, dataset_name=name)
     dataset = _find_judges(bundle, document, judges.dataset, name)
     checks.append(
         f"{plural(dataset.num_episodes, 'episode')} that judged the policy are in {name}, unchanged"
@@ -237,7 +237,7 @@ def verify_audit(folder: str | Path, data: Sequence[str], *, hooks: Hooks = NO_H
     updates = options["modelUpdates"]
     evaluation = evaluate_checkpoint_offline(
         module,
-        judges._replace(dataset=dataset, name=name),
+        judges._replace(dataset=dataset),
         module_class=document["moduleClass"],
         gamma=options["gamma"],
         options=OfflineOptions(
@@ -276,8 +276,8 @@ def _read_document(bundle: Location) -> dict[str, Any]:
         _AuditDocument.model_validate_json(content)
     except ValidationError as error:
         first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        raise _broken(bundle, f"{field} in {AUDIT_FILE}: {first['msg']}") from None
+        place = f"{'.'.join(map(str, first['loc']))} in {AUDIT_FILE}" if first["loc"] else AUDIT_FILE
+        raise _broken(bundle, f"{place}: {first['msg']}") from None
     expected = document.pop("checksums")
     checksums = _leaf_checksums(document)
     for path in sorted(expected.keys() | checksums.keys()):

@@ -170,11 +170,17 @@ class JudgingData(NamedTuple):
 
 
 def open_judging_data(
-    path: str | Path, data: Sequence[str] | Reading | Dataset | JudgingData, hooks: Hooks = NO_HOOKS
+    path: str | Path,
+    data: Sequence[str] | Reading | Dataset | JudgingData,
+    hooks: Hooks = NO_HOOKS,
+    *,
+    dataset_name: str = SET_ASIDE_NAME,
 ) -> JudgingData:
     """Open data without the episodes that trained a checkpoint; `JudgingData` are returned unchanged.
 
-    Arguments: see `evaluate_checkpoint_offline`.
+    Args:
+        path, data, hooks: see `evaluate_checkpoint_offline`.
+        dataset_name: name of the data in messages, if they are a `Dataset`.
 
     Raises:
         DataError: the data cannot be opened.
@@ -183,7 +189,7 @@ def open_judging_data(
     if isinstance(data, JudgingData):
         return data
     if isinstance(data, Dataset):
-        dataset, name = data, SET_ASIDE_NAME
+        dataset, name = data, dataset_name
     elif isinstance(data, Reading):
         dataset, name = open_data(data, hooks=hooks), data.name
     else:

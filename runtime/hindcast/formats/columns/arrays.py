@@ -140,6 +140,9 @@ def mark_missing(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return a column of numbers, or of lists of numbers, with NaN in place of nulls; other columns unchanged."""
     if pa.types.is_null(column.type):
         return pa.chunked_array([pa.array(np.full(len(column), np.nan))])
+    column = decimals_to_numbers(
+        column
+    )  # of ids and times, or if a filter removed those that no number holds
     marked_chunks = [_mark_nulls(chunk) for chunk in column.chunks]
     types = {chunk.type for chunk in marked_chunks}
     if len(types) > 1:  # only some chunks have nulls
@@ -232,7 +235,7 @@ def _tensors_to_numpy(column: pa.ChunkedArray, shape: tuple[int, ...], name: str
 
 
 def _to_numpy(column: pa.ChunkedArray, name: str) -> NDArray[Any]:
-    arrays, first_row = [], 0
+    column, arrays, first_row = decimals_to_numbers(column), [], 0
     for chunk in column.chunks:
         try:
             arrays.append(_chunk_to_numpy(chunk, name))

@@ -16,7 +16,8 @@ def decimals_to_numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
     Decimals with a scale of 0 become int64, or float64 if one of them is beyond int64; others become float64.
 
     Returns:
-        The numbers; the column itself if it has no decimals, or if float64 would change a number's whole part.
+        The numbers; the column itself if it has no decimals; its decimals, in one chunk, if float64 would change the
+        whole part of one.
     """
     if map_elements(column.type, lambda element: pa.null() if pa.types.is_decimal(element) else element) == (
         column.type
@@ -29,8 +30,9 @@ def decimals_to_numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
     except pa.ArrowInvalid:  # an integer is beyond int64
         texts = column.cast(_replace_decimals(column.type, pa.string(), pa.string()))
         numbers = texts.cast(_replace_decimals(column.type, pa.float64(), pa.float64()))
-    is_exact = all(map(_is_exact, column.chunks, numbers.chunks))
-    return numbers if is_exact else column
+    # A cast may join chunks.
+    decimals = column.combine_chunks()
+    return numbers if _is_exact(decimals, numbers.combine_chunks()) else pa.chunked_array([decimals])
 
 
 def map_elements(arrow_type: pa.DataType, find_type: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:

@@ -9,6 +9,7 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any, Final
 
 import pyarrow as pa
@@ -309,9 +310,10 @@ def _refuse_rounded_integers(texts: pa.Table, separator: str) -> None:
             digits = (text or "").replace(separator, "")
             if not _LARGE_INTEGER.fullmatch(digits):
                 continue
-            if find_beyond_int64(int(digits)) is not None:
+            number = Decimal(digits)  # has no maximum of digits, unlike an integer
+            if find_beyond_int64(int(number)) is not None:
                 raise beyond_int64_error(row, name, text)
-            if int(digits) != float(digits):
+            if number != float(digits):
                 raise rounded_integer_error(row, name, text)
 
 

@@ -258,9 +258,8 @@ def _build_column(values: list[Any], name: str, column_type: pa.DataType | None)
         raise rounded_integer_error(row, name, number)
     value_text = json.dumps(values[row])[:60]
     if column_type is None:
-        raise CellError(
-            row, f"{name!r} is {value_text}: the rows before it hold other types; write one type in all rows"
-        )
+        conflict = "the rows before it hold other types" if row else "its elements have several types"
+        raise CellError(row, f"{name!r} is {value_text}: {conflict}; write one type in all rows")
     raise CellError(
         row,
         f"{name!r} is {value_text}: expected {column_type}; set its type under `readOptions: {{column_types: …}}`, or "
@@ -278,9 +277,11 @@ def _is_deeper(arrow_type: pa.DataType, depth: int) -> bool:
 
 def beyond_int64_error(row: int, name: str, number: object) -> CellError:
     """Make the error for an integer beyond int64."""
+    text = str(number)
+    text = text if len(text) <= 60 else f"{text[:60]}… ({len(text)} characters)"
     return CellError(
         row,
-        f"{name!r} is {number}, a whole number that does not fit into int64 and that a float would round: write it as "
+        f"{name!r} is {text}, a whole number that does not fit into int64 and that a float would round: write it as "
         "text, or set float64 for it under `readOptions: {column_types: …}`",
     )
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from hindcast.errors import DataError
 from hindcast.formats.columns.arrays import is_text, unwrap_extension, with_elements
+from hindcast.formats.layout import CellError
 from hindcast.formats.tables.json_lines import parse_json_cells
 from hindcast.formats.tables.naming import FieldPath, find_field_path, suggest_name
 
@@ -37,12 +39,26 @@ def add_fields(table: pa.Table, fields: Mapping[str, FieldPath]) -> pa.Table:
     """
     for name, (source, *path) in fields.items():
         column = unwrap_extension(table.column(source))
-        if is_text(column.type) and not column.null_count:
-            column = parse_json_cells(column, source) or column
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        if is_text(column.type):
+            column = _parse_cells(column, source)
         field_type = _find_field_type(column.type, name, source, path)
         chunks = [_take_field(chunk, path) for chunk in column.chunks]
         table = table.append_column(name, pa.chunked_array(chunks, field_type))
     return table
+
+
+def _parse_cells(column: pa.ChunkedArray, source: str) -> pa.ChunkedArray:
+    """Parse text if all cells but nulls are JSON; other text stays."""
+    is_valid = column.is_valid().to_numpy()
+    try:
+        values = parse_json_cells(column.drop_null(), source)
+    except CellError as error:
+        raise error.with_row(int(np.flatnonzero(is_valid)[error.row])) from error
+    if values is None or is_valid.all():
+        return values or column
+    return values.take(pa.array(np.cumsum(is_valid) - 1, mask=~is_valid))
 
 
 def _find_field_type(arrow_type: pa.DataType, name: str, source: str, path: Sequence[str]) -> pa.DataType:
