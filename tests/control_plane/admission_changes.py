@@ -145,6 +145,7 @@ OPERATIONAL_CHANGES: dict[str, dict[str, Change]] = {
         **_OPERATIONAL_CHANGES_OF_BOTH_KINDS,
         "pipeline.dataWorkers": ({}, {"pipeline": {"dataWorkers": {"minReplicas": 1, "maxReplicas": 9}}}),
         "pipeline.residentBudget": ({}, {"pipeline": {"residentBudget": "1Gi"}}),
+        "pipeline.diskCache": ({}, {"pipeline": {"diskCache": "1Gi"}}),
         "learners.cpus": ({}, {"learners": {"cpus": 2}}),
         "learners.memory": ({}, {"learners": {"memory": "4Gi"}}),
         "evaluation.runners": (evaluation_change(), {"evaluation": {"runners": 2}}),

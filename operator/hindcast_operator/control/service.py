@@ -1,6 +1,7 @@
 """The operator's service: elect a leader, watch, reconcile. It exits when it is no longer the leader."""
 
 import asyncio
+import math
 import os
 import random
 import signal
@@ -178,9 +179,10 @@ class Operator:
         """Fill the cache and watch, until cancelled. Start again when the watches end."""
         pause = 1.0
         while True:
-            start_time = asyncio.get_running_loop().time()
+            watch_start_time = math.inf
             try:
                 await self._fill_cache(namespace)
+                watch_start_time = asyncio.get_running_loop().time()
                 await self._watch(namespace)
             except WatchForbiddenError as error:
                 log.warning("may not watch; will retry", namespace=namespace, messages=error.messages)
@@ -189,7 +191,8 @@ class Operator:
                     self._set_forbidden(namespace, error.messages)
             except (ApiError, RuntimeError) as error:
                 log.warning("cannot watch; will retry", namespace=namespace, error=str(error)[:500])
-            if asyncio.get_running_loop().time() - start_time > _MAX_RESTART_PAUSE_SECONDS:
+            # A long list does not count: the watch after it may be forbidden each time.
+            if asyncio.get_running_loop().time() - watch_start_time > _MAX_RESTART_PAUSE_SECONDS:
                 pause = 1.0
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, _MAX_RESTART_PAUSE_SECONDS)
