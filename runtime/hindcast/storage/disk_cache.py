@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import tempfile
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+
+from hindcast.storage.range_reader import RangeReader
 
 _LOG: Final = logging.getLogger("hindcast")
 
@@ -90,39 +91,19 @@ def read_through(file: pa.NativeFile, key: str) -> pa.NativeFile:
     )
 
 
-class _CachedReader(io.RawIOBase):
+class _CachedReader(RangeReader):
     """A file whose ranges are read from a cache, or else from the file and added to the cache."""
 
     def __init__(self, file: pa.NativeFile, key: str, cache: DiskCache) -> None:
+        super().__init__(file.size())
         self._file, self._key, self._cache = file, key, cache
-        self._size, self._offset = file.size(), 0
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def size(self) -> int:
-        return self._size
-
-    def tell(self) -> int:
-        return self._offset
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._offset = (0, self._offset, self._size)[whence] + offset
-        return self._offset
-
-    def read(self, nbytes: int | None = None) -> Any:
-        """Read at most `nbytes`; by default, up to the end of the file."""
-        remaining = max(0, self._size - self._offset)
-        length = remaining if nbytes is None or nbytes < 0 else min(nbytes, remaining)
-        content = self._cache.get(self._key, self._offset, length)
+    def read_range(self, start: int, length: int) -> Any:
+        content = self._cache.get(self._key, start, length)
         if content is None:
-            self._file.seek(self._offset)
+            self._file.seek(start)
             content = self._file.read(length)
-            self._cache.put(self._key, self._offset, content)
-        self._offset += len(content)
+            self._cache.put(self._key, start, content)
         return content
 
     def close(self) -> None:

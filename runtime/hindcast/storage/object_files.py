@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ import pyarrow.fs as pafs
 from obstore.exceptions import AlreadyExistsError, GenericError
 
 from hindcast.storage.backend import folders_between
+from hindcast.storage.range_reader import RangeReader
 from hindcast.storage.retry_timeout import INITIAL_BACKOFF_SECONDS, retry_timeout_seconds
 
 Result = TypeVar("Result")
@@ -122,38 +122,15 @@ class ObjectFiles:
             pause *= 2
 
 
-class _ObjectReader(io.RawIOBase):
-    """An object that is open for reading; each read is one request, which obstore retries."""
+class _ObjectReader(RangeReader):
+    """An object that is open for reading; obstore retries each request."""
 
     def __init__(self, store: Any, path: str, size: int) -> None:
-        self._store, self._path, self._size = store, path, size
-        self._offset = 0
+        super().__init__(size)
+        self._store, self._path = store, path
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def size(self) -> int:
-        return self._size
-
-    def tell(self) -> int:
-        return self._offset
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._offset = (0, self._offset, self._size)[whence] + offset
-        return self._offset
-
-    def read(self, nbytes: int | None = None) -> Any:
-        """Read at most `nbytes`; by default, up to the end of the object."""
-        remaining = max(0, self._size - self._offset)
-        length = remaining if nbytes is None or nbytes < 0 else min(nbytes, remaining)
-        if not length:
-            return b""
-        content = obstore.get_range(self._store, self._path, start=self._offset, length=length)
-        self._offset += length
-        return content
+    def read_range(self, start: int, length: int) -> Any:
+        return obstore.get_range(self._store, self._path, start=start, length=length)
 
 
 def _file_info(meta: Any) -> pafs.FileInfo:
