@@ -742,17 +742,21 @@ class AddsToResult(RLlibCallback):
         result["mean_reward"] = result["learners"]["default_policy"]["mean_reward"]
 
 
+def make_customised_config(data: Path, kind: str, scale: float) -> AlgorithmConfig:
+    """Make a config with new classes of `__main__`, as a script or a notebook's cell that runs again defines them."""
+    mapper, connector, offline_data, learner, callback = (
+        type(cls.__name__, (cls,), {"__module__": "__main__"})
+        for cls in (MapsAs260, ScalesRewards, HalvesSamples, LogsRewards, AddsToResult)
+    )
+    config = make_config(data, kind, prelearner_class=mapper, prelearner_kwargs={"scale": scale})
+    config.offline_data(offline_data_class=offline_data, dataset_num_iters_per_learner=1)
+    return config.training(learner_connector=connector, learner_class=learner).callbacks(callback)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_customised_classes_of_a_script_work_together_twice_in_a_process(kind: str, data: Path) -> None:
     for scale in (3.0, 5.0):
-        mapper, connector, offline_data, learner, callback = (
-            type(cls.__name__, (cls,), {"__module__": "__main__"})
-            for cls in (MapsAs260, ScalesRewards, HalvesSamples, LogsRewards, AddsToResult)
-        )
-        config = make_config(data, kind, prelearner_class=mapper, prelearner_kwargs={"scale": scale})
-        config.offline_data(offline_data_class=offline_data, dataset_num_iters_per_learner=1)
-        config.training(learner_connector=connector, learner_class=learner).callbacks(callback)
-        with config.build_algo() as algo:
+        with make_customised_config(data, kind, scale).build_algo() as algo:
             assert algo.offline_data is not None
             batch = {leaf: tensor.numpy() for leaf, tensor in algo.offline_data.next().items()}
             result = algo.train()
@@ -760,3 +764,14 @@ def test_all_customised_classes_of_a_script_work_together_twice_in_a_process(kin
         np.testing.assert_allclose(batch["rewards"], expected, rtol=1e-5)
         # A batch has each timestep once.
         assert result["mean_reward"] == pytest.approx(ROWS["rewards"].mean() * scale * SCALE / 2, rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["table", "sample_batch"])
+def test_customised_classes_of_a_script_train_alike_on_two_learners(kind: str, data: Path) -> None:
+    results = []
+    for num_learners in (1, 2):
+        config = make_customised_config(data, kind, scale=3.0).learners(num_learners=num_learners)
+        with config.training(train_batch_size_per_learner=10 // num_learners).build_algo() as algo:
+            results.append([algo.train()["mean_reward"] for _ in range(2)])
+    assert results[1] == pytest.approx(results[0], rel=1e-4)
