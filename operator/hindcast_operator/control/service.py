@@ -191,6 +191,8 @@ class Operator:
                     self._set_forbidden(namespace, error.messages)
             except (ApiError, RuntimeError) as error:
                 log.warning("cannot watch; will retry", namespace=namespace, error=str(error)[:500])
+            except Exception:  # what goes wrong in one namespace must not end the others' watches
+                log.exception("cannot watch, by a defect; will retry", namespace=namespace)
             # A long list does not count: the watch after it may be forbidden each time.
             if asyncio.get_running_loop().time() - watch_start_time > _MAX_RESTART_PAUSE_SECONDS:
                 pause = 1.0
@@ -289,3 +291,5 @@ class Operator:
                         namespace=namespace,
                         error=str(error)[:500],
                     )
+                except Exception:  # as in `_serve_namespace`
+                    log.exception("cannot look for deleted objects, by a defect", namespace=namespace)
