@@ -19,13 +19,13 @@ from hindcast_operator.control.lease import LeaderLease, LeaseLost, LeaseOptions
 from hindcast_operator.control.reads import resync, served_kinds
 from hindcast_operator.control.reconciler import Reconciler, run_workers
 from hindcast_operator.control.watch import WatchForbiddenError, watch
-from hindcast_operator.control.work_queue import WorkQueue
+from hindcast_operator.control.work_queue import MAX_ACTIVE_PER_GROUP, WorkQueue
 from hindcast_operator.defaults import Defaults
 from hindcast_operator.times import SteadyClock
 
 log = structlog.get_logger()
 
-_NUM_WORKERS: Final = 16
+_NUM_WORKERS: Final = MAX_ACTIVE_PER_GROUP + 8
 _DISCOVERY_INTERVAL_SECONDS: Final = 5.0
 _SWEEP_INTERVAL_SECONDS: Final = 300.0
 _SETTLE_SECONDS: Final = 3.0
