@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -72,6 +73,12 @@ def _add_line(folder: Path) -> None:
         file.write("\n")
 
 
+def _lose_episodes(folder: Path) -> None:
+    """Delete the judging episodes, also from the list of files."""
+    (folder / "episodes.json").unlink()
+    _forge(lambda document: document["files"].pop("episodes.json"))(folder)
+
+
 def _leaf_paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Yield the path of each value of a document that has no parts."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -116,6 +123,11 @@ def _write_canonical(folder: Path, document: dict[str, Any], *, forge: bool = Fa
     [
         (lambda folder: (folder / "spec.json").write_text("{}"), "spec.json was changed after"),
         (lambda folder: (folder / "gate.json").unlink(), "gate.json is missing"),
+        (
+            lambda folder: (folder / "module" / "spec.json").write_text("{}"),
+            "module/spec.json was added after",
+        ),
+        (_lose_episodes, "hold: episodes.json is missing"),
         (_forge(lambda document: document["files"].pop("gate.json")), "gate.json was added after"),
         (
             _forge(lambda document: document["files"].update({"../outside": "x"})),
@@ -220,10 +232,54 @@ def test_forged_gate_is_found_by_the_data(
 ) -> None:
     state = json.loads((copy / GATE_FILE).read_bytes())
     _falsify(state, path)
-    (copy / GATE_FILE).write_text(json.dumps(state))
-    digest = hashlib.sha256((copy / GATE_FILE).read_bytes()).hexdigest()
-    _forge(lambda document: document["files"].update({GATE_FILE: digest}))(copy)
+    _forge_file(copy, GATE_FILE, state)
     with pytest.raises(DataError, match=f"gate.json.{'.'.join(map(str, path))} is .* by the data"):
+        verify_audit(copy, [bundle[1]])
+
+
+def _forge_file(folder: Path, file: str, content: Any) -> None:
+    """Replace a file of a bundle, with checksums that fit."""
+    (folder / file).write_bytes(orjson.dumps(content))
+    digest = hashlib.sha256((folder / file).read_bytes()).hexdigest()
+    _forge(lambda document: document["files"].update({file: digest}))(folder)
+
+
+@pytest.mark.parametrize("file", ["episodes.json", GATE_FILE])
+def test_forged_file_with_other_types_does_not_hold(
+    bundle: tuple[Path, str, str], copy: Path, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any part, also the whole file, is another JSON value; of lists the first items."""
+    monkeypatch.setattr(audit, "evaluate_checkpoint_offline", _evaluate_once(bundle))
+    content = json.loads((copy / file).read_bytes())
+    paths = {path[:length] for path in _leaf_paths(content) for length in range(len(path) + 1)}
+    values = (None, True, -1, 1.5, "x", [], {}, [None], [[]], {"x": 1})
+    cases = [
+        (path, value)
+        for path in sorted(paths, key=str)
+        for value in values
+        if all(isinstance(part, str) or part == 0 for part in path)
+        # The data do not say when a look was.
+        and not (path[-1:] == ("time",) and value == "x")
+    ]
+    for path, value in random.Random(0).sample(cases, min(len(cases), 40)):
+        _forge_file(copy, file, _replace(content, path, value))
+        with pytest.raises(DataError, match="does not hold: "):
+            verify_audit(copy, [bundle[1]])
+
+
+def _replace(content: Any, path: tuple[Any, ...], value: Any) -> Any:
+    """Return a document with another value at a path."""
+    if not path:
+        return value
+    copied = content.copy()
+    copied[path[0]] = _replace(content[path[0]], path[1:], value)
+    return copied
+
+
+def test_gate_that_counts_episodes_twice_does_not_hold(bundle: tuple[Path, str, str], copy: Path) -> None:
+    state = json.loads((copy / GATE_FILE).read_bytes())
+    _forge_file(copy, GATE_FILE, state | {"looks": [*state["looks"], state["looks"][0]]})
+    with pytest.raises(DataError, match="lacks 30 of 60 episodes that the gate has counted"):
         verify_audit(copy, [bundle[1]])
 
 

@@ -19,13 +19,13 @@ from hindcast_operator.control.lease import LeaderLease, LeaseLost, LeaseOptions
 from hindcast_operator.control.reads import resync, served_kinds
 from hindcast_operator.control.reconciler import Reconciler, run_workers
 from hindcast_operator.control.watch import WatchForbiddenError, watch
-from hindcast_operator.control.work_queue import WorkQueue
+from hindcast_operator.control.work_queue import MAX_ACTIVE_PER_GROUP, WorkQueue
 from hindcast_operator.defaults import Defaults
 from hindcast_operator.times import SteadyClock
 
 log = structlog.get_logger()
 
-_NUM_WORKERS: Final = 16
+_NUM_WORKERS: Final = MAX_ACTIVE_PER_GROUP + 8
 _DISCOVERY_INTERVAL_SECONDS: Final = 5.0
 _SWEEP_INTERVAL_SECONDS: Final = 300.0
 _SETTLE_SECONDS: Final = 3.0
@@ -191,6 +191,8 @@ class Operator:
                     self._set_forbidden(namespace, error.messages)
             except (ApiError, RuntimeError) as error:
                 log.warning("cannot watch; will retry", namespace=namespace, error=str(error)[:500])
+            except Exception:  # what goes wrong in one namespace must not end the others' watches
+                log.exception("cannot watch, by a defect; will retry", namespace=namespace)
             # A long list does not count: the watch after it may be forbidden each time.
             if asyncio.get_running_loop().time() - watch_start_time > _MAX_RESTART_PAUSE_SECONDS:
                 pause = 1.0
@@ -289,3 +291,5 @@ class Operator:
                         namespace=namespace,
                         error=str(error)[:500],
                     )
+                except Exception:  # as in `_serve_namespace`
+                    log.exception("cannot look for deleted objects, by a defect", namespace=namespace)

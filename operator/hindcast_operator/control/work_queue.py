@@ -1,15 +1,19 @@
 """The work queue: keys of resources to reconcile, now or later. A key is queued at most once, for one worker.
 
-Groups of keys (namespaces) take turns, so many keys of one delay the others by one key at most.
+Groups of keys (namespaces) take turns, so many keys of one delay the others by one key at most. One group cannot hold
+all workers, as it could while the API server does not answer for it.
 """
 
 import asyncio
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Hashable
 from typing import Final, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
+
+MAX_ACTIVE_PER_GROUP: Final = 16
+"""Number of keys of a group that are processed at a time."""
 
 _MIN_BACKOFF_SECONDS: Final = 0.2
 _MAX_BACKOFF_SECONDS: Final = 30.0
@@ -27,6 +31,7 @@ class WorkQueue(Generic[K]):
         self._queues: dict[Hashable, deque[K]] = {}
         self._enqueue_times: dict[K, float] = {}
         self._active_keys: set[K] = set()
+        self._num_active: Counter[Hashable] = Counter()
         self._dirty_keys: set[K] = set()
         self._timers: dict[K, asyncio.TimerHandle] = {}
         self._failures: dict[K, int] = {}
@@ -47,7 +52,7 @@ class WorkQueue(Generic[K]):
             self._dirty_keys.add(key)
         elif key not in self._enqueue_times:
             self._enqueue_times[key] = asyncio.get_running_loop().time()
-            self._queues.setdefault(getattr(key, "namespace", None), deque()).append(key)
+            self._queues.setdefault(_group(key), deque()).append(key)
             self._key_arrival.set()
 
     def add_after(self, key: K, seconds: float) -> None:
@@ -75,16 +80,16 @@ class WorkQueue(Generic[K]):
 
     async def get(self) -> K:
         """Wait for the next key. It is not returned again before `mark_done`."""
-        while not self._queues:
+        while (group := self._next_group()) is _NO_GROUP:
             self._key_arrival.clear()
             await self._key_arrival.wait()
-        group = next(iter(self._queues))
         queue = self._queues.pop(group)
         key = queue.popleft()
         if queue:
             self._queues[group] = queue
         del self._enqueue_times[key]
         self._active_keys.add(key)
+        self._num_active[group] += 1
         if timer := self._timers.pop(key, None):
             timer.cancel()
         return key
@@ -92,10 +97,27 @@ class WorkQueue(Generic[K]):
     def mark_done(self, key: K) -> None:
         """Mark a key as processed."""
         self._active_keys.discard(key)
+        group = _group(key)
+        self._num_active[group] -= 1
+        if not self._num_active[group]:
+            del self._num_active[group]
         if key in self._dirty_keys:
             self._dirty_keys.discard(key)
             self.add(key)
+        if group in self._queues:  # it may have waited for a worker
+            self._key_arrival.set()
+
+    def _next_group(self) -> Hashable:
+        """Return the group whose turn is next, or `_NO_GROUP`."""
+        return next((g for g in self._queues if self._num_active[g] < MAX_ACTIVE_PER_GROUP), _NO_GROUP)
 
     def _on_timer(self, key: K) -> None:
         del self._timers[key]
         self.add(key)
+
+
+_NO_GROUP: Final = object()
+
+
+def _group(key: Hashable) -> Hashable:
+    return getattr(key, "namespace", None)

@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import numpy as np
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, Strict, TypeAdapter, ValidationError
 
 from hindcast.datasets.content import compute_episode_checksums
 from hindcast.datasets.dataset import Dataset
@@ -38,6 +38,8 @@ from hindcast.run.gate import GATE_FILE, replay
 from hindcast.storage.local_files import TEMPORARY_NAME
 from hindcast.storage.location import Location, resolve
 from hindcast.version import __version__, package_versions
+
+T = TypeVar("T")
 
 AUDIT_FILE: Final = "audit.json"
 FORMAT_VERSION: Final = 1
@@ -103,6 +105,28 @@ class _AuditDocument(_Strict):
     decision: str
     files: dict[str, str]
     checksums: dict[str, str]
+
+
+class _GateLook(_Strict):
+    time: str
+    new_episodes: int
+    episodes: int
+    evidence: float
+    decision: str
+    digests: list[int]
+
+
+class _GateState(_Strict):
+    """The content of `GATE_FILE`, as far as a replay reads it; the rest is compared with what the data give."""
+
+    policy: str
+    test: dict[str, Any]
+    looks: list[_GateLook]
+
+
+_DOCUMENT: Final = TypeAdapter(_AuditDocument)
+_EPISODES: Final = TypeAdapter(Annotated[list[Annotated[str, Strict()]], Field(min_length=1)])
+_GATE: Final = TypeAdapter(_GateState)
 
 
 @dataclass(frozen=True)
@@ -272,12 +296,7 @@ def _read_document(bundle: Location) -> dict[str, Any]:
         raise DataError(
             "was written by a newer version of Hindcast", path=str(bundle), remedy="upgrade Hindcast"
         )
-    try:
-        _AuditDocument.model_validate_json(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = f"{'.'.join(map(str, first['loc']))} in {AUDIT_FILE}" if first["loc"] else AUDIT_FILE
-        raise _broken(bundle, f"{place}: {first['msg']}") from None
+    _read_part(bundle, AUDIT_FILE, _DOCUMENT)
     expected = document.pop("checksums")
     checksums = _leaf_checksums(document)
     for path in sorted(expected.keys() | checksums.keys()):
@@ -290,6 +309,20 @@ def _read_document(bundle: Location) -> dict[str, Any]:
     canonical = orjson.dumps({**document, "checksums": expected}, option=orjson.OPT_INDENT_2)
     _require(content == canonical, bundle, f"{AUDIT_FILE} was written by another program")
     return dict(document)
+
+
+def _read_part(bundle: Location, file: str, adapter: TypeAdapter[T]) -> T:
+    """Return the content of a JSON file of a bundle.
+
+    Raises:
+        DataError: it has other fields, or values of other types.
+    """
+    try:
+        return adapter.validate_json(bundle.child(file).read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = f"{'.'.join(map(str, first['loc']))} in {file}" if first["loc"] else file
+        raise _broken(bundle, f"{place}: {first['msg']}") from None
 
 
 def _leaf_checksums(document: Mapping[str, Any]) -> dict[str, str]:
@@ -361,14 +394,18 @@ def _check_files(bundle: Location, document: Mapping[str, Any]) -> str:
         location = bundle.child(file)
         _require(location.exists(), bundle, f"{file} is missing")
         _require(_digest(location) == digest, bundle, f"{file} was changed after the bundle was written")
-    for file in _bundle_files(bundle):
-        _require(file in files, bundle, f"{file} was added after the bundle was written")
+    # No others either: an evaluation would read a `spec.json` beside the policy.
+    for file in sorted(entry.relative_path for entry in bundle.files(recursive=True)):
+        _require(
+            file in files or file == AUDIT_FILE, bundle, f"{file} was added after the bundle was written"
+        )
+    _require(_EPISODES_FILE in files, bundle, f"{_EPISODES_FILE} is missing")
     return f"{plural(len(files), 'file')} have their checksums"
 
 
 def _find_judges(bundle: Location, document: Mapping[str, Any], dataset: Dataset, name: str) -> Dataset:
     """Return the episodes of the data that judged the policy."""
-    expected = orjson.loads(bundle.child(_EPISODES_FILE).read_bytes())
+    expected = _read_part(bundle, _EPISODES_FILE, _EPISODES)
     leaves = document["data"]["leaves"]
     _require(
         set(leaves) <= dataset.spec.leaves.keys(), bundle, f"{name} lacks columns that judged the policy"
@@ -453,6 +490,8 @@ def _to_float(number: str) -> float:
 
 
 def _check_gate(bundle: Location, dataset: Dataset, name: str, module_class: str | None) -> str:
+    gate = _read_part(bundle, GATE_FILE, _GATE)
+    _require(any(look.digests for look in gate.looks), bundle, f"{GATE_FILE} counts no episode")
     stored, repeated = replay(str(bundle.child(_MODULE_FOLDER)), dataset, name, module_class)
     for path, stored_value, value in _differences(stored, repeated, GATE_FILE):
         raise _broken(bundle, f"{path} is {stored_value!r}, but {value!r} by the data")

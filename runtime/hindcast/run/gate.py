@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -207,8 +208,10 @@ def replay(
     folder, spec = _find_gate(resolve(path))
     state = orjson.loads(folder.child(GATE_FILE).read_bytes())
     order = [digest for look in state["looks"] for digest in look["digests"]]
-    index_by_digest = {digest: index for index, digest in enumerate(describe_episodes(dataset).digests())}
-    if num_missing := sum(digest not in index_by_digest for digest in order):
+    digests = describe_episodes(dataset).digests()
+    index_by_digest = {digest: index for index, digest in enumerate(digests)}
+    # An episode that is counted twice must be there twice.
+    if num_missing := (Counter(order) - Counter(digests)).total():
         raise DataError(
             f"lacks {num_missing:,} of {plural(len(order), 'episode')} that the gate has counted, unchanged",
             path=name,
