@@ -67,7 +67,7 @@ class MemoryReporter:
 
 
 class StopAfter(Interruption):
-    """Raises Interrupted at the check after this number of checks."""
+    """An interruption that passes `num_checks` checks and raises Interrupted at the next one."""
 
     def __init__(self, num_checks: int) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ def sources(resource: OfflineTraining) -> list[Source]:
 
 
 def make_policy(environment: dict[str, Any], seed: int = 0, **model: Any) -> Policy:
-    """Make a policy for an environment, with weights that differ from the nearly uniform initial ones."""
+    """Make a policy for an environment, with noise added to its weights: an untrained policy acts almost uniformly."""
     spec = EnvironmentSpec.model_validate(environment)
     env = make_environment(spec)
     env.close()
@@ -174,7 +174,7 @@ def make_policy(environment: dict[str, Any], seed: int = 0, **model: Any) -> Pol
 
 
 def add_position_dependence(policy: Policy) -> Policy:
-    """Let the policy's outputs depend on the row's position in the batch, as the last bits of matrix kernels do."""
+    """Let the policy's outputs depend on the row's position in the batch, as the last bits of matrix products do."""
 
     def shift(_module: object, _inputs: object, outputs: torch.Tensor) -> torch.Tensor:
         rows, columns = torch.meshgrid(*(torch.arange(size) for size in outputs.shape), indexing="ij")
@@ -205,7 +205,7 @@ def episode_hashes(block: Block) -> dict[str, str]:
 
 
 def leftovers(path: object) -> list[str]:
-    """Return temporary files and uncommitted data files of a dataset's folder."""
+    """Return temporary files, marks of the lease and uncommitted data files of a dataset's folder."""
     folder = resolve(str(path))
     committed_files = {file.path for commit in read_commits(folder).values() for file in commit.files}
     return [
@@ -243,19 +243,19 @@ def command_line(process: int) -> str:
 
 
 def race_for_lease(state: Location) -> list[bool]:
-    """Let two writers request a folder's lease at the same time; return, sorted, which of them got it, as flags."""
-    ready, finish = (threading.Barrier(2, timeout=60) for _ in range(2))
+    """Let two writers request a folder's lease at the same time; return whether each got it, False first."""
+    start, end = (threading.Barrier(2, timeout=60) for _ in range(2))
 
     def write() -> bool:
-        ready.wait()
+        start.wait()
         try:
             with sole_writer(state) as guard:
-                finish.wait()
+                end.wait()
                 if guard is not None:
                     guard()
                 return True
         except OutputConflict:
-            finish.wait()
+            end.wait()
             return False
 
     with ThreadPoolExecutor(2) as pool:

@@ -45,7 +45,7 @@ def test_foreign_object_with_needed_name_is_reported(
         team.wait_for_state(WALKS, "Succeeded")
 
 
-def allow_none(team: TeamNamespace, resource: str) -> str:
+def forbid_objects(team: TeamNamespace, resource: str) -> str:
     """Create a quota that allows no object of a resource. Return its path when the quota is in effect."""
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}}
     team.api.create(quota | {"spec": {"hard": {resource: "0"}}}, team.namespace)
@@ -57,7 +57,7 @@ def allow_none(team: TeamNamespace, resource: str) -> str:
 def test_quota_for_ray_jobs_is_reported_and_retried(
     team: TeamNamespace, run_operator: RunOperator, play_kuberay: PlayKubeRay
 ) -> None:
-    quota_path = allow_none(team, "count/rayjobs.ray.io")
+    quota_path = forbid_objects(team, "count/rayjobs.ray.io")
     with run_operator(setup=FAST_RETRIES) as operator:
         team.apply(WALKS)
         team.wait_for_condition(WALKS, "Stalled", "True", "CreationRefused")
@@ -70,7 +70,7 @@ def test_quota_for_ray_jobs_is_reported_and_retried(
 
 def test_spec_edited_during_refused_creation_is_used(team: TeamNamespace, run_operator: RunOperator) -> None:
     """Regression: the driver read the old spec in the ConfigMap and waited for pods that the new RayJob lacks."""
-    quota_path = allow_none(team, "count/rayjobs.ray.io")
+    quota_path = forbid_objects(team, "count/rayjobs.ray.io")
     with run_operator(setup=FAST_RETRIES):
         team.apply(make_recording(runners={"replicas": 4}))
         team.wait_for_condition(WALKS, "Stalled", "True", "CreationRefused")
@@ -87,7 +87,7 @@ def test_spec_edited_during_refused_creation_is_used(team: TeamNamespace, run_op
 
 def test_refused_submitter_is_reported_from_events(team: TeamNamespace, run_operator: RunOperator) -> None:
     """KubeRay sets the RayJob to Running as soon as the submitter's Job exists, even if the Job never gets a pod."""
-    allow_none(team, "pods")
+    forbid_objects(team, "pods")
     kuberay = FakeKubeRay(team.api, team.namespace, never_ends)
     with run_operator():
         team.apply(WALKS)

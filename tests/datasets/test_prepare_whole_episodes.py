@@ -1,4 +1,4 @@
-"""Data stored as complete episodes: nothing is ordered, but unfinished episodes are reported."""
+"""Data stored as complete episodes: rows are not sorted, but unfinished episodes are reported."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class EpisodeFormat(Format):
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setitem(FORMATS, "CSV", EpisodeFormat())
-    (tmp_path / "wholes.csv").write_text("")
-    return str(tmp_path / "wholes.csv")
+    (tmp_path / "episodes.csv").write_text("")
+    return str(tmp_path / "episodes.csv")
 
 
 def make_reading(path: str, unfinished: str) -> Reading:
@@ -65,7 +65,7 @@ def test_unfinished_episodes_are_dropped_and_noted(path: str) -> None:
 
 
 def test_unfinished_episodes_are_refused(path: str) -> None:
-    with pytest.raises(DataError, match=r"wholes\.csv: episode e1 ends neither terminated nor truncated"):
+    with pytest.raises(DataError, match=r"episodes\.csv: episode e1 ends neither terminated nor truncated"):
         open_data(make_reading(path, "Refuse"))
 
 

@@ -1,11 +1,11 @@
 """Execute one resource in a separate process, for tests that kill it.
 
     python driver.py RESOURCE.yaml [KILL_POINT | MOMENT CALL]
-    python driver.py --learner RANK SIZE STORE RESOURCE.yaml [MOMENT CALL]
+    python driver.py --learner RANK WORLD_SIZE STORE RESOURCE.yaml [MOMENT CALL]
 
-KILL_POINT is a file operation in the output folder (kill_points.py); MOMENT is a name of moments.py, and CALL the
-number of its occurrence. The script prints a line at the start, at every progress and at the end. The second form runs
-one of several learners of a training, over gloo; STORE is the file through which they find each other.
+KILL_POINT is a file operation in the output folder (kill_points.py); MOMENT is a name in moments.py, and CALL the
+number of its occurrence. The script prints a line at the start, for every progress report and at the end. The second
+form runs one of several learners of a training, over gloo; STORE is the file through which they find each other.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
     else:
         group = Group()
     resource = load_resources(arguments[0])[0].resource
-    kill_at = arguments[1] if len(arguments) == 2 else None
+    kill_point = arguments[1] if len(arguments) == 2 else None
     if len(arguments) > 2:
         arrange_kill_at_moment(arguments[1], int(arguments[2]))
     reporter = PrintingReporter()
@@ -58,10 +58,10 @@ def main(arguments: list[str]) -> int:
     try:
         with catch_signals() as interruption:
             if isinstance(resource, OfflineRecording):
-                arrange_kill_at_point(kill_at, resource.spec.output.path)
+                arrange_kill_at_point(kill_point, resource.spec.output.path)
                 outcome = RecordingRun(resource, reporter, interruption).execute()
             else:
-                arrange_kill_at_point(kill_at, resource.spec.checkpoint.path)
+                arrange_kill_at_point(kill_point, resource.spec.checkpoint.path)
                 data = [
                     Source(str(source.path), open_dataset(str(source.path)), source.weight or 1.0)
                     for source in resource.spec.recorded_inputs
@@ -80,12 +80,12 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def join_ranks(rank: str, size: str, store: str) -> Ranks:
+def join_ranks(rank: str, world_size: str, store: str) -> Ranks:
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=int(size))
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=int(world_size))
     return Ranks(torch.device("cpu"))
 
 

@@ -1,8 +1,8 @@
 """Print the options of RLlib 2.60's configs as one line of JSON.
 
-Runs in RLlib's environment: `python rllib_options.py`.
+Run it with the Python that has RLlib: `python rllib_options.py`.
 
-`{config: {"methods": {method: [option, …]}, "attributes": {name: default}, "other_methods":
+The line is `{config: {"methods": {method: [option, …]}, "attributes": {name: default}, "other_methods":
 [method, …]}}`: the keyword arguments of the methods in `SETTERS`, all public attributes, and the other public methods.
 Defaults that are not JSON are null.
 """

@@ -21,7 +21,7 @@ from hindcast_operator.control.kinds import LEASE
 log = structlog.get_logger()
 
 _RENEWALS_PER_LEASE: Final = 7
-"""How often the lease is renewed, or its renewal tried, within the time for which it is valid."""
+"""Number of renewals, or attempts to renew, within the time for which the lease is valid."""
 
 
 class LeaseLost(Exception):
@@ -80,7 +80,7 @@ class LeaderLease:
                     raise LeaseLost(
                         f"the lease {self._options.name} was taken by another replica or deleted: {error}"
                     ) from error
-            # Give up after two thirds, so that work in progress ends before another replica may take over.
+            # Give up after two thirds of that time, so that work in progress ends before another replica may take over.
             if _now() - renewal_time > self._options.seconds * 2 / 3:
                 raise LeaseLost(f"the lease {self._options.name} could not be renewed in time")
 
@@ -116,7 +116,7 @@ class LeaderLease:
         return True
 
     def _is_expired(self, spec: dict[str, Any]) -> bool:
-        """Return True if this replica has seen no renewal for the lease's duration. Each call notes the state seen."""
+        """Return True if this replica has seen no renewal for the lease's duration. Each call records the state."""
         state = (spec.get("holderIdentity"), spec.get("renewTime"))
         if state != self._last_state:
             self._last_state, self._last_change_time = state, _now()
@@ -145,13 +145,13 @@ class LeaderLease:
         path = LEASE.path(self._options.namespace, self._options.name)
         return await self._api.call_once(method, path, lease, timeout=timeout)
 
-    def _make_spec(self, transitions: int) -> dict[str, Any]:
+    def _make_spec(self, num_transitions: int) -> dict[str, Any]:
         return {
             "holderIdentity": self.identity,
             "leaseDurationSeconds": max(round(self._options.seconds), 1),
             "acquireTime": _timestamp(),
             "renewTime": _timestamp(),
-            "leaseTransitions": transitions,
+            "leaseTransitions": num_transitions,
         }
 
 

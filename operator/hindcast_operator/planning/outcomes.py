@@ -37,20 +37,20 @@ class Ending:
         outcome: the outcome in the attempt's entry.
         reason: the reason in the attempt's entry.
         message: one sentence for people.
-        is_by_silence: the attempt ends because nothing new was heard of it.
+        is_silent: the attempt ends because it sends no more reports, or because its head's node does not answer.
     """
 
     outcome: Outcome
     reason: Reason
     message: str
-    is_by_silence: bool = False
+    is_silent: bool = False
 
 
 def find_ending(attempt: LiveAttempt, resolved: Mapping[str, Any]) -> tuple[RunStatus, Ending | None]:
     """Return the attempt's entry and its ending; the ending is None while the attempt is running.
 
-    If the resource is to be suspended, an attempt that has reported gets a time at which it was asked to stop, and an
-    attempt that has not reported ends.
+    If the resource is to be suspended, set `stop_requested_time` of an attempt that has reported, and end an attempt
+    that has not.
 
     Args:
         attempt: the observed attempt.
@@ -96,8 +96,8 @@ def _detect_ending(attempt: LiveAttempt, resolved: Mapping[str, Any]) -> Ending 
 
 def _ending_if_overdue(attempt: LiveAttempt) -> Ending | None:
     for deadline, make_ending in _DEADLINES:
-        due = deadline(attempt)
-        if due is not None and attempt.now >= due:
+        due_time = deadline(attempt)
+        if due_time is not None and attempt.now >= due_time:
             return make_ending(attempt)
     return None
 
@@ -121,7 +121,7 @@ def _reported_ending(attempt: LiveAttempt, outcome: AttemptOutcome, resolved: Ma
         return _lost_ending(attempt, Reason.from_word(outcome.reason), message)
     if outcome.reason == "OutOfMemory" and "spec." not in message:
         message = f"{message.rstrip('. ')}; {memory_hint(outcome.pool, resolved)}"
-    # A state that only a newer runtime knows is no success, and another attempt may end in a known one.
+    # A state that only a newer runtime knows does not count as success; another attempt may end in a known state.
     state: Outcome = outcome.state if outcome.state in ("Succeeded", "Failed", "Suspended") else "Lost"  # type: ignore[assignment]
     return Ending(state, Reason.from_word(outcome.reason), message)
 
@@ -175,8 +175,8 @@ def _ending_by_kuberay(attempt: LiveAttempt, job: RayJobFacts) -> Ending:
     """Return the ending of an attempt that KubeRay ended by the active deadline of the RayJob."""
     # The spec's deadline is later if it was raised and the RayJob was not updated: the operator was down, or the API
     # server rejected the update.
-    due = active_deadline(attempt)
-    if due is not None and attempt.now >= due:
+    due_time = active_deadline(attempt)
+    if due_time is not None and attempt.now >= due_time:
         return _ending_by_active_deadline(attempt)
     text = f"KubeRay ended RayJob {job.name} because of an earlier deadline than the spec's ({job.reason})"
     return _lost_ending(attempt, Reason.LOST_DRIVER, text)
@@ -200,12 +200,12 @@ def _ending_without_head(attempt: LiveAttempt) -> Ending:
     # The operator does not wait for KubeRay, which may take long to notice the loss. A head whose node does not answer
     # may be running: if the control plane loses its connection to all nodes, this looks the same for every run.
     ending = _lost_ending(attempt, Reason.LOST_DRIVER, "The head pod, which ran the driver, is gone")
-    return replace(ending, is_by_silence=attempt.unreachable_head is not None)
+    return replace(ending, is_silent=attempt.unreachable_head is not None)
 
 
 def _ending_without_heartbeat(attempt: LiveAttempt) -> Ending:
     text = f"No report for {attempt.policy.stall_timeout_seconds} s (spec.runPolicy.stallTimeoutSeconds)"
-    return replace(_lost_ending(attempt, Reason.NO_HEARTBEAT, text), is_by_silence=True)
+    return replace(_lost_ending(attempt, Reason.NO_HEARTBEAT, text), is_silent=True)
 
 
 def _ending_without_progress(attempt: LiveAttempt) -> Ending:
@@ -221,7 +221,7 @@ def _ending_with_released_gpus(_: LiveAttempt) -> Ending:
 
 def _ending_without_start(attempt: LiveAttempt) -> Ending:
     """Return the ending of an attempt that did not report in time: `Failed` if the cause is known, else `Lost`."""
-    # A known cause would keep the next attempt from starting too, unless it is the loss of a pod, which passes.
+    # A known cause would keep the next attempt from starting too, unless it is the loss of a pod, which is temporary.
     limit = attempt.policy.start_deadline_seconds
     text = f"No report within {limit} s (spec.runPolicy.startDeadlineSeconds)"
     if attempt.diagnosis is None:
@@ -239,9 +239,9 @@ def _lost_ending(attempt: LiveAttempt, reason: Reason, message: str) -> Ending:
         return Ending("Lost", Reason.DISRUPTED, f"{message}: a pod had to leave its node")
     if attempt.diagnosis is not None and attempt.diagnosis.reason in POD_LOSSES:
         return Ending("Lost", attempt.diagnosis.reason, f"{message}: {attempt.diagnosis.message}")
-    old = attempt.cluster_condition
-    if old is not None and old.status == "False" and old.reason in POD_LOSSES:
-        return Ending("Lost", Reason.from_word(old.reason), f"{message}: {old.message}")
+    condition = attempt.cluster_condition
+    if condition is not None and condition.status == "False" and condition.reason in POD_LOSSES:
+        return Ending("Lost", Reason.from_word(condition.reason), f"{message}: {condition.message}")
     return Ending("Lost", reason, message)
 
 

@@ -68,7 +68,7 @@ def plan(facts: Facts, defaults: Defaults) -> Decision:
 
 
 def _find_situation(case: Case, old: Status) -> Situation:
-    run, is_by_silence = case.run, False
+    run, is_silent = case.run, False
     if run is not None and run.outcome is None:
         if (obstacle := unobserved_situation(case)) is not None:
             return obstacle
@@ -77,12 +77,12 @@ def _find_situation(case: Case, old: Status) -> Situation:
         if ending is None:
             return live_situation(case, attempt.with_run(run))
         run = end_attempt(attempt, ending)
-        case, is_by_silence = case.with_run(run), ending.is_by_silence
+        case, is_silent = case.with_run(run), ending.is_silent
     if run is not None and run.outcome in ("Succeeded", "Failed") and not should_continue(case, run):
         situation = finished_situation(case, run)
     else:
         situation = situation_before_attempt(case)
-    return replace(situation, ends_silent_attempt=is_by_silence)
+    return replace(situation, ends_silent_attempt=is_silent)
 
 
 def _supersede_runs(runs: Sequence[RunStatus], revision: int, now: datetime) -> tuple[RunStatus, ...]:

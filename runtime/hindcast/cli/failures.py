@@ -69,10 +69,10 @@ def _message_and_code(error: BaseException, command: str, screen: Screen) -> tup
         return str(error), error.exit_code
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", EXIT_INTERRUPTED
-    missing = _missing_package(error)
-    if missing is not None:
-        install = f"pip install 'hindcast-rl[{_EXTRA_BY_PACKAGE[missing]}]'"
-        return f"hindcast {command} requires {missing}, which is not installed: {install}", 1
+    package = _missing_package(error)
+    if package is not None:
+        install = f"pip install 'hindcast-rl[{_EXTRA_BY_PACKAGE[package]}]'"
+        return f"hindcast {command} requires {package}, which is not installed: {install}", 1
     return _defect_message(error, screen), EXIT_DEFECT
 
 

@@ -28,8 +28,8 @@ def render_report(evaluation: OfflineEvaluation, data_name: str) -> Iterator[Ren
         f"{formatting.acting(report.explore)}"
     )
     if evaluation.num_trained:
-        left_out = formatting.plural(evaluation.num_trained, "more episode")
-        yield f"{left_out} of the data trained the policy and are left out"
+        trained_episodes = formatting.plural(evaluation.num_trained, "more episode")
+        yield f"left out: {trained_episodes} of the data, which trained the policy"
     elif evaluation.num_trained is None:
         yield "it is not known which episodes trained this policy; if they are among these, the estimates are too high"
     yield _table(report)
@@ -57,7 +57,7 @@ def _table(report: OfflineReport) -> Table:
     table.add_column("interval")
     rows = {"recorded policy": report.behaviour}
     if report.behaviour_continued is not None:
-        rows["the same, cut-off episodes continued by the evaluated policy"] = report.behaviour_continued
+        rows["the same, with cut-off episodes continued by the evaluated policy"] = report.behaviour_continued
     for name, estimate in {**rows, **report.estimates}.items():
         table.add_row(name, formatting.significant(estimate.value), _interval(estimate))
     return table

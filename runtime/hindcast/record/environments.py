@@ -1,6 +1,6 @@
 """Creates Gymnasium environments from their description in a resource.
 
-An environment that was created to read its spaces is played in afterwards: some take ten seconds to start.
+An environment that was created to read its spaces is played in afterwards, because some take ten seconds to start.
 """
 
 from __future__ import annotations
@@ -30,29 +30,31 @@ class _SharedEnvironments:
 
     def __init__(self) -> None:
         self._spaces: dict[str, Spaces] = {}
-        self._unplayed: dict[str, gym.Env] = {}
+        self._unplayed_environments: dict[str, gym.Env] = {}
 
     def spaces(self, spec: EnvironmentSpec) -> Spaces:
         """Return an environment's spaces; create it on the first call and keep it for `take`."""
         key = spec.model_dump_json()
         if key not in self._spaces:
             environment = make_environment(spec)
-            self._unplayed[key] = environment
+            self._unplayed_environments[key] = environment
             self._spaces[key] = Spaces(environment.observation_space, environment.action_space)
         return self._spaces[key]
 
     def take(self, spec: EnvironmentSpec) -> gym.Env | None:
-        """Hand over an environment that nothing has played in; None if there is none."""
-        return self._unplayed.pop(spec.model_dump_json(), None)
+        """Remove and return an environment in which nothing was played; None without such an environment."""
+        return self._unplayed_environments.pop(spec.model_dump_json(), None)
 
     def close_unplayed(self) -> None:
         """Close the environments that were not taken; their spaces stay known."""
-        for environment in self._unplayed.values():
+        for environment in self._unplayed_environments.values():
             environment.close()
-        self._unplayed.clear()
+        self._unplayed_environments.clear()
 
 
-_shared: ContextVar[_SharedEnvironments | None] = ContextVar("_shared", default=None)
+_shared_environments: ContextVar[_SharedEnvironments | None] = ContextVar(
+    "_shared_environments", default=None
+)
 """Environments of the outermost `keep_environments`."""
 
 
@@ -64,15 +66,15 @@ def keep_environments() -> Iterator[_SharedEnvironments]:
     takes it over. A block within another one shares the environments of the outer one.
     """
     # Not for the whole process: in a notebook an id may be registered again with other spaces.
-    if (outer_environments := _shared.get()) is not None:
+    if (outer_environments := _shared_environments.get()) is not None:
         yield outer_environments
         return
     environments = _SharedEnvironments()
-    token = _shared.set(environments)
+    token = _shared_environments.set(environments)
     try:
         yield environments
     finally:
-        _shared.reset(token)
+        _shared_environments.reset(token)
         environments.close_unplayed()
 
 
@@ -148,7 +150,7 @@ def _make_unwrapped(spec: EnvironmentSpec) -> gym.Env:
         return gym.make(spec.id, disable_env_checker=True, **options)
     except gym.error.DependencyNotInstalled as error:
         raise SpecError(
-            f"{spec.id!r} needs a package that is not installed: {error}",
+            f"{spec.id!r} requires a package that is not installed: {error}",
             field="spec.environment.id",
         ) from error
     except gym.error.UnregisteredEnv as error:

@@ -37,7 +37,7 @@ def determine_spaces(
         The spaces, and notes on them and on the actions.
 
     Raises:
-        SpecError: no spaces are known.
+        SpecError: the observation or action space is unknown.
         DataError: a file is damaged.
     """
     spec, notes = resource.spec, list[Problem]()
@@ -87,30 +87,30 @@ def has_float_actions(resource: OfflineTraining, data_spec: DataSpec) -> bool:
 def _find_spaces(resource: OfflineTraining, dataset: Dataset, name: str) -> tuple[Spaces, list[Problem]]:
     """Return the spaces of a training without an environment, and a note on each space that was guessed."""
     recorded_spaces = (dataset.spec.observation_space, dataset.spec.action_space)
-    declared_spaces = (resource.spec.observation_space, resource.spec.action_space)
-    found = [
-        recorded if declared is None else _space_from_spec(declared)
-        for declared, recorded in zip(declared_spaces, recorded_spaces, strict=True)
+    space_specs = (resource.spec.observation_space, resource.spec.action_space)
+    spaces = [
+        recorded_space if space_spec is None else _space_from_spec(space_spec)
+        for space_spec, recorded_space in zip(space_specs, recorded_spaces, strict=True)
     ]
-    if None not in found:
-        return Spaces(*found), []
+    if None not in spaces:
+        return Spaces(*spaces), []
     guesses = guess_spaces(dataset)
     notes = []
     for index, field in enumerate(("observationSpace", "actionSpace")):
-        if found[index] is not None:
+        if spaces[index] is not None:
             continue
         if guesses[index] is None:
             raise SpecError(
-                f"is required: there is no environment, and {name} does not say what it is. Add it, such as "
+                f"is required: there is no environment, and {name} does not describe the space. Add it, such as "
                 "`observationSpace: {type: Box, low: -10, high: 10, shape: [4]}` or `actionSpace: {type: Discrete, n: "
                 "2}`; `hindcast inspect` shows the data's shapes and ranges.",
                 field=f"spec.{field}",
                 resource=title(resource),
             )
-        found[index] = guesses[index]
+        spaces[index] = guesses[index]
         text = f"was guessed from the data: {formatting.space(space_to_json(guesses[index]))}; set it if that is wrong"
         notes.append(Problem(("spec", field), text))
-    return Spaces(*found), notes
+    return Spaces(*spaces), notes
 
 
 def _space_from_spec(space: object) -> gym.Space | None:

@@ -53,7 +53,7 @@ def logs(
 def _read_resource_log(
     cluster: "Cluster", target: "ClusterResource", number: int | None, follow: bool, screen: Screen
 ) -> Iterable[bytes]:
-    """Return the log of the attempt with this number, in chunks; of the latest attempt for None."""
+    """Return the log of the attempt with a number, or by default of the latest attempt, in chunks."""
     from hindcast.cli.cluster.live_log import open_live_log
     from hindcast.cli.cluster.run_storage import attempts_of, read_stored_log, resource_at_attempt
     from hindcast.errors import UserError
@@ -114,7 +114,7 @@ def _check_folder(text: str) -> None:
 
 
 def _print_lines(chunks: Iterable[bytes], screen: Screen) -> None:
-    """Print line by line, with --json one document per line; without a terminal, without colours."""
+    """Print each line, with --json as a document; colours remain only in text on a terminal."""
     should_strip_colours = screen.flags.json or not screen.out.is_terminal
     for line in _split_lines(chunks):
         text = _COLOUR_CODES.sub("", line) if should_strip_colours else line

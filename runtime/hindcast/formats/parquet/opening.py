@@ -17,7 +17,7 @@ from hindcast.storage.failures import reason_of
 from hindcast.storage.location import Location
 
 _MAGIC = b"PAR1"
-_SAMPLE_BYTES = 64 << 10  # of the beginning, and of the end, in a fingerprint
+_SAMPLE_BYTES = 64 << 10  # hashed at the beginning and at the end of a file
 _MAX_REASON_CHARACTERS = 400
 _TABLE_BYTES = 8 << 20  # approximate size of a table of `iter_tables`
 _MAX_TABLE_ROWS = 8192
@@ -26,7 +26,7 @@ _REMEDY = "copy it again from its source, or delete it and record its episodes a
 
 
 class FooterCache:
-    """Footers of recently read files, for any number of threads. In another process, all caches are one."""
+    """Footers of recently read files, for any number of threads; unpickling one returns the cache of that process."""
 
     def __init__(self) -> None:
         self._footers: dict[tuple[str, int], pq.FileMetaData] = {}
@@ -34,14 +34,14 @@ class FooterCache:
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Callable[[], FooterCache], tuple[()]]:
-        return _process_footers, ()
+        return _get_process_cache, ()
 
     def get(self, path: str, size: int) -> pq.FileMetaData | None:
         """Return the footer of a file with a path and a size, or None if it is not in the cache."""
         return self._footers.get((path, size))
 
     def put(self, path: str, size: int, footer: pq.FileMetaData) -> None:
-        """Add a footer; if they become too large, remove those that were added first."""
+        """Add a footer; if all footers become too large, remove those that were added first."""
         with self._lock:
             if (path, size) in self._footers:
                 return
@@ -52,7 +52,7 @@ class FooterCache:
 
 
 @cache
-def _process_footers() -> FooterCache:
+def _get_process_cache() -> FooterCache:
     """Return this process's cache, for datasets that were received from another process."""
     return FooterCache()
 
@@ -70,7 +70,7 @@ def open_parquet(
         location: the file.
         footers: footers that need not be read again; the file's footer is added.
         size: see `Location.open`.
-        checksum: identifies the file's content in this process's disk cache; None reads past the cache.
+        checksum: identifies the file's content in this process's disk cache; None bypasses the cache.
     """
     footers = FooterCache() if footers is None else footers
     stream = location.open(size)
@@ -103,9 +103,9 @@ def open_parquet(
 def iter_tables(file: pq.ParquetFile, row_group: int, columns: list[str] | None = None) -> Iterator[pa.Table]:
     """Read a row group in tables of at most about 8 MiB; empty tables are left out."""
     group_metadata = file.metadata.row_group(row_group)
-    rows = max(1, group_metadata.num_rows * _TABLE_BYTES // max(1, group_metadata.total_byte_size))
+    num_rows = max(1, group_metadata.num_rows * _TABLE_BYTES // max(1, group_metadata.total_byte_size))
     batches = file.iter_batches(
-        min(rows, _MAX_TABLE_ROWS), row_groups=[row_group], columns=columns, use_threads=False
+        min(num_rows, _MAX_TABLE_ROWS), row_groups=[row_group], columns=columns, use_threads=False
     )
     return (pa.Table.from_batches([batch]) for batch in batches if len(batch))
 
@@ -138,10 +138,10 @@ def compute_fingerprint(location: Location) -> tuple[hashlib._Hash, int]:
         raise DataError(
             f"is truncated (its {size} bytes do not end with {_MAGIC!r}): {_REMEDY}", path=str(location)
         )
-    checksum = hashlib.sha256(str(size).encode())
-    checksum.update(head)
-    checksum.update(tail)
-    return checksum, size
+    fingerprint = hashlib.sha256(str(size).encode())
+    fingerprint.update(head)
+    fingerprint.update(tail)
+    return fingerprint, size
 
 
 class UnknownLayoutError(DataError):

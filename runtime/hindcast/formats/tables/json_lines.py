@@ -80,8 +80,8 @@ def parse_lines(data: bytes) -> list[dict[str, Any]]:
     may_have_blanks = b'" ' in data or b'"\t' in data
     for i, line in enumerate(filter(bytes.strip, data.removeprefix(BOM).split(b"\n"))):
         row = require_object(_parse_json(line, i, parse, _LINE_ADVICE), i)
-        # Only Python's parser shows duplicate keys, but it is slow. A line without more ends of keys than keys in the
-        # result has no duplicate.
+        # Only Python's parser shows duplicate keys, but it is slow. A line has a duplicate only if it has more ends of
+        # keys than the result has keys.
         num_key_ends = _count_key_ends(line) if may_have_blanks else line.count(b'":')
         if num_key_ends > len(row) and num_key_ends > _count_keys(row):
             json.loads(line, object_pairs_hook=partial(_refuse_duplicate_keys, i))
@@ -110,8 +110,8 @@ _PRINTED_CALL: Final = re.compile(
     r"\s*(?:[a-z]+\.)?(?:array|tensor)\((.*?\])(?:,\s*\w+=[^\[\]]*)?\)\s*", re.DOTALL
 )
 _PRINTED_SCALAR: Final = re.compile(r"(?:np|numpy)\.(?:float|int|uint|bool)\d*_?\(([^()]*)\)")
-_AS_BRACKETS: Final = str.maketrans("()", "[]")
-_PRINTED_VALUES: Final = {
+_PARENTHESES_TO_BRACKETS: Final = str.maketrans("()", "[]")
+_JSON_OF_PRINTED_VALUE: Final = {
     "True": "true",
     "False": "false",
     "nan": "NaN",
@@ -198,10 +198,10 @@ def _printed_array_to_json(text: str) -> str | None:
     text = _PRINTED_SCALAR.sub(r"\1", text)
     call = _PRINTED_CALL.fullmatch(text)
     text = text if call is None else call[1]
-    # an interval, such as `(0.0, 5.0]`, or a value: a tuple of one value has a comma
+    # An interval such as `(0.0, 5.0]`, or a value in parentheses. A tuple of one value would have a comma.
     if text.count("(") != text.count(")") or _VALUE_IN_PARENTHESES.search(text) is not None:
         return None
-    text = text.translate(_AS_BRACKETS)
+    text = text.translate(_PARENTHESES_TO_BRACKETS)
     if _PRINTED_ARRAY.fullmatch(text) is None:
         return None
     tokens: list[str] = []
@@ -209,7 +209,7 @@ def _printed_array_to_json(text: str) -> str | None:
         if tokens and tokens[-1] != "[" and token != "]":
             tokens.append(",")
         is_exact = token in "[]" or token.lstrip("-").isdigit()
-        tokens.append(token if is_exact else _PRINTED_VALUES.get(token) or repr(float(token)))
+        tokens.append(token if is_exact else _JSON_OF_PRINTED_VALUE.get(token) or repr(float(token)))
     return "".join(tokens)
 
 
@@ -253,7 +253,7 @@ def _build_column(values: list[Any], name: str, column_type: pa.DataType | None)
     number = find_beyond_int64(values[row])
     if number is not None:
         raise beyond_int64_error(row, name, number)
-    number = _find_beyond(values[row], _EXACT_LIMIT)
+    number = _find_large_integer(values[row], _EXACT_LIMIT)
     if number is not None:
         raise rounded_integer_error(row, name, number)
     value_text = json.dumps(values[row])[:60]
@@ -318,7 +318,7 @@ def _parse_non_finite_texts(value: Any) -> Any:
 
 def _round_large_integers(value: Any, limit: int) -> Any:
     """Convert integers beyond a limit in a JSON value to floats."""
-    return _map_leaves(value, lambda leaf: leaf if _find_beyond(leaf, limit) is None else float(leaf))
+    return _map_leaves(value, lambda leaf: leaf if _find_large_integer(leaf, limit) is None else float(leaf))
 
 
 def _map_leaves(value: Any, convert: Callable[[Any], Any]) -> Any:
@@ -330,7 +330,7 @@ def _map_leaves(value: Any, convert: Callable[[Any], Any]) -> Any:
 
 
 def rounded_integer_error(row: int, name: str, number: object) -> CellError:
-    """Make the error for an integer that fits into int64, among floats or in a column of floats."""
+    """Make the error for an integer that fits into int64 but that float64 rounds, in a column of floats."""
     return CellError(
         row,
         f"{name!r} is {number}, a whole number that a float would round: set float64 for it under `readOptions: "
@@ -340,10 +340,10 @@ def rounded_integer_error(row: int, name: str, number: object) -> CellError:
 
 def find_beyond_int64(value: Any) -> int | None:
     """Return the first integer in a JSON value that is beyond int64; None if there is no such integer."""
-    return _find_beyond(value, _INT64_LIMIT)
+    return _find_large_integer(value, _INT64_LIMIT)
 
 
-def _find_beyond(value: Any, limit: int) -> int | None:
+def _find_large_integer(value: Any, limit: int) -> int | None:
     """Return the first integer in a JSON value that is not in [-limit, limit); None if there is no such integer."""
     if isinstance(value, int):
         return None if -limit <= value < limit else value
@@ -351,7 +351,9 @@ def _find_beyond(value: Any, limit: int) -> int | None:
         value = list(value.values())
     if not isinstance(value, list):
         return None
-    return next((number for child in value if (number := _find_beyond(child, limit)) is not None), None)
+    return next(
+        (number for child in value if (number := _find_large_integer(child, limit)) is not None), None
+    )
 
 
 def _find_first_mismatch(values: Sequence[Any], column_type: pa.DataType | None) -> int:

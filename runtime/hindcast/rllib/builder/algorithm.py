@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 _RLLIB_ALGORITHMS: Final = ("BC", "CQL", "DQN", "IQL", "MARWIL", "PPO", "SAC")
 """Algorithms that RLlib has, too."""
-_REMOVED_ATTRIBUTES: Final = {
+_UNSUPPORTED_ATTRIBUTES: Final = {
     **dict.fromkeys(("env_runner", "workers"), "env_runner_group.local_env_runner.sample() plays episodes"),
     **dict.fromkeys(
         ("eval_env_runner", "eval_env_runner_group", "evaluation_workers"), "evaluate() plays episodes"
@@ -130,9 +130,9 @@ class RunningAlgorithm:
         self._callbacks = TrainingCallbacks()
         self._other_learners = ExitStack()
         self.notes: list[str] = []
-        set_options = {name for name in config if config.get(name) is not None}
+        option_names = {name for name in config if config.get(name) is not None}
         try:
-            with option_names_in_errors(set_options):
+            with option_names_in_errors(option_names):
                 self.config = self._replace_custom_io(config)
                 self._build(self.config.plan())
         # Ends processes and deletes temporary folders that were created before the error.
@@ -173,7 +173,7 @@ class RunningAlgorithm:
 
     @property
     def learner_group(self) -> LearnerGroup:
-        """A group with the first learner; functions get its network and its number of updates."""
+        """A group with only the first learner; a function that it calls gets the learner's network and update count."""
         return LearnerGroup(self.get_module(), lambda: self._trainer.learner.updates)
 
     @functools.cached_property
@@ -398,8 +398,8 @@ class RunningAlgorithm:
     cleanup = stop
 
     def __getattr__(self, name: str) -> Any:
-        if name in _REMOVED_ATTRIBUTES:
-            raise UnknownName(f"{name} does not exist: {_REMOVED_ATTRIBUTES[name]}.")
+        if name in _UNSUPPORTED_ATTRIBUTES:
+            raise UnknownName(f"{name} does not exist: {_UNSUPPORTED_ATTRIBUTES[name]}.")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __enter__(self) -> Self:
@@ -476,7 +476,7 @@ class RunningAlgorithm:
         return make_offline_trainer(plan.training, sources, placement, group)
 
     def _warm_start(self, path: str | None) -> None:
-        """Load the initial policy of an algorithm without data; for a training on data `Trainer.begin` loads it."""
+        """Load the initial policy of an algorithm without data; for a training on data, `Trainer.begin` loads it."""
         if path is None:
             return
         try:
