@@ -290,7 +290,7 @@ import numpy as np
 sys.path.insert(0, sys.argv[1])
 from policy import OnnxPolicy
 policy = OnnxPolicy(sys.argv[1])
-action = policy({"a": np.zeros(3, "float32"), "b": (1, np.zeros(3, "float32"))})
+action = policy({"a": np.zeros(3, "float32"), "b": (1, np.zeros(3, "float32")), "c": 1.0})
 print(json.dumps({"grip": int(action["grip"]), "move": action["move"].tolist()}))
 """
 
@@ -301,7 +301,7 @@ def exported_composite(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
     folder, policy = tmp_path_factory.mktemp("composite"), make_policy_case("composite")
     policy.save(folder / "module")
     export_policy(folder / "module", folder / "out")
-    return folder / "out", policy({"a": np.zeros(3, "float32"), "b": (1, np.zeros(3, "float32"))})
+    return folder / "out", policy({"a": np.zeros(3, "float32"), "b": (1, np.zeros(3, "float32")), "c": 1.0})
 
 
 def check_composite_action(python: str | Path, folder: Path, expected: Any) -> None:
@@ -401,7 +401,7 @@ class TestMistakes:
 
     @pytest.mark.slow
     def test_observation_of_other_shape_is_refused(self, exported_composite: tuple[Path, Any]) -> None:
-        observation = {"a": np.zeros(2), "b": (1, np.zeros(3))}
+        observation = {"a": np.zeros(2), "b": (1, np.zeros(3)), "c": 1.0}
         with pytest.raises(
             ValueError, match=r"the observation's obs/a has shape \[2\], expected shape \[3\]"
         ):
