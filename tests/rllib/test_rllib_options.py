@@ -669,7 +669,7 @@ class TestMistakes:
                 {"offline_evaluation_interval": 1},
                 "exactly one of offline_evaluation_held_out, offline_evaluation_input is needed",
             ),
-            ("rl_module", {"model_config": 3}, "model_config is a int"),
+            ("rl_module", {"model_config": 3}, "model_config is an int"),
             (
                 "rl_module",
                 {"model_config": {"fcnet_hidden": [8]}},
@@ -700,7 +700,7 @@ class TestMistakes:
                 {"model_config": {"fusionnet_kernel_initializer_kwargs": {"a": 1}}},
                 "one encoder processes all observations",
             ),
-            ("rl_module", {"rl_module_spec": 3}, "rl_module_spec is a int, expected an RLModuleSpec"),
+            ("rl_module", {"rl_module_spec": 3}, "rl_module_spec is an int, expected an RLModuleSpec"),
             (
                 "rl_module",
                 {"rl_module_spec": RLModuleSpec(type("Mine", (RLModule,), {}))},

@@ -30,6 +30,7 @@ from hindcast.api.metadata import make_resource_name
 from hindcast.api.options import is_custom, schemas
 from hindcast.api.sentences import nearest
 from hindcast.errors import SpecError
+from hindcast.formatting import describe_type
 from hindcast.rllib.batch_io.tables import wrap_tables
 from hindcast.rllib.builder.composite_options import expand_options
 from hindcast.rllib.builder.model_config import model_config_to_dict
@@ -241,7 +242,7 @@ class AlgorithmConfig:
         for option in ("input_filesystem", "output_filesystem"):
             if is_filesystem(filesystem := make_filesystem(option, self._options)):
                 raise SpecError(
-                    f"{option} is a {type(filesystem).__name__}, which a resource cannot contain: write paths as "
+                    f"{option} is {describe_type(filesystem)}, which a resource cannot contain: write paths as "
                     "URIs (s3://bucket/folder); credentials come from the environment."
                 )
         algorithm, name = self._algorithm_path, name or self._resource_name
