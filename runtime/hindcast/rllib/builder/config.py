@@ -464,9 +464,11 @@ def _learner_class_path(learner_class: Any, algorithm: str) -> str:
     path = str(to_import_path("learner_class", learner_class))
     if ":" not in path:
         raise SpecError(f'learner_class is {path!r}, expected a class, or its "package.module:Class".')
-    if not issubclass(resolve(path), resolve(algorithm)):
+    learner = import_object(path, "learner_class")
+    if not (isinstance(learner, type) and issubclass(learner, resolve(algorithm))):
         raise SpecError(
             f"learner_class is {path!r}, which is not a learner of {algorithm}: derive it from {algorithm}TorchLearner "
             'if that exists; otherwise write a custom algorithm, AlgorithmConfig("package.module:Class").'
         )
+    resolve(path)  # refuses methods that nothing calls
     return path
