@@ -168,9 +168,13 @@ def import_object(path: str, field: str | FieldPath) -> Any:
             ) from error
         error.locate(field)
         raise
-    if not hasattr(module, name):
-        raise SpecError(f"is {path!r}: the module {module_name!r} has no {name!r}.", field=field)
-    return getattr(module, name)
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        problem = f"the module {module_name!r} has no {name!r}."
+    except ImportError as error:  # of a module that says where a name is, as Hindcast's do
+        problem = str(error)
+    raise SpecError(f"is {path!r}: {problem}", field=field)
 
 
 def import_subclass(path: str, base: type[T], field: str | FieldPath) -> type[T]:
