@@ -36,9 +36,12 @@ def effective_options(config: AlgorithmConfig) -> dict[str, Any]:
 
 
 def _remove_field(spec: dict[str, Any], field: str) -> None:
-    """Remove a field, by its dotted path."""
+    """Remove a field, by its dotted path, from each entry of the lists on its way."""
     section, _, remaining_path = field.partition(".")
-    if remaining_path:
+    if remaining_path and isinstance(spec[section], list):
+        for entry in spec[section]:
+            _remove_field(entry, remaining_path)
+    elif remaining_path:
         _remove_field(spec[section], remaining_path)
     else:
         del spec[section]

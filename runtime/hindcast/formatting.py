@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+_AFTER_AN: Final = re.compile(r"[aei]|o(?!ne)|u(?!int|ni|s)|nd", re.IGNORECASE)
 _MIN_SCIENTIFIC: Final = 1e15  # numbers from here on are written as 1e+15
 
 
@@ -75,6 +76,12 @@ def acting(explore: bool) -> str:
 def plural(number: float, noun: str) -> str:
     """Format a number with its noun: `1 episode`, `500 episodes`, `1,024 updates`."""
     return f"{integer(number)} {noun}" + ("" if number == 1 else "s")
+
+
+def describe_type(value: object) -> str:
+    """Return the name of a value's type after its article: `a str`, `an int`, `a uint8`."""
+    name = type(value).__name__
+    return f"{'an' if _AFTER_AN.match(name) else 'a'} {name}"
 
 
 def natural_sort_key(name: str) -> list[tuple[int, str]]:

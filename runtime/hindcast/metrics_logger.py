@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from hindcast.api.sentences import nearest
+from hindcast.formatting import describe_type
 
 Key = str | tuple[str, ...]
 MetricDump = list[tuple[list[str], str, int | None, list[float]]]
@@ -77,7 +78,7 @@ class MetricsLogger:
             float_value = float(value)
         # torch raises RuntimeError for a tensor of several elements.
         except (TypeError, ValueError, RuntimeError) as error:
-            raise ValueError(f"metric {key!r} is a {type(value).__name__}, expected a number") from error
+            raise ValueError(f"metric {key!r} is {describe_type(value)}, expected a number") from error
         values = self._entries.setdefault(_key_path(key), (reduction, window, []))[-1]
         values.append(float_value)
         if window is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import dis
 import functools
 import importlib
 import inspect
@@ -167,9 +168,13 @@ def import_object(path: str, field: str | FieldPath) -> Any:
             ) from error
         error.locate(field)
         raise
-    if not hasattr(module, name):
-        raise SpecError(f"is {path!r}: the module {module_name!r} has no {name!r}.", field=field)
-    return getattr(module, name)
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        problem = f"the module {module_name!r} has no {name!r}."
+    except ImportError as error:  # of a module that says where a name is, as Hindcast's do
+        problem = str(error)
+    raise SpecError(f"is {path!r}: {problem}", field=field)
 
 
 def import_subclass(path: str, base: type[T], field: str | FieldPath) -> type[T]:
@@ -193,17 +198,64 @@ def refuse_unused_overrides(user_class: type) -> None:
             RLlib calls and Hindcast does not -> what to do instead.
 
     Raises:
-        SpecError: the class has such a method, or one with almost the name of a base class's that nothing uses.
+        SpecError: the class has such a method that its other methods do not use either, or one with almost the name of
+            a base class's that nothing uses.
     """
     remedies: dict[str, str] = {}
+    overrides: dict[str, str] = {}
     for base in user_class.__mro__:
         for name, remedy in vars(base).get("unsupported_overrides", {}).items():
             if getattr(user_class, name, None) is not getattr(base, name, None):
-                raise SpecError(f"{user_class.__name__} overrides {name}, which is never called: {remedy}.")
+                overrides.setdefault(name, remedy)
             remedies.setdefault(name, remedy)
+    helpers = _find_helpers(user_class, overrides)
+    for name, remedy in overrides.items():
+        if name not in helpers:
+            raise SpecError(f"{user_class.__name__} overrides {name}, which is never called: {remedy}.")
     for name, method in _find_misspellings(user_class, remedies):
         advice = remedies.get(method, f"rename it to {method}")
         raise SpecError(f"{user_class.__name__} defines {name}, which is never called: {advice}.")
+
+
+def _find_helpers(user_class: type, overrides: Collection[str]) -> set[str]:
+    """Return the overrides that are the user's helpers: the class's called methods read `self.NAME`.
+
+    An override that calls `super()` extends RLlib's method and is no helper.
+
+    Args:
+        user_class: a subclass of a class of Hindcast.
+        overrides: names of its methods that only RLlib calls.
+    """
+    definitions: dict[str, list[Any]] = {}
+    hindcast_base = next(filter(_is_hindcast_class, user_class.__mro__), user_class)
+    for cls in _user_classes(user_class, hindcast_base):
+        for name, value in vars(cls).items():
+            definitions.setdefault(name, []).append(value)
+    helpers: set[str] = set()
+    queue = [name for name in definitions if name not in overrides]
+    for caller in queue:
+        names = {name for value in definitions[caller] for name in _names_read_from_self(value)}
+        for name in names & definitions.keys() & set(overrides) - helpers:
+            codes = [part for part in _walk(definitions[name]) if isinstance(part, CodeType)]
+            if not any("super" in code.co_names for code in codes):
+                helpers.add(name)
+                queue.append(name)
+    return helpers
+
+
+def _names_read_from_self(method: Any) -> Iterator[str]:
+    """Yield the names that a method and the functions nested in it read from its first argument."""
+    parts = list(_walk([method]))
+    functions = [part.__code__ for part in parts if isinstance(part, FunctionType)]
+    first_arguments = {code.co_varnames[0] for code in functions if code.co_argcount}
+    for code in parts:
+        loaded: Any = None
+        for instruction in dis.get_instructions(code) if isinstance(code, CodeType) else ():
+            if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and loaded in first_arguments:
+                yield instruction.argval
+            loaded = instruction.argval
+            if isinstance(loaded, tuple) and loaded:  # an instruction that loads two variables
+                loaded = loaded[-1]
 
 
 def _find_misspellings(user_class: type, further_names: Collection[str]) -> Iterator[tuple[str, str]]:
@@ -226,7 +278,7 @@ def _find_misspellings(user_class: type, further_names: Collection[str]) -> Iter
     names_by_folded = {name.replace("_", ""): name for name in (*methods, *further_names)}
     bases = [base for base in user_class.__mro__ if issubclass(base, hindcast_base)]
     user_bases = bases[: bases.index(hindcast_base)]
-    user_classes = [base for base in user_class.__mro__ if base not in hindcast_base.__mro__]
+    user_classes = _user_classes(user_class, hindcast_base)
     for base in user_bases:
         for name, value in vars(base).items():
             if not isinstance(value, _METHODS) or name.startswith("__") or hasattr(hindcast_base, name):
@@ -234,6 +286,10 @@ def _find_misspellings(user_class: type, further_names: Collection[str]) -> Iter
             matches = difflib.get_close_matches(name.replace("_", ""), names_by_folded, n=1, cutoff=0.88)
             if matches and not _is_used(name, user_classes):
                 yield name, names_by_folded[matches[0]]
+
+
+def _user_classes(user_class: type, hindcast_base: type) -> list[type]:
+    return [base for base in user_class.__mro__ if base not in hindcast_base.__mro__]
 
 
 def _is_hindcast_class(cls: type) -> bool:
@@ -262,17 +318,23 @@ def _is_used(name: str, classes: Collection[type]) -> bool:
 
 def _contains_use(values: Sequence[Any], name: str, definitions: Sequence[Any]) -> bool:
     """Return True if values contain code that contains the name, or one of its definitions under another name."""
-    queue, seen_ids = list(values), set(map(id, values))
-    for value in queue:
+    for value in _walk(values):
         if value == name if isinstance(value, str) else _is_any(value, definitions):
             return True
         if isinstance(value, CodeType) and name in value.co_names:
             return True
+    return False
+
+
+def _walk(values: Sequence[Any]) -> Iterator[Any]:
+    """Yield values and all that they refer to; see `_parts`."""
+    queue, seen_ids = list(values), set(map(id, values))
+    for value in queue:
+        yield value
         for part in _parts(value):
             if id(part) not in seen_ids:
                 seen_ids.add(id(part))
                 queue.append(part)
-    return False
 
 
 def _is_any(value: Any, objects: Sequence[Any]) -> bool:

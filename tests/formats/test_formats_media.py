@@ -134,7 +134,7 @@ def test_text_options_set_encoding_and_drop_empty_lines(tmp_path: Path) -> None:
     ("mapper", "error", "message"),
     [
         ("NoRowMapper", SpecError, "NoRowMapper does not override map_rows"),
-        ("ArrayMapper", UserCodeError, "returned a ndarray; it must return a Block or a list"),
+        ("ArrayMapper", UserCodeError, "returned an ndarray; it must return a Block or a list"),
         (
             "Words",
             UserCodeError,

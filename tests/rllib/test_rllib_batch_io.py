@@ -157,7 +157,7 @@ def test_dataset_reader_reads_any_dataset(tmp_path: Path) -> None:
     for batch in batches:
         assert np.array_equal(batch["obs"][1:], batch["new_obs"][:-1])
         assert batch["terminateds"].tolist() == [*[False] * (len(batch) - 1), True]
-    with pytest.raises(DataError, match="data is a int, expected a path"):
+    with pytest.raises(DataError, match="data is an int, expected a path"):
         DatasetReader(3)
 
 
@@ -220,9 +220,9 @@ def test_reader_that_repeats_its_batches_is_read_once(monkeypatch: pytest.Monkey
     ("reader", "error", "message"),
     [
         (EndlessReader, SpecError, "did not stop after 100 timesteps: let next() raise StopIteration"),
-        (NumberReader, UserCodeError, "NumberReader.next() returned a int, expected a SampleBatch"),
+        (NumberReader, UserCodeError, "NumberReader.next() returned an int, expected a SampleBatch"),
         (RaisingReader, UserCodeError, "the reader of input_ in next()"),
-        (lambda ioctx: 3, SpecError, "input_: the function returned a int, expected an InputReader"),
+        (lambda ioctx: 3, SpecError, "input_: the function returned an int, expected an InputReader"),
         (lambda ioctx: 1 / 0, UserCodeError, "the reader of input_ raised ZeroDivisionError"),
     ],
 )
@@ -281,7 +281,7 @@ def test_custom_writer_without_episodes_receives_nothing() -> None:
 
 
 def test_invalid_writer_raises() -> None:
-    with pytest.raises(UserCodeError, match="output: the function returned a int, expected an OutputWriter"):
+    with pytest.raises(UserCodeError, match="output: the function returned an int, expected an OutputWriter"):
         output_config(lambda ioctx: 3).build_algo()
     with pytest.raises(UserCodeError, match=r"the writer of output raised AssertionError at .*batch_io"):
         output_config(Writer).evaluation(evaluation_duration=4).build_algo()

@@ -198,6 +198,14 @@ class PenalisedBC(BCTorchLearner):
         return bc_loss + config.lr * penalty
 
 
+@pytest.mark.parametrize("cls", [int, BCConfig, "builtins:int"])
+def test_other_class_is_refused_as_no_learner(cls: Any, walks: Path) -> None:
+    with pytest.raises(
+        SpecError, match=r"^learner_class is '.*', which is not a learner of BC: derive it from"
+    ):
+        training_config(walks, learner_class=cls).validate()
+
+
 @pytest.mark.parametrize("name", ["PenalisedBC", "My_Learner", "_3", "L" * 41])
 def test_learner_class_may_have_any_name_and_be_defined_again(walks: Path, name: str) -> None:
     for _ in range(2):

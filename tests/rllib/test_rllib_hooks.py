@@ -94,6 +94,39 @@ def test_method_of_rllib_is_known_or_refused_with_a_remedy(kind: str) -> None:
             refuse_unused_overrides(subclass(cls))
 
 
+HELPER_USES = {
+    "lambda": ("__init__", "return list(map(lambda item: self.{name}(item), [1]))", True),
+    "nested": ("helper", "\n  def inner(): return self.{name}\n  return inner()", True),
+    "call of two": ("helper", "return print(self, self.{name}())", True),
+    "helper of a helper": ("helper", "return self.my_{name}()", True),
+    "another object": ("helper", "return self.environment.{name}", False),
+    "item": ("helper", "return list(map(lambda item: item.{name}, [1]))", False),
+    "super": ("helper", "return super(Mine, self).{name}()", False),
+    "itself": ("{name}", "return self.{name}()", False),
+}
+"""How a class uses its method -> name and code of the user, and True if the method is a helper."""
+
+
+@pytest.mark.parametrize("use", HELPER_USES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_method_that_only_rllib_calls_may_be_a_helper_of_the_class(kind: str, use: str) -> None:
+    base, _ = KINDS[kind]
+    user_name, code, is_helper = HELPER_USES[use]
+    for name in {name for name in METHODS[kind] if not is_known(base, name)} - HELPERS:
+        namespace: dict[str, Any] = {}
+        exec(f"def user(self): {code.format(name=name)}", namespace)
+        exec(f"def extension(self): return super(Mine, self).{name}()", namespace)
+        exec(f"def helper_of_helper(self): return self.{name}()", namespace)
+        attributes = {name: method, f"my_{name}": method, user_name.format(name=name): namespace["user"]}
+        if use == "helper of a helper":
+            attributes[f"my_{name}"] = namespace["helper_of_helper"]
+        if is_helper:
+            refuse_unused_overrides(subclass(base, **attributes))
+            attributes[name] = namespace["extension"]
+        with pytest.raises(SpecError, match=rf"overrides {name}, which is never called"):
+            refuse_unused_overrides(subclass(base, **attributes))
+
+
 def misspell(name: str) -> set[str]:
     """Return a name with a letter less, more or swapped, and with other underscores."""
     middle = len(name) // 2

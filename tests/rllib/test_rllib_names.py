@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import hindcast
 from hindcast import BC, PPO, Algorithm, BCConfig, OfflinePreLearner, get_trainable_cls, override
 from hindcast.errors import SpecError
 from hindcast.rllib.names import REPLACEMENTS
+from hindcast.user_code import import_object
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 ALIASES = {
@@ -54,6 +56,19 @@ def test_unsupported_name_names_its_replacement(name: str) -> None:
 def test_run_config_names_tune_as_its_replacement() -> None:
     with pytest.raises(ImportError, match=r"write tune\.RunConfig, after `from hindcast import tune`"):
         exec("from hindcast import RunConfig")
+
+
+@pytest.mark.parametrize(
+    "module", ["hindcast.algorithms", "hindcast.algorithms.bc", "hindcast.algorithms.ppo"]
+)
+def test_name_in_the_module_of_an_algorithm_is_public(module: str) -> None:
+    for name in ("BCConfig", "BCTorchLearner", "PPOConfig"):
+        with pytest.raises(ImportError, match=f": from hindcast import {name}$"):
+            exec(f"from {module} import {name}", {})
+        with pytest.raises(SpecError, match=f"^f is '{module}:{name}': .*: from hindcast import {name}$"):
+            import_object(f"{module}:{name}", "f")
+    assert not hasattr(import_module(module), "NoSuchName")
+    assert not hasattr(import_module(module), "no_such_name")
 
 
 def test_unknown_name_raises_attribute_error() -> None:

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from hindcast import BCConfig, OfflineData
-from hindcast.errors import UserCodeError
+from hindcast.errors import UserCodeError, UserError
 from hindcast.formats.media.ray_data import limit_retries
 from hindcast.rllib.builder.config import AlgorithmConfig
+from hindcast.rllib.offline_data import RLlibOfflineData
 
 NUM_STEPS = 308
 """Number of timesteps in `walks`."""
@@ -54,6 +55,21 @@ class Filters(OfflineData):
     def __init__(self, config):
         super().__init__(config)
         self.data = self.data.filter(lambda row: row["t"] < 4)
+
+
+class LacksSuper(OfflineData):
+    def __init__(self, config):
+        self.config = config
+
+
+class FiltersWithoutSuper(OfflineData):
+    def __init__(self, config):
+        self.data = self.data.filter(lambda row: row["t"] < 4)
+
+
+class RaisesOnConstruction(OfflineData):
+    def __init__(self, config):
+        self.data = 1 // 0
 
 
 def make_config(data: Path, cls: type[OfflineData] | None = None) -> AlgorithmConfig:
@@ -165,3 +181,24 @@ def test_function_that_kills_its_process_is_not_called_without_end() -> None:
     for data, names in ((in_tasks, ["max_retries"]), (in_actors, ["max_restarts", "max_task_retries"])):
         limit_retries(data)
         assert sorted(data._logical_plan.dag.ray_remote_args) == names
+
+
+@pytest.mark.parametrize(
+    ("cls", "message"),
+    [
+        (LacksSuper, r"^spec\.pipeline\.offlineData is LacksSuper, whose __init__ neither calls super"),
+        (
+            FiltersWithoutSuper,
+            r"^spec\.pipeline\.offlineData is FiltersWithoutSuper, whose __init__ neither calls super",
+        ),
+        (
+            RaisesOnConstruction,
+            r"^spec\.pipeline\.offlineData: RaisesOnConstruction raised ZeroDivisionError at .*:\d+: ",
+        ),
+    ],
+)
+def test_constructor_that_fails_is_reported_under_the_class(
+    cls: type[RLlibOfflineData], message: str, walks: Path
+) -> None:
+    with pytest.raises(UserError, match=message):
+        cls.read_rows({"path": str(walks)})

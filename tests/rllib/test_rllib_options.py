@@ -28,6 +28,7 @@ from hindcast import (
     CQLConfig,
     DefaultModelConfig,
     EpisodeReplayBuffer,
+    MARWILConfig,
     MultiRLModuleSpec,
     OfflineData,
     OfflinePreLearner,
@@ -506,11 +507,21 @@ def test_output_compress_columns_without_sample_batch_is_noted(output_format: st
             lambda: bc_config().evaluation(evaluation_interval=1, evaluation_sample_timeout_s=3),
             "evaluation_sample_timeout_s: only has an effect with evaluation_parallel_to_training",
         ),
+        (
+            lambda: bc_config().offline_data(input_time={"column": "day"}),
+            "input_time: has no effect on this training: the loss of BC has no discount",
+        ),
     ],
 )
 def test_option_without_effect_is_noted_with_its_reason(config: Any, message: str) -> None:
     (line,) = config().replaced_options
     assert line.startswith(message)
+
+
+def test_times_that_are_observed_or_discount_are_not_noted() -> None:
+    time = {"column": "day"}
+    assert bc_config().offline_data(input_time={**time, "observe": True}).replaced_options == []
+    assert MARWILConfig().offline_data(input_="data", input_time=time).replaced_options == []
 
 
 def test_options_at_their_defaults_are_not_noted() -> None:
@@ -658,7 +669,7 @@ class TestMistakes:
                 {"offline_evaluation_interval": 1},
                 "exactly one of offline_evaluation_held_out, offline_evaluation_input is needed",
             ),
-            ("rl_module", {"model_config": 3}, "model_config is a int"),
+            ("rl_module", {"model_config": 3}, "model_config is an int"),
             (
                 "rl_module",
                 {"model_config": {"fcnet_hidden": [8]}},
@@ -689,7 +700,7 @@ class TestMistakes:
                 {"model_config": {"fusionnet_kernel_initializer_kwargs": {"a": 1}}},
                 "one encoder processes all observations",
             ),
-            ("rl_module", {"rl_module_spec": 3}, "rl_module_spec is a int, expected an RLModuleSpec"),
+            ("rl_module", {"rl_module_spec": 3}, "rl_module_spec is an int, expected an RLModuleSpec"),
             (
                 "rl_module",
                 {"rl_module_spec": RLModuleSpec(type("Mine", (RLModule,), {}))},

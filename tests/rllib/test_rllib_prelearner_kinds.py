@@ -412,6 +412,11 @@ class SamplesNothing(EpisodeReplayBuffer):
         return None
 
 
+class SamplesNoEpisodes(EpisodeReplayBuffer):
+    def sample(self, num_items=None, **kwargs):
+        return []
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -441,6 +446,10 @@ class SamplesNothing(EpisodeReplayBuffer):
         (
             {"prelearner_buffer_class": SamplesNumbers},
             rf"SamplesNumbers\.sample at {THIS_FILE}:\d+ returned a list with values of type int; it must",
+        ),
+        (
+            {"prelearner_buffer_class": SamplesNoEpisodes},
+            "no rows that form an episode after the pre-learner's buffer .*:SamplesNoEpisodes: its sample must",
         ),
         (
             {"prelearner_buffer_class": SamplesNothing},

@@ -59,7 +59,7 @@ ALGORITHMS = {
     "RaisesInLoss": ("RaisesInLoss.compute_loss_for_module raised KeyError at", 'batch["rewards"]'),
     "WideLoss": ("returned a loss of shape [32]: a loss is a scalar tensor", "def compute_loss_for_module"),
     "ShortTargets": ("returned 'values' of shape", "def targets"),
-    "NumpyTargets": ("returned 'values' as a ndarray for a window of", "def targets"),
+    "NumpyTargets": ("returned 'values' as an ndarray for a window of", "def targets"),
     "TensorTargets": ("returned a Tensor; it must return a dictionary", "def targets"),
     "ChangingTargets": ("of the networks: learners would differ, since each computes", "def targets"),
     "RaisingTargets": ("RaisingTargets.targets raised KeyError at", 'window.columns["values"]'),
@@ -81,7 +81,7 @@ CONNECTORS = {
     "ChangesEnds": ("changed 'terminateds'; the ends of episodes must stay as recorded", "def __call__"),
     "HalfBatch": ("returned 'actions' of shape [16]; the batch has 32 items", "def __call__"),
     "ReturnsList": ("returned a list; it must return the batch", "def __call__"),
-    "NumpyBatch": ("returned 'actions' as a ndarray; a batch holds tensors", "def __call__"),
+    "NumpyBatch": ("returned 'actions' as an ndarray; a batch holds tensors", "def __call__"),
     "RaisingBatch": ("connector RaisingBatch raised KeyError at", 'batch["observations"]'),
 }
 PIPELINES = {

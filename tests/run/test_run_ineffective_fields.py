@@ -73,11 +73,13 @@ def test_evaluation_options_require_environment_or_estimates() -> None:
 
 
 def test_times_require_a_discount() -> None:
-    inputs = [{"path": "a", "time": {"column": "day"}}]
-    (note,) = training_notes(algorithm="BC", config={}, input=inputs)
-    assert note.startswith(
-        "spec.input[0].time has no effect on this training: the loss of BC has no discount"
-    )
+    inputs: list[dict[str, Any]] = [{"path": path, "time": {"column": "day"}, "weight": 1} for path in "ab"]
+    notes = training_notes(algorithm="BC", config={}, input=inputs)
+    assert len(notes) == 2
+    for index, note in enumerate(notes):
+        assert note.startswith(
+            f"spec.input[{index}].time has no effect on this training: the loss of BC has no discount"
+        )
     observed = [{"path": "a", "time": {"column": "day", "observe": True}}]
     estimated = {"offline": {"heldOut": 0.1, "estimates": ["dm"]}}
     assert training_notes(algorithm="BC", config={}, input=observed) == []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any, Final
 
 import gymnasium as gym
@@ -118,3 +120,19 @@ def _schema_traits(algorithm: type[Algorithm]) -> dict[str, Any]:
         "x-actions": algorithm.actions,
         "x-model": defaults.model_dump(by_alias=True, exclude_defaults=True),
     } | ({} if distributions is None else {"x-distributions": list(distributions)})
+
+
+def _point_to_public_name(name: str) -> Any:
+    """Refuse a name that RLlib's module has and Hindcast's has not, such as `BCConfig` of `algorithms.bc`.
+
+    Raises:
+        ImportError: the package `hindcast` has the name.
+        AttributeError: there is no such name.
+    """
+    if name[0].isupper() and hasattr(import_module("hindcast"), name):
+        raise ImportError(f"{name} is not in the modules of its algorithm: from hindcast import {name}")
+    raise AttributeError(f"the modules of algorithms have no attribute {name!r}")
+
+
+for _module_name in [name for name in sys.modules if f"{name}.".startswith(f"{__name__}.")]:
+    vars(sys.modules[_module_name])["__getattr__"] = _point_to_public_name

@@ -24,6 +24,7 @@ from hindcast.api.option_types import RelatedOptions
 from hindcast.episodes.action_kinds import ActionKind
 from hindcast.episodes.block import Block
 from hindcast.errors import SpecError
+from hindcast.formatting import describe_type
 from hindcast.learn.optimisers import ADAM_EPSILON, ClipBy, OptimiserSpec
 from hindcast.learn.target_networks import frozen_copy, polyak_update
 from hindcast.models.distributions import Actions
@@ -430,11 +431,11 @@ def tensor_versions(nets: nn.ModuleDict) -> dict[str, int]:
 
 def _check_targets(targets: Tensors, window: WindowData) -> None:
     if not isinstance(targets, Mapping):
-        raise Misuse(f"returned a {type(targets).__name__}; it must return a dictionary of columns.")
+        raise Misuse(f"returned {describe_type(targets)}; it must return a dictionary of columns.")
     for name, column in targets.items():
         if not isinstance(column, Tensor) or column.shape[:1] != (window.num_steps,):
             is_tensor = isinstance(column, Tensor)
-            description = f"of shape {[*column.shape]}" if is_tensor else f"as a {type(column).__name__}"
+            description = f"of shape {[*column.shape]}" if is_tensor else f"as {describe_type(column)}"
             raise Misuse(
                 f"returned {name!r} {description} for a window of {window.num_steps:,} timesteps; it must be a tensor "
                 "with one row for each timestep."

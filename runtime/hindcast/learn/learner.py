@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
+from hindcast.formatting import describe_type
 from hindcast.learn.algorithm import Algorithm, Losses, Step
 from hindcast.learn.algorithm_monitor import AlgorithmMonitor
 from hindcast.learn.batches import num_timesteps
@@ -453,7 +454,7 @@ def _clip_and_step(optimisers: Sequence[Optimiser]) -> list[Tensor]:
 def _loss_problem(loss: Any) -> str:
     """Describe why a loss is invalid."""
     if not isinstance(loss, Tensor):
-        return f"is a {type(loss).__name__}"
+        return f"is {describe_type(loss)}"
     return f"has shape {[*loss.shape]}" if loss.dim() else "depends on no parameter"
 
 
@@ -461,7 +462,7 @@ def _check_priorities(priorities: Tensor, batch: Mapping[str, Tensor]) -> Tensor
     num_items = len(next(iter(batch.values())))
     if not isinstance(priorities, Tensor):
         raise Misuse(
-            f"returned priorities as a {type(priorities).__name__}: return a tensor with one for each item"
+            f"returned priorities as {describe_type(priorities)}: return a tensor with one for each item"
         )
     if priorities.shape != (num_items,):
         raise Misuse(

@@ -11,7 +11,7 @@ from hindcast.api.model import LayerOptions, ModelOptions, ModelSpec
 from hindcast.episodes.columns import Columns
 from hindcast.episodes.spaces import flatten_space
 from hindcast.errors import SpecError
-from hindcast.formatting import as_yaml
+from hindcast.formatting import as_yaml, describe_type
 from hindcast.learn.algorithm import Algorithm
 from hindcast.models.preprocessing import is_float_box
 from hindcast.user_code import Misuse, calling
@@ -117,7 +117,7 @@ def _defaults(algorithm: Algorithm, action_space: gym.Space[Any] | None) -> Mode
     with calling(f"{type(algorithm).__name__}.model_defaults", algorithm.model_defaults):
         defaults = algorithm.model_defaults(action_space)
         if not isinstance(defaults, ModelOptions):
-            raise Misuse(f"returned a {type(defaults).__name__}; it must return a ModelOptions.")
+            raise Misuse(f"returned {describe_type(defaults)}; it must return a ModelOptions.")
         return defaults
 
 

@@ -18,6 +18,7 @@ from hindcast.episodes.action_kinds import action_problem
 from hindcast.episodes.columns import Columns
 from hindcast.episodes.spaces import flatten_space
 from hindcast.errors import SpecError
+from hindcast.formatting import describe_type
 from hindcast.models.distributions import (
     Bernoulli,
     BoundedGaussian,
@@ -142,7 +143,7 @@ def _leaf_head(leaf: str, space: gym.Space, model: ModelSpec) -> ActionHead:
     if isinstance(space, gym.spaces.Box):
         return _integer_box_head(leaf, space)
     raise SpecError(
-        f"action space: {leaf!r} is a {type(space).__name__} space, which no action distribution supports; "
+        f"action space: {leaf!r} is {describe_type(space)} space, which no action distribution supports; "
         "use Discrete, MultiDiscrete, MultiBinary, Box, or Dict or Tuple of these."
     )
 

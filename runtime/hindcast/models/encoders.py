@@ -18,6 +18,7 @@ from hindcast.api.model import ModelSpec
 from hindcast.episodes.columns import Columns
 from hindcast.episodes.spaces import flatten_space
 from hindcast.errors import SpecError
+from hindcast.formatting import describe_type
 from hindcast.models.initial_weights import LayerInitialisers, conv_initialiser, encoder_initialiser
 
 ConvFilters = Sequence[Sequence[int]]
@@ -281,7 +282,7 @@ def _leaf_encoder(leaf: str, space: gym.Space, model: ModelSpec, can_be_image: b
     if isinstance(space, gym.spaces.MultiBinary):
         return _Vector(space.shape, None)
     raise SpecError(
-        f"observation space: {leaf!r} is a {type(space).__name__} space, which the networks cannot read; "
+        f"observation space: {leaf!r} is {describe_type(space)} space, which the networks cannot read; "
         "leave it out (environment.wrappers: FilterObservation), or convert it to numbers in a custom wrapper."
     )
 

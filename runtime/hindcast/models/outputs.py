@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from hindcast.episodes.columns import Columns
+from hindcast.formatting import describe_type
 
 
 def output_problem(outputs: Any, expected_shapes: Mapping[str, tuple[int, ...]]) -> str | None:
@@ -35,4 +36,4 @@ def output_problem(outputs: Any, expected_shapes: Mapping[str, tuple[int, ...]])
 def _describe(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a tensor of shape {[*value.shape]}"
-    return "None" if value is None else f"a {type(value).__name__}"
+    return "None" if value is None else describe_type(value)

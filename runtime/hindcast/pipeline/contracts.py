@@ -13,6 +13,7 @@ from torch import Tensor
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, is_per_observation, leaves_of
 from hindcast.episodes.spaces import flatten_space
+from hindcast.formatting import describe_type
 from hindcast.user_code import Misuse
 
 
@@ -28,7 +29,7 @@ def check_episodes(result: Block, lengths: NDArray[np.int64]) -> None:
             without exactly one row for each timestep (and each final observation).
     """
     if not isinstance(result, Block):
-        raise Misuse(f"returned a {type(result).__name__}; it must return a Block.")
+        raise Misuse(f"returned {describe_type(result)}; it must return a Block.")
     if not np.array_equal(result.length, lengths):
         raise Misuse(
             f"turned {len(lengths)} episodes of {lengths.sum()} timesteps into {result.num_episodes} of "
@@ -96,9 +97,9 @@ def check_batch(batch: Mapping[str, Tensor], num_items: int) -> None:
         Misuse: `batch` is not a dictionary of tensors of that length.
     """
     if not isinstance(batch, Mapping):
-        raise Misuse(f"returned a {type(batch).__name__}; it must return the batch, a dictionary of tensors.")
+        raise Misuse(f"returned {describe_type(batch)}; it must return the batch, a dictionary of tensors.")
     for leaf, tensor in batch.items():
         if not isinstance(tensor, Tensor):
-            raise Misuse(f"returned {leaf!r} as a {type(tensor).__name__}; a batch holds tensors.")
+            raise Misuse(f"returned {leaf!r} as {describe_type(tensor)}; a batch holds tensors.")
         if tensor.shape[:1] != (num_items,):
             raise Misuse(f"returned {leaf!r} of shape {[*tensor.shape]}; the batch has {num_items} items.")

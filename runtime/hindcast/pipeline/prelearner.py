@@ -25,6 +25,7 @@ from hindcast.episodes.convert import episodes_to_block
 from hindcast.episodes.spaces import space_from_json
 from hindcast.errors import DataError, SpecError, UserCodeError
 from hindcast.formats.spec import DataSpec
+from hindcast.formatting import describe_type
 from hindcast.metrics_logger import MetricsLogger
 from hindcast.pipeline.connectors import BlockConnector, Context
 from hindcast.pipeline.contracts import check_episodes, check_mapped_episodes, check_observations
@@ -352,7 +353,7 @@ def unpack_episodes(output: Any) -> Block | list[Any] | tuple[Any, ...]:
     episodes = output["episodes"] if isinstance(output, Mapping) and "episodes" in output else output
     if isinstance(episodes, Block):
         return episodes
-    description = f"a {type(episodes).__name__}"
+    description = describe_type(episodes)
     if isinstance(episodes, list | tuple):
         others = [item for item in episodes if not hasattr(item, "get_observations")]
         if not others:

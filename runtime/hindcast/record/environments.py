@@ -15,6 +15,7 @@ import gymnasium as gym
 
 from hindcast.api.environment import EnvironmentSpec, NamedCall
 from hindcast.errors import SpecError
+from hindcast.formatting import describe_type
 from hindcast.user_code import calling, import_object, is_registered
 
 
@@ -137,7 +138,7 @@ def _make_unwrapped(spec: EnvironmentSpec) -> gym.Env:
             environment = factory(**options)
         if not isinstance(environment, gym.Env):
             raise SpecError(
-                f"{spec.id!r} returned a {type(environment).__name__}, not a gymnasium.Env.",
+                f"{spec.id!r} returned {describe_type(environment)}, not a gymnasium.Env.",
                 field="spec.environment.id",
             )
         if spec.max_episode_steps is not None:

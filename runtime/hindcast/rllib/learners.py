@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from hindcast.algorithms.bc import BC
 from hindcast.algorithms.dqn import DQN
 from hindcast.algorithms.marwil import MARWIL
+from hindcast.formatting import describe_type
 from hindcast.learn.algorithm import Algorithm, Losses, Step, Tensors
 from hindcast.models.rl_module import RLModule
 from hindcast.names import DEFAULT_MODULE_ID
@@ -138,9 +139,7 @@ class CustomLoss(Algorithm):
                 module_id=DEFAULT_MODULE_ID, config=self.options, batch=dict(batch), fwd_out=outputs
             )
             if not isinstance(loss, Tensor) or loss.dim():
-                description = (
-                    f"shape {[*loss.shape]}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
-                )
+                description = f"shape {[*loss.shape]}" if isinstance(loss, Tensor) else describe_type(loss)
                 raise Misuse(f"returned a loss of {description}: a loss is a scalar tensor.")
         builtin_losses = update.losses  # None if the override does not call `super().compute_loss_for_module`
         metrics = {**(builtin_losses.metrics if builtin_losses else {}), **update.metrics.logged}

@@ -16,6 +16,7 @@ from hindcast.datasets.opening import make_dataset
 from hindcast.datasets.sources import find_files
 from hindcast.episodes import nested
 from hindcast.episodes.columns import root
+from hindcast.errors import SpecError
 from hindcast.formats.parquet.opening import UnknownLayoutError
 from hindcast.names import DEFAULT_MODULE_ID
 from hindcast.pipeline.needs import Needs
@@ -26,12 +27,13 @@ from hindcast.rllib.connectors.module_batches import MultiAgentBatch, module_col
 from hindcast.rllib.row_mapping import EpisodeRows, accepted_arguments
 from hindcast.rllib.training_config import TrainingConfig
 from hindcast.storage.location import resolve
-from hindcast.user_code import is_user_code, register_object
+from hindcast.user_code import calling, is_user_code, register_object
 
 if TYPE_CHECKING:
     from hindcast.rllib.builder.config import AlgorithmConfig
 
 _READ_METHOD = "read_parquet"
+_CLASS_FIELD = "spec.pipeline.offlineData"
 
 
 class RLlibOfflineData(OfflineData):
@@ -88,6 +90,12 @@ class RLlibOfflineData(OfflineData):
         rows of timesteps.
         """
         if self._data is None:
+            if not hasattr(self, "path"):
+                name = type(self).__name__
+                raise SpecError(
+                    f"is {name}, whose __init__ neither calls super().__init__(config) nor sets self.data.",
+                    field=_CLASS_FIELD,
+                )
             connect()
             self._data = _make_ray_dataset(self.path, self.data_read_method, self.data_read_method_kwargs)
         return self._data
@@ -116,7 +124,8 @@ class RLlibOfflineData(OfflineData):
             document: the argument of `TrainingConfig`.
         """
         constructor: Any = cls
-        return constructor(TrainingConfig(document)).data
+        with calling(cls.__name__, cls, _CLASS_FIELD):
+            return constructor(TrainingConfig(document)).data
 
     def sample(
         self,

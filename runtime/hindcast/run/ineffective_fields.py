@@ -63,11 +63,17 @@ _RECURRENT_OPTIONS: Final = (
 def find_ineffective_fields(
     resource: OfflineRecording | OfflineTraining, is_one_machine: bool
 ) -> dict[str, Problem]:
-    """Return YAML path -> note, for set fields without effect; a field with its default does not count."""
+    """Return YAML path -> note, for set fields without effect; a field with its default does not count.
+
+    The path of a field of inputs, `input.time`, has no index; its note is on the first such input.
+    """
     general_effects = INEFFECTIVE_EVERYWHERE | (INEFFECTIVE_ON_ONE_MACHINE if is_one_machine else {})
     notes = _make_notes(general_effects) | _find_ineffective_for_kind(resource)
     set_fields = resource.spec.model_dump(by_alias=True, exclude_defaults=True)
-    return {field: note for field, note in notes.items() if _is_set(set_fields, field)}
+    set_notes = {field: note for field, note in notes.items() if _is_set(set_fields, field)}
+    if times := _find_ineffective_times(resource):
+        set_notes["input.time"] = times[0]
+    return set_notes
 
 
 def _make_notes(effects: Mapping[str, str], *mentions: str) -> dict[str, Problem]:
@@ -180,7 +186,7 @@ def notes_on_ineffective_fields(
 ) -> list[str]:
     """Return one sentence for each set field that has no effect."""
     notes = [*find_ineffective_fields(resource, is_one_machine).values()]
-    return [str(note) for note in notes + _find_ineffective_times(resource)]
+    return [str(note) for note in [*notes, *_find_ineffective_times(resource)[1:]]]
 
 
 def _find_ineffective_times(resource: OfflineRecording | OfflineTraining) -> list[Problem]:

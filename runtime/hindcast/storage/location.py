@@ -22,6 +22,7 @@ from fsspec.implementations.local import LocalFileSystem as FsspecLocal
 from hindcast.api.base import one_slash_problem
 from hindcast.api.sentences import similar
 from hindcast.errors import MissingDataError, SpecError, StorageError
+from hindcast.formatting import describe_type
 from hindcast.storage.atomic import AtomicFile
 from hindcast.storage.backend import Store
 from hindcast.storage.failures import reason_of, storage_errors
@@ -322,7 +323,7 @@ def _resolve_in_filesystem(filesystem: Any, path: str) -> Location:
         return Location(store, inner_path, path)
     if not isinstance(filesystem, pafs.FileSystem):
         raise StorageError(
-            f"filesystem is a {type(filesystem).__name__}: "
+            f"filesystem is {describe_type(filesystem)}: "
             "pass a pyarrow.fs.FileSystem, an fsspec file system, or an obstore store"
         )
     if isinstance(filesystem, pafs.LocalFileSystem):

@@ -193,6 +193,9 @@ def finish(job: Job, notes: tuple[str, ...]) -> None:
     findings = Findings.merge([commit.findings for commit in commits])
     if not findings.timesteps:
         requirement = "pass `filter`" if job.rules.is_filtered else "form an episode"
+        options = job.parts[0].options.mapper_training.get("options", {}) if job.parts else {}
+        if (buffer := options.get("prelearner_buffer_class")) is not None:
+            requirement += f" after the pre-learner's buffer {buffer}: its sample must return episodes"
         raise DataError(f"{job.describe_files()} holds no rows that {requirement}")
     spec, left_out = _merge_specs(commits)
     findings = findings.model_copy(update={"left_out": left_out | findings.left_out})

@@ -30,7 +30,7 @@ from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.decoding import TableContext, decode_rows
 from hindcast.formats.tables.naming import plan_columns
-from hindcast.formatting import natural_sort_key
+from hindcast.formatting import describe_type, natural_sort_key
 from hindcast.ray_session import ray_connection
 from hindcast.storage.location import Entry, Location
 from hindcast.user_code import calling, import_object
@@ -332,7 +332,7 @@ def _iter_batches(data: Any, batch_size: int) -> Iterator[dict[str, Any]]:
             yield from _iter_batches(item, batch_size)
     else:
         raise SpecError(
-            f"the function returned a {type(data).__name__}; it must return a dataset of Ray, a table, a data frame, "
+            f"the function returned {describe_type(data)}; it must return a dataset of Ray, a table, a data frame, "
             "a dictionary of columns, or several of these.",
             field=_METHOD_FIELD,
         )

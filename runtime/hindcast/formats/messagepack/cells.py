@@ -12,6 +12,7 @@ from hindcast.episodes import batched, details, nested
 from hindcast.episodes.columns import Columns, is_per_observation
 from hindcast.formats.dtypes import RefusedValueError
 from hindcast.formats.messagepack.values import refuse_ext, restore, unpack
+from hindcast.formatting import describe_type
 
 # Key of an episode's state in RLlib -> column.
 BUFFER_COLUMNS = {
@@ -266,7 +267,7 @@ def _make_state(values: dict[str, Any], buffers: dict[str, Buffer]) -> EpisodeSt
 def _encode_details(values: dict[str, Any]) -> str:
     if not isinstance(values.get("custom_data") or {}, dict):
         raise RefusedValueError(
-            f"custom data that are a {type(values['custom_data']).__name__}: expected a dict"
+            f"custom data that are {describe_type(values['custom_data'])}: expected a dict"
         )
     try:
         return details.to_text(**{name: values.get(key) for key, name in details.FIELDS.items()})

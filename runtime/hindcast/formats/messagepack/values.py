@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hindcast.formats.dtypes import RefusedValueError, parse_dtype
+from hindcast.formatting import describe_type
 
 
 def pack(value: Any, *, is_strict: bool = False) -> bytes:
@@ -73,7 +74,7 @@ def _encode_numpy(value: Any) -> dict[bytes, Any]:
         return {b"nd": False, b"type": value.dtype.str, b"data": value.tobytes()}
     if isinstance(value, complex):
         return {b"complex": True, b"data": repr(value)}
-    raise TypeError(f"a {type(value).__name__} cannot be packed")
+    raise TypeError(f"{describe_type(value)} cannot be packed")
 
 
 def _decode_array(value: dict[Any, Any]) -> NDArray[Any]:

@@ -16,6 +16,7 @@ from hindcast.formats.columns.packed_cells import is_packed, unpack_cells
 from hindcast.formats.layout import CellError, require_numbers_or_text
 from hindcast.formats.lossless import MAX_EXACT_FLOAT, describe_rounded, is_float_exact
 from hindcast.formats.tables.json_lines import LONG_INTEGER
+from hindcast.formatting import describe_type
 
 _SINGLE_AGENT: Final = "SampleBatch"
 _MULTI_AGENT: Final = "MultiAgentBatch"
@@ -88,7 +89,7 @@ def decode_infos(value: Any) -> NDArray[np.object_]:
     """
     values = _unpack(value, Columns.INFOS)
     if not isinstance(values, list | np.ndarray):
-        raise CellError(0, f"its infos are a {type(values).__name__}: expected a list")
+        raise CellError(0, f"its infos are {describe_type(values)}: expected a list")
     return np.array([encode_info(info, 0) for info in values], dtype=object)
 
 
@@ -107,7 +108,7 @@ def _unpack(value: Any, name: str) -> Any:
 
 def _to_array(value: Any, name: str) -> NDArray[Any]:
     if not isinstance(value, list | np.ndarray):
-        raise CellError(0, f"{name!r} is a {type(value).__name__}: expected one value for each timestep")
+        raise CellError(0, f"{name!r} is {describe_type(value)}: expected one value for each timestep")
     if isinstance(value, list) and value and isinstance(value[0], str) and set(map(type, value)) == {str}:
         return np.array(value, dtype=object)
     array = np.asarray(value)

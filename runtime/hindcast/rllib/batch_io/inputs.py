@@ -186,7 +186,7 @@ def _read_batches(reader: Any) -> Iterator[SampleBatch]:
     """Yield the batches of a reader until its end."""
     if not hasattr(reader, "next"):
         raise SpecError(
-            f"input_: the function returned a {type(reader).__name__}, expected an InputReader: an object "
+            f"input_: the function returned {formatting.describe_type(reader)}, expected an InputReader: an object "
             "with next() -> SampleBatch."
         )
     # The reader need not be an `InputReader`, since `__iter__` of that class only calls `next`.
@@ -198,7 +198,8 @@ def _read_batches(reader: Any) -> Iterator[SampleBatch]:
             return
         if not isinstance(batch, Mapping):
             raise UserCodeError(
-                f"input_: {type(reader).__name__}.next() returned a {type(batch).__name__}, expected a SampleBatch."
+                f"input_: {type(reader).__name__}.next() returned {formatting.describe_type(batch)}, expected a "
+                "SampleBatch."
             )
         yield SampleBatch(batch)
 
@@ -222,7 +223,7 @@ class WriterFolder:
             self._writer = creator(IOContext(config=options))
         if not callable(getattr(self._writer, "write", None)):
             raise UserCodeError(
-                f"output: the function returned a {type(self._writer).__name__}, expected an OutputWriter: an "
+                f"output: the function returned {formatting.describe_type(self._writer)}, expected an OutputWriter: an "
                 "object with write(sample_batch)."
             )
         self._folder = tempfile.TemporaryDirectory(prefix="hindcast-writer-")

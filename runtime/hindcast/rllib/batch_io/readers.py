@@ -19,6 +19,7 @@ from hindcast.formats.layout import CellError
 from hindcast.formats.sample_batch.batches import decode_column, decode_infos, parse_batches
 from hindcast.formats.tables.text_files import read_chunks
 from hindcast.formats.text.sample_batch import batch_to_line
+from hindcast.formatting import describe_type
 from hindcast.rllib.batch_io.sample_batch import SampleBatch
 from hindcast.storage.location import Location, resolve
 
@@ -140,7 +141,7 @@ class DatasetReader(_RepeatingReader):
         self._data = open_data([str(data)]) if isinstance(data, str | Path) else data
         if not hasattr(self._data, "units") and not hasattr(self._data, "iter_batches"):
             raise DataError(
-                f"DatasetReader: data is a {type(data).__name__}, expected a path or a ray.data.Dataset"
+                f"DatasetReader: data is {describe_type(data)}, expected a path or a ray.data.Dataset"
             )
 
     def __iter__(self) -> Iterator[SampleBatch]:

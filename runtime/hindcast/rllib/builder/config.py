@@ -30,6 +30,7 @@ from hindcast.api.metadata import make_resource_name
 from hindcast.api.options import is_custom, schemas
 from hindcast.api.sentences import nearest
 from hindcast.errors import SpecError
+from hindcast.formatting import describe_type
 from hindcast.rllib.batch_io.tables import wrap_tables
 from hindcast.rllib.builder.composite_options import expand_options
 from hindcast.rllib.builder.model_config import model_config_to_dict
@@ -241,7 +242,7 @@ class AlgorithmConfig:
         for option in ("input_filesystem", "output_filesystem"):
             if is_filesystem(filesystem := make_filesystem(option, self._options)):
                 raise SpecError(
-                    f"{option} is a {type(filesystem).__name__}, which a resource cannot contain: write paths as "
+                    f"{option} is {describe_type(filesystem)}, which a resource cannot contain: write paths as "
                     "URIs (s3://bucket/folder); credentials come from the environment."
                 )
         algorithm, name = self._algorithm_path, name or self._resource_name
@@ -463,9 +464,11 @@ def _learner_class_path(learner_class: Any, algorithm: str) -> str:
     path = str(to_import_path("learner_class", learner_class))
     if ":" not in path:
         raise SpecError(f'learner_class is {path!r}, expected a class, or its "package.module:Class".')
-    if not issubclass(resolve(path), resolve(algorithm)):
+    learner = import_object(path, "learner_class")
+    if not (isinstance(learner, type) and issubclass(learner, resolve(algorithm))):
         raise SpecError(
             f"learner_class is {path!r}, which is not a learner of {algorithm}: derive it from {algorithm}TorchLearner "
             'if that exists; otherwise write a custom algorithm, AlgorithmConfig("package.module:Class").'
         )
+    resolve(path)  # refuses methods that nothing calls
     return path

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from hindcast.api.sentences import nearest
 from hindcast.errors import Problem, SpecError
+from hindcast.formatting import describe_type
 from hindcast.rllib.builder.options import MODEL, OPTIONS, use_option_names
 
 Initializer = str | Callable[..., Any] | None
@@ -93,7 +94,7 @@ def model_config_to_dict(config: DefaultModelConfig | Mapping[str, Any]) -> dict
     """
     if not isinstance(config, DefaultModelConfig | Mapping):
         raise SpecError(
-            f"model_config is a {type(config).__name__}, expected a DefaultModelConfig or a dictionary."
+            f"model_config is {describe_type(config)}, expected a DefaultModelConfig or a dictionary."
         )
     fields = asdict(config) if isinstance(config, DefaultModelConfig) else dict(config)
     initializers = {

@@ -11,6 +11,7 @@ import orjson
 from hindcast.api.model import ModelOptions, ModelSpec
 from hindcast.api.sentences import nearest
 from hindcast.errors import Problem, SpecError
+from hindcast.formatting import describe_type
 from hindcast.names import DEFAULT_MODULE_ID
 from hindcast.rllib.builder.model_config import DefaultModelConfig, model_fields, notes_on_model_fields
 from hindcast.rllib.builder.options import MODULE, OPTIONS
@@ -114,7 +115,7 @@ def spec_to_dict(spec: ModuleSpecLike) -> dict[str, Any]:
     elif isinstance(spec, Mapping):
         spec_fields = dict(spec)
     else:
-        raise SpecError(f"{_OPTION} is a {type(spec).__name__}, expected an RLModuleSpec.")
+        raise SpecError(f"{_OPTION} is {describe_type(spec)}, expected an RLModuleSpec.")
     spec_fields = {
         # None and False are the defaults of these fields.
         name: value

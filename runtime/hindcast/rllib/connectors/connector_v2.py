@@ -10,6 +10,7 @@ import numpy as np
 
 from hindcast.episodes import nested
 from hindcast.episodes.episode import SingleAgentEpisode
+from hindcast.formatting import describe_type
 from hindcast.user_code import Misuse, calling
 
 Items = dict[str, Any]
@@ -194,9 +195,7 @@ class LearnerConnectorPipeline(ConnectorV2):
                     **kwargs,
                 )
                 if not isinstance(batch, dict):
-                    raise Misuse(
-                        f"returned a {type(batch).__name__}; it must return the batch, a dictionary."
-                    )
+                    raise Misuse(f"returned {describe_type(batch)}; it must return the batch, a dictionary.")
         return batch
 
     def append(self, connector: Any) -> None:

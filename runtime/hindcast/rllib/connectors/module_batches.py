@@ -13,6 +13,7 @@ from hindcast.episodes import nested
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, is_per_observation, leaves_of, next_leaf, root
 from hindcast.episodes.convert import info_to_json
+from hindcast.formatting import describe_type
 from hindcast.names import DEFAULT_MODULE_ID
 from hindcast.rllib.connectors.library import join_items, stack_items
 from hindcast.user_code import Misuse
@@ -60,7 +61,7 @@ def module_columns(batch: Any) -> dict[str, Array]:
     if isinstance(batch, MultiAgentBatch):
         batch = batch.policy_batches
     if not isinstance(batch, Mapping):
-        raise Misuse(f"returned a {type(batch).__name__}; it must return a batch of the module, or episodes.")
+        raise Misuse(f"returned {describe_type(batch)}; it must return a batch of the module, or episodes.")
     prefix = f"{DEFAULT_MODULE_ID}/"
     flat_columns = {
         name.removeprefix(prefix): value

@@ -21,6 +21,7 @@ from hindcast.api.environment import EnvironmentSpec
 from hindcast.errors import SpecError
 from hindcast.evaluate.environment import EnvEvaluator, EnvReport
 from hindcast.evaluate.parallel import EvaluationWorkers, RunningEvaluation
+from hindcast.formatting import describe_type
 from hindcast.learn.checkpoint import CheckpointStore
 from hindcast.models.policy import Policy
 from hindcast.names import ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN
@@ -273,7 +274,7 @@ def metrics_to_json(result: Any, expected: str) -> dict[str, Any]:
         Misuse: the result is no mapping, is not JSON, or has a mean return that is not a number.
     """
     if not isinstance(result, Mapping):
-        raise Misuse(f"returned a {type(result).__name__}; it must return {expected}.")
+        raise Misuse(f"returned {describe_type(result)}; it must return {expected}.")
     try:
         metrics: dict[str, Any] = orjson.loads(orjson.dumps(dict(result), option=orjson.OPT_SERIALIZE_NUMPY))
     except TypeError as error:
