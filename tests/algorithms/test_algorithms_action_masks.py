@@ -47,12 +47,12 @@ Array = NDArray[Any]
 
 
 class MaskedMdp:
-    """A random deterministic MDP; its behaviour draws uniformly from the allowed actions.
+    """A random deterministic MDP; its behaviour policy draws uniformly from the allowed actions.
 
     Attributes:
         mask: `[state, action]` 1 where the action is allowed.
         q: `[state, action]` optimal values if only allowed actions exist; NaN where forbidden.
-        v: `[state]` values of the behaviour.
+        v: `[state]` values of the behaviour policy.
     """
 
     def __init__(self, seed: int) -> None:
@@ -72,7 +72,7 @@ class MaskedMdp:
         self.q = np.where(self.mask, q, np.nan)
 
     def play(self, num_episodes: int) -> Block:
-        """Play episodes of at most 6 steps. As in many environments, nothing is allowed after a termination."""
+        """Play episodes of at most 6 steps. As in many environments, no action is allowed after a termination."""
         rng = np.random.default_rng(0)
         states, masks, actions, rewards, lengths, terminated = [], [], [], [], [], []
         for _ in range(num_episodes):
@@ -96,8 +96,10 @@ class MaskedMdp:
             "actions": np.array(actions),
             "rewards": np.array(rewards),
         }
-        is_terminated = np.array(terminated)
-        return build_block(columns, lengths, terminated=is_terminated, truncated=~is_terminated)
+        is_terminated_by_episode = np.array(terminated)
+        return build_block(
+            columns, lengths, terminated=is_terminated_by_episode, truncated=~is_terminated_by_episode
+        )
 
     def observations(self) -> dict[str, torch.Tensor]:
         """Return the observations of all states, in order, as a batch."""
@@ -105,7 +107,7 @@ class MaskedMdp:
         return {"obs/action_mask": mask, "obs/observations": torch.eye(NUM_STATES)}
 
 
-def learn(name: str, config: dict[str, Any], mdp: MaskedMdp, updates: int, **model: Any) -> Policy:
+def learn(name: str, config: dict[str, Any], mdp: MaskedMdp, num_updates: int, **model: Any) -> Policy:
     """Train on episodes of the MDP, and return the policy."""
     algorithm = build(name, config)
     options = complete_model(algorithm, ModelOptions(fcnet_hiddens=[32], **model), SPACES[1])
@@ -118,12 +120,12 @@ def learn(name: str, config: dict[str, Any], mdp: MaskedMdp, updates: int, **mod
     if needs.targets:
         window = window.with_columns(window_targets(algorithm, learner.nets, window))
     generator = torch.Generator().manual_seed(0)
-    for _ in range(updates):
+    for _ in range(num_updates):
         learner.update(window.gather(torch.randint(window.num_steps, (128,), generator=generator)))
     return Policy(learner.nets["policy"].eval(), preprocessing, *SPACES)
 
 
-def assert_never_forbidden(policy: Policy, mdp: MaskedMdp) -> None:
+def assert_actions_are_allowed(policy: Policy, mdp: MaskedMdp) -> None:
     """Check greedy and sampled actions, and the recorded probabilities, in every state."""
     rows = {leaf: values.numpy().repeat(100, 0) for leaf, values in mdp.observations().items()}
     states = np.arange(NUM_STATES).repeat(100)
@@ -133,7 +135,7 @@ def assert_never_forbidden(policy: Policy, mdp: MaskedMdp) -> None:
         assert mdp.mask[states, np.asarray(actions.env_actions) - 1].all()
         assert actions.logp is not None
         assert (actions.logp > -20).all()
-    for state in range(NUM_STATES):  # as a server decides
+    for state in range(NUM_STATES):  # one observation at a time, as in serving
         obs = {"action_mask": mdp.mask[state], "observations": np.eye(NUM_STATES, dtype=np.float32)[state]}
         assert mdp.mask[state, int(policy.decide(policy.begin(0), obs, explore=True).env_actions[0]) - 1]
 
@@ -150,16 +152,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", CONFIGS)
-def test_learnt_policy_takes_allowed_actions_and_has_their_values(name: str, seed: int) -> None:
+def test_trained_policy_takes_allowed_actions_and_q_matches_their_values(name: str, seed: int) -> None:
     mdp = MaskedMdp(seed)
     is_q_learning = name in ("DQN", "DiscreteCQL")
-    updates = 300 if is_q_learning else 30
-    policy = learn(name, CONFIGS[name], mdp, updates, observation_filter="meanStd")
-    assert_never_forbidden(policy, mdp)
+    num_updates = 300 if is_q_learning else 30
+    policy = learn(name, CONFIGS[name], mdp, num_updates, observation_filter="meanStd")
+    assert_actions_are_allowed(policy, mdp)
     if not is_q_learning:
         return
     policy.module.epsilon.fill_(0.5)
-    assert_never_forbidden(policy, mdp)
+    assert_actions_are_allowed(policy, mdp)
     with torch.no_grad():
         rows = policy.preprocessing.observe(
             {leaf: values.numpy() for leaf, values in mdp.observations().items()}
@@ -172,11 +174,11 @@ def test_learnt_policy_takes_allowed_actions_and_has_their_values(name: str, see
 def test_decision_transformer_takes_allowed_actions() -> None:
     mdp = MaskedMdp(0)
     config = {"contextLength": 3, "embedSize": 8, "numLayers": 1, "targetReturn": 1.0, "returnScale": 1.0}
-    assert_never_forbidden(learn("DecisionTransformer", config, mdp, 3), mdp)
+    assert_actions_are_allowed(learn("DecisionTransformer", config, mdp, 3), mdp)
 
 
-def test_estimates_and_clones_know_the_mask() -> None:
-    """The clone of the behaviour is uniform over allowed actions; the value of its policy is the exact one."""
+def test_clone_and_fitted_q_apply_the_mask() -> None:
+    """The clone of the behaviour policy is uniform over allowed actions; fitted Q estimates the exact values."""
     mdp = MaskedMdp(3)
     preprocessing = Preprocessing.from_specs(*SPACES, ModelSpec())
     module = build_module(*SPACES, ModelSpec(fcnet_hiddens=[4]), value=False)
@@ -232,6 +234,6 @@ def test_recorded_forbidden_action_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "action_space", [gym.spaces.Discrete(3), gym.spaces.MultiDiscrete([2, 3]), gym.spaces.Box(-1, 1, (6,))]
 )
-def test_mask_of_other_actions_is_refused(action_space: gym.Space) -> None:
+def test_mask_that_does_not_fit_the_action_space_is_refused(action_space: gym.Space) -> None:
     with pytest.raises(SpecError, match=r"has action_mask, .* a mask has one number for each action"):
         build_module(SPACES[0], action_space, ModelSpec())

@@ -14,7 +14,7 @@ from resource_examples import SPECS, merge_change
 
 CRDS = Path(__file__).parents[2] / "crds"
 
-# Changes of the small valid spec without which a value at a node would always be refused, by the path of the node.
+# Path of a node -> the change of the small valid spec without which every value at the node would be refused.
 REQUIRED_CONTEXT: dict[str, Object] = {
     ".policy.train": {"policy": {"random": None, "train": {"stop": {"timesteps": 1000}}}},
     ".policy.checkpoint": {"policy": {"random": None}},

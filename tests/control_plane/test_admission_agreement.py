@@ -43,12 +43,12 @@ def has_several_types(node: Node) -> bool:
 
 
 def is_wrapper_or_connector(node: Node) -> bool:
-    """Return True within a wrapper or connector, a name or a mapping with name and kwargs, which are not checked."""
+    """Return True within a wrapper or connector, a name or a mapping: the server does not check its name and kwargs."""
     return bool({"wrappers", "connectors"} & set(node.path))
 
 
 def is_initializer(node: Node) -> bool:
-    """Return True within an initialiser, which is also a name or a mapping with name and kwargs."""
+    """Return True within an initialiser, which, like a wrapper, is a name or a mapping with name and kwargs."""
     return any(name.endswith("Initializer") for name in node.path)
 
 
@@ -58,12 +58,12 @@ def is_column_map(node: Node) -> bool:
 
 
 def has_read_options(node: Node) -> bool:
-    """Return True for the options of a format, of which only the loader knows the names."""
+    """Return True for the options of a format: only the loader knows their names."""
     return "readOptions" in node.path
 
 
 def is_stall_timeout(node: Node) -> bool:
-    """Return True for `stallTimeoutSeconds`, whose minimum earlier versions did not have."""
+    """Return True for `stallTimeoutSeconds`, which had no minimum in earlier versions."""
     return node.path[-1:] == ("stallTimeoutSeconds",)
 
 
@@ -106,7 +106,7 @@ def find_refusals(api: ApiServer, dry_run_namespace: str, resource: Object) -> t
 
 
 def find_nodes_to_check(kind: str) -> list[Node]:
-    """Return all nodes below the spec in the soak, else one of each group that server and loader treat alike."""
+    """Return all nodes below the spec in soak tests, else one of each group that server and loader treat alike."""
     all_nodes = list(walk_nodes(kind))[1:]
     if LAYER == "soak":
         return all_nodes
@@ -168,7 +168,7 @@ HIDDEN_FROM_SERVER = (
     "spec.runPolicy.stallTimeoutSeconds",
     *KNOWN_TO_LOADER_ONLY,
 )
-"""Beginnings of mistakes that only the loader refuses: CEL cannot read the field, or earlier versions accepted it."""
+"""Beginnings of messages that only the loader has: CEL cannot read the field, or earlier versions accepted it."""
 LOST_PATHS = ("/tmp", "/tmp/data", "file:///var/tmp/data", "/dev/shm/data", "memory://data")
 
 
@@ -203,7 +203,7 @@ def test_server_reports_mistake_in_the_sentence_of_the_loader(
 
 
 def server_pattern(sentence_of_loader: str) -> str:
-    """Return a pattern for the API server's sentence, which has no numbers, alternatives found, and complete paths."""
+    """Return a pattern for the API server's sentence: without the values found, with any path before a field's name."""
     pattern = re.escape(sentence_of_loader.partition(", found ")[0])
     pattern = re.sub(r"is\\ \S+,\\ expected\\ (.*?),\\ [-.\\\d]+(?=$|:|;)", r"must\\ be\\ \1", pattern)
     return re.sub(r"(?<!^)spec\\\.[\w.\\]*?(\w+)(?![\w.\\]*\.\w)", r"\\S*\1", pattern)
@@ -268,29 +268,29 @@ def test_intended_differences_exist(
     assert [*map(bool, messages)] == [is_refused_by_loader, is_refused_by_server], messages
 
 
-# -- words of YAML ----------------------------------------------------------------------------------------------------
+# -- YAML scalars -----------------------------------------------------------------------------------------------------
 
-WORDS_WITH_SAME_VALUE = (
+SCALARS_WITH_SAME_VALUE = (
     *("1", "-1", "1.5", "8e-4", "8.0e-4", "1e3", ".5", "true", "false", "null", "~"),
     *("''", "'1'", "0x1f", "a b", "2026-01-01", "0o17", "1_000", "0b11"),
 )
-YAML_1_1_WORDS = ("yes", "on", "010")
-"""Words that have another meaning in YAML 1.1, which the API server reads."""
+YAML_1_1_SCALARS = ("yes", "on", "010")
+"""Scalars that have another meaning in YAML 1.1, which the API server reads."""
 
 
-@pytest.mark.parametrize("word", WORDS_WITH_SAME_VALUE + YAML_1_1_WORDS)
-def test_yaml_words_have_same_value_for_loader_and_server(
-    api: ApiServer, dry_run_namespace: str, tmp_path: Any, word: str
+@pytest.mark.parametrize("scalar", SCALARS_WITH_SAME_VALUE + YAML_1_1_SCALARS)
+def test_yaml_scalars_have_same_value_for_loader_and_server(
+    api: ApiServer, dry_run_namespace: str, tmp_path: Any, scalar: str
 ) -> None:
     text = (
-        f"apiVersion: {API_VERSION}\nkind: OfflineTraining\nmetadata: {{name: words}}\n"
+        f"apiVersion: {API_VERSION}\nkind: OfflineTraining\nmetadata: {{name: scalars}}\n"
         "spec:\n  algorithm: mypkg:A\n  input: [{path: a}]\n  stop: {epochs: 1}\n"
-        f"  customConfig:\n    word: {word}\n"
+        f"  customConfig:\n    value: {scalar}\n"
     )
     path = collection(API_VERSION, plural("OfflineTraining"), dry_run_namespace)
     response = api.request("POST", path, text, "application/yaml", dryRun="All")
-    file = tmp_path / "words.yaml"
+    file = tmp_path / "scalars.yaml"
     file.write_text(text)
     (loaded_resource,) = load_resources(file)
     server_value, loader_value = response["spec"]["customConfig"], loaded_resource.resource.spec.custom_config
-    assert (server_value == loader_value) is (word in WORDS_WITH_SAME_VALUE), (loader_value, server_value)
+    assert (server_value == loader_value) is (scalar in SCALARS_WITH_SAME_VALUE), (loader_value, server_value)

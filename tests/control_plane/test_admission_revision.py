@@ -35,7 +35,11 @@ MESSAGE = "{} defines the run: it changes only with a higher revision"
 def load_transition_rules(kind: str) -> dict[str, str]:
     """Return field -> message of the rules that compare a spec with its previous state."""
     entries = load_schema(kind)["properties"]["spec"]["x-kubernetes-validations"]
-    return {e["fieldPath"].removeprefix("."): e["message"] for e in entries if "oldSelf" in e["rule"]}
+    return {
+        entry["fieldPath"].removeprefix("."): entry["message"]
+        for entry in entries
+        if "oldSelf" in entry["rule"]
+    }
 
 
 def find_operational_fields(model: Any, prefix: str = "") -> Iterator[str]:
@@ -61,8 +65,8 @@ def make_cases(list_fields: Callable[[str], Iterable[str]]) -> list[Any]:
     return [pytest.param(kind, field, id=f"{kind}.{field}") for kind in KINDS for field in list_fields(kind)]
 
 
-def create_resource(api: ApiServer, namespace: str, kind: str, before: Object) -> Object:
-    return api.create(make_document(kind, changed_spec(kind, before)), namespace)
+def create_resource(api: ApiServer, namespace: str, kind: str, initial_change: Object) -> Object:
+    return api.create(make_document(kind, changed_spec(kind, initial_change)), namespace)
 
 
 def compute_stored_hash(resource: Object) -> str:
@@ -82,8 +86,8 @@ def check_change_is_refused(
     api: ApiServer, namespace: str, kind: str, field: str, case: Change
 ) -> tuple[Object, Object]:
     """Check that a change is refused with the message of the field. Return the stored object and the change."""
-    before, change = case
-    resource = create_resource(api, namespace, kind, before)
+    initial_change, change = case
+    resource = create_resource(api, namespace, kind, initial_change)
     with pytest.raises(RefusalError) as error_info:
         api.merge(resource, {"spec": change}, dryRun="All")
     assert error_info.value.status == 422
@@ -125,8 +129,8 @@ def test_change_inside_untyped_field_requires_revision(
 def test_operational_field_changes_without_revision(
     api: ApiServer, namespace: str, kind: str, field: str
 ) -> None:
-    before, change = find_change(OPERATIONAL_CHANGES, kind, field)
-    resource = create_resource(api, namespace, kind, before)
+    initial_change, change = find_change(OPERATIONAL_CHANGES, kind, field)
+    resource = create_resource(api, namespace, kind, initial_change)
     new_resource = api.merge(resource, {"spec": change})
     assert new_resource["spec"] != resource["spec"]
     assert compute_stored_hash(new_resource) == compute_stored_hash(resource)
@@ -134,8 +138,8 @@ def test_operational_field_changes_without_revision(
 
 @pytest.mark.parametrize("field", EXTENDING_CHANGES)
 def test_stop_and_evaluation_change_without_revision(api: ApiServer, namespace: str, field: str) -> None:
-    before, change = EXTENDING_CHANGES[field]
-    resource = create_resource(api, namespace, "OfflineTraining", before)
+    initial_change, change = EXTENDING_CHANGES[field]
+    resource = create_resource(api, namespace, "OfflineTraining", initial_change)
     new_resource = api.merge(resource, {"spec": change})
     assert compute_stored_hash(new_resource) != compute_stored_hash(resource)
     assert course_hash(validate_resource(new_resource)) == course_hash(validate_resource(resource))
@@ -145,8 +149,8 @@ def test_stop_and_evaluation_change_without_revision(api: ApiServer, namespace: 
 def test_change_unseen_by_rules_changes_spec_hash(
     api: ApiServer, namespace: str, kind: str, field: str
 ) -> None:
-    before, change = CHANGES_UNSEEN_BY_RULES[kind][field]
-    resource = create_resource(api, namespace, kind, before)
+    initial_change, change = CHANGES_UNSEEN_BY_RULES[kind][field]
+    resource = create_resource(api, namespace, kind, initial_change)
     assert compute_stored_hash(api.merge(resource, {"spec": change})) != compute_stored_hash(resource)
 
 

@@ -15,7 +15,7 @@ from api_server import ApiServer, Object
 from hindcast_operator import names
 from resource_examples import changed_spec, make_document
 
-CHILD = "clone-t1-1"
+RAY_JOB_NAME = "clone-t1-1"
 
 
 def run_hindcast(*arguments: str, kubeconfig: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -40,7 +40,7 @@ def training(api: ApiServer, namespace: str) -> Object:
             {"type": "Ready", "status": "False", "reason": "Unschedulable", "message": message}
             | transition_time
         ],
-        "runs": [{"revision": 1, "attempt": 1, "rayJobName": CHILD, "specHash": "ab"}],
+        "runs": [{"revision": 1, "attempt": 1, "rayJobName": RAY_JOB_NAME, "specHash": "ab"}],
         "resolved": {"pools": {"learner": {"pods": {"value": 1, "reason": "spec.learners.replicas"}}}},
     }
     for pool, conditions in (

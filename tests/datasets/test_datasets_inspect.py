@@ -31,7 +31,7 @@ def write_and_summarise(folder, block: Block, action_space=None, **options):
     return summarise(open_dataset(folder), **options)
 
 
-def test_infinite_reward_affects_only_the_return_of_its_episode(kit, tmp_path):
+def test_non_finite_reward_excludes_only_the_return_of_its_episode(kit, tmp_path):
     rewards = np.array([1, 1, np.nan, 2, 2, np.inf, 3], np.float32)
     summary = write_and_summarise(tmp_path, replace_columns(kit.block([2, 1, 2, 1, 1]), rewards=rewards))
     assert summary.returns is not None
@@ -201,8 +201,8 @@ def test_missing_spaces_are_guessed(kit, tmp_path):
     assert (summary.observation_space_from, summary.action_space_from) == ("guessed", "guessed")
     assert summary.action_space == {"type": "Discrete", "n": 4, "start": 0}
     assert summary.actions[0].values == {0: 1, 1: 3, 3: 1}
-    second = spaces.Dict({"frame": spaces.Box(0, 255, (2, 2), np.uint8), "on": spaces.Discrete(2)})
-    expected = spaces.Tuple([spaces.Box(-np.inf, np.inf, (3,), np.float32), second])
+    second_space = spaces.Dict({"frame": spaces.Box(0, 255, (2, 2), np.uint8), "on": spaces.Discrete(2)})
+    expected = spaces.Tuple([spaces.Box(-np.inf, np.inf, (3,), np.float32), second_space])
     assert space_from_json(summary.observation_space) == expected
 
 

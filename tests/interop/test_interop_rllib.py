@@ -62,9 +62,9 @@ def timestep_rows(block: Block) -> set[tuple[object, ...]]:
     """Return each timestep as a tuple of all its bytes."""
     terminated, truncated = block.step_flags(block.terminated), block.step_flags(block.truncated)
     rows = set()
-    for t, (episode, o) in enumerate(zip(block.episode_of_step, block.obs_row, strict=True)):
+    for t, (episode, obs_row) in enumerate(zip(block.episode_of_step, block.obs_row, strict=True)):
         values = {
-            name: (column[o : o + 2] if name.startswith("obs") else column[t : t + 1])
+            name: (column[obs_row : obs_row + 2] if name.startswith("obs") else column[t : t + 1])
             for name, column in block.columns.items()
         }
         values["flags"] = np.array([terminated[t], truncated[t]])
@@ -79,7 +79,9 @@ def make_row(eps_id: str, values: dict[str, np.ndarray]) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("format_name", ["episodes", "episodes-repeated"])
-def test_rllib_episodes_are_read_like_rllib_does(rllib_recordings: Path, case: str, format_name: str) -> None:
+def test_rllib_episodes_are_read_as_rllib_reads_them(
+    rllib_recordings: Path, case: str, format_name: str
+) -> None:
     dataset = open_dataset(rllib_recordings / case / format_name)
     expected = dict(np.load(rllib_recordings / case / f"{format_name}.npz"))
     actual = flatten_episodes(read_block(dataset))
@@ -94,7 +96,7 @@ def test_rllib_episodes_are_read_like_rllib_does(rllib_recordings: Path, case: s
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("format_name", ["columns", "columns-packed"])
-def test_rllib_columns_are_read_like_rllib_does(
+def test_rllib_columns_are_read_as_rllib_reads_them(
     rllib_recordings: Path, tmp_path: Path, case: str, format_name: str
 ) -> None:
     """RLlib makes an episode of each row, also of repeated rows; Hindcast assembles episodes, and reads each once."""
@@ -134,8 +136,8 @@ def test_bytes_written_by_hindcast_equal_rllibs(
     cells = [pq.read_table(path)["item"].to_pylist() for path in (hindcast_file, tmp_path / "rllib.parquet")]
     assert cells[0] == cells[1]
     assert num_steps == block.num_steps
-    reread = read_block(open_dataset(tmp_path / "rllib.parquet"))
-    reread_leaves, leaves = flatten_episodes(reread), flatten_episodes(block)
+    reread_block = read_block(open_dataset(tmp_path / "rllib.parquet"))
+    reread_leaves, leaves = flatten_episodes(reread_block), flatten_episodes(block)
     assert reread_leaves.keys() == leaves.keys()
     assert all(reread_leaves[name].tobytes() == leaf.tobytes() for name, leaf in leaves.items())
 
@@ -179,18 +181,21 @@ def test_rllib_trains_on_hindcast_recordings(run_script: RunScript, tmp_path: Pa
     assert np.mean(losses[-3:]) < 0.68  # without learning, the loss is ln 2 = 0.693
 
 
-@pytest.mark.parametrize("packed", [[], ["obs"], ["obs", "new_obs", "actions", "rewards"]])
+@pytest.mark.parametrize("packed_columns", [[], ["obs"], ["obs", "new_obs", "actions", "rewards"]])
 def test_rllib_reads_hindcast_sample_batches(
-    run_script: RunScript, tmp_path: Path, packed: list[str]
+    run_script: RunScript, tmp_path: Path, packed_columns: list[str]
 ) -> None:
     """RLlib's JSON reader, and its mapping to episodes, return the recorded values; unpacked numbers are float64.
 
     RLlib's mapping to episodes cannot read a packed `new_obs`, not even RLlib's own.
     """
-    output = {**OUTPUTS["batches"], "compressColumns": packed}
+    output = {**OUTPUTS["batches"], "compressColumns": packed_columns}
     record(recording(tmp_path / "data", environment=CARTPOLE, output=output))
     record(recording(tmp_path / "arrow", environment=CARTPOLE))
-    files = [tmp_path / "reader.npz", *([tmp_path / "episodes.npz"] if "new_obs" not in packed else [])]
+    files = [
+        tmp_path / "reader.npz",
+        *([tmp_path / "episodes.npz"] if "new_obs" not in packed_columns else []),
+    ]
     run_script("rllib_batches.py", tmp_path / "data", *files)
     block = read_block(open_dataset(tmp_path / "arrow"))
     # Ids begin with eight characters of the spec's hash, in which the two recordings differ.
@@ -203,4 +208,4 @@ def test_rllib_reads_hindcast_sample_batches(
         for name, leaf in expected.items():
             np.testing.assert_array_equal(actual[name], leaf, err_msg=name)
             if name.endswith("|rewards"):
-                assert actual[name].dtype == (leaf.dtype if "rewards" in packed else np.float64)
+                assert actual[name].dtype == (leaf.dtype if "rewards" in packed_columns else np.float64)

@@ -1,4 +1,4 @@
-"""The pages' configs with other data, algorithms, options and orders of calls work, or one sentence refuses them."""
+"""Configs with random data, algorithms, options and orders of calls train, or raise a UserError with a message."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ WRONG_VALUES = (
     np.zeros(2),
     {"a": {"b": 1}},
 )
-BUFFERS: tuple[dict[str, Any], ...] = (
+BUFFER_OPTIONS: tuple[dict[str, Any], ...] = (
     {"prelearner_buffer_class": EpisodeReplayBuffer},
     {"prelearner_buffer_class": PrioritizedEpisodeReplayBuffer, "prelearner_buffer_kwargs": {"alpha": 0.5}},
     {"prelearner_buffer_kwargs": {"capacity": 5}},
     {"prelearner_buffer_kwargs": {"no_such": 1}},
     {"prelearner_buffer_class": dict},
 )
-READS: tuple[dict[str, Any], ...] = (
+READ_OPTIONS: tuple[dict[str, Any], ...] = (
     {"input_read_batch_size": 2},
     {"input_read_schema": {"o": "obs"}},
     {"input_read_schema": {"obs": "new_obs", "new_obs": "obs"}},
@@ -83,20 +83,20 @@ METHODS = (
     "callbacks",
     "fault_tolerance",
 )
-TOO_LONG = (
+SLOW_OPTIONS = (
     "replay_buffer_config",
     "sampler",
     "num_steps_sampled_before_learning_starts",
     "torch_compile_learner",
 )
-"""Options that would make a variation take long."""
+"""Options that would make a variation slow."""
 
 
 _SPACE_OPTIONS = ("observation_space", "action_space")
 
 
-class Counts(gym.Env):
-    """Plays three steps in the spaces of the data."""
+class ThreeStepEnv(gym.Env):
+    """An environment with the spaces of the data and episodes of three steps."""
 
     def __init__(self, **kwargs: Any) -> None:
         self.observation_space, self.action_space = copy.deepcopy(SPACES)
@@ -111,7 +111,7 @@ class Counts(gym.Env):
         return np.full(2, self.num_steps, np.float32), 1.0, self.num_steps == 3, False, {}
 
 
-class Doubles(ConnectorV2):
+class DoubleRewards(ConnectorV2):
     def __call__(self, *, batch, episodes, **kwargs):
         for episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
             for t in range(len(episode)):
@@ -119,19 +119,13 @@ class Doubles(ConnectorV2):
         return batch
 
 
-class Filters(OfflineData):
-    def __init__(self, config):
-        super().__init__(config)
-        self.data = self.data.filter(lambda row: row["t"] < 2)
-
-
-class SamplesUnchanged(OfflineData):
+class UnchangedData(OfflineData):
     def sample(self, num_samples, return_iterator=False, num_shards=1):
         return super().sample(num_samples=num_samples, return_iterator=return_iterator, num_shards=num_shards)
 
 
 def vary(rng: random.Random, folder: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Return calls of a config's methods: those of a page's block, with some of them changed."""
+    """Return calls of a config's methods: those of a small training, with up to three random changes."""
     kind = rng.choice([*KINDS])
     prelearner = rng.choice([None, None, *HOOKS, Postprocesses, Reads240, WithoutKwargs])
     if kind in ("text", "images") and rng.random() < 0.8:
@@ -139,7 +133,7 @@ def vary(rng: random.Random, folder: Path) -> list[tuple[str, dict[str, Any]]]:
     calls: list[tuple[str, dict[str, Any]]] = [
         (
             "environment",
-            {"env": Counts} if rng.random() < 0.6 else dict(zip(_SPACE_OPTIONS, SPACES, strict=True)),
+            {"env": ThreeStepEnv} if rng.random() < 0.6 else dict(zip(_SPACE_OPTIONS, SPACES, strict=True)),
         ),
         ("offline_data", {"input_": str(folder / kind), "dataset_num_iters_per_learner": 2, **KINDS[kind]}),
         ("training", {"train_batch_size_per_learner": 20}),
@@ -149,10 +143,10 @@ def vary(rng: random.Random, folder: Path) -> list[tuple[str, dict[str, Any]]]:
         kwargs = rng.choice([{}, {"scale": 3.0}, {"scale": 3.0}, {"no_such": 1}])
         calls.append(("offline_data", {"prelearner_class": prelearner, "prelearner_kwargs": kwargs}))
     changes: list[Callable[[], tuple[str, dict[str, Any]]]] = [
-        lambda: ("learners", {"learner_connector": rng.choice(connectors(rng))}),
-        lambda: ("offline_data", rng.choice(BUFFERS)),
-        lambda: ("offline_data", rng.choice(READS)),
-        lambda: ("offline_data", {"offline_data_class": SamplesUnchanged}),
+        lambda: ("learners", {"learner_connector": rng.choice(list_connectors(rng))}),
+        lambda: ("offline_data", rng.choice(BUFFER_OPTIONS)),
+        lambda: ("offline_data", rng.choice(READ_OPTIONS)),
+        lambda: ("offline_data", {"offline_data_class": UnchangedData}),
         lambda: ("environment", {"env": rng.choice(["CartPole-v1", "Pendulum-v1", "NoSuch-v0", gym.Env, 3])}),
         lambda: ("offline_data", {"output": str(folder / f"out-{rng.random()}")}),
         lambda: ("offline_data", {"input_": rng.choice([str(folder / "no*"), [], None, 3, str(folder)])}),
@@ -166,11 +160,11 @@ def vary(rng: random.Random, folder: Path) -> list[tuple[str, dict[str, Any]]]:
     return calls
 
 
-def connectors(rng: random.Random) -> list[Any]:
-    pieces = [
-        Doubles,
-        Doubles(),
-        lambda *spaces: [Doubles(*spaces)],
+def list_connectors(rng: random.Random) -> list[Any]:
+    choices = [
+        DoubleRewards,
+        DoubleRewards(),
+        lambda *spaces: [DoubleRewards(*spaces)],
         library.ComputeReturnsToGo(gamma=0.9),
         library.GeneralAdvantageEstimation(gamma=0.9, lambda_=0.5),
         library.AddNextObservationsFromEpisodesToTrainBatch(),
@@ -181,28 +175,30 @@ def connectors(rng: random.Random) -> list[Any]:
         "NoSuchConnector",
         3,
     ]
-    return [*pieces, rng.sample(pieces, 2)]
+    return [*choices, rng.sample(choices, 2)]
 
 
 def sample_option(rng: random.Random) -> tuple[str, dict[str, Any]]:
-    name = rng.choice([name for name in SAMPLES if name not in TOO_LONG])
+    name = rng.choice([name for name in SAMPLES if name not in SLOW_OPTIONS])
     method = (
-        next(method for method in METHODS if name in OPTIONS[method]) if is_set_by(name) else "offline_data"
+        next(method for method in METHODS if name in OPTIONS[method])
+        if is_method_option(name)
+        else "offline_data"
     )
     return method, {name: copy.copy(SAMPLES[name][0])}
 
 
-def is_set_by(name: str) -> bool:
+def is_method_option(name: str) -> bool:
     return any(name in OPTIONS[method] for method in METHODS)
 
 
 def wrong_option(rng: random.Random) -> tuple[str, dict[str, Any]]:
     method = rng.choice(METHODS)
-    name = rng.choice([name for name in OPTIONS[method] if name not in TOO_LONG])
+    name = rng.choice([name for name in OPTIONS[method] if name not in SLOW_OPTIONS])
     return method, {name: rng.choice(WRONG_VALUES)}
 
 
-def run(calls: list[tuple[str, dict[str, Any]]], algorithm: str, order: random.Random) -> None:
+def run(calls: list[tuple[str, dict[str, Any]]], algorithm: str, rng: random.Random) -> None:
     config = AlgorithmConfig(algorithm)
     for method, options in calls:
         getattr(config, method)(**options)
@@ -210,18 +206,18 @@ def run(calls: list[tuple[str, dict[str, Any]]], algorithm: str, order: random.R
         steps: list[Callable[[], Any]] = [algo.train]
         if config.get("env") is not None:
             steps.append(algo.evaluate)
-        order.shuffle(steps)
+        rng.shuffle(steps)
         for step in steps:
             step()
 
 
-def outcome(seed: int, folder: Path) -> str:
-    """Return "works", or the sentence that refuses a variation; any other error propagates."""
+def run_variation(seed: int, folder: Path) -> str:
+    """Run a variation, and return "works" or the message of its UserError; any other error fails the test."""
     rng = random.Random(seed)
     algorithm = rng.choice(ALGORITHMS)
     calls = vary(rng, folder)
     try:
-        for _ in range(2):  # as a notebook's cell that runs twice
+        for _ in range(2):  # as in a notebook, if a cell runs twice
             run(calls, algorithm, random.Random(seed))
     except UserError as error:
         assert str(error).strip()
@@ -236,11 +232,11 @@ def outcome(seed: int, folder: Path) -> str:
 @pytest.mark.soak
 @pytest.mark.usefixtures("cache")
 @pytest.mark.parametrize("seed", range(NUM_VARIATIONS))
-def test_variation_of_a_page_works_or_is_refused_in_a_sentence(
+def test_variation_of_a_config_works_or_is_refused_with_a_message(
     seed: int,
     data: Path,  # noqa: F811
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    outcome(seed, data)
+    run_variation(seed, data)

@@ -1,4 +1,4 @@
-"""Evaluation, export and serving act as the run judges its policy: by sampled or greedy actions."""
+"""Evaluation, export and serving use sampled or greedy actions as configured for the run's own evaluation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GATE = {"returns": {"low": 0, "high": 1}}
 
 
 def write_run(folder: Path, evaluation: dict[str, Any] | None) -> Path:
-    """Write the owner record of a run; return a folder in it."""
+    """Write the owner record of a run, and return the run's checkpoint folder."""
     spec = {} if evaluation is None else {"evaluation": evaluation}
     document = {"kind": "OfflineTraining", "metadata": {"name": "a"}, "spec": {"algorithm": "BC", **spec}}
     folder.joinpath("checkpoints").mkdir()
@@ -35,14 +35,14 @@ def write_run(folder: Path, evaluation: dict[str, Any] | None) -> Path:
         ({"gate": GATE | {"explore": True}}, True),
     ],
 )
-def test_actions_are_those_that_the_run_judges(
+def test_default_actions_are_those_of_the_run_evaluation(
     tmp_path: Path, evaluation: dict[str, Any] | None, expected: bool
 ) -> None:
     assert choose_explore(write_run(tmp_path, evaluation), None) == expected
 
 
 @pytest.mark.parametrize("requested", [True, False])
-def test_requested_actions_that_were_not_judged_are_noted(tmp_path: Path, requested: bool) -> None:
+def test_requested_actions_other_than_evaluated_are_noted(tmp_path: Path, requested: bool) -> None:
     path, notes = write_run(tmp_path, {"explore": True}), list[str]()
     assert choose_explore(path, requested, note=notes.append) == requested
     expected = "greedy actions were requested, but the run judges the policy by sampled actions"

@@ -1,4 +1,4 @@
-"""Verdicts that end live attempts: they are made on live reads, and held if there are many of them at once."""
+"""Verdicts that end live attempts, and the breaker that holds them if many attempts fall silent at once."""
 
 import time
 from collections import Counter
@@ -14,12 +14,12 @@ from hindcast_operator.facts import Facts
 log = structlog.get_logger()
 
 HOLD_RECHECK_SECONDS: Final = 60.0
-"""Interval between checks of an attempt that is not ended because of the breaker."""
+"""Interval between checks of an attempt for which the breaker holds the verdict."""
 
 _MAX_VERDICTS: Final = 10
 """Verdicts within `_WINDOW_SECONDS` after which further ones are held for `_HOLD_SECONDS`."""
 _MAX_VERDICTS_PER_NAMESPACE: Final = 5
-"""Verdicts of one namespace that count for all others, so that one tenant alone never holds the verdicts of another."""
+"""Largest number of verdicts of one namespace in the total, so that one tenant alone never holds those of another."""
 _WINDOW_SECONDS: Final = 60.0
 _HOLD_SECONDS: Final = 600.0
 
@@ -27,42 +27,46 @@ _HOLD_SECONDS: Final = 600.0
 class VerdictBreaker:
     """Holds verdicts on silent attempts for ten minutes after ten of them within one minute.
 
-    Then the cause is hardly the attempts, but the operator's clock, its connection or the API server. Ten verdicts in
-    one namespace hold those of that namespace only, ten in several namespaces hold all.
+    If so many fall silent at once, the probable cause is the operator's clock, its connection or the API server. Ten
+    verdicts in one namespace hold those of that namespace only, ten in several namespaces hold all.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._times: dict[tuple[str, Hashable], float] = {}
-        self._held: dict[Hashable, float] = {}
+        self._attempt_hold_ends: dict[Hashable, float] = {}
         self._hold_ends: dict[str | None, float] = {}
 
     def allows(self, namespace: str, attempt: Hashable) -> bool:
         """Return True if an attempt may be ended for its silence now.
 
-        An attempt counts once, because ending it is tried again until all writes have succeeded.
+        An attempt counts once, although ending it is retried until all writes have succeeded.
         """
         now = self._clock()
-        self._times = {name: time for name, time in self._times.items() if now - time < _WINDOW_SECONDS}
-        self._held = {name: end for name, end in self._held.items() if now < end}
+        self._times = {
+            key: verdict_time
+            for key, verdict_time in self._times.items()
+            if now - verdict_time < _WINDOW_SECONDS
+        }
+        self._attempt_hold_ends = {key: end for key, end in self._attempt_hold_ends.items() if now < end}
         self._hold_ends = {scope: end for scope, end in self._hold_ends.items() if now < end}
         if (namespace, attempt) in self._times:
             return True
         if not self._hold_ends.keys() & {namespace, None}:
-            counts = Counter(name for name, _ in self._times)
-            num_everywhere = sum(min(count, _MAX_VERDICTS_PER_NAMESPACE) for count in counts.values())
-            if max(num_everywhere, counts[namespace]) < _MAX_VERDICTS:
+            counts = Counter(verdict_namespace for verdict_namespace, _ in self._times)
+            num_total = sum(min(count, _MAX_VERDICTS_PER_NAMESPACE) for count in counts.values())
+            if max(num_total, counts[namespace]) < _MAX_VERDICTS:
                 self._times[namespace, attempt] = now
                 return True
-            scope = None if num_everywhere >= _MAX_VERDICTS else namespace
+            scope = None if num_total >= _MAX_VERDICTS else namespace
             self._hold_ends[scope] = now + _HOLD_SECONDS
             log.error(
-                "many runs fell silent at once; no further ones are ended",
+                "many runs fell silent at once; further silent runs are not ended",
                 namespace=scope or "all",
                 seconds=_HOLD_SECONDS,
             )
-        if attempt not in self._held:
-            self._held[attempt] = max(
+        if attempt not in self._attempt_hold_ends:
+            self._attempt_hold_ends[attempt] = max(
                 self._hold_ends[scope] for scope in self._hold_ends.keys() & {namespace, None}
             )
             metrics.VERDICTS_HELD.inc()

@@ -68,9 +68,9 @@ class BC(Algorithm):
         return Losses({"policy": loss}, metrics)
 
 
-def _agreement(modes: Actions, recorded: Actions, shape: torch.Size) -> Tensor:
-    """Return the fraction of each action's elements that are equal to the recorded ones, of shape `shape`."""
-    if isinstance(modes, Tensor) and isinstance(recorded, Tensor):
-        return (modes == recorded).float().reshape(*shape, -1).mean(-1)
-    assert not isinstance(modes, Tensor) and not isinstance(recorded, Tensor)
-    return torch.stack([_agreement(modes[leaf], recorded[leaf], shape) for leaf in modes]).mean(0)
+def _agreement(modes: Actions, recorded_actions: Actions, shape: torch.Size) -> Tensor:
+    """Return the fraction `[*shape]` of each action's elements that equal the recorded ones; leaves count equally."""
+    if isinstance(modes, Tensor) and isinstance(recorded_actions, Tensor):
+        return (modes == recorded_actions).float().reshape(*shape, -1).mean(-1)
+    assert not isinstance(modes, Tensor) and not isinstance(recorded_actions, Tensor)
+    return torch.stack([_agreement(modes[leaf], recorded_actions[leaf], shape) for leaf in modes]).mean(0)

@@ -86,7 +86,7 @@ def unflatten(flat_leaves: Mapping[str, Any], root: str, struct: Nested | None =
         struct: structure of the value (`space_struct`). Without it keys 0, 1, 2, … make a tuple, other keys a dict.
 
     Raises:
-        ValueError: a leaf of the struct (or, without one, every leaf) is missing.
+        ValueError: a leaf of the struct is missing; without a struct, no leaf exists.
     """
     if isinstance(struct, Mapping):
         return {key: unflatten(flat_leaves, f"{root}{SEPARATOR}{key}", part) for key, part in struct.items()}
@@ -118,7 +118,7 @@ def restore_tuples(value: Nested, struct: Nested | None) -> Nested:
 
 
 def lists_as_tuples(value: Nested) -> Nested:
-    """Convert every list of a batched value to a tuple; only a format without tuples makes lists there."""
+    """Convert every list of a batched value to a tuple; such lists come only from formats without tuples."""
     if isinstance(value, Mapping):
         return {key: lists_as_tuples(part) for key, part in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Compares the actions of a policy with the recorded ones: how often each is taken, and in which states they differ.
+"""Comparison of a policy's actions with the recorded ones: their frequencies, and the states in which they differ.
 
 Shapes: S = steps of a window, B = batch, E = elements of an action, K = values or ranges of an element.
 """
@@ -29,9 +29,9 @@ _MAX_STEPS: Final = 200_000
 _MAX_ELEMENTS: Final = 8
 """Number of action elements that are compared: the first ones."""
 _MAX_FEATURES: Final = 256
-"""Number of elements of an observation leaf above which it is not searched, such as an image."""
+"""Largest number of elements of an observation leaf that is searched for states: images have more."""
 _MAX_VALUES: Final = 12
-"""Number of values of a discrete element that are counted on their own; rarer ones are counted together."""
+"""Number of values of a discrete element that are counted separately; rarer values are counted together."""
 _NUM_RANGES: Final = 10
 _MAX_STATES: Final = 5
 _MIN_STATE_STEPS: Final = 50
@@ -62,7 +62,7 @@ class ActionElement:
 
 @dataclass(frozen=True)
 class StateDifference:
-    """States in which the policy acts more differently than in others.
+    """States in which the policy differs more from the recorded actions than it does over all states.
 
     Attributes:
         state: the states: "heart_rate above 112".
@@ -89,7 +89,7 @@ class Agreement:
 
     Attributes:
         share: share of the timesteps in which the policy's action is the recorded one.
-        by_chance: the same if both had the same frequencies of actions, but in any state.
+        by_chance: the expected share if both chose independently of the state, with the same frequencies of actions.
     """
 
     share: float
@@ -103,7 +103,7 @@ class ActionComparison:
     Attributes:
         agreement: agreement of the actions; None if an element is continuous.
         elements: frequencies of the first action elements.
-        states: the states of the largest difference, largest first; empty if the policy differs alike in all states.
+        states: the states of the largest difference, largest first; empty if the policy differs equally in all states.
     """
 
     agreement: Agreement | None
@@ -119,32 +119,34 @@ class _Element:
         name: name of the element.
         values: names of the K values or ranges.
         is_discrete: see `ActionElement`.
-        recorded, policy: `[S]` values.
+        recorded_values, policy_values: `[S]`.
         recorded_index, policy_index: `[S]` indices in `values`.
     """
 
     name: str
     values: tuple[str, ...]
     is_discrete: bool
-    recorded: F64
-    policy: F64
+    recorded_values: F64
+    policy_values: F64
     recorded_index: NDArray[np.int64]
     policy_index: NDArray[np.int64]
 
     def shares(self, rows: NDArray[Any] | slice) -> tuple[F64, F64]:
-        """Return the shares `[K]` of recorded and policy's values in some steps."""
+        """Return the shares `[K]` of the recorded and of the policy's values in some steps."""
         indices = self.recorded_index[rows], self.policy_index[rows]
-        recorded, policy = (np.bincount(index, minlength=len(self.values)) / len(index) for index in indices)
-        return recorded, policy
+        recorded_shares, policy_shares = (
+            np.bincount(index, minlength=len(self.values)) / len(index) for index in indices
+        )
+        return recorded_shares, policy_shares
 
     def distance(self, rows: NDArray[Any] | slice) -> float:
         """Return the total variation distance of the two distributions in some steps."""
-        recorded, policy = self.shares(rows)
-        return float(np.abs(recorded - policy).sum() / 2)
+        recorded_shares, policy_shares = self.shares(rows)
+        return float(np.abs(recorded_shares - policy_shares).sum() / 2)
 
 
 def compare_actions(target: TargetPolicy, window: WindowData, seed: int = 0) -> ActionComparison:
-    """Compare a policy's actions with the recorded ones; of long data, in 200,000 steps spread evenly.
+    """Compare a policy's actions with the recorded ones; in long data, at up to 200,000 evenly spaced steps.
 
     Args:
         target: the policy.
@@ -164,23 +166,23 @@ def compare_actions(target: TargetPolicy, window: WindowData, seed: int = 0) -> 
 
     def act(batch: Batch) -> Tensor:
         distribution = target.distribution(batch)
-        samples = target.explore and target.module.action_head.noise_size > 0
+        should_sample = target.explore and target.module.action_head.noise_size > 0
         actions = (
             distribution.sample(sample_noise(target.module, batch, generator))
-            if samples
+            if should_sample
             else distribution.mode()
         )
         return _to_columns(actions, policy, spaces)
 
     policy_values = map_steps(window, act, steps).numpy()
     recorded_actions = {leaf: window.columns[leaf][steps] for leaf in spaces}
-    recorded = _to_columns(recorded_actions, policy, spaces).numpy()
+    recorded_values = _to_columns(recorded_actions, policy, spaces).numpy()
     elements = [
-        _count_values(name, is_discrete, recorded[:, index], policy_values[:, index])
+        _count_values(name, is_discrete, recorded_values[:, index], policy_values[:, index])
         for index, (name, is_discrete) in enumerate(kinds[:_MAX_ELEMENTS])
     ]
     is_agreement_defined = all(is_discrete for _, is_discrete in kinds)
-    agreement = _agreement(recorded, policy_values) if is_agreement_defined else None
+    agreement = _agreement(recorded_values, policy_values) if is_agreement_defined else None
     observations = dict(_observation_elements(policy, window, steps))
     return ActionComparison(
         agreement, tuple(map(_describe, elements)), _find_states(observations, elements, len(steps))
@@ -188,7 +190,7 @@ def compare_actions(target: TargetPolicy, window: WindowData, seed: int = 0) -> 
 
 
 def element_names(leaf: str, space: gym.Space) -> list[str]:
-    """Return names of the elements of an observation's or action's leaf: its space's own, `heart_rate`, or `obs[3]`."""
+    """Return the names of a leaf's elements: those of a `NamedBox` (`heart_rate`), else numbered ones (`obs[3]`)."""
     root, _, path = leaf.partition("/")
     name = path or root.removesuffix("s") if root == Columns.ACTIONS else path or root
     size = int(np.prod(space.shape or ()))
@@ -215,23 +217,25 @@ def _to_columns(
     return torch.cat(columns, 1)
 
 
-def _agreement(recorded: F64, policy: F64) -> Agreement:
-    _, index = np.unique(np.concatenate([recorded, policy]), axis=0, return_inverse=True)
-    index = index.reshape(2, len(recorded))
+def _agreement(recorded_values: F64, policy_values: F64) -> Agreement:
+    _, index = np.unique(np.concatenate([recorded_values, policy_values]), axis=0, return_inverse=True)
+    index = index.reshape(2, len(recorded_values))
     shares = [np.bincount(rows, minlength=int(index.max()) + 1) / len(rows) for rows in index]
     return Agreement(float((index[0] == index[1]).mean()), float(shares[0] @ shares[1]))
 
 
-def _count_values(name: str, is_discrete: bool, recorded: F64, policy: F64) -> _Element:
-    values = np.concatenate([recorded, policy])
+def _count_values(name: str, is_discrete: bool, recorded_values: F64, policy_values: F64) -> _Element:
+    values = np.concatenate([recorded_values, policy_values])
     if is_discrete:
-        unique, counts = np.unique(values, return_counts=True)
-        shown = np.sort(unique[np.argsort(-counts, kind="stable")[:_MAX_VALUES]])
-        names = [f"{value:.0f}" for value in shown] + (["other"] if len(shown) < len(unique) else [])
+        unique_values, counts = np.unique(values, return_counts=True)
+        common_values = np.sort(unique_values[np.argsort(-counts, kind="stable")[:_MAX_VALUES]])
+        names = [f"{value:.0f}" for value in common_values]
+        if len(common_values) < len(unique_values):
+            names.append("other")
 
         def find(column: F64) -> NDArray[np.int64]:
-            index = np.searchsorted(shown, column).clip(max=len(shown) - 1)
-            return np.where(shown[index] == column, index, len(shown))
+            index = np.searchsorted(common_values, column).clip(max=len(common_values) - 1)
+            return np.where(common_values[index] == column, index, len(common_values))
     else:
         low, high = np.quantile(values, [0.005, 0.995])
         edges = np.linspace(low, high if high > low else low + 1, _NUM_RANGES + 1)
@@ -240,19 +244,27 @@ def _count_values(name: str, is_discrete: bool, recorded: F64, policy: F64) -> _
         def find(column: F64) -> NDArray[np.int64]:
             return (np.searchsorted(edges, column, side="right") - 1).clip(0, _NUM_RANGES - 1)
 
-    return _Element(name, tuple(names), is_discrete, recorded, policy, find(recorded), find(policy))
+    return _Element(
+        name,
+        tuple(names),
+        is_discrete,
+        recorded_values,
+        policy_values,
+        find(recorded_values),
+        find(policy_values),
+    )
 
 
 def _describe(element: _Element) -> ActionElement:
-    recorded, policy = element.shares(slice(None))
+    recorded_shares, policy_shares = element.shares(slice(None))
     return ActionElement(
         element.name,
         element.is_discrete,
         element.values,
-        tuple(recorded.tolist()),
-        tuple(policy.tolist()),
-        float(element.recorded.mean()),
-        float(element.policy.mean()),
+        tuple(recorded_shares.tolist()),
+        tuple(policy_shares.tolist()),
+        float(element.recorded_values.mean()),
+        float(element.policy_values.mean()),
     )
 
 
@@ -274,18 +286,18 @@ def _observation_elements(policy: Policy, window: WindowData, steps: Tensor) -> 
 def _find_states(
     observations: Mapping[str, F64], elements: list[_Element], num_steps: int
 ) -> tuple[StateDifference, ...]:
-    """Return the states of the largest difference, at most one range of each observation element."""
-    overall = [element.distance(slice(None)) for element in elements]
+    """Return the states with the largest differences, at most one value or range of each observation element."""
+    overall_distances = [element.distance(slice(None)) for element in elements]
     differences = []
     for name, values in observations.items():
         candidates = []
         for state, rows in _split(name, values):
             if len(rows) < max(_MIN_STATE_STEPS, num_steps // 100):
                 continue
-            for element, distance_overall in zip(elements, overall, strict=True):
+            for element, overall_distance in zip(elements, overall_distances, strict=True):
                 distance = element.distance(rows)
-                # By chance, the distance of K values in n steps is about 0.5·√(K/n); the largest of many is more.
-                if distance > distance_overall + np.sqrt(len(element.values) / len(rows)):
+                # By chance, the distance of K values in n steps is about 0.5·√(K/n); the largest of many is larger.
+                if distance > overall_distance + np.sqrt(len(element.values) / len(rows)):
                     candidates.append((distance, state, rows, element))
         if candidates:
             differences.append(_describe_state(*max(candidates, key=lambda candidate: candidate[0])))
@@ -296,7 +308,7 @@ def _describe_state(
     distance: float, state: str, rows: NDArray[np.int64], element: _Element
 ) -> StateDifference:
     value: str | None = None
-    recorded, policy = float(element.recorded[rows].mean()), float(element.policy[rows].mean())
+    recorded, policy = float(element.recorded_values[rows].mean()), float(element.policy_values[rows].mean())
     if element.is_discrete:
         shares = element.shares(rows)
         index = int(np.abs(shares[0] - shares[1]).argmax())
@@ -306,11 +318,11 @@ def _describe_state(
 
 def _split(name: str, values: F64) -> Iterator[tuple[str, NDArray[np.int64]]]:
     """Yield states and their steps: each value of an element with few values, else the thirds of its values."""
-    unique = np.unique(values)
-    if len(unique) == 1:
+    unique_values = np.unique(values)
+    if len(unique_values) == 1:
         return
-    if len(unique) <= _MAX_VALUES:
-        for value in unique:
+    if len(unique_values) <= _MAX_VALUES:
+        for value in unique_values:
             yield f"{name} = {significant(value)}", np.flatnonzero(values == value)
         return
     low, high = np.quantile(values, [1 / 3, 2 / 3])

@@ -33,8 +33,8 @@ class Needs:
 
     Batches consist of *items*, which the cursor counts: timesteps with the steps after them, or sequences.
 
-    Data may have durations of steps (`delta_t`), which windows then hold, but not batches. gammaᵏ below is gamma to the
-    power of the time that k steps take, which is k without durations.
+    Data may have durations of steps (`delta_t`). Windows then contain them, batches do not. gammaᵏ below is gamma to
+    the power of the time that k steps take, which is k without durations.
 
     With `n_step` = n a timestep t covers n' = min(n, steps left of the episode or fragment) steps. Then `rewards` is
     Σₖ gammaᵏ·r(t+k) over k < n' (float32, summed in float64), `new_obs` is o(t+n'), and `terminateds` and
@@ -51,16 +51,16 @@ class Needs:
     one to warm up a recurrent state, and an epoch learns from each timestep once. Steps after the end of an
     episode are zero. Batches also hold `loss_mask`, `[B, T]` bool: whether to learn from the step, which is neither
     burn-in nor padding; and `seq_lens`, `[B]` int64: the steps before the padding. A batch of
-    `trainBatchSizePerLearner` timesteps has that number // T sequences, as burn-in and padding count as timesteps.
+    `trainBatchSizePerLearner` timesteps has `trainBatchSizePerLearner // T` sequences, as burn-in and padding count.
     n-step columns reach beyond a sequence's end. With `stride` = s sequences begin at an episode's steps 0, s, 2·s and
     so on, so that the last ones are shorter, and an epoch learns from a timestep up to T / s times.
 
     With `sampling` "epochs" each pass takes every item once. "uniform" and "prioritized" draw each item from all data,
     with replacement, which requires resident data. Drawn by priority (Schaul et al. 2015, arXiv 1511.05952), item i has
     the probability P(i) = pᵢ^alpha / Σ pₖ^alpha; batches contain `weights`, `[B]` float32: (N·P(i))^-beta over the
-    maximum of these weights over all N items. pᵢ is 1 at first (for an episode that is played later, the maximum so
-    far), then the last value of the algorithm's losses for item i (`Losses.priorities`). An algorithm whose beta grows
-    asks for 1 and raises the weights to it.
+    maximum of these weights over all N items. pᵢ is 1 at first (for an item that is added during training, the maximum
+    so far), then the last value of the algorithm's losses for item i (`Losses.priorities`). An algorithm with a
+    schedule for beta sets beta to 1 here, and raises `weights` to the power of the scheduled value.
 
     Attributes:
         columns: names of whole columns (`obs`, `new_obs`, `actions`, `action_logp` …); a composite column
@@ -111,7 +111,7 @@ class Needs:
             raise ValueError(f"gamma is {self.gamma}; it must be between 0 and 1")
         if self.targets_every is not None and not (self.targets and self.targets_every >= 1):
             raise ValueError(
-                f"targets_every is {self.targets_every}; it must be at least 1, and there must be targets"
+                f"targets_every is {self.targets_every}; it must be at least 1, and requires targets"
             )
         self._check_sequences()
         self._check_sampling()
@@ -211,7 +211,7 @@ class Needs:
 
 
 def transitions(gamma: float, **fields: Any) -> Needs:
-    """Return the needs of temporal differences: obs, actions, rewards, new_obs and discounts.
+    """Return the needs of temporal-difference learning: obs, actions, rewards, new_obs and discounts.
 
     Args:
         gamma: discount.

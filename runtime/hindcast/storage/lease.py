@@ -1,9 +1,9 @@
-"""Leases, by which only one process at a time writes to a folder, on every kind of storage.
+"""Leases, which let only one process at a time write to a folder, on every kind of storage.
 
 A lease is a folder of numbered files, the marks. A mark is created only if its number does not exist yet, and the
-process with the highest number holds the lease. If several processes try to acquire the lease at the same moment,
-exactly one succeeds; on a foreign backend (`Backend.is_foreign`), several may succeed until their next check. Before
-every change the holder checks that no mark has a higher number than its own.
+process that created the highest number holds the lease. If several processes try to acquire the lease at the same
+moment, exactly one succeeds; on a foreign backend (`Backend.is_foreign`), several may succeed until their next check.
+Before every change the holder checks that no mark has a higher number than its own.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ def _is_alive(holder: Mark) -> bool:
         return False
     except PermissionError:
         return True
-    # The number may belong to a new process, after the holder was killed.
+    # If the holder was killed, a new process may have the same process ID.
     return not has_lapsed
 
 
@@ -266,7 +266,7 @@ def _read_mark(folder: Location, number: int) -> Mark | None:
 
 @cache
 def _machine_id() -> str:
-    """Return the host name, boot and process namespace: containers on one machine do not share process numbers."""
+    """Return the host name, boot ID and process namespace: containers on one machine do not share process IDs."""
     parts = [socket.gethostname()]
     with contextlib.suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())

@@ -208,7 +208,7 @@ def _map_fields_to_options() -> dict[str, list[str]]:
 
 
 def use_option_names(problem: Problem, set_options: Container[str] = ()) -> Problem:
-    """Return the problem with the names of options in place of the fields of a resource, which it does not name.
+    """Return the problem with the names of options in place of fields, and without the name of the resource.
 
     Args:
         problem: the problem.
@@ -254,7 +254,7 @@ _OPTIONS_BY_FIELD: Final = _map_fields_to_options()
 
 
 _OPTION_BY_SECTION: Final = {"evaluation.offline": "offline_evaluation_held_out"}
-"""Section -> the option that makes it, for messages that advise to add the section."""
+"""Section -> the option that adds it, for messages that advise to add the section."""
 _PYTHON_PHRASES: Final = {"beside the YAML file": "beside your script"}
 """Text in messages -> the text for users of Python."""
 _RESIDENCY_WORDS: Final = {"Streaming": "False", "Resident": "True", "Auto": "None"}
@@ -268,7 +268,7 @@ _PYTHON_WORDS: Final[Mapping[str, Mapping[str, str]]] = {
         "MeanStd": "'MeanStdFilter'",
     },
 }
-"""Option with values of its own -> word of the field's values in messages -> the option's value."""
+"""Option with other values than its field -> the field's value in messages -> the option's value."""
 _FIELD_IN_TEXT: Final = re.compile(
     r"(?<![\w./:'\"`@-])"
     r"((?:(?:spec|readOptions|prepare|evaluation|pipeline|model|config)(?:\.[a-z]\w*)+|[a-z]+[A-Z]\w*)"
@@ -292,7 +292,7 @@ _METHOD_BY_SECTION: Final = {
 
 
 def _list_data_mentions() -> Iterator[str]:
-    """Yield how messages about data name fields of an entry of `spec.input`, without the entry's path."""
+    """Yield the forms in which messages about data mention a field of `spec.input[]`: without the entry's path."""
     for field in _OPTIONS_BY_FIELD:
         section, _, name = field.partition(".")
         if section == "input" and name:
@@ -306,7 +306,7 @@ DATA_MENTIONS: Final = tuple(_list_data_mentions())
 
 
 def _find_option(steps: FieldPath, set_options: Container[str] = ()) -> tuple[str, str] | None:
-    """Return the option that sets a field, and its entry that does (`["gaps"]`, `[1]`) or ""; None if none does."""
+    """Return the option that sets a field and the entry in its value (`["gaps"]`, `[1]` or ""); None without one."""
     names = [step for step in steps if isinstance(step, str)]
     names = names[1:] if names[:1] == ["spec"] else names
     if tuple(names[:2]) == _EXPERT and names[2:3] != ["model"]:
@@ -327,7 +327,7 @@ def _format_entries(steps: Iterable[str | int]) -> str:
 
 
 def _translate_mention(mention: str, field: FieldPath, set_options: Container[str]) -> str:
-    """Return the text that names a mentioned field's option, and sets it to the mentioned value, if there is one.
+    """Return the option of a mentioned field, set to the mentioned value if there is one: `materialize_data=True`.
 
     Args:
         mention: see `Problem.mentions`.
@@ -337,8 +337,8 @@ def _translate_mention(mention: str, field: FieldPath, set_options: Container[st
     quote = "`" if mention.startswith("`") else ""
     path, _, value = mention.strip("`").partition(": ")
     steps = parse_path(path)
-    relatives = [] if steps[:1] == ("spec",) else [(*field, *steps), (*field[:-1], *steps)]
-    matches = (_find_option(relative, set_options) for relative in relatives)
+    relative_paths = [] if steps[:1] == ("spec",) else [(*field, *steps), (*field[:-1], *steps)]
+    matches = (_find_option(relative_path, set_options) for relative_path in relative_paths)
     option = next((match for match in matches if match and not match[1]), None)
     option = option or _find_option(steps, set_options) or _find_option(("input", *steps), set_options)
     if option is None:
