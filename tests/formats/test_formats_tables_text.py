@@ -139,6 +139,46 @@ def test_integer_beyond_int64_after_first_piece_raises(
         read_table(write(tmp_path / "a.csv", text))
 
 
+@pytest.mark.parametrize("separators", [{}, {"thousands": "_"}, {"decimal_point": ",", "delimiter": ";"}])
+@pytest.mark.parametrize("dtype", ["int64", "uint8"])
+def test_whole_floats_are_read_as_declared_integers(
+    tmp_path: Path, separators: dict[str, str], dtype: str
+) -> None:
+    def write_cells(*cells: str) -> Path:
+        lines = [f"0,{cell},{cell}" for cell in cells]
+        if "delimiter" in separators:
+            lines = [line.replace(",", ";").replace(".", ",") for line in lines]
+        header = separators.get("delimiter", ",").join(("obs", "action", "reward"))
+        return write(tmp_path / "a.csv", "\n".join([header, *lines, ""]))
+
+    options: dict[str, Any] = {"column_types": {"action": dtype}, **separators}
+    numbers = np.random.default_rng(0).integers(0, 200, 20)
+    texts = [form % number for number in numbers for form in ("%.18e", "%d", "%.1f", "%d.", " %d.00 ")]
+    actions = read_table(write_cells(*texts), options=options).columns["actions"]
+    assert (actions.dtype, actions.tolist()) == (dtype, np.repeat(numbers, 5).tolist())
+    for text in ("1.5", "1e-1", "nan", "-inf", "9007199254740993.0"):
+        with raises_user_error(
+            DataError, rf"'action' is '.*': expected {dtype}(?!.*set its type)", path="a.csv", row=2
+        ):
+            read_table(write_cells("1.0", "2", text, "2.5"), options=options)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.json"])
+@pytest.mark.parametrize("num_rows", [1, 100])
+def test_text_in_column_of_declared_type_raises_without_advice_to_declare_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, num_rows: int
+) -> None:
+    monkeypatch.setattr("hindcast.formats.tables.text_files.CHUNK_BYTES", 1000)
+    if name == "a.csv":
+        text = "obs,action,reward\n" + "0,1,0\n" * num_rows * 4 + "0,x,0\n"
+    else:
+        text = '{"obs":0,"action":1,"reward":0}\n' * num_rows * 4 + '{"obs":0,"action":1.5,"reward":0}\n'
+    with raises_user_error(
+        DataError, "which `column_types` sets(?!.*set its type)", path=name, row=4 * num_rows
+    ):
+        read_table(write(tmp_path / name, text), options={"column_types": {"action": "int64"}})
+
+
 def test_text_of_other_encoding_raises_with_row_or_header(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes("obs,action,reward,episode\n1,2,3,a\n1,2,3,ä\n".encode("latin-1"))

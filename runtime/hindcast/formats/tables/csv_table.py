@@ -23,7 +23,13 @@ from hindcast.formats.format import ReadOptions
 from hindcast.formats.layout import CellError
 from hindcast.formats.lossless import MAX_EXACT_FLOAT
 from hindcast.formats.spec import DataSpec
-from hindcast.formats.tables.json_lines import beyond_int64_error, find_beyond_int64, rounded_integer_error
+from hindcast.formats.tables.json_lines import (
+    DECLARED_TYPE_ADVICE,
+    TYPE_ADVICE,
+    beyond_int64_error,
+    find_beyond_int64,
+    rounded_integer_error,
+)
 from hindcast.formats.tables.naming import TablePlan, plan_columns
 from hindcast.formats.tables.read_options import check_options, declared_column_types, describe_separators
 from hindcast.formats.tables.recorded_spec import find_empty_leaves, leaf_type
@@ -44,7 +50,7 @@ _NO_HEADER_ADVICE: Final = (
     "its first line holds numbers: if the file has no header, name its columns in readOptions.column_names "
     "(--read-option 'column_names=[\"obs_0\", …]')"
 )
-_TYPE_ADVICE: Final = "; set its type under `readOptions: {column_types: …}`, or fix it"
+_WHOLE_NUMBER: Final = r"^[+-]?\d+$"
 _ROW_NUMBER: Final = re.compile(r"Row #(\d+): ")
 
 
@@ -130,25 +136,31 @@ class Csv(TextTables):
         Raises:
             CellError: a record is invalid, or a cell does not fit the known type of its column.
         """
-        separator = _read_thousands(options)
-        if separator is None:
-            return self._read_csv(data, extent, types, options)
+        separator, declared_types = _read_thousands(options), declared_column_types(options)
         number_types = {
             name: data_type
-            for name, data_type in types.items()
-            if pa.types.is_integer(data_type) or pa.types.is_floating(data_type)
+            for name, data_type in (declared_types if separator is None else types).items()
+            if pa.types.is_integer(data_type) or (separator is not None and pa.types.is_floating(data_type))
         }
+        if separator is None:
+            try:
+                return self._read_csv(data, extent, types, options)
+            except CellError:
+                # Arrow reads no whole float, such as 1.0 or 1e+00, as the integer that the user declares it to be
+                if not number_types:
+                    raise
         table = self._read_csv(data, extent, {**types, **dict.fromkeys(number_types, pa.string())}, options)
         null_texts = pa.array(_read_null_texts(options), pa.string())
         for index, field in enumerate(table.schema):
             name, is_number = field.name, field.name in number_types
-            if not is_text(field.type) or (name in types and not is_number):
+            if not is_number and (separator is None or name in types or not is_text(field.type)):
                 continue
             column = table.column(index)
             column = pc.if_else(pc.is_in(column, null_texts), None, column)
-            texts = _remove_thousands(column, separator, _read_decimal_point(options))
+            texts = _remove_thousands(column, separator or "", _read_decimal_point(options))
+            is_declared = name in declared_types
             for number_type in (number_types[name],) if is_number else (pa.int64(), pa.float64()):
-                numbers = _cast_numbers(column, texts, number_type)
+                numbers = _cast_numbers(column, texts, number_type, is_declared=is_declared)
                 if numbers is not None:
                     table = table.set_column(index, name, numbers)
                     break
@@ -232,25 +244,29 @@ def _read_thousands(options: ReadOptions) -> str | None:
 
 
 def _remove_thousands(column: pa.ChunkedArray, separator: str, decimal_point: str) -> pa.ChunkedArray:
-    """Return the texts of numbers without separators and with a decimal point; null for other texts."""
+    """Return the texts of numbers without separators (if any) and with a decimal point; null for other texts."""
     thousands, point = re.escape(separator), re.escape(decimal_point)
     digits = rf"(\d{{1,3}}({thousands}\d{{3}})+|\d+)({point}\d*)?|{point}\d+"
     number = rf"^\s*[+-]?(({digits})(e[+-]?\d+)?|nan|inf(inity)?)\s*$"
     texts = pc.if_else(pc.match_substring_regex(column, number, ignore_case=True), column, None)
-    texts = pc.utf8_trim_whitespace(pc.replace_substring(texts, separator, ""))
+    texts = pc.utf8_trim_whitespace(pc.replace_substring(texts, separator, "") if separator else texts)
     return pc.replace_substring(texts, decimal_point, ".")
 
 
 def _cast_numbers(
-    column: pa.ChunkedArray, texts: pa.ChunkedArray, number_type: pa.DataType
+    column: pa.ChunkedArray, texts: pa.ChunkedArray, number_type: pa.DataType, *, is_declared: bool
 ) -> pa.ChunkedArray | None:
-    """Cast a column, with the result of `_remove_thousands`, to numbers; None if a cell does not fit the type."""
+    """Cast a column, with the result of `_remove_thousands`, to numbers; None if a cell does not fit the type.
+
+    In a column that the user declared, whole floats are integers.
+    """
     if texts.null_count > column.null_count:
         return None
     try:
         return texts.cast(number_type)
     except pa.ArrowInvalid:
-        return None
+        is_integer = is_declared and pa.types.is_integer(number_type)
+        return _cast_whole_floats(texts, number_type) if is_integer else None
 
 
 def _number_error(
@@ -261,14 +277,33 @@ def _number_error(
     options: ReadOptions,
 ) -> CellError:
     """Make the error for the first cell that does not fit the type; see `_cast_numbers`."""
+    is_declared = name in declared_column_types(options)
 
     def is_mismatch_before(stop: int) -> bool:
-        return _cast_numbers(column.slice(0, stop), texts.slice(0, stop), number_type) is None
+        head, head_texts = column.slice(0, stop), texts.slice(0, stop)
+        return _cast_numbers(head, head_texts, number_type, is_declared=is_declared) is None
 
     row = bisect_left(range(1, len(column)), True, key=is_mismatch_before)
     text, expected = column[row].as_py(), "a number" if pa.types.is_floating(number_type) else number_type
-    hint = describe_separators(text, options) or _TYPE_ADVICE
+    hint = describe_separators(text, options) or _type_advice(name, options)
     return CellError(row, f"{name!r} is {text!r}: expected {expected}{hint}")
+
+
+def _cast_whole_floats(texts: pa.ChunkedArray, integer_type: pa.DataType) -> pa.ChunkedArray | None:
+    """Cast texts of integers and whole floats to integers, without losses; None if a cell does not fit the type."""
+    is_whole = pc.match_substring_regex(texts, _WHOLE_NUMBER)
+    try:
+        floats = pc.if_else(is_whole, None, texts).cast(pa.float64())
+        if pc.any(pc.greater_equal(pc.abs(floats), MAX_EXACT_FLOAT)).as_py():
+            return None  # a float may have rounded the text
+        return pc.coalesce(pc.if_else(is_whole, texts, None).cast(integer_type), floats.cast(integer_type))
+    except pa.ArrowInvalid:
+        return None
+
+
+def _type_advice(name: str, options: ReadOptions) -> str:
+    """Return advice for a cell that does not fit the type of its column, which the user may have set."""
+    return DECLARED_TYPE_ADVICE if name in declared_column_types(options) else TYPE_ADVICE
 
 
 def _header_advice(names: Sequence[str], delimiter: str) -> str:
@@ -340,16 +375,14 @@ def _to_cell_error(
     row_match = _ROW_NUMBER.search(text)
     row = int(row_match[1]) - 1 - num_header_records if row_match is not None else 0
     column_match = re.match(r"In CSV column #(\d+): ", text)
-    column_prefix = (
-        f"{names[int(column_match[1])]!r}: "
-        if column_match is not None and int(column_match[1]) < len(names)
-        else ""
-    )
+    column_index = len(names) if column_match is None else int(column_match[1])
+    name = names[column_index] if column_index < len(names) else None
+    column_prefix = "" if name is None else f"{name!r}: "
     reason = _ROW_NUMBER.sub("", re.sub(r"^In CSV column #\d+: ", "", text)).removeprefix("CSV parse error: ")
     reason = reason.replace("CSV conversion error to", "it cannot be converted to")
     hint = ""
-    if column_prefix:
-        hint = _TYPE_ADVICE
+    if name is not None:
+        hint = _type_advice(name, options)
     elif advice:
         hint = f"; {advice}"
     value = _INVALID_VALUE.search(reason)

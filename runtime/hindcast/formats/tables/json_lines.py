@@ -36,6 +36,8 @@ LONG_INTEGER: Final = re.compile(rb"[\s:,\[-]\d{19}")
 """An integer that may have more than 64 bits."""
 _KEY_END: Final = re.compile(rb'"\s*:')
 _LINE_ADVICE: Final = "; write one object per line, or all objects as one array"
+TYPE_ADVICE: Final = "; set its type under `readOptions: {column_types: …}`, or fix it"
+DECLARED_TYPE_ADVICE: Final = ", which `column_types` sets; set another type there, or fix it"
 _NON_FINITE_NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 Types = Mapping[str, pa.DataType]
@@ -154,7 +156,8 @@ def build_table(
             if name in declared_types:
                 is_float = pa.types.is_floating(declared_types[name])
                 values = _round_large_integers(values, _EXACT_LIMIT if is_float else _INT64_LIMIT)
-            columns[name] = _build_column(values, name, types.get(name))
+            advice = DECLARED_TYPE_ADVICE if name in declared_types else TYPE_ADVICE
+            columns[name] = _build_column(values, name, types.get(name), advice)
     return pa.table(columns)
 
 
@@ -239,7 +242,9 @@ def _refuse_duplicate_keys(row: int, pairs: Iterable[tuple[str, Any]]) -> dict[s
     return entries
 
 
-def _build_column(values: list[Any], name: str, column_type: pa.DataType | None) -> pa.Array:
+def _build_column(
+    values: list[Any], name: str, column_type: pa.DataType | None, advice: str = TYPE_ADVICE
+) -> pa.Array:
     # texts such as "NaN" become numbers only if the column cannot be built without that
     for convert in (list, _parse_non_finite_texts):
         try:
@@ -260,11 +265,7 @@ def _build_column(values: list[Any], name: str, column_type: pa.DataType | None)
     if column_type is None:
         conflict = "the rows before it hold other types" if row else "its elements have several types"
         raise CellError(row, f"{name!r} is {value_text}: {conflict}; write one type in all rows")
-    raise CellError(
-        row,
-        f"{name!r} is {value_text}: expected {column_type}; set its type under `readOptions: {{column_types: …}}`, or "
-        "fix it",
-    )
+    raise CellError(row, f"{name!r} is {value_text}: expected {column_type}{advice}")
 
 
 def _is_deeper(arrow_type: pa.DataType, depth: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ import pyarrow.compute as pc
 from hindcast.episodes.columns import Columns, obs_leaf, root
 from hindcast.errors import DataError
 from hindcast.formats.format import HEAD_ROWS, Format, NoRowsError, Piece, ReadOptions
+from hindcast.formats.layout import CellError
 from hindcast.formats.lossless import find_rounded_row
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec, Leaf
@@ -265,16 +267,30 @@ def _cast_to_declared_types(table: pa.Table, plan: TablePlan, options: ReadOptio
                 f"it has no column {name!r}, which `column_types` names: {suggest_name(name, table.column_names)}"
             )
         column_type = replace_element_type(table.schema.field(name).type, number_type)
+        # Arrow would refuse an integer that float64 holds exactly, beyond 2⁵³
+        is_safe = not pa.types.is_floating(number_type)
         try:
-            # Arrow would refuse an integer that float64 holds exactly, beyond 2⁵³
-            is_safe = not pa.types.is_floating(number_type)
             column = table.column(name).cast(column_type, safe=is_safe)
             table = table.set_column(table.column_names.index(name), name, column)
         except pa.ArrowException as error:
-            raise DataError(
-                f"{name!r} cannot be converted to {number_type}, which `column_types` sets: {error}"
+            message = f"{name!r} cannot be converted to {number_type}, which `column_types` sets: {error}"
+            raise CellError(
+                _find_uncastable(table.column(name), column_type, is_safe=is_safe), message
             ) from error
     return table
+
+
+def _find_uncastable(column: pa.ChunkedArray, column_type: pa.DataType, *, is_safe: bool) -> int:
+    """Find the first row that cannot be cast, in a column with such a row."""
+
+    def is_uncastable(stop: int) -> bool:
+        try:
+            column.slice(0, stop).cast(column_type, safe=is_safe)
+        except pa.ArrowException:
+            return True
+        return False
+
+    return bisect_left(range(1, len(column)), True, key=is_uncastable)
 
 
 def _refuse_rounded_integer(column: pa.ChunkedArray, name: str) -> None:
