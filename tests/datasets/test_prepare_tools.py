@@ -424,8 +424,8 @@ def test_text_in_parentheses_that_is_no_array_stays_text(text):
 @pytest.mark.parametrize(
     "text",
     [
-        "[0.5 ... 1.5]",
         "[left right]",
+        "[left ... right]",
         "{'a': 1}",
         "[1,,2]",
         "[1, ,2]",
@@ -442,6 +442,30 @@ def test_text_in_parentheses_that_is_no_array_stays_text(text):
 def test_printed_text_that_is_no_array_is_refused(tmp_path, text):
     (tmp_path / "a.csv").write_text(f'obs,action,reward\n"{text}",0,1\n')
     with pytest.raises(DataError, match="'obs' begins like JSON but cannot be read"):
+        open_tool(tmp_path / "a.csv", ignore_final_observation=True)
+
+
+@pytest.mark.parametrize("bad_row", [0, 2])
+@pytest.mark.parametrize("to_text", [str, np.array_repr, lambda array: str(array).replace("\n", "")])
+@pytest.mark.parametrize("shape", [(9,), (9, 2)])
+def test_array_that_was_shortened_when_printed_is_refused_with_its_row(tmp_path, bad_row, to_text, shape):
+    array = np.arange(np.prod(shape)).reshape(shape) / 4
+    with np.printoptions(threshold=5):
+        short_text = to_text(array).replace("array(", "").split(", shape")[0].rstrip(")")
+    assert "..." in short_text
+    texts = [str(array.tolist()) if to_text is np.array_repr else str(array)] * 5
+    texts[bad_row] = texts[4] = short_text
+    lines = [f'"{text}",0,1\n' for text in texts]
+    (tmp_path / "a.csv").write_text("".join(["obs,action,reward\n", *lines]))
+    with pytest.raises(
+        DataError, match=rf"row {bad_row}: 'obs' was shortened .*write it as a list, or print"
+    ):
+        open_tool(tmp_path / "a.csv", ignore_final_observation=True)
+
+
+def test_first_cell_that_is_no_printed_array_is_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("obs,action,reward\n" + "[0.5 1],0,1\n" * 3 + "[0.5 x],0,1\n")
+    with pytest.raises(DataError, match="row 3: 'obs' begins like JSON but cannot be read"):
         open_tool(tmp_path / "a.csv", ignore_final_observation=True)
 
 

@@ -112,6 +112,8 @@ _PRINTED_CALL: Final = re.compile(
     r"\s*(?:[a-z]+\.)?(?:array|tensor)\((.*?\])(?:,\s*\w+=[^\[\]]*)?\)\s*", re.DOTALL
 )
 _PRINTED_SCALAR: Final = re.compile(r"(?:np|numpy)\.(?:float|int|uint|bool)\d*_?\(([^()]*)\)")
+_ELLIPSIS: Final = re.compile(r"(?<=[\s,\[])\.\.\.(?:\s*,|(?=[\s\]]))")
+"""What NumPy and PyTorch print in place of most numbers of a large array."""
 _PARENTHESES_TO_BRACKETS: Final = str.maketrans("()", "[]")
 _JSON_OF_PRINTED_VALUE: Final = {
     "True": "true",
@@ -161,6 +163,10 @@ def build_table(
     return pa.table(columns)
 
 
+class _ShortenedArrayError(CellError):
+    """A cell holds an array of which only the first and last numbers were printed."""
+
+
 def parse_json_cells(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray | None:
     """Parse text cells if all of them begin like a JSON array or object, or are arrays that NumPy or Python printed.
 
@@ -181,12 +187,15 @@ def parse_json_cells(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray | No
         except CellError:
             arrays = [array for array in map(_printed_array_to_json, texts) if array is not None]
             if len(arrays) < len(texts):
+                _refuse_unreadable_cell(texts, name)
                 raise
             values = _parse_json_texts(arrays)
         return pa.chunked_array([_build_column(values, name, None)])
     except CellError as error:
         if not pc.all(is_json).as_py():
             return None
+        if isinstance(error, _ShortenedArrayError):
+            raise
         raise CellError(error.row, f"{name!r} begins like JSON but cannot be read: {error}") from error
 
 
@@ -194,6 +203,20 @@ def _parse_json_texts(texts: Sequence[str]) -> list[Any]:
     cells = [text.encode() for text in texts]
     parse = choose_parser(b" ".join(cells))
     return [_parse_json(cell, row, parse) for row, cell in enumerate(cells)]
+
+
+def _refuse_unreadable_cell(texts: Sequence[str], name: str) -> None:
+    """Refuse the first cell that is neither JSON nor a printed array, if there is one."""
+    for row, text in enumerate(texts):
+        if _printed_array_to_json(text) is not None:
+            continue
+        if _ELLIPSIS.search(text) and _printed_array_to_json(_ELLIPSIS.sub(" ", text)) is not None:
+            raise _ShortenedArrayError(
+                row,
+                f"{name!r} was shortened when it was printed, as NumPy does with '...', so its numbers are lost: write "
+                "it as a list, or print it after np.set_printoptions(threshold=sys.maxsize)",
+            )
+        _parse_json(text.encode(), row, choose_parser(text.encode()))
 
 
 def _printed_array_to_json(text: str) -> str | None:
