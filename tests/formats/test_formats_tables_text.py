@@ -387,6 +387,10 @@ def test_unknown_option_raises(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", CSV_TEXT)
     with pytest.raises(DataError, match="has 'delimter', which CSV does not have; did you mean 'delimiter'"):
         read_table(path, options={"delimter": ";"})
+    with pytest.raises(
+        DataError, match="has 'trueValues', which CSV does not have; write flags as true and false"
+    ):
+        read_table(path, options={"trueValues": ";"})
     with pytest.raises(DataError, match="has 'delimiter', which JSON does not have"):
         read_table(write(tmp_path / "a.json", to_json_lines([ROW])), options={"delimiter": ";"})
 

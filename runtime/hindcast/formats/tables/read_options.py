@@ -14,6 +14,8 @@ from hindcast.formats.tables.naming import suggest_name
 
 _SEPARATED_NUMBER: Final = re.compile(r"\s*[+-]?\d+(?:\.\d+)*(?:[,' \u00a0\u202f]\d+)+(?:\.\d+)?\s*")
 _TYPES_OPTION_NAMES: Final = ("column_types", "columnTypes")
+_FLAG_WORDS_OPTIONS: Final = ("true_values", "false_values")
+"""Options of pandas and Arrow that no format has."""
 _INTEGER_NAMES: Final = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 _TYPES_BY_NAME: Final = {
     name: pa.type_for_alias(name) for name in ("bool", "string", "float32", "float64", *_INTEGER_NAMES)
@@ -40,10 +42,10 @@ def check_options(
         if snake_name not in allowed_names:
             if not allowed_names:
                 raise DataError(f"has {name!r}, but {format_name} has no options", "readOptions")
-            raise DataError(
-                f"has {name!r}, which {format_name} does not have; {suggest_name(snake_name, allowed_names)}",
-                "readOptions",
-            )
+            advice = suggest_name(snake_name, allowed_names)
+            if snake_name in _FLAG_WORDS_OPTIONS:
+                advice = "write flags as true and false, or as 1 and 0, in the file"
+            raise DataError(f"has {name!r}, which {format_name} does not have; {advice}", "readOptions")
         checked_options[snake_name] = value
     return checked_options
 

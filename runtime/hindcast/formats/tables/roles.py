@@ -30,6 +30,10 @@ TRUE_TEXTS: Final = ("true", "1", "1.0", "t", "yes")
 FALSE_TEXTS: Final = ("false", "0", "0.0", "f", "no")
 _NESTED_ADVICE: Final = "if a row is a whole episode, actions, rewards, flags and timesteps must all be lists"
 _FLAG_ADVICE: Final = "expected true or false; fix it, or name another column under `schema`"
+_WORDS_ADVICE: Final = (
+    "; if a spreadsheet wrote its words for true and false in another language, replace them by true and false, or by "
+    "1 and 0"
+)
 
 
 def restore_nulls(table: pa.Table, plan: TablePlan) -> pa.Table:
@@ -89,8 +93,15 @@ def _decode_flag_column(table: pa.Table, name: str) -> Bool:
         hint = f"; {_NESTED_ADVICE}" if pa.types.is_nested(column.type) else ""
         raise CellError(0, f"{name!r} is a column of {column.type}: expected true or false{hint}")
     if (row := first_true(~pc.or_(is_true, is_false).to_numpy())) is not None:
-        raise CellError(row, f"{name!r} is {column[row].as_py()!r}: {_FLAG_ADVICE}")
+        hint = _WORDS_ADVICE if is_text(column.type) and _holds_two_words(column) else ""
+        raise CellError(row, f"{name!r} is {column[row].as_py()!r}: {_FLAG_ADVICE}{hint}")
     return is_true.to_numpy()
+
+
+def _holds_two_words(column: pa.ChunkedArray) -> bool:
+    """Return whether a column of text has no cells but one or two words, such as WAHR and FALSCH."""
+    texts = pc.unique(column).to_pylist()
+    return len(texts) <= 2 and all(text.strip().isalpha() for text in texts)
 
 
 def _is_time_limit(info: Any, row: int) -> bool:
