@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hindcast.api.input import PrepareSpec
+from hindcast.api.input import FilterTerm, PrepareSpec
 from hindcast.datasets.inspection.inspecting import inspect_data
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
@@ -182,3 +182,34 @@ def test_other_rows_that_begin_alike_are_kept(tmp_path, kind):
     assert kit.read_block(dataset).length.tolist() == lengths
     notes = [note for note in dataset.notes if "with which the next one begins" in note]
     assert len(notes) == (kind != "constant")
+
+
+@pytest.mark.parametrize("has_ids", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_filter_leaves_out_observations_lost_in_an_autoreset(tmp_path, seed, has_ids):
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(2, 9, 12)
+    is_truncated = rng.random(12) < 0.5
+    table = make_vector_log(rng, lengths.tolist(), "SAME_STEP")
+    is_last = table["terminated"].to_numpy()
+    truncated = is_last & np.repeat(is_truncated, lengths)
+    table = kit.replace_column(table, "terminated", is_last & ~truncated).append_column(
+        "truncated", pa.array(truncated)
+    )
+    if has_ids:
+        table = table.append_column("eps_id", pa.array(np.repeat(np.arange(12), lengths)))
+    path = kit.write_files(tmp_path / "rows", table)
+    (warning,) = [note for note in open_data(path).notes if "with which the next one begins" in note]
+    assert "such as `truncated == false`" in warning
+    options = ReadOptions(filter=(FilterTerm(column="truncated", op="==", value=False),))
+    dataset = open_data(Reading((path,), options=options))
+    block = kit.read_block(dataset)
+    assert not [note for note in dataset.notes if "with which the next one begins" in note]
+    assert block.length.tolist() == (lengths - is_truncated).tolist()
+    assert block.terminated.tolist() == (~is_truncated).tolist()
+    starts = np.cumsum(lengths) - lengths
+    final_rows = starts + lengths - 1
+    final_obs = block.columns["obs"][block.obs_start + block.length]
+    # The observation of the step that was left out is the one after the step before it.
+    expected = np.array(table["obs"].to_pylist())[final_rows]
+    assert final_obs[is_truncated].tolist() == expected[is_truncated].tolist()

@@ -12,6 +12,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
+from hindcast.datasets.inspection.column_roles import read_profile
 from hindcast.datasets.inspection.inspecting import inspect_data
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
@@ -95,3 +96,27 @@ def test_mixing_episodes_and_tables_names_both(tmp_path):
     pacsv.write_csv(make_flat_table(tmp_path), folder / "b.csv")
     with pytest.raises(DataError, match=r"rows mixes .*a.parquet.*b.csv.*separate folders"):
         open_data(folder)
+
+
+METADATA_FILES = {
+    "dataset_info.json": {"name": "mine", "version": "1.0.0", "splits": [{"name": "train"}]},
+    "meta/info.json": {"codebase_version": "v3.0", "fps": 10, "features": {"action": {"dtype": "int64"}}},
+    "state.json": {"_data_files": [{"filename": "data.arrow"}], "_fingerprint": "0"},
+    "metadata.csv": "key,value\nfps,10\n",
+}
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+@pytest.mark.parametrize("name", METADATA_FILES)
+def test_files_that_are_left_out_are_not_described(tmp_path, name, suffix):
+    table, folder = make_flat_table(tmp_path), tmp_path / "rows"
+    (folder / name).parent.mkdir(parents=True)
+    content = METADATA_FILES[name]
+    (folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
+    (pq.write_table if suffix == "parquet" else pacsv.write_csv)(table, folder / f"steps.{suffix}")
+    reading = Reading((str(folder),))
+    summary, profile = inspect_data(reading), read_profile(reading)
+    assert summary.layouts == (("Parquet",) if suffix == "parquet" else ("CSV",))
+    assert [column.name for column in summary.table_columns] == table.column_names
+    assert profile is not None
+    assert profile.columns == summary.table_columns

@@ -170,6 +170,33 @@ def test_action_that_would_lose_something_is_refused(tmp_path, actions, message)
         kit.read_block(fit_to_spaces(dataset, None, DISCRETE))
 
 
+@pytest.mark.parametrize("role", ["action", "obs"])
+def test_fraction_in_a_discrete_space_is_refused_with_remedies_that_work(tmp_path, role):
+    values = np.append(0.5, ACTIONS[1:])
+    observations = {"obs": values, "next_obs": values} if role == "obs" else {"action": values}
+    path, name = (
+        write(tmp_path / "data", make_steps(**observations)),
+        "actions" if role == "action" else "obs",
+    )
+
+    def read(space: gym.Space, **columns: NDArray[Any]) -> NDArray[Any]:
+        data = open_tool(path if not columns else write(tmp_path / "corrected", make_steps(**columns)))
+        spaces = (None, space) if role == "action" else (space, None)
+        return kit.read_block(fit_to_spaces(data, *spaces)).columns[name]
+
+    field = "actionSpace" if role == "action" else "observationSpace"
+    with pytest.raises(DataError, match=rf"has 0\.5, .*; correct the value, or .* a Box \(spec\.{field}\)"):
+        read(DISCRETE)
+    assert read(gym.spaces.Box(0, 1, ()))[0] == 0.5
+    assert read(DISCRETE, **{column: np.floor(values) for column in observations}).dtype == np.int64
+
+
+def test_infinite_action_is_no_reason_for_a_box(tmp_path):
+    dataset = open_tool(write(tmp_path / "data", make_steps(action=np.append(np.inf, ACTIONS[1:]))))
+    with pytest.raises(DataError, match=r"'actions' has inf, expected an integer in \[0, 1\] of shape \[\]$"):
+        kit.read_block(fit_to_spaces(dataset, None, DISCRETE))
+
+
 def test_one_hot_action_is_refused_with_a_remedy(tmp_path):
     dataset = open_tool(write(tmp_path / "data", make_steps(action=list(np.eye(2, dtype=int)[ACTIONS]))))
     with pytest.raises(DataError, match="one-hot, store the index"):

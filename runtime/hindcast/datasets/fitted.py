@@ -22,6 +22,7 @@ from hindcast.datasets.validate import (
     get_leaf_spaces,
 )
 from hindcast.episodes.block import Block
+from hindcast.episodes.columns import Columns, root
 from hindcast.errors import DataError
 from hindcast.formats.lossless import fit_shape, is_same_up_to_ones, to_integers, to_numbers
 from hindcast.formats.spec import Leaf
@@ -100,5 +101,10 @@ def _fit(block: Block, name: str, space: gym.Space, locate: Locator) -> np.ndarr
     if is_invalid.any():
         advice = f"; {TEXT_ADVICE}" if column.dtype == object else ""
         fault = Fault("outside-space", is_invalid, f"{describe_space(space)}{advice}")
-        raise DataError.of([describe_fault(block.with_columns({name: column}), name, fault, locate)])
+        problem = describe_fault(block.with_columns({name: column}), name, fault, locate)
+        if column.dtype.kind == "f" and np.isfinite(column[is_invalid]).all():
+            field = "spec.actionSpace" if root(name) == Columns.ACTIONS else "spec.observationSpace"
+            remedy = f"correct the value, or make its space a Box ({field})"
+            problem = replace(problem, remedy=remedy, mentions=(field,))
+        raise DataError.of([problem])
     return values

@@ -38,6 +38,10 @@ _ORDERS: Final = {
     "stored": "as stored",
     "chain": "by chaining new_obs to obs",
 }
+_SAME_OBS_REMEDY: Final = (
+    "leave out the last steps of truncated episodes by a `filter` on their flag, such as `truncated == false` (no "
+    "value is bootstrapped from the observation after a terminated step)"
+)
 _SENTENCES: Final[dict[FindingKind, tuple[str, str]]] = {
     "gaps": (
         "timesteps are missing in 1 place, where an episode was cut",
@@ -78,9 +82,9 @@ _SENTENCES: Final[dict[FindingKind, tuple[str, str]]] = {
     ),
     "same_obs": (
         "1 episode ends with the observation with which the next one begins; unless one longer episode was cut there, "
-        "its last observation was lost in the autoreset of a vector environment",
+        f"its last observation was lost in the autoreset of a vector environment: {_SAME_OBS_REMEDY}",
         "{} episodes end with the observation with which the next one begins; unless longer episodes were cut there, "
-        "their last observations were lost in the autoreset of a vector environment",
+        f"their last observations were lost in the autoreset of a vector environment: {_SAME_OBS_REMEDY}",
     ),
     "cut_off": (
         "1 last step was left out, since there is no new_obs and its episode did not terminate",

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hindcast.datasets.inspection.summary import ColumnProfile
+from hindcast.datasets.prepare.non_data_files import find_data_files
 from hindcast.datasets.prepare.reading import Reading
-from hindcast.datasets.prepare.source_files import RecognisedFile, find_source_files, recognise_formats
+from hindcast.datasets.prepare.source_files import RecognisedFile
 from hindcast.episodes.columns import Columns, root
 from hindcast.errors import DataError
 from hindcast.formats.columns.arrays import as_plain_table, is_text
@@ -97,8 +98,7 @@ def read_profile(reading: Reading) -> TableProfile | None:
     Raises:
         DataError: a path does not exist, or a file is damaged.
     """
-    recognised_files, _ = recognise_formats(find_source_files(reading), reading)
-    return profile_files(recognised_files, reading.options.schema)
+    return profile_files(find_data_files(reading), reading.options.schema)
 
 
 def profile_files(

@@ -15,6 +15,7 @@ from hindcast.datasets.inspection.sample import SAMPLE_STEPS
 from hindcast.datasets.inspection.summarising import summarise
 from hindcast.datasets.inspection.summary import DataProblem, Summary, make_file_problem, sort_by_severity
 from hindcast.datasets.inspection.survey import DescribedFile, Finder, find_largest_compatible_group, survey
+from hindcast.datasets.prepare.non_data_files import find_data_files
 from hindcast.datasets.prepare.opening import open_reading
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.prepare.source_files import RecognisedFile, find_source_files, recognise_formats
@@ -60,9 +61,9 @@ def inspect_data(
         summary = summary.model_copy(update={"verdict": judge_data(dataset)})
     if not opened_data.is_prepared:
         return summary
-    recognised_files, _ = recognise_formats(find_source_files(reading), reading)
-    formats = tuple(sorted({file.format.name for file in recognised_files}))
-    profile = profile_files(recognised_files, reading.options.schema)
+    data_files = find_data_files(reading)
+    formats = tuple(sorted({file.format.name for file in data_files}))
+    profile = profile_files(data_files, reading.options.schema)
     unfinished_problems = [
         DataProblem(severity="warning", kind="incomplete", message=message)
         for message in opened_data.unfinished_notes

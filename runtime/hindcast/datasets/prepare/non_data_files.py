@@ -7,7 +7,12 @@ from typing import Final
 
 from hindcast import formatting
 from hindcast.datasets.prepare.reading import Reading
-from hindcast.datasets.prepare.source_files import RecognisedFile, SourceFile, recognise_formats
+from hindcast.datasets.prepare.source_files import (
+    RecognisedFile,
+    SourceFile,
+    find_source_files,
+    recognise_formats,
+)
 from hindcast.datasets.sources import DataFiles, map_in_threads
 from hindcast.errors import DataError
 from hindcast.formats.format import NoRowsError
@@ -103,6 +108,18 @@ def split_non_data(
     if len(non_data) == len(recognised_files):
         return list(recognised_files), []
     return [file for file in recognised_files if file.location not in non_data], non_data
+
+
+def find_data_files(reading: Reading) -> list[RecognisedFile]:
+    """Return the files of a reading that have a known format, without those that are left out as non-data.
+
+    Raises:
+        DataError: a path does not exist, or a file cannot be read.
+        StorageError: the storage fails or denies access.
+    """
+    source_files = find_source_files(reading)
+    recognised_files, _ = recognise_formats(source_files, reading)
+    return split_non_data(recognised_files, [file.location for file in source_files if file.is_named])[0]
 
 
 def make_non_data_note(files: Sequence[Location]) -> str:
