@@ -7,7 +7,7 @@ import re
 import pytest
 
 from hindcast.errors import Problem
-from hindcast.report.bottleneck import BOTTLENECK_FIELDS, describe_bottleneck
+from hindcast.report.bottleneck import describe_bottleneck
 from hindcast.report.curves import Curves
 from hindcast.rllib.builder.options import use_option_names
 
@@ -40,7 +40,7 @@ def test_bottleneck_names_the_stage_and_the_field(
     sentence = describe_bottleneck(learners)
     assert sentence.startswith(start)
     assert field in sentence
-    python_sentence = use_option_names(Problem((), sentence, mentions=BOTTLENECK_FIELDS))
+    python_sentence = use_option_names(Problem((), sentence))
     assert not re.search(r"spec\.|[a-z][A-Z]", str(python_sentence))
     results = [
         {"timers": {"bottleneck": "an earlier one"}},

@@ -20,17 +20,6 @@ _REMEDIES: Final = {
 }
 """Stage of `Executor.seconds` -> what to do if learners wait for it."""
 
-BOTTLENECK_FIELDS: Final = (
-    "spec.pipeline.residentBudget",
-    "spec.pipeline.diskCache",
-    "spec.pipeline.dataWorkers.maxReplicas",
-    "spec.pipeline.windowBytes",
-    "spec.learners.cpus",
-    "spec.learners.replicas",
-    "spec.config.trainBatchSizePerLearner",
-)
-"""Fields that the sentences name."""
-
 
 def describe_bottleneck(shares: Sequence[Mapping[str, float]]) -> str:
     """Return what takes the longest in an iteration, and what to change.

@@ -29,7 +29,6 @@ from hindcast.names import (
 )
 from hindcast.pipeline.offline_data import OfflineData
 from hindcast.record.environments import environment_spaces
-from hindcast.report.bottleneck import BOTTLENECK_FIELDS
 from hindcast.report.events import Reporter
 from hindcast.report.results import Result
 from hindcast.rllib.batch_io.inputs import ReaderFolders, WriterFolder, has_readers
@@ -224,9 +223,7 @@ class RunningAlgorithm:
             result[EVALUATION_RESULTS] = self._last_evaluation
         timers = result[TIMERS]
         if "bottleneck" in timers:
-            timers["bottleneck"] = _name_options(
-                Problem((), timers["bottleneck"], mentions=BOTTLENECK_FIELDS)
-            )
+            timers["bottleneck"] = _name_options(Problem((), timers["bottleneck"]))
         timers["evaluation_s"] = time.monotonic() - start_time
         num_updates = self._trainer.learner.updates - num_previous_updates
         timers[LEARNER_UPDATE_TIMER] = timers["update_s"] / max(1, num_updates)
