@@ -140,14 +140,17 @@ class Critics(nn.Module):
             features = layer(features)
         return features.reshape(-1)
 
-    def action_gradients(self, batch: Batch) -> Tensor:
-        """Return the gradients `[E, B, D]` of the members' values by the batch's actions; losses may contain them."""
+    def values_and_gradients(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return values `[E, B]` of the batch's actions, and their gradients `[E, B, D]` by the actions' features.
+
+        Losses may contain both.
+        """
         action_features = self.actions(batch).expand(self.members, -1, -1).detach().requires_grad_()
         features = torch.cat([self.observations(batch).expand(self.members, -1, -1), action_features], -1)
         for layer in islice(self.stack, 1, None):  # skips the layer that repeats the features for all members
             features = layer(features)
         (gradients,) = torch.autograd.grad(features.sum(), action_features, create_graph=True)
-        return gradients
+        return features.squeeze(-1), gradients
 
     def _join_features(self, batch: Batch, actions: Actions | None) -> tuple[Tensor, Tensor]:
         """Return the actions' features `[..., F]`, and a row of observation and action features for each action."""
