@@ -80,7 +80,14 @@ SMALL_TRANSFORMER = {
     "returnScale": 10.0,
     "lr": 0.01,
 }
-PRIORITY_OPTIONS = {"prioritizedReplay": True, "nStep": 3, "numQuantiles": 4}
+PRIORITY_OPTIONS = {
+    "prioritizedReplay": True,
+    "prioritizedReplayBeta": [[0, 0.4], [500, 1.0]],
+    "nStep": 3,
+    "numQuantiles": 4,
+    "adamEpsilon": 1e-4,
+    "weightDecay": 1e-3,
+}
 SPECIAL_CASES = {
     "BC": Case("BC", {"lr": 1e-3}),
     "MARWIL": Case("MARWIL", {"lr": 1e-3, "targetsEvery": 4}),
@@ -88,7 +95,12 @@ SPECIAL_CASES = {
     "DQN": Case("DQN", {}),
     "DQN with priorities": Case("DQN", PRIORITY_OPTIONS, can_stream=False),
     "DiscreteCQL": Case("DiscreteCQL", {"lr": 1e-3}),
-    "CQL": Case("CQL", {"numActions": 2, "lagrangian": True, "bcIters": 11}, data="steered", has_noise=True),
+    "CQL": Case(
+        "CQL",
+        {"numActions": 2, "lagrangian": True, "bcIters": 11, "calibrated": True},
+        data="steered",
+        has_noise=True,
+    ),
     "SAC that plays": Case(
         "SAC", {}, data="steered", has_noise=True, live_environment="toy_environments:SteeredWalk"
     ),
@@ -118,7 +130,11 @@ SPECIAL_CASES = {
         live_environment="toy_environments:SteeredWalk",
     ),
     "ReBRAC that plays": Case(
-        "ReBRAC", {}, data="steered", has_noise=True, live_environment="toy_environments:SteeredWalk"
+        "ReBRAC",
+        {"actorBeta": [[0, 0.02], [500, 0.01]]},
+        data="steered",
+        has_noise=True,
+        live_environment="toy_environments:SteeredWalk",
     ),
 }
 ACTION_SPACES = {"steered": gym.spaces.Box(-1, 1, (1,)), "walks": gym.spaces.Discrete(2)}
