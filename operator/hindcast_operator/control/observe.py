@@ -31,16 +31,12 @@ from hindcast_operator.facts import (
 )
 from hindcast_operator.planning import read_status, watched_children
 
-_MAX_CACHED_VALIDATIONS: Final = 256
 _DELETION_CHECK_SECONDS: Final = 30.0
 """Interval between checks of a pod that is being deleted. On a node that does not answer, the pod stays, and the watch
 reports no further change."""
 _FINAL_STATUSES: Final = frozenset({"Complete", "Failed"})
 _SILENCE_SECONDS: Final = 2.0 * MAX_REPORT_INTERVAL_SECONDS
 """After this time without a report, the objects through which the attempt reports are read."""
-
-CheckedResource = tuple[Resource | None, tuple[str, ...]]
-"""The resource as a model and no problems, or None and the problems of its spec."""
 
 
 class Observer:
@@ -53,7 +49,6 @@ class Observer:
         self._clock = clock
         self._cache = cluster_cache
         self._startups = startups
-        self._validations: dict[Key, tuple[Any, CheckedResource]] = {}
         self.namespaces_with_kuberay: set[str | None] = set()
         """The namespaces (None: the whole cluster) in which RayJobs are served, and the existing ones cached."""
         self.forbidden_kinds: dict[str | None, Mapping[str, str]] = {}
@@ -69,7 +64,7 @@ class Observer:
         if snapshot is None:
             return None
         now = self._clock()
-        resource, problems = self._validate(snapshot)
+        resource, problems = _validate_body(snapshot.body)
         await self._refresh_reports(snapshot)
         children_by_attempt = self._children_by_attempt(snapshot, resource)
         startups = self._startups[snapshot.uid]
@@ -100,18 +95,6 @@ class Observer:
             suspend=snapshot.body["spec"].get("suspend") is True,
             run_policy=_parse_run_policy(snapshot.body["spec"]),
         )
-
-    def _validate(self, snapshot: cache.Resource) -> CheckedResource:
-        """Return the resource as a model, or the problems of its spec. Cached until the spec or the labels change."""
-        version = (snapshot.uid, snapshot.generation, snapshot.body["metadata"]["labels"])
-        entry = self._validations.pop(snapshot.key, None)
-        if entry is None or entry[0] != version:
-            entry = version, _validate_body(snapshot.body)
-        # Re-inserted as the last entry, so that the first one is the least recently used.
-        self._validations[snapshot.key] = entry
-        if len(self._validations) > _MAX_CACHED_VALIDATIONS:
-            del self._validations[next(iter(self._validations))]
-        return entry[1]
 
     async def _refresh_reports(self, snapshot: cache.Resource) -> None:
         """Read the latest attempt's final report if its RayJob has ended and the cache does not have the report yet."""
@@ -275,7 +258,11 @@ class Observer:
         return tuple(f"{key.kind}/{key.name}" for key in reversed(ring))
 
 
-def _validate_body(body: dict[str, Any]) -> CheckedResource:
+def _validate_body(body: dict[str, Any]) -> tuple[Resource | None, tuple[str, ...]]:
+    """Return the resource as a model and no problems, or None and the problems of its spec.
+
+    This takes 0.3 ms, less than a cache of the models would be worth.
+    """
     try:
         return validate_resource(body), ()
     except SpecError as error:
