@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
 from pydantic import ValidationError
@@ -30,6 +30,7 @@ from hindcast_operator.facts import (
     ReferenceFacts,
 )
 from hindcast_operator.planning import read_status, watched_children
+from hindcast_operator.times import parse_optional_time
 
 _DELETION_CHECK_SECONDS: Final = 30.0
 """Interval between checks of a pod that is being deleted. On a node that does not answer, the pod stays, and the watch
@@ -37,6 +38,9 @@ reports no further change."""
 _FINAL_STATUSES: Final = frozenset({"Complete", "Failed"})
 _SILENCE_SECONDS: Final = 2.0 * MAX_REPORT_INTERVAL_SECONDS
 """After this time without a report, the objects through which the attempt reports are read."""
+_TOKEN_RENEWAL_TIME: Final = timedelta(minutes=15)
+"""Time after which pods have a token of a ServiceAccount that was created again. The kubelet renews a token of ten
+minutes after eight, and writes it into the pod up to two minutes later."""
 
 
 class Observer:
@@ -158,18 +162,20 @@ class Observer:
             )
             attempt = replace(attempt, submitter_failure=startup.submitter_failure, pods=pods)
         startup.pulse.update(attempt, now)
-        await self._check_access(snapshot, name, startup, now)
+        await self._check_access(snapshot, attempt, startup, now)
         return replace(
             attempt,
             has_access=startup.has_access,
+            token_renewal_time=startup.token_renewal_time,
             beat_seen_at=startup.pulse.beat_seen_at,
             progress_seen_at=startup.pulse.progress_seen_at,
         )
 
     async def _check_access(
-        self, snapshot: cache.Resource, name: str, startup: Startup, now: datetime
+        self, snapshot: cache.Resource, attempt: AttemptFacts, startup: Startup, now: datetime
     ) -> None:
         """Record in `startup` whether an attempt that has fallen silent may still report."""
+        name = attempt.child_name
         beat_seen_at, read_at = startup.pulse.beat_seen_at, startup.access_read_at
         # A finished run keeps its last report, and sends no more.
         is_silent = (
@@ -188,9 +194,15 @@ class Observer:
         binding = await self._api.get(kinds.ROLE_BINDING, namespace, account)
         rules, subjects = (role or {}).get("rules") or (), (binding or {}).get("subjects") or ()
         may_report = any(name in (rule.get("resourceNames") or ()) for rule in rules)
-        # The operator restores only its own ServiceAccount, not one that the user or the platform named.
-        if any(subject["name"] == account for subject in subjects):
-            may_report &= await self._api.get(kinds.SERVICE_ACCOUNT, namespace, account) is not None
+        for subject in subjects:
+            pod_account = await self._api.get(kinds.SERVICE_ACCOUNT, namespace, subject["name"])
+            # The operator restores only its own ServiceAccount, not one that the user or the platform named.
+            may_report &= pod_account is not None or subject["name"] != account
+            creation_time = parse_optional_time(
+                (pod_account or {}).get("metadata", {}).get("creationTimestamp")
+            )
+            if creation_time and attempt.ray_job and creation_time > attempt.ray_job.created_at:
+                startup.token_renewal_time = creation_time + _TOKEN_RENEWAL_TIME
         startup.has_access = may_report and bool(subjects)
 
     async def _check_blocker(self, snapshot: cache.Resource, startup: Startup) -> None:
