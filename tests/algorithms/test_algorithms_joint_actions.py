@@ -80,7 +80,9 @@ def test_policy_estimates_critic_and_export_take_the_combinations(name, explore)
 def test_joint_distribution_needs_discrete_actions_and_at_most_4096_combinations():
     model = ModelSpec(distribution="jointCategorical")
     assert build_action_head(gym.spaces.MultiDiscrete([16, 256]), model).inputs_size == 4096
-    with pytest.raises(SpecError, match=r"model\.distribution: action space: 'actions' has 4,097 combinations"):
+    with pytest.raises(
+        SpecError, match=r"model\.distribution: action space: 'actions' has 4,097 combinations"
+    ):
         build_action_head(gym.spaces.MultiDiscrete([17, 241]), model)
     with pytest.raises(SpecError, match="'JointCategorical' is for discrete actions"):
         build_action_head(gym.spaces.Box(-1, 1, (2,)), model)
