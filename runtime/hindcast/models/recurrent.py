@@ -55,7 +55,7 @@ class RecurrentLayer(nn.Module):
         self.output_size = size
         self._is_lstm = kind == "lstm"
         self._state_names = ("h", "c") if self._is_lstm else ("h",)
-        self._layer = (nn.LSTM if self._is_lstm else nn.GRU)(size_in, size, batch_first=True)
+        self._layer = (nn.LSTM if self._is_lstm else nn.GRU)(size_in, size)
         for name, parameter in self._layer.named_parameters():
             if name.startswith("weight"):
                 for gate in parameter.detach().split(size):
@@ -91,9 +91,12 @@ class RecurrentLayer(nn.Module):
             final_tensors = self._step(features, initial_tensors)
             return final_tensors[0], dict(zip(self._state_names, final_tensors, strict=True))
         hidden = [tensor.unsqueeze(0) for tensor in initial_tensors]
-        outputs, final_hidden = self._layer(features, tuple(hidden) if self._is_lstm else hidden[0])
+        # With batch_first, torch transposes its output in place, which a recorded update cannot repeat.
+        outputs, final_hidden = self._layer(
+            features.transpose(0, 1), tuple(hidden) if self._is_lstm else hidden[0]
+        )
         final_tensors = final_hidden if self._is_lstm else (final_hidden,)
-        return outputs, {
+        return outputs.transpose(0, 1), {
             name: tensor.squeeze(0) for name, tensor in zip(self._state_names, final_tensors, strict=True)
         }
 
