@@ -82,7 +82,7 @@ def _measure(resource: OfflineTraining) -> dict[str, Any]:
             "bottleneck": last["timers"].get("bottleneck"),
             "learnerPeakBytes": max(last["timers"].get("peak_memory_bytes", [0])) or None,
             "seconds": round(seconds),
-            "wholeRunSeconds": None if total is None else round(seconds * max(1.0, total / done)),
+            "wholeRunSeconds": round(seconds * max(1.0, total / done)) if total and done else None,
         }
     }
 
