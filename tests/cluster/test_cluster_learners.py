@@ -141,10 +141,10 @@ def test_two_learners_equal_uninterrupted_ones_after_loss_of_raylet(
     tmp_path: Path, walks: Path, group: LearnerGroupRunner
 ) -> None:
     """The first learner takes three of the four CPUs of Ray's first node; the second one is on a node of its own."""
-    killed = tmp_path / "killed"
+    marker = tmp_path / "killed"
 
     def make(folder: Path, process_id: int = 0) -> OfflineTraining:
-        kwargs = {"file": str(killed), "after_timesteps": 14 * 64, "process_id": process_id}
+        kwargs = {"file": str(marker), "after_timesteps": 14 * 64, "process_id": process_id}
         return make_training(
             folder,
             walks,
@@ -156,13 +156,13 @@ def test_two_learners_equal_uninterrupted_ones_after_loss_of_raylet(
         )
 
     def replace_node() -> None:
-        while not killed.exists():
+        while not marker.exists():
             time.sleep(0.1)
         replacement.enter_context(second_node(num_cpus=3))
 
-    killed.touch()
+    marker.touch()
     train(make(tmp_path / "uninterrupted"))
-    killed.unlink()
+    marker.unlink()
     with contextlib.ExitStack() as replacement, second_node(num_cpus=3) as raylet:
         threading.Thread(target=replace_node, daemon=True).start()
         assert group.train(make(tmp_path, raylet)).metrics["timesteps"] == UPDATES * 64

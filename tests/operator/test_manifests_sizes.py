@@ -228,16 +228,16 @@ def test_measured_peak_raises_memory_of_learners_to_at_most_twice_the_estimate()
 
     estimate = learner(None)
     assert learner(GI) == estimate
-    measured = learner(5 * GI)
-    assert measured.memory_bytes == round_up(int(2 * 1.25 * 5 * GI) + 768 * MI, 128 * MI)
-    assert measured.reasons["memory"].startswith("1.25 times the 5Gi that a learner took in earlier attempts")
+    size = learner(5 * GI)
+    assert size.memory_bytes == round_up(int(2 * 1.25 * 5 * GI) + 768 * MI, 128 * MI)
+    assert size.reasons["memory"].startswith("1.25 times the 5Gi that a learner took in earlier attempts")
     assert estimate.memory_bytes < learner(100 * GI).memory_bytes < 2 * estimate.memory_bytes
     assert learner(100 * GI).reasons["memory"].endswith("but at most twice the estimate")
 
 
 def test_index_of_many_episodes_needs_memory() -> None:
-    few, many = (make_inputs(bytes=500 * GI, timesteps=10**8, episodes=count) for count in (10**3, 10**7))
-    sizes = [compute_pool("learner", training(), inputs).memory_bytes for inputs in (few, many)]
+    inputs = [make_inputs(bytes=500 * GI, timesteps=10**8, episodes=count) for count in (10**3, 10**7)]
+    sizes = [compute_pool("learner", training(), entry).memory_bytes for entry in inputs]
     assert sizes[1] - sizes[0] == pytest.approx(48 * 10**7, abs=128 * MI)
 
 

@@ -186,12 +186,12 @@ class TestOrder:
         num_stages = len(reporter.stages)
         assert [outcome.state for outcome in execute(load(*CHAIN), reporter)] == ["AlreadyFinished"] * 3
         assert len(reporter.stages) == num_stages
-        clone, others = load(*CHAIN)[1].resource, [item.resource for item in load(*CHAIN)]
-        measured = plan(clone, others)["measured"]  # type: ignore[arg-type]
-        assert measured["by"].endswith(" of this run, the last one with 1 learner")
-        assert measured["updatesPerSecond"] > 0
-        assert measured["learnerPeakBytes"] > 50 << 20
-        assert measured["wholeRunSeconds"] == measured["seconds"]
+        clone, all_resources = load(*CHAIN)[1].resource, [item.resource for item in load(*CHAIN)]
+        rates = plan(clone, all_resources)["measured"]  # type: ignore[arg-type]
+        assert rates["by"].endswith(" of this run, the last one with 1 learner")
+        assert rates["updatesPerSecond"] > 0
+        assert rates["learnerPeakBytes"] > 50 << 20
+        assert rates["wholeRunSeconds"] == rates["seconds"]
 
     def test_circular_references_are_refused(self, load: Load, reporter: MemoryReporter) -> None:
         resources = load(

@@ -69,20 +69,20 @@ def _measure(resource: OfflineTraining) -> dict[str, Any]:
     results = [result for result in read_results(run_folder(resource)) if "learners" in result]
     if not results:
         return {}
-    last, seconds = results[-1], results[-1]["time_total_s"]
-    done, total, _ = find_nearest_limit(resource.spec.stop, last)
-    shares = last["timers"].get("shares", [])
+    result, seconds = results[-1], results[-1]["time_total_s"]
+    amount, total, _ = find_nearest_limit(resource.spec.stop, result)
+    shares = result["timers"].get("shares", [])
     return {
         "measured": {
             "by": f"{plural(len(results), 'iteration')} of this run, the last one with "
             f"{plural(max(1, len(shares)), 'learner')}",
-            "updatesPerSecond": round(last["num_updates_lifetime"] / seconds, 1),
-            "timestepsPerSecond": round(last["num_env_steps_trained_lifetime"] / seconds),
+            "updatesPerSecond": round(result["num_updates_lifetime"] / seconds, 1),
+            "timestepsPerSecond": round(result["num_env_steps_trained_lifetime"] / seconds),
             "dataWaitShare": max((round(share["wait"], 3) for share in shares), default=None),
-            "bottleneck": last["timers"].get("bottleneck"),
-            "learnerPeakBytes": max(last["timers"].get("peak_memory_bytes", [0])) or None,
+            "bottleneck": result["timers"].get("bottleneck"),
+            "learnerPeakBytes": max(result["timers"].get("peak_memory_bytes", [0])) or None,
             "seconds": round(seconds),
-            "wholeRunSeconds": round(seconds * max(1.0, total / done)) if total and done else None,
+            "wholeRunSeconds": round(seconds * max(1.0, total / amount)) if total and amount else None,
         }
     }
 
