@@ -79,12 +79,6 @@ class RayWorkers(Generic[Context]):
             return actor
 
 
-def enter_folder(folder: str) -> None:
-    """Read relative paths in this process as its parent does, which works in that folder, if this machine has it."""
-    with contextlib.suppress(OSError):
-        os.chdir(folder)
-
-
 class _WorkerActor:
     """The class of the actors: an object that keeps the context."""
 
@@ -92,7 +86,8 @@ class _WorkerActor:
         # The parent is the node's Ray process. If that dies, Ray itself ends the worker only once init is its parent.
         end_with_parent(os.getppid())
         restore_objects(objects)
-        enter_folder(folder)
+        with contextlib.suppress(OSError):  # relative paths are the parent's, if the file system is shared
+            os.chdir(folder)
         self._context = context
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,7 +18,6 @@ from hindcast.cluster.outcome import classify
 from hindcast.cluster.pools import RayPlacement
 from hindcast.errors import SpecError, WorkerLost
 from hindcast.ray_session import QUIET_OPTIONS, join_cluster
-from hindcast.ray_workers import enter_folder
 from hindcast.report.events import Outcome, Reporter
 from hindcast.run.execute import execute, prepare_inputs
 from hindcast.run.inputs import Input, make_sources
@@ -35,11 +35,15 @@ def execute_on_ray(items: Sequence[LoadedResource], reporter: Reporter, address:
         WorkerLost: processes of the cluster keep dying.
         UserError: see `execute`.
     """
-    folder = str(Path.cwd())
+    folder = Path.cwd()
+
+    def enter_folder() -> None:
+        """Let a worker read the resources' relative paths as this process does."""
+        os.chdir(folder)
+
     try:
-        # Also of tasks and data workers; a program that has called ray.init itself leaves it to `RayWorkers`.
-        hook = {"worker_process_setup_hook": lambda: enter_folder(folder)}
-        join_cluster(address, runtime_env=hook, **QUIET_OPTIONS)
+        # Tasks and data workers, too. For a program that has called ray.init itself, `RayWorkers` does what it can.
+        join_cluster(address, runtime_env={"worker_process_setup_hook": enter_folder}, **QUIET_OPTIONS)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise SpecError(f"--ray {address}: {' '.join(str(error).split())}") from error
     try:
