@@ -69,12 +69,11 @@ def test_distribution_that_the_algorithm_cannot_train_is_refused(name, distribut
 @pytest.mark.parametrize(
     ("name", "space", "model", "sentence"),
     [
-        ("DQN", CHOICES, {"recurrent": "lstm"}, "DQN builds its policy from action values: leave recurrent"),
         (
             "DQN",
             CHOICES,
             {"module_class": "a:B"},
-            "DQN builds its policy from action values: leave recurrent",
+            "DQN builds its policy from action values: leave moduleClass",
         ),
         ("FQL", BOX, {"recurrent": "lstm"}, "FQL builds its own kind of policy"),
         ("DecisionTransformer", CHOICES, {"recurrent": "lstm"}, "builds its own kind of policy"),

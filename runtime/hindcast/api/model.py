@@ -218,7 +218,8 @@ class ModelOptions(LayerOptions):
     frame_stack: Positive = 1
     """Number of most recent observations that the policy sees at once."""
     recurrent: Annotated[Literal["none", "lstm", "gru"], YamlWords("None", "LSTM", "GRU")] = "none"
-    """A recurrent layer between the encoder and the heads. Its state is reset to zero at the start of each episode."""
+    """A recurrent layer between the encoder and the heads, also of value networks. Its state is reset to zero at the
+    start of each episode."""
     cell_size: Positive = 256
     """Units of the recurrent layer."""
     recurrent_kernel_initializer: Initializer | None = None
