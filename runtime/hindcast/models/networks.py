@@ -178,8 +178,11 @@ class Critics(nn.Module):
             features = layer(features)
         return features.reshape(-1)
 
-    def action_gradients(self, batch: Batch) -> Tensor:
-        """Return the gradients `[E, B, D]` of the members' values by the batch's actions; losses may contain them."""
+    def values_and_gradients(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return values `[E, B]` of the batch's actions, and their gradients `[E, B, D]` by the actions' features.
+
+        Losses may contain both.
+        """
         recorded_features = self.actions(batch)
         obs_features, action_features = (
             rows.flatten(0, -2).expand(self.members, -1, -1)
@@ -190,7 +193,8 @@ class Critics(nn.Module):
         for layer in islice(self.stack, 1, None):  # skips the layer that repeats the features for all members
             features = layer(features)
         (gradients,) = torch.autograd.grad(features.sum(), action_features, create_graph=True)
-        return gradients.unflatten(1, recorded_features.shape[:-1])
+        leading_shape = recorded_features.shape[:-1]
+        return features.squeeze(-1).unflatten(1, leading_shape), gradients.unflatten(1, leading_shape)
 
     def _join_features(self, batch: Batch, actions: Actions | None) -> tuple[Tensor, Tensor]:
         """Return the actions' features `[..., F]`, and a row of observation and action features for each action."""
