@@ -174,8 +174,8 @@ _INVALID_RECORDINGS = """
 "policy.train.model.observationFilter is MeanStd, which computes its statistics from recorded data, but there are no \\
   recorded data: leave it out, and scale observations in a wrapper of the environment":
   - {policy: {random: null, train: {algorithm: SAC, stop: {timesteps: 9}, model: {observationFilter: MeanStd}}}}
-"policy.train.model.distribution is SquashedDeterministic, which PPO cannot train: use Auto, Categorical, Gaussian, \\
-  SquashedGaussian, BoundedGaussian":
+"policy.train.model.distribution is SquashedDeterministic, which PPO cannot train: use Auto, Categorical, \\
+  JointCategorical, Gaussian, SquashedGaussian, BoundedGaussian":
   - {policy: {random: null, train: {stop: {timesteps: 9}, model: {distribution: SquashedDeterministic}}}}
 "policy.train.model.distribution is Deterministic, which SAC cannot train: use Auto, Gaussian, SquashedGaussian, \\
   BoundedGaussian":
@@ -260,12 +260,13 @@ _INVALID_TRAININGS = """
   - {model: {recurrent: LSTM}, config: {trainBatchSizePerLearner: 16}}
 "model.moduleClass does not apply to DiscreteCQL, which builds its own policy: leave it out":
   - {algorithm: DiscreteCQL, model: {moduleClass: "m:M"}}
-"model.distribution is Deterministic, which IQL cannot train: use Auto, Categorical, Gaussian, SquashedGaussian, \\
-  BoundedGaussian":
+"model.distribution is Deterministic, which IQL cannot train: use Auto, Categorical, JointCategorical, \\
+  Gaussian, SquashedGaussian, BoundedGaussian":
   - {algorithm: IQL, model: {distribution: Deterministic}}
 "model.distribution is Categorical, which CQL cannot train: use Auto, Gaussian, SquashedGaussian, BoundedGaussian":
   - {algorithm: CQL, model: {distribution: Categorical}}
-"model.distribution is Gaussian, which DiscreteSAC cannot train: use Auto, Categorical":
+"model.distribution is Gaussian, which DiscreteSAC cannot train: use Auto, Categorical, \\
+  JointCategorical":
   - {algorithm: DiscreteSAC, model: {distribution: Gaussian}}
 "model.distribution is Gaussian, which FQL cannot train: use Auto":
   - {algorithm: FQL, model: {distribution: Gaussian}}

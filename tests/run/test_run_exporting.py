@@ -48,7 +48,11 @@ POLICIES: dict[str, tuple[gym.Space, gym.Space, dict[str, Any]]] = {
     "squashed": (VECTOR_OBSERVATIONS, gym.spaces.Box(-2, 2, (2, 2)), {"distribution": "SquashedGaussian"}),
     "deterministic": (VECTOR_OBSERVATIONS, DOUBLES, {"distribution": "Deterministic"}),
     "float64": (DOUBLES, gym.spaces.MultiBinary(3), MEAN_STD),
-    "stacked": (VECTOR_OBSERVATIONS, gym.spaces.MultiDiscrete([2, 3]), {"frameStack": 3}),
+    "stacked": (
+        VECTOR_OBSERVATIONS,
+        gym.spaces.MultiDiscrete([2, 3], start=[1, 0]),
+        {"frameStack": 3, "distribution": "JointCategorical"},
+    ),
     "masked": (
         gym.spaces.Dict({"action_mask": gym.spaces.MultiBinary(3), "observations": VECTOR_OBSERVATIONS}),
         gym.spaces.Discrete(3, start=2),
@@ -65,7 +69,13 @@ POLICIES: dict[str, tuple[gym.Space, gym.Space, dict[str, Any]]] = {
                 "c": gym.spaces.Box(-2, 2, (), np.float64),
             }
         ),
-        gym.spaces.Dict({"grip": gym.spaces.Discrete(2), "move": gym.spaces.Box(-3, 3, (2,))}),
+        gym.spaces.Dict(
+            {
+                "grip": gym.spaces.Discrete(2),
+                "move": gym.spaces.Box(-3, 3, (2,)),
+                "turn": gym.spaces.MultiDiscrete([2, 3]),
+            }
+        ),
         MEAN_STD,
     ),
 }

@@ -39,7 +39,7 @@ _MAX_ERROR_WEIGHT = 0.9
 
 
 class DQNOptions(AlgorithmOptions):
-    """Deep Q-learning (Mnih et al., Nature 2015), for one discrete action.
+    """Deep Q-learning (Mnih et al., Nature 2015), for one discrete action or several at once.
 
     With the target network Q̄, the discounted sum R of the next nStep rewards, and the state s' and discount g after
     them (g = 0 where the episode terminated): L = E[w·huber(R + g·Q̄(s', a') - Q(s, a))], a' = argmax Q(s', ·)
@@ -203,8 +203,8 @@ class DQN(Algorithm):
 
 
 class DiscreteCQLOptions(DQNOptions):
-    """Conservative Q-learning, CQL(H) of arXiv 2006.04779, for one discrete action: DQN with a penalty on the values of
-    actions outside the data.
+    """Conservative Q-learning, CQL(H) of arXiv 2006.04779, for one discrete action or several at once: DQN with a
+    penalty on the values of actions outside the data.
 
     L = L_DQN + minQWeight·E[log Σₐ exp Q(s, a) - Q(s, a_recorded)]; L_DQN and the other options are DQN's.
     The default of minQWeight is d3rlpy's.

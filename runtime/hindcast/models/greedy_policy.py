@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gymnasium as gym
 import torch
 from torch import Tensor
 
 from hindcast.episodes.columns import Columns
+from hindcast.models.action_head import joint_action_head
 from hindcast.models.action_masks import allowed_actions
 from hindcast.models.networks import ActionValues, quantile_mean
 from hindcast.models.recurrent import as_leaves
@@ -13,7 +15,7 @@ from hindcast.models.rl_module import Batch, RLModule
 
 
 class GreedyPolicy(RLModule):
-    """The epsilon-greedy policy of action values, for one Discrete action.
+    """The epsilon-greedy policy of action values, for one Discrete or MultiDiscrete action.
 
     Greedy actions are those of the highest value. Exploration takes a uniformly random allowed action with probability
     epsilon, otherwise the greedy one; the recorded log-probabilities are those of this mixture.
@@ -33,6 +35,8 @@ class GreedyPolicy(RLModule):
         self.values = ActionValues(
             self.observation_space, self.action_space, self.model_config, quantiles=quantiles, dueling=dueling
         )
+        if isinstance(self.action_space, gym.spaces.MultiDiscrete):
+            self.action_head = joint_action_head(Columns.ACTIONS, self.action_space)
         self.register_buffer("epsilon", torch.zeros(()))
 
     def get_initial_state(self) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from hindcast.api.model import ModelSpec
+from hindcast.episodes.action_kinds import joint_actions_problem, num_joint_actions
 from hindcast.episodes.columns import Columns, leaves_of, obs_leaf
 from hindcast.errors import SpecError
 from hindcast.models.action_masks import allowed_actions, forbid, has_action_mask
@@ -27,6 +28,7 @@ from hindcast.models.initial_weights import (
     encoder_initialiser,
     head_initialiser,
 )
+from hindcast.models.joint_actions import enumerate_actions, index_actions
 from hindcast.models.recurrent import (
     NEXT_STEPS,
     OUTPUT_STEPS,
@@ -207,12 +209,12 @@ class Critics(nn.Module):
 
 
 class ActionValues(nn.Module):
-    """Q(s, ·) of E members, for one Discrete action: means of the return, or its quantiles.
+    """Q(s, ·) of E members, for one Discrete or MultiDiscrete action: means of the return, or its quantiles.
 
     Each member has its own stack of `fcnet_hiddens` and then `head_fcnet_hiddens`. `recurrent` is as in `Critics`, but
     the state starts from `state_in` if the batch has it.
 
-    Shapes: n is the number of actions.
+    Shapes: n is the number of actions, of a MultiDiscrete space that of all combinations (see `enumerate_actions`).
 
     Args:
         observation_space, action_space, model, members, layer_norm, dropout: see `Critics`.
@@ -220,8 +222,12 @@ class ActionValues(nn.Module):
         dueling: the last layer computes a state's value and each action's advantage over the mean (arXiv 1511.06581).
 
     Raises:
-        SpecError: the action space is not Discrete; also see `Features`.
+        SpecError: the action space is neither Discrete nor MultiDiscrete, or has too many combinations; also see
+            `Features`.
     """
+
+    joint_actions: Tensor
+    strides: Tensor
 
     def __init__(
         self,
@@ -236,19 +242,27 @@ class ActionValues(nn.Module):
         dueling: bool = False,
     ) -> None:
         super().__init__()
-        if not isinstance(action_space, gym.spaces.Discrete):
+        if not isinstance(action_space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
             raise SpecError(
-                "a value of each action requires a Discrete action space, not "
+                "a value of each action requires a Discrete or MultiDiscrete action space, not "
                 f"{action_space}; for other spaces use critics of state and action, inputs.critics().",
                 field="spec.algorithm",
             )
+        if problem := joint_actions_problem(action_space):
+            raise SpecError(f"{action_space} has {problem}.", field="spec.algorithm")
         features_class = Features if model.recurrent == "none" else RecurrentEncoder
         self.observations = features_class(observation_space, model)
-        self._start = int(action_space.start)
+        self._is_joint = isinstance(action_space, gym.spaces.MultiDiscrete)
+        if isinstance(action_space, gym.spaces.MultiDiscrete):
+            joint_actions, strides = enumerate_actions(action_space)
+            self.register_buffer("joint_actions", joint_actions, persistent=False)
+            self.register_buffer("strides", strides, persistent=False)
+        else:
+            self._start = int(action_space.start)
         self._quantiles, self._is_dueling = quantiles, dueling
         self._is_masked = has_action_mask(observation_space, action_space)
         # Dueling: one more output for the state's value.
-        num_outputs = quantiles * (int(action_space.n) + dueling)
+        num_outputs = quantiles * (num_joint_actions(action_space) + dueling)
         sizes = [self.observations.output_size, *model.fcnet_hiddens, *model.head_fcnet_hiddens]
         self.stack = _build_stack(members, sizes, num_outputs, model, layer_norm=layer_norm, dropout=dropout)
 
@@ -285,16 +299,19 @@ class ActionValues(nn.Module):
     def gather(self, values: Tensor, actions: Tensor) -> Tensor:
         """Select the values of actions: `[E, B]` from `values` `[E, B, n]`, or `[E, B, Q]` from `[E, B, n, Q]`.
 
-        `actions` `[B]`, or `[E, B]` with other actions for each member, are integers that include the space's start.
+        `actions` `[B, *shape]`, or `[E, B, *shape]` with other actions for each member, are integers that include the
+        space's start.
         """
         return gather_values(values, self.indices(actions).expand(values.shape[:2]))
 
     def indices(self, actions: Tensor) -> Tensor:
-        """Return the indices of actions, which start at 0."""
+        """Return the indices of actions `[..., *shape]`, which start at 0: `[...]` int64."""
+        if self._is_joint:
+            return index_actions(actions, self.joint_actions, self.strides)
         return actions.long() - self._start
 
     def min_values(self, batch: Batch, actions: Actions | None = None) -> Tensor:
-        """Return the members' minimum `[B]` for the batch's actions, or `[K, B]` for `actions`, `[K, B]`."""
+        """Return the members' minimum `[B]` for the batch's actions, or `[K, B]` for `actions`, `[K, B, *shape]`."""
         action_sets = batch[Columns.ACTIONS].unsqueeze(0) if actions is None else cast(Tensor, actions)
         values = self(batch).amin(0).expand(len(action_sets), -1, -1)
         q = self.gather(values, action_sets)
