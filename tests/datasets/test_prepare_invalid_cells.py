@@ -271,3 +271,29 @@ def test_rewards_in_lists_of_one_number_are_accepted(tmp_path: Path, is_in_order
     rewards = [[reward] for reward in make_columns()["rewards"]]
     block = open_block(write_table(tmp_path, is_in_order, rewards=rewards))
     assert block.columns["rewards"].tolist() == expected_block.columns["rewards"].tolist()
+
+
+def test_steps_of_a_vector_environment_of_one_are_no_episodes(tmp_path: Path) -> None:
+    """Regression: without ids, each row with lists of one item was an episode of one step."""
+    names = ("obs", "new_obs", "actions", "rewards", "terminateds")
+    columns = make_columns()
+    expected_block = open_block(write_table(tmp_path, True))
+    pq.write_table(
+        pa.table({name: [[cell] for cell in columns[name]] for name in names}), tmp_path / "a.parquet"
+    )
+    block = open_block(str(tmp_path / "a.parquet"))
+    assert block.length.tolist() == expected_block.length.tolist()
+    assert block.columns["obs"].ravel().tolist() == expected_block.columns["obs"].ravel().tolist()
+    assert block.columns["actions"].ravel().tolist() == expected_block.columns["actions"].tolist()
+
+
+def test_steps_of_several_environments_are_refused(tmp_path: Path) -> None:
+    """Regression: each row of a vector environment's log was an episode of as many steps as there are environments."""
+    columns = make_columns((9, 9))
+    names = ("obs", "new_obs", "actions", "rewards", "terminateds")
+    rows = {name: [[columns[name][row], columns[name][row + 9]] for row in range(9)] for name in names}
+    pq.write_table(pa.table(rows), tmp_path / "a.parquet")
+    with pytest.raises(
+        DataError, match=r"row 0: its lists are .* one step of 2 environments.*: write a row for"
+    ):
+        open_block(str(tmp_path / "a.parquet"))
