@@ -17,7 +17,7 @@ from hindcast.errors import DataError
 from hindcast.formats.columns import infos
 from hindcast.formats.columns.arrays import Arrays, as_plain_table, decode_leaves, is_text, mark_missing
 from hindcast.formats.format import ReadOptions
-from hindcast.formats.layout import CellError, RowError
+from hindcast.formats.layout import CellError, RowError, first_true
 from hindcast.formats.lossless import (
     describe_lost_digits,
     describe_rounded,
@@ -112,6 +112,7 @@ def decode_rows(table: pa.Table, first_row: int, context: TableContext) -> Rows 
         table, next_missing = _fill_next_observations(table, plan)
         columns, left_out = _decode_columns(table, context, row)
         _check_rewards(columns)
+        _check_durations(columns)
         is_from_hindcast = bool(spec.leaves)  # then the details in the infos name agent and module
         columns |= {} if is_from_hindcast else decode_agents(table, plan)
         if (time := context.options.time) is not None:
@@ -300,6 +301,18 @@ def _check_rewards(columns: Arrays) -> None:
     for name, column in columns.items():
         if root(name) == Columns.REWARDS and column.dtype == object:
             raise CellError(0, f"{name!r} is text, such as {str(column[0])[:40]!r}: convert it to numbers")
+
+
+def _check_durations(columns: Arrays) -> None:
+    durations = columns.get(Columns.DELTA_T)
+    if durations is None or durations.dtype.kind not in "iuf" or durations.ndim > 1:
+        return
+    if (row := first_true(durations < 0)) is not None:
+        raise CellError(
+            row,
+            f"{Columns.DELTA_T!r} is {durations[row]}: expected a duration of 0 or more; correct it, or rename the "
+            "column if it is not the duration of a step",
+        )
 
 
 def _decode_infos(table: pa.Table, context: TableContext) -> NDArray[np.object_] | None:
