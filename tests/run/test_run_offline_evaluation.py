@@ -258,6 +258,17 @@ def test_recurrent_policy_is_evaluated_by_ratios(tmp_path: Path, walks: Path) ->
     assert evaluation["verdict"]["estimate"] == "pdwis"
 
 
+def test_recurrent_critic_gives_no_signals(tmp_path: Path, walks: Path) -> None:
+    """Its values depend on the earlier observations."""
+    fields = {"algorithm": "IQL", "config": {"trainBatchSizePerLearner": 32}, "model": RECURRENT}
+    evaluation_spec = {"offline": {"heldOut": 0.4, "estimates": ["pdwis"], "explore": True}}
+    train(training(tmp_path, walks, **fields, evaluation=evaluation_spec, stop={"updates": 5}))
+    (evaluation,) = read_evaluations(tmp_path)
+    assert evaluation["estimates"]["pdwis"]["value"] > 0
+    assert "imitation_loss" in evaluation["signals"]
+    assert not [name for name in evaluation["signals"] if name.startswith("critic")]
+
+
 @pytest.mark.parametrize(
     ("estimates", "columns", "message"),
     [

@@ -20,9 +20,12 @@ import pytest
 import torch
 
 from hindcast import PolicyClient, PolicyServer, UnknownEpisode
+from hindcast.api.model import ModelSpec
 from hindcast.datasets.opening import open_dataset
 from hindcast.errors import DataError, SpecError, StorageError
 from hindcast.models.policy import Policy
+from hindcast.models.preprocessing import Preprocessing
+from hindcast.models.rl_module import build_module
 from hindcast.serve.client import Unreachable
 from hindcast.serve.http_server import HttpServer
 from hindcast.storage.location import resolve
@@ -186,6 +189,34 @@ def test_composite_spaces_are_served_over_http(tmp_path: Path) -> None:
     ):
         play(client, environment, seed=0)
     assert read_all(tmp_path / "log").num_episodes == 1
+
+
+@pytest.mark.parametrize("explore", [True, False])
+def test_actions_over_http_are_those_that_the_masks_allow(tmp_path: Path, explore: bool) -> None:
+    observations = gym.spaces.Dict(
+        {"action_mask": gym.spaces.MultiBinary(5), "observations": gym.spaces.Box(-1, 1, (2,))}
+    )
+    actions = gym.spaces.Discrete(5, start=2)
+    model = ModelSpec(fcnet_hiddens=[8])
+    module = build_module(observations, actions, model)
+    policy = Policy(
+        module.eval(), Preprocessing.from_specs(observations, actions, model), observations, actions
+    )
+    rng = np.random.default_rng(0)
+    with (
+        PolicyServer(policy, tmp_path / "log", explore=explore, seed=0) as server,
+        HttpServer(server, TOKEN) as http_server,
+        PolicyClient(address_of(http_server), TOKEN) as client,
+    ):
+        episode = client.start_episode()
+        for _ in range(30):
+            mask = rng.permutation([1, 1, 0, 0, 0]).astype(np.int8)
+            observation = {"action_mask": mask, "observations": rng.uniform(-1, 1, 2).astype(np.float32)}
+            assert mask[client.get_action(episode, observation) - 2]
+            client.log_returns(episode, 1.0)
+        client.end_episode(episode, observation)
+    log = read_all(tmp_path / "log").columns
+    assert log["obs/action_mask"][np.arange(30), log["actions"] - 2].all()
 
 
 def send_request(http_server: HttpServer, method: str, body: str, **headers: str) -> tuple[int, Any]:

@@ -87,7 +87,7 @@ def _has_rows(file: RecognisedFile) -> bool:
 
 def split_non_data(
     recognised_files: Sequence[RecognisedFile], named_locations: Collection[Location]
-) -> tuple[list[RecognisedFile], list[Location]]:
+) -> tuple[list[RecognisedFile], dict[Location, DataError]]:
     """Split files into data and non-data, such as a `params.json` next to Parquet tables.
 
     Parquet files and files that the user named are always data. If no file is data, all files are.
@@ -97,7 +97,7 @@ def split_non_data(
         named_locations: the files that the user named.
 
     Returns:
-        The data files, and the locations of the other files.
+        The data files, and the other files, each with the error that reading it would raise.
     """
     doubtful_files = [
         file
@@ -106,7 +106,7 @@ def split_non_data(
     ]
     non_data = _find_non_data(doubtful_files)
     if len(non_data) == len(recognised_files):
-        return list(recognised_files), []
+        return list(recognised_files), {}
     return [file for file in recognised_files if file.location not in non_data], non_data
 
 
@@ -122,34 +122,31 @@ def find_data_files(reading: Reading) -> list[RecognisedFile]:
     return split_non_data(recognised_files, [file.location for file in source_files if file.is_named])[0]
 
 
-def make_non_data_note(files: Sequence[Location]) -> str:
+def make_non_data_note(files: Collection[Location]) -> str:
     """Make the note on files without timesteps."""
     return make_skipped_note(files, "that is not data" if len(files) == 1 else "that are not data")
 
 
-def make_skipped_note(files: Sequence[Location], description: str) -> str:
+def make_skipped_note(files: Collection[Location], description: str) -> str:
     """Make the note on files that are not read; `description` is a clause such as "that are not data"."""
     verb = "was" if len(files) == 1 else "were"
     names = formatting.first_few([file.name for file in files], 3)
     return f"{formatting.plural(len(files), 'file')} {description} {verb} left out: {names}"
 
 
-def _find_non_data(recognised_files: Sequence[RecognisedFile]) -> list[Location]:
-    """Return the files that lack the columns of timesteps, as far as their format shows."""
+def _find_non_data(recognised_files: Sequence[RecognisedFile]) -> dict[Location, DataError]:
+    """Return the files that lack the columns of timesteps, as far as their format shows, and the error of each."""
 
-    def has_data(file: RecognisedFile) -> bool:
+    def find_error(file: RecognisedFile) -> DataError | None:
         # The notes do not matter here; `list_notes` raises if columns are missing.
         try:
             file.format.list_notes(file.location, file.options)
-        except DataError:
-            return False
-        return True
+        except DataError as error:
+            return error
+        return None
 
-    return [
-        file.location
-        for file, is_data in zip(recognised_files, map_in_threads(has_data, recognised_files), strict=True)
-        if not is_data
-    ]
+    errors = zip(recognised_files, map_in_threads(find_error, recognised_files), strict=True)
+    return {file.location: error for file, error in errors if error is not None}
 
 
 def unknown_format_error(location: Location) -> DataError:
@@ -175,7 +172,7 @@ def _describe_content(location: Location, head: bytes) -> str:
     line = _first_line(head)
     if line is None:
         return f"begins with {head[:4]!r}, unlike any known format"
-    if location.name.endswith(_JSON_SUFFIXES):
+    if location.name.lower().endswith(_JSON_SUFFIXES):
         return f"is text that begins with {line!r}: JSON begins with an object or a list; delete what is before it"
     return "is text of an unknown format: set `format` (such as --format CSV)"
 

@@ -15,6 +15,7 @@ from hindcast.datasets.assembly.blocks import assemble
 from hindcast.datasets.assembly.rules import Findings, apply_unfinished_rule
 from hindcast.datasets.assembly.steps import NO_EXACT_DTYPE, ONLY_SOME_FILES, Steps, is_required
 from hindcast.datasets.prepare.job import Job
+from hindcast.datasets.prepare.sorted_files import SORTED_FILES
 from hindcast.datasets.prepare.stored_order import assign_episode_ids, cut_partitions
 from hindcast.datasets.target import Target
 from hindcast.episodes.block import Block
@@ -215,6 +216,8 @@ def finish(job: Job, notes: tuple[str, ...]) -> None:
         "partitions": job.num_partitions,
     }
     job.folder.child(PREPARED_FILE).write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+    # Whoever still reads these files finds the partitions committed.
+    job.folder.child(SORTED_FILES).delete()
     if job.folder.is_local:  # in other storage, another machine may be writing the same partitions
         remove_orphans(job.folder, commits)
     write_manifest(job.folder, Manifest(spec=spec.to_json(), files=files))

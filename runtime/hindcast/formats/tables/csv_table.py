@@ -73,7 +73,7 @@ class Csv(TextTables):
 
     def recognises(self, location: Location) -> bool:
         """See `Format.recognises`."""
-        return location.name.removesuffix(".gz").endswith((".csv", ".tsv"))
+        return location.name.lower().removesuffix(".gz").endswith((".csv", ".tsv"))
 
     def quote_character(self, options: ReadOptions) -> bytes | None:
         """See `TextTables.quote_character`."""
@@ -87,7 +87,7 @@ class Csv(TextTables):
         read_options = _read_options(options)
         names = read_options.get("column_names")
         delimiter = read_options.get(
-            "delimiter", "\t" if location.name.removesuffix(".gz").endswith(".tsv") else ","
+            "delimiter", "\t" if location.name.lower().removesuffix(".gz").endswith(".tsv") else ","
         )
         if not isinstance(delimiter, str) or len(delimiter.encode()) != 1:
             raise DataError(f"readOptions.delimiter is {delimiter!r}: expected one character")
