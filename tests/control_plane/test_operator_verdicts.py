@@ -1,4 +1,4 @@
-"""What `helm --wait` of Helm 4 (kstatus) and `kubectl wait` make of the statuses of a running operator."""
+"""Verdicts of Helm 4's `--wait` (kstatus) and of `kubectl wait` on the statuses of a running operator."""
 
 from __future__ import annotations
 
