@@ -41,6 +41,7 @@ _VERBS: Final = frozenset(
         "provides",
         "refers",
         "requires",
+        "separates",
         "sets",
         "was",
         "would",

@@ -36,7 +36,7 @@ NAMES = (
     "a/b {}/c",
     "episodes {} (copy)",
 )
-FORMATS = ("parquet", "csv", "csv.gz", "tsv", "jsonl", "json", "jsonl.gz", "arrow", "feather", "no suffix")
+FORMATS = ("parquet", "csv", "csv.gz", "TSV", "jsonl", "JSON", "jsonl.GZ", "arrow", "Feather", "no suffix")
 
 
 def encode_image() -> bytes:
@@ -82,6 +82,9 @@ LEFTOVERS: dict[str, bytes] = {
     "config.yaml": b"lr: 0.1\n",
     "checksums.txt": b"abc  part\n",
     "notes.csv": b"a,b\n1,2\n",
+    "episodes.csv": b"episode,return,done\n0,1.5,1\n1,0.5,1\n",
+    "log_1.csv~": encode_table(TABLE, "csv"),
+    "log_1.csv.bak": encode_table(TABLE, "csv"),
     "model.pkl": b"\x80\x04.",
     "model.pt": ZIP,
     "arrays.npz": ZIP,
@@ -175,3 +178,42 @@ def test_episodes_of_any_format_with_leftovers_are_the_same(tmp_path_factory, fi
     assert block.length.tolist() == LENGTHS
     assert block.columns["obs"][block.obs_row] == pytest.approx(OBS)
     assert block.columns["rewards"] == pytest.approx(REWARDS)
+
+
+CSV_TEXT = encode_table(TABLE.slice(9), "csv").decode()
+ROWS = CSV_TEXT.split("\n", 1)[1]
+MISREAD_FILES = {
+    "2.csv": (CSV_TEXT.replace(",", ";"), 'separates its columns by ";"', 'readOptions: {delimiter: ";"}'),
+    "3.csv": (ROWS, "has no header", r"readOptions.column_names (episode, step, action, reward, …)"),
+    "4.csv": (CSV_TEXT.encode("utf-16"), "is UTF-16 text", "save it as UTF-8"),
+    "5.csv": ("Export of 2026\n\n" + CSV_TEXT, "has its header in line 3", "delete the lines before it"),
+    "6.csv": (CSV_TEXT.replace("reward", "profit"), "no column 'rewards'", "correct it"),
+    "7.jsonl": ('{"episode": 1, "step": 2, "obs_0": 0.5, "action": 1, "done": 1}', "'rewards'", "correct it"),
+    "8.csv.gz": (gzip.compress(CSV_TEXT.encode())[:-9], "is damaged", "copy it again"),
+    "9.txt": (CSV_TEXT, "no suffix of a known format", "rename it to *.csv"),
+    "steps.csv.1": (CSV_TEXT, "no suffix of a known format", "rename it to *.csv"),
+    "steps.jsonl.2": (encode_table(TABLE, "jsonl"), "no suffix of a known format", "rename it to *.json"),
+    "steps.csv.bz2": (b"BZh", "is compressed", "decompress it, or use gzip"),
+    "steps.parquet.zip": (ZIP, "is compressed", "decompress it, or use gzip"),
+}
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+@pytest.mark.parametrize("name", MISREAD_FILES)
+def test_file_with_columns_of_the_data_is_never_left_out(tmp_path, name, suffix):
+    """Regression: a part without a header, or with another delimiter or encoding, counted as a file without data."""
+    (tmp_path / f"1.{suffix}").write_bytes(encode_table(TABLE.slice(0, 9), suffix))
+    content, what, remedy = MISREAD_FILES[name]
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(DataError) as error_info:
+        open_tool(tmp_path)
+    message = str(error_info.value)
+    assert name in message
+    assert what in message
+    assert remedy in message
+
+
+def test_compressed_copy_of_a_file_is_left_out(tmp_path):
+    (tmp_path / "1.csv").write_bytes(encode_table(TABLE, "csv"))
+    (tmp_path / "1.csv.bz2").write_bytes(b"BZh")
+    assert open_tool(tmp_path).num_episodes == 3

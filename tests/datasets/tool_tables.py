@@ -53,6 +53,7 @@ def make_steps(**columns: Any) -> pa.Table:
 def encode_table(table: pa.Table, suffix: str) -> bytes:
     """Return a file that holds a table."""
     buffer = io.BytesIO()
+    suffix = suffix.lower()
     kind = suffix.removesuffix(".gz")
     if kind in ("csv", "tsv"):
         pacsv.write_csv(table, buffer, pacsv.WriteOptions(delimiter="\t" if kind == "tsv" else ","))

@@ -250,7 +250,7 @@ def _find_recordings(entries: Iterable[Entry]) -> list[str]:
 
 def _is_parquet(entry: Entry) -> bool:
     """Return True for a file with a Parquet suffix."""
-    return entry.is_file and entry.relative_path.endswith((".parquet", ".pq"))
+    return entry.is_file and entry.relative_path.lower().endswith((".parquet", ".pq"))
 
 
 def _is_plain_file(entry: Entry, recordings: list[str]) -> bool:

@@ -23,6 +23,8 @@ _HEAD_BYTES: Final = 4096
 _MAX_SHOWN_CHARACTERS: Final = 40
 _TITLES: Final = [data_format.title for data_format in FORMATS.values() if data_format.title]
 _SUPPORTED_FORMATS: Final = f"supported are {', '.join(_TITLES[:-1])} and {_TITLES[-1]}"
+_ZIP_MAGIC: Final = b"PK\x03\x04"
+_WORKBOOK_SUFFIXES: Final = (".xlsx", ".xlsm", ".ods")
 # The first bytes of a file, and what to tell its user after "is".
 _MAGIC_NUMBERS: Final[tuple[tuple[bytes, str], ...]] = (
     (b"\x28\xb5\x2f\xfd", "compressed with zstd: decompress it, or use gzip"),
@@ -30,7 +32,7 @@ _MAGIC_NUMBERS: Final[tuple[tuple[bytes, str], ...]] = (
     (b"\xfd7zXZ", "compressed with xz: decompress it, or use gzip"),
     (b"ARROW1", "an Arrow file: name it *.arrow, or write it as Parquet"),
     (b"FEA1", "an Arrow file: name it *.arrow, or write it as Parquet"),
-    (b"PK\x03\x04", "a ZIP archive or NumPy's .npz: unpack it, or write its arrays as columns of Parquet"),
+    (_ZIP_MAGIC, "a ZIP archive or NumPy's .npz: unpack it, or write its arrays as columns of Parquet"),
     (b"\x93NUMPY", "a NumPy array: write it as a column of Parquet"),
     (b"\x80", "a pickle, which may run code and is not opened: write it as Parquet"),
     (b"Obj\x01", "an Avro file: write it as Parquet"),
@@ -87,7 +89,7 @@ def _has_rows(file: RecognisedFile) -> bool:
 
 def split_non_data(
     recognised_files: Sequence[RecognisedFile], named_locations: Collection[Location]
-) -> tuple[list[RecognisedFile], list[Location]]:
+) -> tuple[list[RecognisedFile], dict[Location, DataError]]:
     """Split files into data and non-data, such as a `params.json` next to Parquet tables.
 
     Parquet files and files that the user named are always data. If no file is data, all files are.
@@ -97,7 +99,7 @@ def split_non_data(
         named_locations: the files that the user named.
 
     Returns:
-        The data files, and the locations of the other files.
+        The data files, and the other files, each with the error that reading it would raise.
     """
     doubtful_files = [
         file
@@ -106,7 +108,7 @@ def split_non_data(
     ]
     non_data = _find_non_data(doubtful_files)
     if len(non_data) == len(recognised_files):
-        return list(recognised_files), []
+        return list(recognised_files), {}
     return [file for file in recognised_files if file.location not in non_data], non_data
 
 
@@ -122,34 +124,31 @@ def find_data_files(reading: Reading) -> list[RecognisedFile]:
     return split_non_data(recognised_files, [file.location for file in source_files if file.is_named])[0]
 
 
-def make_non_data_note(files: Sequence[Location]) -> str:
+def make_non_data_note(files: Collection[Location]) -> str:
     """Make the note on files without timesteps."""
     return make_skipped_note(files, "that is not data" if len(files) == 1 else "that are not data")
 
 
-def make_skipped_note(files: Sequence[Location], description: str) -> str:
+def make_skipped_note(files: Collection[Location], description: str) -> str:
     """Make the note on files that are not read; `description` is a clause such as "that are not data"."""
     verb = "was" if len(files) == 1 else "were"
     names = formatting.first_few([file.name for file in files], 3)
     return f"{formatting.plural(len(files), 'file')} {description} {verb} left out: {names}"
 
 
-def _find_non_data(recognised_files: Sequence[RecognisedFile]) -> list[Location]:
-    """Return the files that lack the columns of timesteps, as far as their format shows."""
+def _find_non_data(recognised_files: Sequence[RecognisedFile]) -> dict[Location, DataError]:
+    """Return the files that lack the columns of timesteps, as far as their format shows, and the error of each."""
 
-    def has_data(file: RecognisedFile) -> bool:
+    def find_error(file: RecognisedFile) -> DataError | None:
         # The notes do not matter here; `list_notes` raises if columns are missing.
         try:
             file.format.list_notes(file.location, file.options)
-        except DataError:
-            return False
-        return True
+        except DataError as error:
+            return error
+        return None
 
-    return [
-        file.location
-        for file, is_data in zip(recognised_files, map_in_threads(has_data, recognised_files), strict=True)
-        if not is_data
-    ]
+    errors = zip(recognised_files, map_in_threads(find_error, recognised_files), strict=True)
+    return {file.location: error for file, error in errors if error is not None}
 
 
 def unknown_format_error(location: Location) -> DataError:
@@ -170,12 +169,14 @@ def _describe_content(location: Location, head: bytes) -> str:
     if head[4:8] == b"ftyp" or head.startswith(_VIDEO_MAGIC):
         return "is a video: write its frames as images, or as a column of arrays"
     description = next((text for magic, text in _MAGIC_NUMBERS if head.startswith(magic)), None)
+    if head.startswith(_ZIP_MAGIC) and location.name.lower().endswith(_WORKBOOK_SUFFIXES):
+        description = "a workbook of a spreadsheet: save its sheet as CSV in UTF-8"
     if description is not None:
         return f"is {description}"
     line = _first_line(head)
     if line is None:
         return f"begins with {head[:4]!r}, unlike any known format"
-    if location.name.endswith(_JSON_SUFFIXES):
+    if location.name.lower().endswith(_JSON_SUFFIXES):
         return f"is text that begins with {line!r}: JSON begins with an object or a list; delete what is before it"
     return "is text of an unknown format: set `format` (such as --format CSV)"
 

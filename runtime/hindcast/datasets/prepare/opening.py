@@ -20,6 +20,7 @@ from hindcast.datasets.file_index import cache_folder
 from hindcast.datasets.hooks import NO_HOOKS, Hooks
 from hindcast.datasets.opening import make_dataset, project_columns
 from hindcast.datasets.prepare.job import Part
+from hindcast.datasets.prepare.misread_files import refuse_misread_files
 from hindcast.datasets.prepare.non_data_files import (
     check_unopened_files,
     make_non_data_note,
@@ -300,6 +301,8 @@ def _make_foreign_source(
             else f"{file} does not have the format {reading.format}: change `format`, or leave it out"
         )
     recognised_files, non_data = split_non_data(recognised_files, named_locations)
+    if reading.format == "Auto":
+        refuse_misread_files(recognised_files, non_data, unknown_files)
     listings = map_in_threads(_list_pieces, recognised_files)
     empty_files = [listing for listing in listings if isinstance(listing, NoRowsError)]
     if len(empty_files) == len(listings):
@@ -350,7 +353,7 @@ def _list_pieces(file: RecognisedFile) -> list[Piece] | NoRowsError:
 def _make_notes(
     recognised_files: Sequence[RecognisedFile],
     unknown_files: Sequence[Location],
-    non_data: Sequence[Location],
+    non_data: Collection[Location],
 ) -> tuple[str, ...]:
     formats = ", ".join(sorted({file.format.name for file in recognised_files}))
     return (

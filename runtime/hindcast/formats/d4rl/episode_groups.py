@@ -34,7 +34,7 @@ class HDF5Episodes(Format):
 
     def recognises(self, location: Location) -> bool:
         """See `Format.recognises`: by the names in the file."""
-        if not location.name.endswith(hdf5.SUFFIXES):
+        if not location.name.lower().endswith(hdf5.SUFFIXES):
             return False
         try:
             with hdf5.open_file(location) as file:

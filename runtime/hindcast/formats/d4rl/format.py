@@ -60,7 +60,7 @@ class D4RL(Format):
 
     def recognises(self, location: Location) -> bool:
         """See `Format.recognises`: by the suffix, unless the file is Minari's; `list_pieces` reports invalid files."""
-        return location.name.endswith(hdf5.SUFFIXES) and not Minari().recognises(location)
+        return location.name.lower().endswith(hdf5.SUFFIXES) and not Minari().recognises(location)
 
     def list_pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
         """See `Format.list_pieces`: adjacent episodes of about 16 MiB.

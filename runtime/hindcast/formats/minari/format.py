@@ -40,7 +40,7 @@ class Minari(Format):
             return _read_data_format(location) not in (None, "hdf5")
         if location.name == MAIN_FILE:
             return True
-        if not location.name.endswith(hdf5.SUFFIXES):
+        if not location.name.lower().endswith(hdf5.SUFFIXES):
             return False
         with suppress(DataError), hdf5.open_file(location) as file:
             return any(map(is_episode, file))

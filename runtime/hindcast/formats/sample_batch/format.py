@@ -57,7 +57,7 @@ class SampleBatchFormat(Format):
 
     def recognises(self, location: Location) -> bool:
         """See `Format.recognises`: by the `type` in the first line."""
-        if not location.name.removesuffix(".gz").endswith((".json", ".jsonl", ".ndjson")):
+        if not location.name.lower().removesuffix(".gz").endswith((".json", ".jsonl", ".ndjson")):
             return False
         return _TYPE_FIELD.search(read_head(location, _HEAD_BYTES).split(b"\n", 1)[0]) is not None
 

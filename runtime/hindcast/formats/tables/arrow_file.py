@@ -33,7 +33,7 @@ class ArrowFile(Format):
 
     def recognises(self, location: Location) -> bool:
         """See `Format.recognises`: by the suffix."""
-        return location.name.endswith(_SUFFIXES)
+        return location.name.lower().endswith(_SUFFIXES)
 
     def list_pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
         """See `Format.list_pieces`: the whole file is one piece."""

@@ -44,7 +44,7 @@ class Json(TextTables):
 
     def recognises(self, location: Location) -> bool:
         """See `Format.recognises`: by the suffix and the first character; an empty file is recognised."""
-        if not location.name.removesuffix(".gz").endswith(_SUFFIXES):
+        if not location.name.lower().removesuffix(".gz").endswith(_SUFFIXES):
             return False
         return _read_first_character(location) in (b"{", b"[", b"")
 

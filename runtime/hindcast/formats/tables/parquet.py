@@ -55,7 +55,7 @@ class Parquet(Format):
 
     def recognises(self, location: Location) -> bool:
         """See `Format.recognises`."""
-        if location.name.endswith((".parquet", ".pq")):
+        if location.name.lower().endswith((".parquet", ".pq")):
             return True
         with location.open_stream() as stream:
             return bytes(stream.read(4)) == _MAGIC
