@@ -23,9 +23,10 @@ from hindcast import PolicyClient, PolicyServer, UnknownEpisode
 from hindcast.api.model import ModelSpec
 from hindcast.datasets.opening import open_dataset
 from hindcast.errors import DataError, SpecError, StorageError
+from hindcast.models.greedy_policy import GreedyPolicy
 from hindcast.models.policy import Policy
 from hindcast.models.preprocessing import Preprocessing
-from hindcast.models.rl_module import build_module
+from hindcast.models.rl_module import RLModule, build_module
 from hindcast.serve.client import Unreachable
 from hindcast.serve.http_server import HttpServer
 from hindcast.storage.location import resolve
@@ -131,8 +132,11 @@ def test_scaled_actions_are_logged_in_module_units(tmp_path: Path) -> None:
     np.testing.assert_allclose(columns["action_logp"][1], np.log(half_ranges).sum(), rtol=1e-5)
 
 
-def test_episodes_have_separate_frames_and_recurrent_states(tmp_path: Path) -> None:
-    policy = make_policy(WALK, frameStack=2, recurrent="LSTM", cellSize=4)
+@pytest.mark.parametrize("module_class", [None, GreedyPolicy])
+def test_episodes_have_separate_frames_and_recurrent_states(
+    tmp_path: Path, module_class: type[RLModule] | None
+) -> None:
+    policy = make_policy(WALK, module_class=module_class, frameStack=2, recurrent="LSTM", cellSize=4)
     observations = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
     with PolicyServer(policy, tmp_path / "log", explore=False) as server:
         first_id, second_id = server.start_episode(), server.start_episode()

@@ -132,5 +132,8 @@ def to_numbers(array: NDArray[Any]) -> tuple[NDArray[Any], Bool]:
             is_wrong[row] = True
         else:
             match = _WHOLE_NUMBER.fullmatch(text)
-            is_wrong[row] = match is not None and not is_float_exact(Decimal(match[1]), values[row])
+            # Python reads "1_000" as a number
+            is_wrong[row] = "_" in text or (
+                match is not None and not is_float_exact(Decimal(match[1]), values[row])
+            )
     return values.reshape(array.shape), is_wrong.reshape(array.shape)

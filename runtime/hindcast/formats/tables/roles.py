@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hindcast.api.input import TimeSpec
 from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns
-from hindcast.formats.columns.arrays import is_text, unwrap_extension
+from hindcast.formats.columns.arrays import is_list, is_text, unwrap_extension
 from hindcast.formats.columns.decimals import decimals_to_numbers
 from hindcast.formats.layout import CellError, first_true, refuse_null
 from hindcast.formats.lossless import MAX_EXACT_FLOAT
@@ -83,7 +83,12 @@ def _decode_flags(table: pa.Table, plan: TablePlan, role: str) -> Bool:
 
 def _decode_flag_column(table: pa.Table, name: str) -> Bool:
     column = table.column(name)
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
     refuse_null(column, name, f": {_FLAG_ADVICE}")
+    if is_list(column.type) and pc.all(pc.equal(pc.list_value_length(column), 1)).as_py():
+        column = pc.list_flatten(column)  # a vector environment of one
+        refuse_null(column, name, f": {_FLAG_ADVICE}")
     if pa.types.is_boolean(column.type):
         return column.to_numpy()
     if is_text(column.type):
@@ -133,7 +138,11 @@ def decode_episode_ids(
         return None
     name = source.columns[0]
     column = table.column(name)
-    refuse_null(column, name, ": every row requires the id of its episode")
+    refuse_null(
+        column,
+        name,
+        ": every row requires the id of its episode; write one, or leave such rows out with a `filter` on this column",
+    )
     episodes = _decode_texts(column, name)
     agents = None if is_from_hindcast else _decode_ids(table, plan, Columns.AGENT_ID)
     return episodes if agents is None else episodes + np.where(agents == "", "", "/" + agents)
@@ -273,7 +282,10 @@ def _is_time(text: str) -> bool:
 
 
 def _decode_texts(column: pa.ChunkedArray, name: str) -> NDArray[np.object_]:
-    """Decode texts and integers as text, `[R]`; UUIDs (of Arrow's type, or 16 bytes) become hexadecimal digits."""
+    """Decode ids as text, `[R]`: texts, integers, dates and times, bytes.
+
+    UUIDs (of Arrow's type, or 16 bytes) become hexadecimal digits.
+    """
     if getattr(column.type, "extension_name", None) == "arrow.uuid":
         column = unwrap_extension(column)
     if pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):
@@ -281,9 +293,17 @@ def _decode_texts(column: pa.ChunkedArray, name: str) -> NDArray[np.object_]:
         return to_shared_texts(column, lambda value: str(int(value)))
     value_type = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     is_uuid = pa.types.is_fixed_size_binary(value_type) and value_type.byte_width == _UUID_BYTES
-    if not (is_uuid or is_text(value_type) or pa.types.is_integer(value_type)):
-        raise CellError(0, f"{name!r} is a column of {value_type}: expected text or whole numbers")
-    return to_shared_texts(column, bytes.hex if is_uuid else str)
+    if is_uuid or is_text(value_type) or pa.types.is_integer(value_type):
+        return to_shared_texts(column, bytes.hex if is_uuid else str)
+    if pa.types.is_date(value_type) or pa.types.is_timestamp(value_type):
+        return to_shared_texts(column, lambda value: value.isoformat())
+    if pa.types.is_binary(value_type) or pa.types.is_large_binary(value_type):
+        return to_shared_texts(column, lambda value: value.decode(errors="backslashreplace"))
+    raise CellError(
+        0,
+        f"{name!r} is a column of {value_type}: expected text, whole numbers or dates; name another column under "
+        "`schema`",
+    )
 
 
 def to_shared_texts(column: pa.ChunkedArray, to_text: Callable[[Any], str]) -> NDArray[np.object_]:
