@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from run_results import read_results, without_times
 
 from fake_cuda_graph import FakeCudaGraph
 from hindcast import AlgorithmConfig
@@ -30,6 +29,7 @@ from hindcast.run.training import offline_trainer
 from layers import repeats, slow_except
 from no_device_reads import NoDeviceReads
 from resource_examples import make_document
+from run_results import read_results, without_times
 from support import MemoryReporter, StopAfter, record, recording, train, trainable_space, training
 
 ALGORITHM_FILES = Path(__file__).parents[1] / "learn"
@@ -113,7 +113,11 @@ SPECIAL_CASES = {
         has_noise=True,
     ),
     "SAC that plays": Case(
-        "SAC", {}, data="steered", has_noise=True, live_environment="toy_environments:SteeredWalk"
+        "SAC",
+        {"numCritics": 3, "diversity": 0.5},
+        data="steered",
+        has_noise=True,
+        live_environment="toy_environments:SteeredWalk",
     ),
     "DQN that plays": Case(
         "DQN",

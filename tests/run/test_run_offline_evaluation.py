@@ -12,7 +12,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from run_results import read_results
 
 from hindcast.api import course_hash
 from hindcast.api.evaluation import OfflineEvaluationSpec
@@ -37,6 +36,7 @@ from hindcast.run.inputs import resolve_inputs
 from hindcast.run.interruption import Interruption
 from hindcast.storage.location import resolve
 from layers import slow_except
+from run_results import read_results
 from support import MemoryReporter, StopAfter, read_all, record, recording, train, training
 from toy_pipeline import ObservationLog
 

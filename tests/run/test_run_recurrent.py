@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from recall_data import write_recall
-from run_results import read_results
 
 from hindcast import PPOConfig
 from hindcast.api import EnvironmentSpec
@@ -20,6 +19,7 @@ from hindcast.evaluate.environment import evaluate_policy
 from hindcast.models.policy import Policy
 from hindcast.run.interruption import Interruption
 from layers import slow_except
+from run_results import read_results
 from support import StopAfter, episode_hashes, leftovers, read_all, record, recording, train, training
 from toy_environments import Recall
 from user_errors import raises_user_error
