@@ -27,9 +27,8 @@ from hindcast.api.pipeline import PipelineSpec
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.sources import find_files
-from hindcast.datasets.units import Unit
 from hindcast.episodes.block import Block
-from hindcast.pipeline.executors import Local, PreLearn
+from hindcast.pipeline.executors import Local, Read
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData, Source
 from hindcast.pipeline.shard import Shard
@@ -78,10 +77,10 @@ class Counting(Local):
     def _max_threads(self) -> int:
         return self.max_reads or super()._max_threads()
 
-    def _read(self, prelearn: PreLearn, unit: Unit, epoch: int) -> Block:
-        if not epoch:
-            self.num_bytes += unit.nbytes
-        return super()._read(prelearn, unit, epoch)
+    def _read(self, read: Read) -> Block:
+        if not read.epoch:
+            self.num_bytes += read.unit.nbytes
+        return super()._read(read)
 
 
 def open_units(folder: str, unit_bytes: int, store: object | None = None) -> Dataset:

@@ -1,17 +1,21 @@
 """Speed of preparing whole episodes from rows in layout 1: written, durable, with a manifest.
 
-    python benchmarks/prepare.py [--rllib PYTHON] [--ray]
+    python benchmarks/prepare.py [--rllib PYTHON] [--ray] [--growth ROWS ROWS ...]
 
 CartPole's columns in episodes of 500 timesteps. Hindcast gets the rows in 7 files, in order or scrambled; with `t`, and
 without it, so that observations are chained. RLlib's way gets 20,000 of the same rows, in order, as it requires.
 Wall-clock time. `--ray` adds 6 M rows on Ray with two CPUs, an object store smaller than the rows, and workers that
-have already started.
+have already started. `--growth` measures only scrambled rows of these numbers on Ray, once each: the processor time of
+all processes, Ray's included, after a first preparation has started them.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -106,6 +110,61 @@ def measure_ray(folder: Path, num_episodes: int, rounds: int) -> None:
     ray.shutdown()
 
 
+class ProcessorTime:
+    """Measures the processor time of this process and its descendants in a `with` block, also of those that end.
+
+    Attributes:
+        seconds: the time, when the block has ended.
+    """
+
+    def __enter__(self) -> ProcessorTime:
+        self._seconds: dict[int, float] = {}
+        self._update()
+        self._before = sum(self._seconds.values())
+        self._has_ended = threading.Event()
+        self._thread = threading.Thread(target=self._poll)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._has_ended.set()
+        self._thread.join()
+        self._update()
+        self.seconds = sum(self._seconds.values()) - self._before
+
+    def _poll(self) -> None:
+        while not self._has_ended.wait(0.1):
+            self._update()
+
+    def _update(self) -> None:
+        parents, seconds = {}, {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+                parents[int(folder.name)] = int(fields[1])
+                seconds[int(folder.name)] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        processes = {os.getpid()}
+        while children := {child for child, parent in parents.items() if parent in processes} - processes:
+            processes |= children
+        self._seconds |= {process: seconds[process] for process in processes}
+
+
+def measure_growth(folder: Path, sizes: list[int]) -> None:
+    """Print the processor time of all processes for data of each size, on Ray."""
+    preparer._MAX_LOCAL_BYTES = 0
+    start_ray(num_cpus=2, **QUIET_OPTIONS)
+    for num_rows in [20_000, *sizes]:  # the first one starts the workers
+        path = write_scrambled(
+            make_rows(folder / f"ordered-{num_rows}", num_rows // 500), folder / f"scrambled-{num_rows}"
+        )
+        with ProcessorTime() as time_of_all:
+            make_preparation(path)()
+        print(
+            f"{num_rows:,} rows: {time_of_all.seconds:.1f} s of processor time, "
+            f"{1e6 * time_of_all.seconds / num_rows:.2f} µs a row"
+        )
+
+
 def main() -> None:
     """Measure and print tables."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -113,8 +172,13 @@ def main() -> None:
     parser.add_argument("--ray", action="store_true", help="measure it on Ray, too")
     parser.add_argument("--episodes", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--growth", type=int, nargs="+", metavar="ROWS")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
+    if arguments.growth:
+        with tempfile.TemporaryDirectory() as folder:
+            measure_growth(Path(folder), arguments.growth)
+        return
     with tempfile.TemporaryDirectory() as folder:
         measure_one_process(Path(folder), arguments.rllib, arguments.episodes, arguments.rounds)
     if arguments.ray:

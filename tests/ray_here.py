@@ -6,8 +6,10 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -50,10 +52,9 @@ def ray_here(tmp_path_factory: pytest.TempPathFactory, warm: WarmPython) -> Iter
     environments look for: `kill`, `slow`.
     """
     toys = tmp_path_factory.mktemp("toys")
-    paths = [TESTS, *filter(Path.is_dir, TESTS.iterdir()), *sys.path]
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore")
-        patch.setenv("PYTHONPATH", os.pathsep.join(map(str, paths)))
+        patch.setenv("PYTHONPATH", _module_path())
         patch.setenv("TOY_KILL_ONCE", str(toys / "kill"))
         patch.setenv("TOY_SLOW", str(toys / "slow"))
         fork_ray_workers(str(warm.folder / "python"))
@@ -62,3 +63,35 @@ def ray_here(tmp_path_factory: pytest.TempPathFactory, warm: WarmPython) -> Iter
     import ray
 
     ray.shutdown()
+
+
+@contextmanager
+def second_node(num_cpus: int) -> Iterator[int]:
+    """Add a node to the Ray of `ray_here`, a raylet on this machine; yields the raylet's process id."""
+    import ray
+    from ray._private.node import Node
+    from ray._private.parameter import RayParams
+
+    parameters = RayParams(
+        gcs_address=ray.get_runtime_context().gcs_address,
+        num_cpus=num_cpus,
+        num_gpus=0,
+        object_store_memory=100 << 20,
+        include_log_monitor=False,
+        env_vars={"PYTHONPATH": _module_path()},
+    )
+    node = Node(parameters, head=False, shutdown_at_exit=False, spawn_reaper=False)
+    try:
+        yield node.all_processes["raylet"][0].process.pid
+    finally:
+        node.kill_all_processes(check_alive=False, allow_graceful=True)
+        # Until Ray notices its end, it would start actors of the next test there.
+        while any(
+            entry["Alive"] and entry["RayletSocketName"] == node.raylet_socket_name for entry in ray.nodes()
+        ):
+            time.sleep(0.1)
+
+
+def _module_path() -> str:
+    """Return PYTHONPATH with the folders of the test modules."""
+    return os.pathsep.join(map(str, [TESTS, *filter(Path.is_dir, TESTS.iterdir()), *sys.path]))

@@ -174,21 +174,27 @@ _INVALID_RECORDINGS = """
 "policy.train.model.observationFilter is MeanStd, which computes its statistics from recorded data, but there are no \\
   recorded data: leave it out, and scale observations in a wrapper of the environment":
   - {policy: {random: null, train: {algorithm: SAC, stop: {timesteps: 9}, model: {observationFilter: MeanStd}}}}
-"policy.train.model.distribution is SquashedDeterministic, which PPO cannot train: use Auto, Categorical, Gaussian, \\
-  SquashedGaussian, BoundedGaussian":
+"policy.train.model.distribution is SquashedDeterministic, which PPO cannot train: use Auto, Categorical, \\
+  JointCategorical, Gaussian, SquashedGaussian, BoundedGaussian":
   - {policy: {random: null, train: {stop: {timesteps: 9}, model: {distribution: SquashedDeterministic}}}}
 "policy.train.model.distribution is Deterministic, which SAC cannot train: use Auto, Gaussian, SquashedGaussian, \\
   BoundedGaussian":
   - {policy: {random: null, train: {algorithm: SAC, stop: {timesteps: 9}, model: {distribution: Deterministic}}}}
 "policy.train.config.minibatchSize is 4001, expected at most spec.policy.train.config.trainBatchSizePerLearner, 4000":
   - {policy: {random: null, train: {stop: {timesteps: 9}, config: {minibatchSize: 4001}}}}
+"policy.train.model.maxSeqLen is 257, expected at most spec.policy.train.config.trainBatchSizePerLearner, 256":
+  - {policy: {random: null, train: {algorithm: DQN, stop: {timesteps: 9}, model: {recurrent: GRU, maxSeqLen: 257}}}}
+"policy.train.config.nStep is 5, expected at most spec.policy.train.model.maxSeqLen, 4, as targets of recurrent \\
+  networks do not reach further than a sequence":
+  - {policy: {random: null, train: {algorithm: SAC, stop: {timesteps: 9}, model: {recurrent: GRU, maxSeqLen: 4},
+      config: {nStep: 5}}}}
 "policy.train.config.qSubset is 3, expected at most spec.policy.train.config.numCritics, 2":
   - {policy: {random: null, train: {algorithm: SAC, stop: {timesteps: 9}, config: {qSubset: 3}}}}
 "policy.train.algorithm is BC, which an OfflineRecording cannot use; it can use DQN, PPO, SAC":
   - {policy: {random: null, train: {algorithm: BC, stop: {timesteps: 10}}}}
-"policy.train.model.recurrent is LSTM, but SAC learns from single timesteps and cannot train a recurrent policy: give \\
-  it the last observations with spec.policy.train.model.frameStack":
-  - {policy: {random: null, train: {algorithm: SAC, stop: {timesteps: 10}, model: {recurrent: LSTM}}}}
+"policy.train.model.recurrent is LSTM, but PPO learns from single timesteps and cannot train a recurrent policy: use \\
+  DQN, SAC, or give it the last observations with spec.policy.train.model.frameStack":
+  - {policy: {random: null, train: {stop: {timesteps: 10}, model: {recurrent: LSTM}}}}
 "policy.train.model.moduleClass does not apply to DQN, which builds its own policy: leave it out":
   - {policy: {random: null, train: {algorithm: DQN, stop: {timesteps: 10}, model: {moduleClass: "m:M"}}}}
 "runPolicy.stallTimeoutSeconds is 59, expected at least 60, because a live run may report only every 30 seconds":
@@ -239,19 +245,28 @@ _INVALID_TRAININGS = """
   - {model: {logStdMin: 20}}
 "model.logStdMin is -1.5, expected less than spec.model.logStdMax, -2; they default to -logStdClip and logStdClip":
   - {model: {logStdMax: -2, logStdClip: 1.5}}
-"model.recurrent is GRU, but IQL learns from single timesteps and cannot train a recurrent policy: use BC, or give it \\
-  the last observations with spec.model.frameStack":
-  - {algorithm: IQL, model: {recurrent: GRU}}
+"model.recurrent is GRU, but FQL learns from single timesteps and cannot train a recurrent policy: use BC, \\
+  CQL, DQN, DiscreteCQL, IQL, MARWIL, SAC, or give it the last observations with spec.model.frameStack":
+  - {algorithm: FQL, model: {recurrent: GRU}}
+"config.nStep is 5, expected at most spec.model.maxSeqLen, 4, as targets of recurrent networks do not reach further \\
+  than a sequence":
+  - {algorithm: IQL, model: {recurrent: GRU, maxSeqLen: 4}, config: {nStep: 5}}
+"model.maxSeqLen is 257, expected at most spec.config.trainBatchSizePerLearner, 256":
+  - {algorithm: IQL, model: {recurrent: LSTM, maxSeqLen: 257}}
+"learners.compile is true, but torch.compile does not support the recurrent layer of spec.model.recurrent: leave it \\
+  out":
+  - {algorithm: IQL, model: {recurrent: GRU}, learners: {compile: true}}
 "model.maxSeqLen is 20, expected at most spec.config.trainBatchSizePerLearner, 16":
   - {model: {recurrent: LSTM}, config: {trainBatchSizePerLearner: 16}}
 "model.moduleClass does not apply to DiscreteCQL, which builds its own policy: leave it out":
   - {algorithm: DiscreteCQL, model: {moduleClass: "m:M"}}
-"model.distribution is Deterministic, which IQL cannot train: use Auto, Categorical, Gaussian, SquashedGaussian, \\
-  BoundedGaussian":
+"model.distribution is Deterministic, which IQL cannot train: use Auto, Categorical, JointCategorical, \\
+  Gaussian, SquashedGaussian, BoundedGaussian":
   - {algorithm: IQL, model: {distribution: Deterministic}}
 "model.distribution is Categorical, which CQL cannot train: use Auto, Gaussian, SquashedGaussian, BoundedGaussian":
   - {algorithm: CQL, model: {distribution: Categorical}}
-"model.distribution is Gaussian, which DiscreteSAC cannot train: use Auto, Categorical":
+"model.distribution is Gaussian, which DiscreteSAC cannot train: use Auto, Categorical, \\
+  JointCategorical":
   - {algorithm: DiscreteSAC, model: {distribution: Gaussian}}
 "model.distribution is Gaussian, which FQL cannot train: use Auto":
   - {algorithm: FQL, model: {distribution: Gaussian}}

@@ -223,18 +223,21 @@ class Recall(gym.Env):
     """Only the first observation shows a cue, +1 or -1; the reward is 1 if the last action matches it.
 
     Observations are [cue or 0, 1 if the next action is the last, else 0]. Action 2 matches the cue +1, and action 1
-    the cue -1.
+    the cue -1; or the sign of the action matches that of the cue.
 
     Args:
         shortest: minimum number of steps of an episode.
         longest: maximum number of steps.
+        is_continuous: True if an action is a number from -1 to 1.
     """
 
     observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
-    action_space = gym.spaces.Discrete(2, start=1)
+    action_space: gym.Space = gym.spaces.Discrete(2, start=1)
 
-    def __init__(self, shortest: int = 4, longest: int = 7) -> None:
+    def __init__(self, shortest: int = 4, longest: int = 7, is_continuous: bool = False) -> None:
         self._limits = (shortest, longest)
+        if is_continuous:
+            self.action_space = gym.spaces.Box(-1, 1, (1,), np.float32)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict]:
         super().reset(seed=seed)
@@ -247,7 +250,8 @@ class Recall(gym.Env):
         assert self.action_space.contains(action), action
         self._t += 1
         done = self._t == self._length
-        return self._observe(), float(done and action == 1 + self._cue), done, False, {}
+        matches = action == 1 + self._cue if np.ndim(action) == 0 else (action[0] > 0) == (self._cue == 1)
+        return self._observe(), float(done and matches), done, False, {}
 
     def right_action(self) -> int:
         """Return the action of an expert that remembers the cue."""

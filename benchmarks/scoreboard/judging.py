@@ -128,4 +128,6 @@ def _play_from(
             current[index], reward, is_terminated, _, _ = games[index].step(actions[index])
             returns[index] += GAMMA**t * float(reward)
             runs[index] = not is_terminated and t + 1 < num_steps[index]
+    for game in games:
+        game.close()
     return returns

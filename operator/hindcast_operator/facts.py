@@ -156,6 +156,8 @@ class AttemptFacts:
         creation_problem: why one of the attempt's objects could not be created; None if nothing prevents it.
         has_access: False if the ServiceAccount, Role or RoleBinding is missing that lets the attempt report. Only
             checked if no report arrives.
+        token_renewal_time: when the pods have a token of their ServiceAccount again, which was deleted and created
+            during the attempt; None if it was not. Only checked if no report arrives.
         beat_seen_at: when this operator first saw the latest heartbeat; before the first one, when all pods were ready.
             None if that has not happened yet. It outlives reports that are missing or cannot be read.
         progress_seen_at: the same for progress.
@@ -169,6 +171,7 @@ class AttemptFacts:
     submitter_failure: str | None = None
     creation_problem: CreationProblem | None = None
     has_access: bool = True
+    token_renewal_time: datetime | None = None
     beat_seen_at: datetime | None = None
     progress_seen_at: datetime | None = None
 

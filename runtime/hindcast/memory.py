@@ -29,6 +29,15 @@ def keep_freed_memory() -> None:
         set_option(_M_TRIM_THRESHOLD, _MAX_FREE_BYTES)
 
 
+def peak_memory_bytes() -> int:
+    """Return the maximum of this process's resident memory since its start; 0 if the system does not tell."""
+    try:
+        match = re.search(r"^VmHWM:\s*([0-9]+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    except OSError:  # not Linux
+        return 0
+    return 1024 * int(match[1]) if match else 0
+
+
 def count_oom_kills() -> int:
     """Return the number of this container's processes that were killed so far for lack of memory; 0 if unknown."""
     events = "\n".join(path.read_text() for path in map(Path, _EVENT_FILES) if path.exists())

@@ -6,6 +6,7 @@ import pytest
 import torch
 from algorithm_kit import BOX, OBS, WIDE, build_algorithm, compute_loss_stages, make_transitions
 
+from hindcast import PolicyServer
 from hindcast.algorithms import build
 from hindcast.api.environment import EnvironmentSpec
 from hindcast.api.model import ModelOptions, ModelSpec
@@ -288,7 +289,13 @@ def test_deployed_policy_avoids_an_obstacle_between_two_ways(num_elements, tmp_p
     actions = policy.act({"obs": observations}).actions["actions"]
     exported = ExportedPolicy(policy)(torch.from_numpy(observations))[0].detach().numpy()
     np.testing.assert_allclose(exported, actions, atol=1e-5)
-    assert (np.abs(actions).min(-1) < 0.4).mean() < 0.05
+    with PolicyServer(policy, tmp_path / "log") as server:
+        episode, served_actions = server.start_episode(), []
+        for observation in observations[:100]:
+            served_actions.append(server.get_action(episode, observation))
+            server.log_returns(episode, 0.0)
+    for deployed_actions in (actions, np.stack(served_actions)):
+        assert (np.abs(deployed_actions).min(-1) < 0.4).mean() < 0.05
 
 
 def test_fql_exploration_follows_from_the_seed():

@@ -157,8 +157,12 @@ def test_times_are_refused_where_they_have_no_effect() -> None:
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [
-        ({"unit": "Day"}, {"unit": "Hour"}, r"input\[1\].time.unit is Hour, but that of input\[0\] is Day"),
         ({"observe": True}, {}, r"input\[1\].time.observe differs from that of input\[0\]"),
+        (
+            {"unit": "Day", "observe": True},
+            {"unit": "Hour"},
+            r"observe differs from .*; input\[1\].time.unit is Hour, but that of input\[0\] is Day",
+        ),
         ({"unit": "Day"}, {"unit": 24}, None),
         ({"unit": 1}, {"unit": 24}, None),
     ],

@@ -81,3 +81,20 @@ def test_layer_norm_applies_to_critics_only(has_layer_norm):
     norm_layers = [layer for layer in layers if list(layer.parameters())]
     assert len(norm_layers) == (2 if has_layer_norm else 0)
     assert not any(isinstance(layer, nn.LayerNorm) for layer in nets["policy"].modules())
+
+
+@torch.no_grad()
+def test_scheduled_betas_equal_their_values_at_the_trained_timesteps():
+    batch = make_transitions(WIDE)
+    schedules = {"actorBeta": [[0, 0.4], [128, 0.2]], "criticBeta": [[0, 0.8, "Step"], [64, 0.1]]}
+    for timesteps, actor_beta, critic_beta in ((32, 0.35, 0.8), (64, 0.3, 0.1), (512, 0.2, 0.1)):
+        clock = torch.tensor(timesteps, dtype=torch.float64)
+        scheduled, constant = (
+            compute_loss_stages(
+                *build_algorithm("ReBRAC", config, WIDE), batch, make_step(1)._replace(clock=clock)
+            )
+            for config in (schedules, {"actorBeta": actor_beta, "criticBeta": critic_beta})
+        )
+        for stage, expected_stage in zip(scheduled, constant, strict=True):
+            for name, loss in expected_stage.losses.items():
+                torch.testing.assert_close(stage.losses[name], loss, rtol=1e-6, atol=0)

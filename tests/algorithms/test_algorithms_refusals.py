@@ -25,14 +25,27 @@ def test_actions_that_are_not_a_bounded_box_are_refused(name, space, sentence):
 
 
 @pytest.mark.parametrize("name", ["DQN", "DiscreteCQL", "DiscreteSAC"])
-@pytest.mark.parametrize("space", [BOX, MultiDiscrete([2, 3])])
-def test_actions_that_are_not_one_choice_are_refused_with_alternatives(name, space):
+@pytest.mark.parametrize(
+    ("space", "sentence"),
+    [
+        (
+            BOX,
+            f"requires one discrete action, a Discrete or MultiDiscrete space, not {BOX}; use SAC, CQL or TD3BC for "
+            "continuous actions, and IQL, MARWIL or BC for other actions.",
+        ),
+        (
+            MultiDiscrete([17, 241]),
+            "computes a value for each combination of an action's elements, but MultiDiscrete([ 17 241]) has 4,097 "
+            "combinations, more than 4,096; use IQL, MARWIL or BC with independent elements (distribution Auto), or "
+            "fewer values per element.",
+        ),
+    ],
+    ids=["Box", "MultiDiscrete"],
+)
+def test_actions_that_cannot_be_enumerated_are_refused_with_alternatives(name, space, sentence):
     with pytest.raises(SpecError) as error:
         build_algorithm(name, {}, space)
-    assert str(error.value) == (
-        f"spec.algorithm: {name} requires one discrete action, a Discrete space, not {space}; use SAC, CQL or TD3BC "
-        "for continuous actions, and IQL, MARWIL or BC for other actions."
-    )
+    assert str(error.value) == f"spec.algorithm: {name} {sentence}"
 
 
 @pytest.mark.parametrize(
@@ -56,12 +69,11 @@ def test_distribution_that_the_algorithm_cannot_train_is_refused(name, distribut
 @pytest.mark.parametrize(
     ("name", "space", "model", "sentence"),
     [
-        ("DQN", CHOICES, {"recurrent": "lstm"}, "DQN builds its policy from action values: leave recurrent"),
         (
             "DQN",
             CHOICES,
             {"module_class": "a:B"},
-            "DQN builds its policy from action values: leave recurrent",
+            "DQN builds its policy from action values: leave moduleClass",
         ),
         ("FQL", BOX, {"recurrent": "lstm"}, "FQL builds its own kind of policy"),
         ("DecisionTransformer", CHOICES, {"recurrent": "lstm"}, "builds its own kind of policy"),

@@ -239,6 +239,34 @@ def test_unreadable_file_is_refused_with_the_reason(tmp_path: Path) -> None:
         assert str(error.value) == f"{path}: {message}"
 
 
+def test_missing_file_is_refused_with_a_similar_name(tmp_path: Path) -> None:
+    write_file(tmp_path, TRAINING)
+    with pytest.raises(SpecError, match=r"run.yml: there is no such file; did you mean 'run.yaml'\?$"):
+        load_resources(tmp_path / "run.yml")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("visits.csv", b"patient,dose\n1,2\n"),
+        ("visits.jsonl", b'{"patient": 1}\n{"patient": 2}\n'),
+        ("visits.json", b'{"patient": [1, 2]}'),
+        ("visits.parquet", b"PAR1\xff\xfe"),
+        ("visits.tsv", b""),
+    ],
+)
+def test_data_in_place_of_a_resource_name_the_command_that_writes_one(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(SpecError) as error:
+        load_resources(path)
+    assert str(error.value) == (
+        f"{path}: is not a resource, which is YAML; if it is data, `hindcast init {path}` writes a resource for it"
+    )
+
+
 def test_two_resources_with_one_name_are_refused(tmp_path: Path) -> None:
     messages = list_problems(tmp_path, f"{TRAINING}---\n{TRAINING}")
     assert messages == [

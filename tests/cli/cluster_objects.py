@@ -46,6 +46,7 @@ PROGRESS: Raw = {
         "episodeReturnMean": 312.5,
         "timestepsPerSecond": 12345.6,
         "dataWaitShare": 0.034,
+        "learnerPeakBytes": 1.5 * 2**30,
         "entropy": 0.5,
     },
 }

@@ -94,6 +94,13 @@ def test_mistake_is_refused_in_one_line(
     assert not list(tmp_path.rglob("*.parquet"))
 
 
+@pytest.mark.parametrize("group", ["audit", "data"])
+def test_group_without_a_command_prints_its_help(hindcast: Hindcast, group: str) -> None:
+    result = hindcast(group)
+    assert (result.code, result.err) == (2, "")
+    assert f"Usage: hindcast {group} " in result.out
+
+
 @pytest.mark.parametrize("path", ["demo/cartpole-dat", "demo/*.parquet"])
 def test_wrong_path_of_an_input_names_file_line_and_field(
     hindcast: Hindcast, resources: Path, path: str

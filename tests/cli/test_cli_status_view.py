@@ -205,7 +205,10 @@ def test_every_state_is_explained(state: str, width: int) -> None:
 def test_running_training_fits_one_screen() -> None:
     text = render_text(make_training(running_status(), runPolicy={"backoffLimit": 5}), PODS)
     assert "30 %  30/100 iterations  about 12 min 4 s left  reported 12 s ago" in text
-    assert "loss 0.123  return 312  timesteps/s 12.3k  waits for data 3 %  entropy 0.5" in text
+    assert (
+        "loss 0.123  return 312  timesteps/s 12.3k  waits for data 3 %  learner memory 1.5 GiB  entropy 0.5"
+        in text
+    )
     assert f"{CHECKPOINT['path']} (iteration 30, 2 min 0 s old)" in text
     assert f"best: {CHECKPOINT['bestPath']} (return 330)" in text
     assert "1 used of 5" in text
@@ -304,7 +307,7 @@ def test_finished_recording_suggests_inspecting_its_data() -> None:
     assert "s3://bucket/data (500 episodes, 97,600 timesteps, 12.0 MiB)" in text
     assert text.splitlines()[-1] == "        hindcast inspect s3://bucket/data"
     # Pools without pods no longer matter, nor does a bar that ended before 100 %.
-    assert "learner" not in text
+    assert " ready" not in text
     assert "━" not in text
 
 

@@ -24,21 +24,24 @@ class SlowConnector(BatchConnector):
         return batch
 
 
-class KillsSecondLearnerOnce(BatchConnector):
-    """Kills the second learner's process once, at the first batch after a number of timesteps.
+class SecondLearnerKillsOnce(BatchConnector):
+    """In the second learner, kills a process once, and then only waits for its own end.
 
     Args:
         file: created when the process is killed.
-        after_timesteps: number of delivered timesteps.
+        after_timesteps: number of timesteps that are delivered before that.
+        process_id: the process.
     """
 
-    def __init__(self, file: str, after_timesteps: int) -> None:
+    def __init__(self, file: str, after_timesteps: int, process_id: int) -> None:
         self._file = Path(file)
         self._after_timesteps = after_timesteps
+        self._process_id = process_id
 
     def __call__(self, batch: Batch, context: Context) -> Batch:
         is_second = dist.is_initialized() and dist.get_rank() == 1
         if is_second and context.position >= self._after_timesteps and not self._file.exists():
             self._file.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(self._process_id, signal.SIGKILL)
+            time.sleep(600)
         return batch

@@ -410,6 +410,7 @@ class TestTraining:
         assert report.checkpoint.best_episode_return_mean is not None
         assert report.progress is not None
         assert (report.progress.iteration, report.stage) == (3, "Training")
+        assert report.progress.metrics["learnerPeakBytes"] > 50 << 20
         assert (tmp_path / "runs/test/r1/logs/test-r1-1.log").exists()
 
     @pytest.mark.usefixtures("slow_file")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import threading
 import time
 from pathlib import Path
@@ -18,7 +18,9 @@ from hindcast.cluster.mailbox import Mailbox
 from hindcast.cluster.pools import Pools
 from hindcast.errors import Interrupted, NoCudaDevice, UserCodeError
 from hindcast.report.events import Outcome
-from support import WALK, MemoryReporter, StopAfter, sources, train, training
+from ray_here import second_node
+from run_results import read_results, training_contents
+from support import WALK, MemoryReporter, sources, train, training
 from user_errors import raises_user_error
 
 UPDATES = 24
@@ -86,14 +88,16 @@ def make_training(folder: Path, data: Path, replicas: int, **spec: Any) -> Offli
 
 def validation_losses(folder: Path) -> dict[int, float]:
     """Return iteration -> validation loss."""
-    lines = map(json.loads, (folder / "test/r1/results.jsonl").read_text().splitlines())
-    evaluations = [line["evaluation"]["offline"] for line in lines if "offline" in line.get("evaluation", {})]
+    evaluations = [
+        line["evaluation"]["offline"]
+        for line in read_results(folder)
+        if "offline" in line.get("evaluation", {})
+    ]
     return {evaluation["training_iteration"]: evaluation["validation_loss"] for evaluation in evaluations}
 
 
 def training_losses(folder: Path) -> list[float]:
-    lines = map(json.loads, (folder / "test/r1/results.jsonl").read_text().splitlines())
-    return [line["learners"]["default_policy"]["total_loss"] for line in lines]
+    return [line["learners"]["default_policy"]["total_loss"] for line in read_results(folder)]
 
 
 def assert_same_training(folder: Path, expected: Path) -> None:
@@ -133,35 +137,37 @@ def test_stopped_group_resumes_with_other_number_of_learners(
     assert_same_training(tmp_path, reference_run)
 
 
-def test_two_learners_resume_with_batch_size_of_one_learner(
+def test_two_learners_equal_uninterrupted_ones_after_loss_of_raylet(
     tmp_path: Path, walks: Path, group: LearnerGroupRunner
 ) -> None:
-    train(make_training(tmp_path / "uninterrupted", walks, 1))
-    with pytest.raises(Interrupted):
-        train(make_training(tmp_path, walks, 1), StopAfter(10))
-    assert group.train(make_training(tmp_path, walks, 2)).metrics["timesteps"] == UPDATES * 32
-    assert (
-        "2 learners share the batch of 32 timesteps; its size was fixed when the run started with 1"
-        in group.notes
-    )
-    assert_same_training(tmp_path, tmp_path / "uninterrupted")
+    """The first learner takes three of the four CPUs of Ray's first node; the second one is on a node of its own."""
+    marker = tmp_path / "killed"
 
+    def make(folder: Path, process_id: int = 0) -> OfflineTraining:
+        kwargs = {"file": str(marker), "after_timesteps": 14 * 64, "process_id": process_id}
+        return make_training(
+            folder,
+            walks,
+            2,
+            algorithm="MARWIL",
+            model={"fcnetHiddens": [16], "dropout": 0.2},
+            pipeline={"connectors": [{"name": "learner_toys:SecondLearnerKillsOnce", "kwargs": kwargs}]},
+            learners={"cpus": 3},
+        )
 
-def test_two_learners_equal_one_after_loss_of_learner(
-    tmp_path: Path, walks: Path, reference_run: Path, group: LearnerGroupRunner
-) -> None:
-    """Ray is told of GPUs that do not exist; `device: cpu` still trains on the CPU."""
-    kill_connector = {
-        "name": "learner_toys:KillsSecondLearnerOnce",
-        "kwargs": {"file": str(tmp_path / "killed"), "after_timesteps": 14 * 64},
-    }
-    learners = {"gpus": 1, "cpus": 1}
-    resource = make_training(tmp_path, walks, 2, pipeline={"connectors": [kill_connector]}, learners=learners)
-    assert group.train(resource).metrics["timesteps"] == UPDATES * 64
-    assert (tmp_path / "killed").exists()
-    assert "a learner was lost; the learners restart from the last checkpoint" in group.notes
+    def replace_node() -> None:
+        while not marker.exists():
+            time.sleep(0.1)
+        replacement.enter_context(second_node(num_cpus=3))
+
+    marker.touch()
+    train(make(tmp_path / "uninterrupted"))
+    marker.unlink()
+    with contextlib.ExitStack() as replacement, second_node(num_cpus=3) as raylet:
+        threading.Thread(target=replace_node, daemon=True).start()
+        assert group.train(make(tmp_path, raylet)).metrics["timesteps"] == UPDATES * 64
     assert any(note.startswith("resuming at update 8 ") for note in group.notes)
-    assert_same_training(tmp_path, reference_run)
+    assert training_contents(tmp_path) == training_contents(tmp_path / "uninterrupted")
 
 
 def test_two_learners_play_same_episodes_as_one(

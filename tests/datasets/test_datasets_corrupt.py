@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -115,6 +116,23 @@ def test_damage_anywhere_is_found_or_harmless(kit, path, block):
     check_content = partial(kit.assert_same, expected=block)
     times = repeats(300, soak=1000)
     assert count_refusals(path, lambda: read_all(path.parent), check_content, times, seed=1) > times * 2 // 3
+
+
+@pytest.mark.parametrize("flag", ["terminated", "truncated"])
+def test_flipped_bit_in_the_page_header_of_a_flag_changes_no_flag(kit, tmp_path, flag):
+    """Flip a bit of each byte of a header, which has no checksum: reading fails, or returns what was written."""
+    block = kit.block()
+    (entry,) = kit.write(tmp_path, block, compression="none", row_group_bytes=1)
+    path = tmp_path / entry.path
+    content = path.read_bytes()
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    columns = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
+    for position in range(columns[flag].total_compressed_size):
+        damaged_content = bytearray(content)
+        damaged_content[columns[flag].data_page_offset + position] ^= 16
+        path.write_bytes(damaged_content)
+        with suppress(DataError):
+            kit.assert_same(read_all(tmp_path), block)
 
 
 @pytest.mark.soak

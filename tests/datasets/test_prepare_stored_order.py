@@ -146,7 +146,7 @@ def test_tasks_ending_while_cancelled_do_no_harm(tmp_path, monkeypatch):
     pq.write_table(make_rows(tmp_path), tmp_path / "rows.parquet", row_group_size=2)
     expected_digest = open_data(tmp_path / "rows.parquet", cache=tmp_path / "here").digest
     monkeypatch.setattr(preparer, "_MAX_LOCAL_BYTES", 0)
-    monkeypatch.setattr("hindcast.datasets.prepare.ray_data._PROGRESS_INTERVAL_SECONDS", 0.002)
+    monkeypatch.setattr("hindcast.datasets.prepare.ray_tasks._PROGRESS_INTERVAL_SECONDS", 0.002)
     for interruption in range(12):
         checks = itertools.count()
 

@@ -41,6 +41,7 @@ def make_chart_values() -> Object:
         "defaults": {
             "image": RUNTIME_IMAGE,
             "storageRoot": DATA_FOLDER,
+            "allowAutoscaling": True,
             "cluster": {
                 "imagePullPolicy": "IfNotPresent",
                 "volumes": [

@@ -1,6 +1,6 @@
 """An S3 server on this machine, which pods reach through a proxy that injects faults. Environment variables:
 
-E2E_HOST    address of this machine for pods; default: the address of the cluster's only node, which must then be this
+E2E_HOST    address of this machine for pods; default: the address of the cluster's first node, which must then be this
             machine
 """
 
@@ -98,7 +98,7 @@ def _find_host() -> str:
     host = os.environ.get("E2E_HOST")
     if host:
         return host
-    (node,) = json.loads(run("kubectl", "get", "nodes", "--output", "json"))["items"]
+    node, *_ = json.loads(run("kubectl", "get", "nodes", "--output", "json"))["items"]
     return next(
         str(address["address"]) for address in node["status"]["addresses"] if address["type"] == "InternalIP"
     )

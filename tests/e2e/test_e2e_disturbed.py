@@ -18,7 +18,14 @@ from typing import Any
 
 import orjson
 import pytest
-from e2e_cluster import DATA_FOLDER, SYSTEM_NAMESPACE, copy_from_claim, copy_to_claim, run_in_reader_pod
+from e2e_cluster import (
+    DATA_FOLDER,
+    RUNTIME_IMAGE,
+    SYSTEM_NAMESPACE,
+    copy_from_claim,
+    copy_to_claim,
+    run_in_reader_pod,
+)
 from e2e_kube import Kube, Object, run
 from e2e_resources import (
     CODE_CLUSTER,
@@ -27,7 +34,9 @@ from e2e_resources import (
     make_training,
     slow_training_code,
 )
+from e2e_store import Bucket, serve_bucket
 
+from faulty_proxy import Fault
 from support import record
 from support import recording as local_recording
 
@@ -61,18 +70,49 @@ times.datetime = act.datetime = api.datetime = lease.datetime = SteppedTime
 main()
 """
 """An operator with a system clock that is set ahead by 31 minutes."""
+AGED_CLOCK = """
+from datetime import timedelta
+from hindcast_operator import times
+from hindcast_operator.__main__ import main
+
+read = times.SteadyClock.__call__
+times.SteadyClock.__call__ = lambda clock: read(clock) + timedelta(minutes=61)
+main()
+"""
+"""An operator for which an hour has passed since all objects were created and all attempts ended."""
+SLOW_CONNECTOR = """\
+import time
+from pathlib import Path
+
+from hindcast import ConnectorV2
+
+
+class SlowConnector(ConnectorV2):
+    def __call__(self, *, batch, **_):
+        if Path("{file}").exists():
+            time.sleep(0.3)
+        return batch
+"""
+"""A connector that takes long for each unit of the data while a file exists."""
 
 
 def test_live_runs_survive_disturbances(kube: Kube, tmp_path: Path) -> None:
-    """A training with one learner and one with two live through everything, and continue where a drain stops them."""
+    """Three trainings, one of them with two learners, live through everything, and continue where a drain stops them.
+
+    The third one cannot report from its ServiceAccount's deletion on, until the kubelet renews its token.
+    """
     slow_file = f"{DATA_FOLDER}/{kube.namespace}/slow"
-    runs = start_runs(kube, tmp_path, slow_file, one={}, two={"learners": {"replicas": 2}})
-    kube.wait_for_iteration("one", 2)
-    kube.wait_for_iteration("two", 2)
+    specs: dict[str, Object] = {"one": {}, "two": {"learners": {"replicas": 2}}, "muted": {}}
+    all_runs = start_runs(kube, tmp_path, slow_file, **specs)
+    for name in all_runs:
+        kube.wait_for_iteration(name, 2)
 
     restart_api_server()
-    assert_alive(kube, runs)
-    run_with_stepped_clock(tmp_path, seconds=45)
+    assert_alive(kube, all_runs)
+    kube.delete("serviceaccount", "muted-training")
+    runs = ["one", "two"]
+    with operator_with_clock(STEPPED_CLOCK, tmp_path):
+        time.sleep(45)
     assert_alive(kube, runs)
     for kind in ("configmaps", "roles", "rolebindings"):
         kube.kubectl("delete", kind, "--selector", "app.kubernetes.io/managed-by=hindcast-operator")
@@ -93,8 +133,67 @@ def test_live_runs_survive_disturbances(kube: Kube, tmp_path: Path) -> None:
         iteration = kube.get_status("OfflineTraining", name)["progress"]["iteration"]
         kube.delete("pod", kube.list_pods(pool, name)[0]["metadata"]["name"], "--wait=false")
         assert wait_for_resumption(kube, name, attempt) >= iteration, "no checkpoint of the drained pod"
+    assert_alive(kube, ["muted"])
     run_in_reader_pod(kube, "rm", slow_file)
-    assert_equal_to_undisturbed(kube, runs, tmp_path)
+    assert_equal_to_undisturbed(kube, all_runs, tmp_path)
+
+
+def test_runs_wait_for_storage_and_gpus(kube: Kube, tmp_path: Path) -> None:
+    """Storage is away, and other pods hold all GPUs for an hour: the runs wait, and end as if undisturbed."""
+    slow_file = f"{DATA_FOLDER}/{kube.namespace}/slow"
+    (tmp_path / "lake").mkdir()
+    with serve_bucket(tmp_path / "lake") as lake:
+        lake.create_secret(kube)
+        kube.apply(make_gpu_holder())
+        variable = {"name": "HINDCAST_STORAGE_TIMEOUT", "value": "20"}
+        cluster = lake.make_cluster_spec() | CODE_CLUSTER
+        stored = {
+            "cluster": cluster | {"env": [*cluster["env"], variable]},
+            "checkpoint": {"path": f"{lake.uri}/runs", "every": 2},
+            "stop": {"iterations": 60},
+        }
+        learner = {"gpus": 1, "device": "cpu"}
+        start_runs(kube, tmp_path, slow_file, stored=stored, waiting={"learners": learner})
+        kube.wait_for_iteration("stored", 5)
+        lake.faults.set(Fault(cut=-1))
+        kube.wait("the loss of storage is seen", lambda: latest_run(kube, "stored").get("reason"))
+        assert latest_run(kube, "stored")["reason"] == "StorageUnavailable"
+        kube.wait_for_message("waiting", "nvidia.com/gpu")
+        lake.faults.set()
+
+        with operator_with_clock(AGED_CLOCK, tmp_path):
+            kube.wait_for_state("OfflineTraining", "stored", "Running")
+            assert latest_run(kube, "stored")["attempt"] == 2
+            assert latest_run(kube, "stored").get("retries", 0) == 0
+            assert latest_run(kube, "waiting")["attempt"] == 1
+            run_in_reader_pod(kube, "rm", slow_file)
+            kube.delete("pod", "gpu-holder", "--wait=false")
+            assert_equal_to_undisturbed(kube, ["stored"], tmp_path, lake)
+            assert_equal_to_undisturbed(kube, ["waiting"], tmp_path)
+        assert latest_run(kube, "waiting")["attempt"] == 1
+
+
+def test_pool_of_data_workers_follows_two_learners(kube: Kube, tmp_path: Path) -> None:
+    """The pool grows while two learners starve, which the status says within a minute, and then shrinks."""
+    slow_file, starving_file = (f"{DATA_FOLDER}/{kube.namespace}/{name}" for name in ("slow", "starving"))
+    pipeline = {
+        "dataWorkers": {"minReplicas": 1, "maxReplicas": 3, "cpus": 0.1},
+        "datasetNumItersPerLearner": 10,
+        "residency": "Streaming",
+        "windowSteps": 200,
+        "connectors": ["starving:SlowConnector"],
+    }
+    code = {"starving": SLOW_CONNECTOR.format(file=starving_file)}
+    spec = {"learners": {"replicas": 2}, "pipeline": pipeline}
+    start_runs(kube, tmp_path, slow_file, code, two=spec)
+    kube.wait_for_iteration("two", 3)
+    run_in_reader_pod(kube, "touch", starving_file)
+    run_in_reader_pod(kube, "rm", slow_file)
+    kube.wait("the status says that the learners starve", lambda: data_wait_share(kube, "two") > 0.9, 60)
+    kube.wait("the pool grows", lambda: len(kube.list_pods("data", "two")) == 3)
+    run_in_reader_pod(kube, "mv", starving_file, slow_file)
+    kube.wait("the pool shrinks", lambda: len(kube.list_pods("data", "two")) == 1)
+    assert latest_run(kube, "two")["attempt"] == 1
 
 
 def test_run_survives_node_without_power(kube: Kube, tmp_path: Path) -> None:
@@ -124,13 +223,16 @@ def test_run_survives_node_without_power(kube: Kube, tmp_path: Path) -> None:
 # -- runs ---------------------------------------------------------------------------------------------------
 
 
-def start_runs(kube: Kube, folder: Path, slow_file: str, **specs: Object) -> list[str]:
-    """Apply slow trainings, by name. Return their names."""
-    record(local_recording(folder / "data", environment={"id": "CartPole-v1"}))
+def start_runs(
+    kube: Kube, folder: Path, slow_file: str, code: dict[str, str] | None = None, /, **specs: Object
+) -> list[str]:
+    """Apply slow trainings, by name, and `code`, the text of further modules. Return the trainings' names."""
+    output = {"maxRowsPerFile": 1}
+    record(local_recording(folder / "data", environment={"id": "CartPole-v1"}, output=output))
     copy_to_claim(kube, folder / "data", "data")
     run_in_reader_pod(kube, "touch", slow_file)
     trainings = [make_slow_training(name, **spec) for name, spec in specs.items()]
-    kube.apply(make_code_config_map(slow=slow_training_code(slow_file)), *trainings)
+    kube.apply(make_code_config_map(slow=slow_training_code(slow_file), **(code or {})), *trainings)
     return list(specs)
 
 
@@ -139,10 +241,48 @@ def make_slow_training(name: str, **spec: Any) -> Object:
         name,
         "data",
         callbacks=["slow:SlowTraining"],
-        pipeline={"dataWorkers": {"replicas": 0}, "datasetNumItersPerLearner": 20},
-        stop={"iterations": ITERATIONS},
-        **{"cluster": CODE_CLUSTER, "checkpoint": {"path": "runs", "every": 1000}, **spec},
+        **{
+            "cluster": CODE_CLUSTER,
+            "checkpoint": {"path": "runs", "every": 1000},
+            "pipeline": {"dataWorkers": {"replicas": 0}, "datasetNumItersPerLearner": 20},
+            "stop": {"iterations": ITERATIONS},
+            **spec,
+        },
     )
+
+
+def make_gpu_holder() -> Object:
+    """Return a pod that holds both GPUs of the cluster."""
+    container = {
+        "name": "holder",
+        "image": RUNTIME_IMAGE,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["sleep", "infinity"],
+        "resources": {"limits": {"cpu": "10m", "memory": "64Mi", "nvidia.com/gpu": 2}},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    spec = {
+        "containers": [container],
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": 1000,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "terminationGracePeriodSeconds": 0,
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "gpu-holder"}, "spec": spec}
+
+
+def latest_run(kube: Kube, name: str) -> Object:
+    """Return the entry of a training's latest attempt."""
+    return dict(kube.get_status("OfflineTraining", name)["runs"][0])
+
+
+def data_wait_share(kube: Kube, name: str) -> float:
+    """Return the share of their time for which the learners wait for data, as the status says."""
+    progress = kube.get_status("OfflineTraining", name)["progress"]
+    return float(progress["metrics"]["dataWaitShare"])
 
 
 def assert_alive(kube: Kube, names: list[str]) -> None:
@@ -153,8 +293,13 @@ def assert_alive(kube: Kube, names: list[str]) -> None:
         assert [entry["attempt"] for entry in kube.get_status("OfflineTraining", name)["runs"]] == [1]
 
 
-def assert_equal_to_undisturbed(kube: Kube, names: list[str], folder: Path) -> None:
-    """Wait for the trainings, and compare their losses with those of a training on this machine."""
+def assert_equal_to_undisturbed(
+    kube: Kube, names: list[str], folder: Path, bucket: Bucket | None = None
+) -> None:
+    """Wait for the trainings, and compare their losses with those of a training on this machine.
+
+    Their results are in the claim, or in a bucket.
+    """
     from hindcast.api.loading import validate_resource
     from hindcast.datasets.opening import open_dataset
     from hindcast.pipeline.offline_data import Source
@@ -165,7 +310,11 @@ def assert_equal_to_undisturbed(kube: Kube, names: list[str], folder: Path) -> N
     for name in names:
         kube.wait_for_state("OfflineTraining", name, "Succeeded")
         (folder / name).mkdir()
-        cluster_losses = read_losses(copy_from_claim(kube, f"runs/{name}/r1", folder / name))
+        if bucket is None:
+            run_folder = copy_from_claim(kube, f"runs/{name}/r1", folder / name)
+            cluster_losses = parse_losses((run_folder / "results.jsonl").read_bytes())
+        else:
+            cluster_losses = parse_losses(bucket.read_object(f"{bucket.name}/runs/{name}/r1/results.jsonl"))
         spec = (kube.get("OfflineTraining", name) or {})["spec"]
         batch_size = spec["config"]["trainBatchSizePerLearner"] * spec.get("learners", {}).get("replicas", 1)
         resource = make_training(
@@ -173,18 +322,19 @@ def assert_equal_to_undisturbed(kube: Kube, names: list[str], folder: Path) -> N
             str(folder / "data"),
             config=spec["config"] | {"trainBatchSizePerLearner": batch_size},
             pipeline={"dataWorkers": {"replicas": 0}, "datasetNumItersPerLearner": 20},
-            stop={"iterations": ITERATIONS},
+            stop=spec["stop"],
             checkpoint={"path": str(folder / "local"), "every": 1000},
         )
         sources = [Source("data", open_dataset(folder / "data"))]
         TrainingRun(validate_resource(resource), sources, MemoryReporter(), Interruption()).execute()
-        assert len(cluster_losses) == ITERATIONS
-        assert cluster_losses == pytest.approx(read_losses(folder / "local" / name / "r1"), rel=1e-3)
+        local_losses = parse_losses((folder / "local" / name / "r1" / "results.jsonl").read_bytes())
+        assert len(cluster_losses) == spec["stop"]["iterations"]
+        assert cluster_losses == pytest.approx(local_losses, rel=1e-3)
 
 
-def read_losses(run_folder: Path) -> list[float]:
+def parse_losses(results: bytes) -> list[float]:
     """Return the loss of each iteration."""
-    lines = (run_folder / "results.jsonl").read_bytes().splitlines()
+    lines = results.splitlines()
     return [orjson.loads(line)["learners"]["default_policy"]["total_loss"] for line in lines]
 
 
@@ -219,8 +369,9 @@ def restart_api_server() -> None:
     )
 
 
-def run_with_stepped_clock(folder: Path, seconds: float) -> None:
-    """Let an operator with a clock that steps serve the runs instead of the one in the cluster."""
+@contextmanager
+def operator_with_clock(program: str, folder: Path) -> Iterator[None]:
+    """Let an operator with another clock serve the runs instead of the one in the cluster."""
     values = json.loads(
         run("kubectl", "get", "configmap", "--namespace", SYSTEM_NAMESPACE, "hindcast-defaults", "-o", "json")
     )
@@ -231,7 +382,7 @@ def run_with_stepped_clock(folder: Path, seconds: float) -> None:
         command = [
             sys.executable,
             "-c",
-            STEPPED_CLOCK,
+            program,
             "--listen",
             "127.0.0.1:0",
             "--defaults",
@@ -239,10 +390,12 @@ def run_with_stepped_clock(folder: Path, seconds: float) -> None:
         ]
         with (folder / "operator.log").open("w") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log)
-        time.sleep(seconds)
-        assert process.poll() is None
-        process.terminate()
-        process.wait(30)
+        try:
+            yield
+            assert process.poll() is None, "the operator has ended"
+        finally:
+            process.terminate()
+            process.wait(30)
 
 
 @contextmanager

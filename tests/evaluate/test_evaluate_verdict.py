@@ -169,8 +169,30 @@ def test_no_verdict_gives_reason() -> None:
     assert make_verdict(None, "wdr", LEVEL).sentence == "no verdict: one episode has all the weight"
 
 
-@pytest.mark.parametrize("degrees_of_freedom", [1, 2, 3, 10, 1000])
-def test_t_probability_inverts_t_quantile(degrees_of_freedom: int) -> None:
-    for probability in (0.6, 0.9, 0.95):
+@pytest.mark.parametrize("degrees_of_freedom", [1, 1.5, 2, 3, 10, 1000, 1e6])
+def test_t_probability_inverts_t_quantile(degrees_of_freedom: float) -> None:
+    for probability in (0.5, 0.6, 0.9, 0.95, 0.9995):
         quantile = t_quantile(probability, degrees_of_freedom)
-        assert t_probability(quantile, degrees_of_freedom) == pytest.approx(probability, abs=0.01)
+        assert t_probability(quantile, degrees_of_freedom) == pytest.approx(probability, abs=1e-6)
+        assert t_probability(-quantile, degrees_of_freedom) == pytest.approx(1 - probability, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("num_different", "expected"),
+    [
+        # One episode has all of the variance; ten equal ones share it; the gains of all are +1 or -1.
+        (1, 2.0),
+        (10, 20.0),
+        (200, 199.0),
+    ],
+)
+def test_degrees_of_freedom_count_the_episodes_that_cause_the_variance(
+    num_different: int, expected: float
+) -> None:
+    ratios = np.ones(200)
+    ratios[:num_different] += np.resize([0.5, -0.5], num_different)
+    evidence = Evidence(np.ones(200, np.int64), np.ones(200), 1.0, np.log(ratios))
+    estimates = compute_estimates(evidence, np.ones((1, 200)))
+    difference = Difference.by_ratios(evidence, "is", estimates, jackknife_contributions(evidence))
+    assert difference is not None
+    assert difference.degrees_of_freedom == pytest.approx(expected, rel=0.06)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from moments import MOMENTS
 from processes import Driver, Learner
-from test_faults_training import read_contents
 
 from hindcast.api import OfflineTraining
 from layers import repeats
+from run_results import training_contents
 from support import training
 
 pytestmark = pytest.mark.soak
@@ -60,12 +60,12 @@ def test_run_that_is_killed_with_its_second_learner_resumes_exactly(tmp_path: Pa
     assert "outcome" not in killed.finish()
     for resource in resources:
         Driver(resource, tmp_path).finish_successfully()
-    assert read_contents(folders[1]) == read_contents(folders[0])
+    assert training_contents(folders[1]) == training_contents(folders[0])
 
 
 def test_learners_killed_at_named_moments_resume_exactly(tmp_path: Path, walks: Path) -> None:
     assert not run_and_kill(two_learner_training(tmp_path / "uninterrupted", walks), tmp_path)
-    expected = read_contents(tmp_path / "uninterrupted")
+    expected = training_contents(tmp_path / "uninterrupted")
     rng = np.random.default_rng(5)
     run, num_kills = tmp_path / "killed", 0
     moments = sorted(MOMENTS)
@@ -78,4 +78,4 @@ def test_learners_killed_at_named_moments_resume_exactly(tmp_path: Path, walks: 
     run_and_kill(two_learner_training(run, walks), tmp_path)
     assert num_kills >= KILLS // 3
     for folder in tmp_path.glob("killed*"):
-        assert read_contents(folder) == expected
+        assert training_contents(folder) == expected

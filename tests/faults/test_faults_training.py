@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import zlib
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from processes import Driver, wait_for_end
 
 from hindcast.api import OfflineTraining
 from layers import repeats
+from run_results import training_contents
 from support import WALK, record, recording, training
 
 pytestmark = pytest.mark.soak
@@ -24,8 +24,6 @@ pytestmark = pytest.mark.soak
 KILLS = repeats(1, soak=10)  # at every kind of file operation
 PARALLEL_KILLS = repeats(2, soak=20)
 MOMENT_ROUNDS = repeats(1, soak=20)
-
-TIMINGS = {"time_total_s", "timesteps_per_s", "timers"}
 
 
 def make_hundred_updates(folder: Path, data: Path) -> OfflineTraining:
@@ -58,30 +56,12 @@ def evaluated_training(folder: Path, data: Path, parallel: bool) -> OfflineTrain
     )
 
 
-def read_contents(folder: Path) -> dict[str, Any]:
-    """Read everything in a run folder that must not depend on interruptions."""
-    run = folder / "test/r1"
-    lines = [json.loads(line) for line in (run / "results.jsonl").read_text().splitlines()]
-    last_checkpoint = sorted((run / "checkpoints").glob("checkpoint-*"))[-1]
-    checkpoint_json = json.loads((last_checkpoint / "checkpoint.json").read_text())
-    return {
-        "results": [{key: value for key, value in line.items() if key not in TIMINGS} for line in lines],
-        "checkpoints": sorted(path.name for path in (run / "checkpoints").iterdir()),
-        "weights": (last_checkpoint / "module/weights.safetensors").read_bytes(),
-        "learner": (last_checkpoint / "learner.safetensors").read_bytes(),
-        "module": (run / "module/weights.safetensors").read_bytes(),
-        "feed": checkpoint_json["training"]["feed"],
-        "state": checkpoint_json["learner"],
-        "metrics": checkpoint_json["training"]["metrics"],
-    }
-
-
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory, walks: Path) -> dict[str, Any]:
     """The contents of an uninterrupted run of `evaluated_training`."""
     folder = tmp_path_factory.mktemp("uninterrupted")
     output = Driver(evaluated_training(folder / "runs", walks, parallel=False), folder).finish_successfully()
-    return {**read_contents(folder / "runs"), "output": output}
+    return {**training_contents(folder / "runs"), "output": output}
 
 
 def assert_clean(folder: Path) -> None:
@@ -108,7 +88,10 @@ def test_hundred_updates_equal_fifty_and_fifty_in_a_new_process(
     batches = (tmp_path / "uninterrupted.txt").read_text().split()
     assert len(batches) == len(set(batches)) == 100
     assert (tmp_path / "interrupted.txt").read_text().split() == batches
-    expected, interrupted = read_contents(tmp_path / "uninterrupted"), read_contents(tmp_path / "interrupted")
+    expected, interrupted = (
+        training_contents(tmp_path / "uninterrupted"),
+        training_contents(tmp_path / "interrupted"),
+    )
     assert interrupted.pop("checkpoints") == ["checkpoint-000000050", *expected.pop("checkpoints")]
     assert interrupted == expected
 
@@ -144,7 +127,7 @@ def test_training_killed_with_its_evaluation_resumes_exactly(tmp_path: Path, wal
     assert workers
     assert [worker for worker in workers if not wait_for_end(worker)] == []
     for folder in tmp_path.glob("[0-9]*"):
-        assert read_contents(folder) == read_contents(tmp_path / "uninterrupted")
+        assert training_contents(folder) == training_contents(tmp_path / "uninterrupted")
         assert_clean(folder)
 
 
@@ -203,7 +186,7 @@ def test_training_killed_at_named_moments_resumes_exactly(
         record(recording(data, environment={"id": "toy_environments:SteeredWalk"}))
     resource = make_training(tmp_path / "uninterrupted", data, algorithm)
     Driver(resource, tmp_path).finish_successfully()
-    expected = read_contents(tmp_path / "uninterrupted")
+    expected = training_contents(tmp_path / "uninterrupted")
     rng = np.random.default_rng(zlib.crc32(algorithm.encode()))
     moments = [name for name in MOMENTS if algorithm.endswith("MARWIL") or "targets" not in name]
     for index in range(MOMENT_ROUNDS):
@@ -217,7 +200,7 @@ def test_training_killed_at_named_moments_resumes_exactly(
             assert kill_at_moment(make_training(run, data, algorithm), tmp_path, moment, occurrence), moment
         Driver(make_training(run, data, algorithm), tmp_path).finish_successfully()
     for folder in tmp_path.glob("killed*"):
-        assert read_contents(folder) == expected
+        assert training_contents(folder) == expected
 
 
 def kill_at_moment(resource: OfflineTraining, folder: Path, moment: str, occurrence: int) -> bool:
@@ -241,7 +224,7 @@ def execute(folder: Path, data: Path, kill_at: str | None = None) -> int:
 
 def assert_complete(runs: Path, expected: dict[str, Any]) -> None:
     """Check that the folder contains exactly the result of an uninterrupted training."""
-    actual = read_contents(runs)
+    actual = training_contents(runs)
     assert {key: expected[key] for key in actual} == actual
     assert_clean(runs)
 
@@ -258,7 +241,7 @@ def test_training_resumes_after_ctrl_c(tmp_path: Path, walks: Path, reference: d
         assert "Traceback" not in output
     output = Driver(resource, tmp_path).finish()
     assert "outcome" in output, output
-    interrupted = read_contents(tmp_path / "interrupted")
+    interrupted = training_contents(tmp_path / "interrupted")
     del interrupted["checkpoints"]
     assert interrupted.items() <= reference.items()
 

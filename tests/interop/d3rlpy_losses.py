@@ -18,6 +18,7 @@ import torch
 from d3rlpy.models import VectorEncoderFactory
 from d3rlpy.models.torch.distributions import Normal
 from d3rlpy.models.torch.policies import ActionOutput
+from d3rlpy.models.torch.q_functions import mean_q_function
 from d3rlpy.torch_utility import TorchMiniBatch, TorchTrajectoryMiniBatch
 from torch import nn
 
@@ -144,6 +145,29 @@ def soft_actor_critic(config, inputs, batch):
     return losses, gradients_by_name | get_gradients({"policy": nets["policy"]})
 
 
+def discrete_sac(inputs, batch):
+    """Square the critics' errors, as the paper and Hindcast do; d3rlpy's critics have the Huber loss. The losses of
+    policy and α are computed with the same critics, as d3rlpy's learning rates are tiny.
+    """
+    config = d3rlpy.algos.DiscreteSACConfig(**ENCODER_FACTORIES, temp_learning_rate=TINY_LEARNING_RATE)
+    impl = build_d3rlpy(config, actions=3)
+    modules = impl._modules
+    nets = {"policy": [linear_layers(modules.policy)], "critics": member_layers(modules.q_funcs)}
+    load_weights(nets, inputs)
+    load_weights({"target_critics": member_layers(modules.targ_q_funcs)}, inputs)
+    log_alpha = next(modules.log_temp.parameters())
+    with torch.no_grad():
+        log_alpha.fill_(float(inputs["log/alpha"]))
+    with patch.object(mean_q_function, "compute_huber_loss", lambda q, target: (q - target).square()):
+        losses = {"critics": impl.compute_critic_loss(batch, impl.compute_target(batch))}
+    losses["critics"].backward()
+    gradients_by_name = get_gradients({"critics": nets["critics"]})
+    losses["policy"] = impl.compute_actor_loss(batch)["loss"]
+    gradients_by_name["log/alpha"] = log_alpha.grad.clone().squeeze().numpy()
+    losses["policy"].backward()
+    return losses, gradients_by_name | get_gradients({"policy": nets["policy"]})
+
+
 def dqn(inputs, batch):
     return discrete_q_learning(d3rlpy.algos.DoubleDQNConfig(encoder_factory=ENCODER), inputs, batch)
 
@@ -259,6 +283,7 @@ CASES = {
     "CQL": cql,
     "CQLLagrangian": cql_lagrangian,
     "SAC": sac,
+    "DiscreteSAC": discrete_sac,
     "DQN": dqn,
     "DiscreteCQL": discrete_cql,
     "DecisionTransformer": decision_transformer,

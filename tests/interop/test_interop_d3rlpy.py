@@ -200,6 +200,19 @@ def split_policy_layers(nets, select=lambda parameter: parameter):
     return name_layers("policy", [[*hidden, *zip(weight.chunk(2), bias.chunk(2), strict=True)]])
 
 
+def discrete_sac():
+    """d3rlpy's critics have the Huber loss, which `d3rlpy_losses.py` replaces by the paper's square. As with SAC,
+    d3rlpy's gradient by log α is α times Hindcast's.
+    """
+    algorithm, nets = build_algorithm("DiscreteSAC", {"initialAlpha": 0.3}, DISCRETE_ACTIONS)
+    weights = weights_of(nets, "policy", "critics", "target_critics")
+    weights["log/alpha"] = nets["alpha"].log.detach().numpy()
+    losses = losses_of(algorithm, nets, to_tensors(DISCRETE_BATCH))
+    gradients = gradients_of(nets, "policy", "critics")
+    gradients["log/alpha"] = nets["alpha"].log.grad.numpy() * nets["alpha"]().detach().numpy()
+    return weights, losses, gradients
+
+
 def dqn():
     return discrete_q_learning("DQN", {})
 
@@ -234,11 +247,14 @@ CASES = {
     "CQL": cql,
     "CQLLagrangian": cql_lagrangian,
     "SAC": sac,
+    "DiscreteSAC": discrete_sac,
     "DQN": dqn,
     "DiscreteCQL": discrete_cql,
     "DecisionTransformer": decision_transformer,
 }
-BATCHES = {"DQN": DISCRETE_BATCH, "DiscreteCQL": DISCRETE_BATCH, "DecisionTransformer": SEQUENCES}
+BATCHES = dict.fromkeys(("DiscreteSAC", "DQN", "DiscreteCQL"), DISCRETE_BATCH) | {
+    "DecisionTransformer": SEQUENCES
+}
 
 
 @pytest.fixture(scope="module")

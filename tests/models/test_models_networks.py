@@ -125,7 +125,7 @@ def test_gather_selects_the_values_of_the_actions():
 
 
 def test_action_values_of_continuous_actions_are_refused():
-    with pytest.raises(SpecError, match="requires a Discrete action space, not Box"):
+    with pytest.raises(SpecError, match="requires a Discrete or MultiDiscrete action space, not Box"):
         make_inputs("vector", "box").action_values()
 
 

@@ -88,6 +88,29 @@ def test_deleted_access_of_silent_attempt_is_restored(missing: list[str]) -> Non
     run_in_cluster(test)
 
 
+@pytest.mark.parametrize("account", [None, "team"])
+def test_attempt_waits_for_token_of_restored_service_account(account: str | None) -> None:
+    """Regression: the pods' token of the deleted ServiceAccount is refused until it is renewed."""
+
+    async def test(cluster: FakeCluster) -> None:
+        name = account or "clone-training"
+        created = START + timedelta(seconds=30)
+        cluster.objects.pop(("ServiceAccount", name), None)
+        metadata = {"creationTimestamp": created.isoformat().replace("+00:00", "Z")}
+        cluster.write(kinds.SERVICE_ACCOUNT, name, metadata=metadata)
+        binding = cluster.objects["RoleBinding", "clone-training"]
+        binding["subjects"][0]["name"] = name
+        for seconds in (61, 301, 880):
+            cluster.now = START + timedelta(seconds=seconds)
+            await cluster.reconcile()
+            assert cluster.status["state"] == "Running"
+        cluster.now = created + timedelta(minutes=15, seconds=1)
+        await cluster.reconcile()
+        assert cluster.status["runs"][0]["reason"] == "NoHeartbeat"
+
+    run_in_cluster(test, stallTimeoutSeconds=60)
+
+
 def test_refused_deadlines_are_reported_once() -> None:
     """Regression: with each report the change was tried and logged again."""
 

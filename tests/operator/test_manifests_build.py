@@ -125,6 +125,15 @@ def test_only_head_mounts_token(resource: Resource) -> None:
     assert {pool for pool, token in mounts_token_by_pool.items() if token} == {"head"}
 
 
+def test_token_of_head_is_renewed_within_minutes() -> None:
+    """Regression: a restored ServiceAccount left the run silent for most of the hour for which a token lives."""
+    head = templates(ray_job(training()))["head"]["spec"]
+    (volume,) = [volume for volume in head["volumes"] if volume["name"] == "hindcast-token"]
+    assert volume["projected"]["sources"][0]["serviceAccountToken"]["expirationSeconds"] == 600
+    mounts = {mount["name"]: mount["mountPath"] for mount in head["containers"][0]["volumeMounts"]}
+    assert mounts["hindcast-token"] == "/var/run/secrets/kubernetes.io/serviceaccount"
+
+
 def test_named_service_account_is_used_and_not_created() -> None:
     manifests = build_manifests(training(cluster={"serviceAccountName": "storage-user"}))
     assert list_kinds(manifests) == ["ConfigMap", "Role", "RoleBinding", "RayJob"]
@@ -268,6 +277,7 @@ def test_only_pools_with_replica_interval_are_autoscaled(resource: Resource) -> 
         assert options["version"] == "v2"
         assert options["securityContext"]["capabilities"] == {"drop": ["ALL"]}
         assert options["resources"]["requests"]["memory"] == options["resources"]["limits"]["memory"]
+        assert "hindcast-token" in {mount["name"] for mount in options["volumeMounts"]}
 
 
 def test_scheduling_sets_queue_priority_labels_and_annotations() -> None:

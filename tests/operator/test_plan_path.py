@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from plan_world import CHECKPOINT, PROGRESS, World, make_running_world
 
+from hindcast.api.status import ProgressStatus
+
 
 def test_new_resource_gets_first_attempt() -> None:
     world = World()
@@ -46,6 +48,21 @@ def test_user_code_failure_is_final() -> None:
     assert world.state == "Failed"
     assert world.find_reason("Stalled") == world.find_reason("Failed") == "UserCodeFailed"
     assert world.created_children == ["cartpole-bc-t1-1"]
+
+
+def test_attempt_after_a_loss_is_sized_by_its_measured_memory() -> None:
+    def memory_reason() -> str:
+        return str(world.status["resolved"]["pools"]["learner"]["memory"]["reason"])
+
+    world = make_running_world()
+    progress = ProgressStatus(metrics={"learnerPeakBytes": 8 * 2**30})
+    world.report_end("Lost", "OutOfMemory", progress=progress).settle()
+    world.advance(30).settle()
+    assert len(world.created_children) == 2
+    assert "8Gi that a learner took in earlier attempts" in memory_reason()
+    world.edit_spec(revision=2).settle()
+    assert len(world.created_children) == 3
+    assert "earlier attempts" not in memory_reason()
 
 
 @pytest.mark.parametrize("reason", ["StorageFailed", "OutOfMemory", "WorkerLost", "Terminated"])

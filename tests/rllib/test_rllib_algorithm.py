@@ -420,6 +420,10 @@ class TestComponents:
                 algo.restore_from_path(tmp_path / "none", component=COMPONENT_RL_MODULE)
             with pytest.raises(DataError, match="there is no complete checkpoint at"):
                 algo.restore_from_path(checkpoint.parent / "ck" / "module")
+            (tmp_path / "clone" / "r10").mkdir(parents=True)
+            (tmp_path / "clone" / "r9").mkdir()
+            with pytest.raises(DataError, match=r"clone is not a run, but contains .*: name .*clone/r10"):
+                algo.restore_from_path(tmp_path / "clone")
             with pytest.raises(SpecError, match="component is 'env_runner', which is not in checkpoints"):
                 algo.restore_from_path(checkpoint, component="env_runner")
             with pytest.raises(SpecError, match="the only module is"):

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from run_results import read_results, without_times
 
 from fake_cuda_graph import FakeCudaGraph
 from hindcast import AlgorithmConfig
@@ -30,6 +29,7 @@ from hindcast.run.training import offline_trainer
 from layers import repeats, slow_except
 from no_device_reads import NoDeviceReads
 from resource_examples import make_document
+from run_results import read_results, without_times
 from support import MemoryReporter, StopAfter, record, recording, train, trainable_space, training
 
 ALGORITHM_FILES = Path(__file__).parents[1] / "learn"
@@ -80,17 +80,44 @@ SMALL_TRANSFORMER = {
     "returnScale": 10.0,
     "lr": 0.01,
 }
-PRIORITY_OPTIONS = {"prioritizedReplay": True, "nStep": 3, "numQuantiles": 4}
+MEMORY: tuple[dict[str, Any], dict[str, Any]] = (
+    {"recurrent": "GRU", "cellSize": 8, "maxSeqLen": 5},
+    {"recurrent": "gru", "lstm_cell_size": 8, "max_seq_len": 5},
+)
+"""Options of recurrent networks, by YAML and by Python names."""
+PRIORITY_OPTIONS = {
+    "prioritizedReplay": True,
+    "prioritizedReplayBeta": [[0, 0.4], [500, 1.0]],
+    "nStep": 3,
+    "numQuantiles": 4,
+    "adamEpsilon": 1e-4,
+    "weightDecay": 1e-3,
+}
 SPECIAL_CASES = {
     "BC": Case("BC", {"lr": 1e-3}),
     "MARWIL": Case("MARWIL", {"lr": 1e-3, "targetsEvery": 4}),
     "IQL": Case("IQL", {}),
+    "MARWIL with memory": Case("MARWIL", {"lr": 1e-3, "targetsEvery": 4}, *MEMORY),
+    "IQL with memory": Case("IQL", {"nStep": 3}, *MEMORY),
     "DQN": Case("DQN", {}),
     "DQN with priorities": Case("DQN", PRIORITY_OPTIONS, can_stream=False),
+    "DQN with memory that plays": Case(
+        "DQN", PRIORITY_OPTIONS, *MEMORY, can_stream=False, live_environment="toy_environments:Walk"
+    ),
+    "CQL with memory": Case("CQL", {"numActions": 2}, *MEMORY, data="steered", has_noise=True),
     "DiscreteCQL": Case("DiscreteCQL", {"lr": 1e-3}),
-    "CQL": Case("CQL", {"numActions": 2, "lagrangian": True, "bcIters": 11}, data="steered", has_noise=True),
+    "CQL": Case(
+        "CQL",
+        {"numActions": 2, "lagrangian": True, "bcIters": 11, "calibrated": True},
+        data="steered",
+        has_noise=True,
+    ),
     "SAC that plays": Case(
-        "SAC", {}, data="steered", has_noise=True, live_environment="toy_environments:SteeredWalk"
+        "SAC",
+        {"numCritics": 3, "diversity": 0.5},
+        data="steered",
+        has_noise=True,
+        live_environment="toy_environments:SteeredWalk",
     ),
     "DQN that plays": Case(
         "DQN",
@@ -118,7 +145,11 @@ SPECIAL_CASES = {
         live_environment="toy_environments:SteeredWalk",
     ),
     "ReBRAC that plays": Case(
-        "ReBRAC", {}, data="steered", has_noise=True, live_environment="toy_environments:SteeredWalk"
+        "ReBRAC",
+        {"actorBeta": [[0, 0.02], [500, 0.01]]},
+        data="steered",
+        has_noise=True,
+        live_environment="toy_environments:SteeredWalk",
     ),
 }
 ACTION_SPACES = {"steered": gym.spaces.Box(-1, 1, (1,)), "walks": gym.spaces.Discrete(2)}
@@ -131,7 +162,7 @@ DEFAULT_CASES = {
     if trainable_space(name, *ACTION_SPACES.values()) is space
 }
 CASES = {**OUTSIDE_CASES, **SPECIAL_CASES, **DEFAULT_CASES}
-QUICK_CASES = ["BC", "IQL", "CQL", "DQN with priorities", "DecisionTransformer", "custom LSTM BC"]
+QUICK_CASES = ["BC", "IQL", "CQL", "DQN with priorities", "DecisionTransformer", "IQL with memory"]
 STREAMING_CASES = [name for name, case in CASES.items() if case.can_stream]
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import pickle
 import random
 import re
 import shutil
@@ -14,14 +16,16 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
+import safetensors.numpy
 from visit_log import log_visits, train
 
-from hindcast.errors import DataError, OutputConflict, SpecError
+from hindcast.errors import DataError, OutputConflict, SpecError, UserError
 from hindcast.evaluate.offline import OfflineOptions
 from hindcast.run import audit
 from hindcast.run.audit import AUDIT_FILE, create_audit, verify_audit
 from hindcast.run.checkpoint_evaluation import OfflineEvaluation, evaluate_checkpoint_offline
 from hindcast.run.gate import GATE_FILE, look
+from layers import repeats
 
 OPTIONS = OfflineOptions(explore=True, fit=None)
 
@@ -126,6 +130,10 @@ def _write_canonical(folder: Path, document: dict[str, Any], *, forge: bool = Fa
         (
             lambda folder: (folder / "module" / "spec.json").write_text("{}"),
             "module/spec.json was added after",
+        ),
+        (
+            lambda folder: (folder / "audit.json.sig").write_text("signature"),
+            "audit.json.sig was added after the bundle was written; move it out of the folder",
         ),
         (_lose_episodes, "hold: episodes.json is missing"),
         (_forge(lambda document: document["files"].pop("gate.json")), "gate.json was added after"),
@@ -238,10 +246,87 @@ def test_forged_gate_is_found_by_the_data(
 
 
 def _forge_file(folder: Path, file: str, content: Any) -> None:
-    """Replace a file of a bundle, with checksums that fit."""
-    (folder / file).write_bytes(orjson.dumps(content))
-    digest = hashlib.sha256((folder / file).read_bytes()).hexdigest()
-    _forge(lambda document: document["files"].update({file: digest}))(folder)
+    """Replace a file of a bundle by bytes or a JSON document, with checksums that fit."""
+    (folder / file).write_bytes(content if isinstance(content, bytes) else orjson.dumps(content))
+    digests = {file: hashlib.sha256((folder / file).read_bytes()).hexdigest()}
+    if file.endswith(".safetensors"):
+        description = json.loads((folder / "module/module.json").read_bytes())
+        description["checksums"][Path(file).name] = digests[file]
+        (folder / "module/module.json").write_text(json.dumps(description, indent=1, sort_keys=True))
+        digests["module/module.json"] = hashlib.sha256(
+            (folder / "module/module.json").read_bytes()
+        ).hexdigest()
+    _forge(
+        lambda document: document.update(
+            files=document["files"] | digests,
+            policy=digests.get("module/module.json", document["policy"]),
+        )
+    )(folder)
+
+
+def _damaged_contents(content: bytes, file: str) -> Iterator[bytes]:
+    """Yield contents of other types and lengths than a file has."""
+    for length in (0, 1, 9, len(content) // 2, len(content) - 1):
+        yield content[:length]
+    yield from (b"text\n", b"{}", b"[" * 100_000, b"PK\x03\x04" + bytes(50), bytes(1_000_000))
+    yield pickle.dumps({"spec": 1})
+    yield "{}".encode("utf-16")
+    if file.endswith(".npy"):
+        rows = np.load(io.BytesIO(content))
+        arrays: list[Any] = [rows[:0], rows[None], rows["id"], rows[["id", "length"]], np.float64(1)]
+        for array in arrays:
+            buffer = io.BytesIO()
+            np.save(buffer, array)
+            yield buffer.getvalue()
+        shape = f"({len(rows)},)".encode()
+        yield content.replace(shape + b", }" + b" " * 8, b"(99999999999,), }"[: len(shape) + 11])
+    if file.endswith(".safetensors"):
+        yield (2**60).to_bytes(8, "little") + content[8:]
+        tensors = safetensors.numpy.load(content)
+        for name, tensor in tensors.items():
+            others = {key: value for key, value in tensors.items() if key != name}
+            yield safetensors.numpy.save(others)
+            yield safetensors.numpy.save(others | {name: tensor[None]})
+
+
+def test_forged_bytes_of_any_file_do_not_hold(
+    bundle: tuple[Path, str, str], copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "evaluate_checkpoint_offline", _evaluate_once(bundle))
+    files = sorted({str(file.relative_to(copy)) for file in copy.rglob("*") if file.is_file()})
+    audit_content = (copy / AUDIT_FILE).read_bytes()
+    description = (copy / "module/module.json").read_bytes()
+    for file in files:
+        if file in (AUDIT_FILE, "verdict.html"):  # nothing is read from the page
+            continue
+        content = (copy / file).read_bytes()
+        for forged in _damaged_contents(content, file):
+            _forge_file(copy, file, forged)
+            with pytest.raises(DataError, match=f"(does not hold: .*{Path(file).name}|module/module.json)"):
+                verify_audit(copy, [bundle[1]])
+            (copy / AUDIT_FILE).write_bytes(audit_content)
+            (copy / "module/module.json").write_bytes(description)
+        (copy / file).write_bytes(content)
+
+
+@pytest.mark.parametrize("file", ["spec.json", "module/module.json"])
+def test_forged_value_of_resource_or_policy_is_named(
+    bundle: tuple[Path, str, str], copy: Path, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bundle holds if a value has no part in the evaluation; otherwise one sentence says what is wrong."""
+    monkeypatch.setattr(audit, "evaluate_checkpoint_offline", _evaluate_once(bundle))
+    content = json.loads((copy / file).read_bytes())
+    paths = {path[:length] for path in _leaf_paths(content) for length in range(len(path) + 1)}
+    values = (None, True, -1, 1.5, 2**62, "x", "", [], {}, [None], [[]], {"x": 1})
+    cases = [(path, value) for path in sorted(paths, key=str) for value in values]
+    num_refused = 0
+    for path, value in random.Random(0).sample(cases, repeats(60, soak=1_000)):
+        _forge_file(copy, file, _replace(content, path, value))
+        try:
+            verify_audit(copy, [bundle[1]])
+        except UserError:
+            num_refused += 1
+    assert num_refused > 30
 
 
 @pytest.mark.parametrize("file", ["episodes.json", GATE_FILE])

@@ -26,8 +26,8 @@ from hindcast.run.checkpoint_evaluation import evaluate_checkpoint_offline
 from hindcast.run.execute import execute
 from layers import repeats
 
-NUM_SEEDS, NUM_PATIENTS, NUM_PLAYED = repeats(4, soak=100), 600, 4_000
-NUM_RECORDED = 20_000
+NUM_SEEDS, NUM_PATIENTS = repeats(4, soak=100), 600
+NUM_PLAYED, NUM_RECORDED = repeats(4_000, soak=20_000), 20_000
 GAMMA, LEVEL = 0.95, 0.9
 NORMAL_90, NORMAL_99 = 1.645, 2.576
 """Half widths of the intervals in standard errors."""

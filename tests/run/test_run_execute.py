@@ -186,6 +186,12 @@ class TestOrder:
         num_stages = len(reporter.stages)
         assert [outcome.state for outcome in execute(load(*CHAIN), reporter)] == ["AlreadyFinished"] * 3
         assert len(reporter.stages) == num_stages
+        clone, all_resources = load(*CHAIN)[1].resource, [item.resource for item in load(*CHAIN)]
+        rates = plan(clone, all_resources)["measured"]  # type: ignore[arg-type]
+        assert rates["by"].endswith(" of this run, the last one with 1 learner")
+        assert rates["updatesPerSecond"] > 0
+        assert rates["learnerPeakBytes"] > 50 << 20
+        assert rates["wholeRunSeconds"] == rates["seconds"]
 
     def test_circular_references_are_refused(self, load: Load, reporter: MemoryReporter) -> None:
         resources = load(
@@ -267,6 +273,7 @@ class TestPlan:
         assert document["data"]["batchSize"] == 32
         assert document["data"]["sources"][0]["episodes"] == 20
         assert document["networks"]["policy"].endswith(" parameters")
+        assert "measured" not in document
 
 
 def test_replicas_are_clamped_to_machine_with_note() -> None:

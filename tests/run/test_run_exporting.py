@@ -48,7 +48,11 @@ POLICIES: dict[str, tuple[gym.Space, gym.Space, dict[str, Any]]] = {
     "squashed": (VECTOR_OBSERVATIONS, gym.spaces.Box(-2, 2, (2, 2)), {"distribution": "SquashedGaussian"}),
     "deterministic": (VECTOR_OBSERVATIONS, DOUBLES, {"distribution": "Deterministic"}),
     "float64": (DOUBLES, gym.spaces.MultiBinary(3), MEAN_STD),
-    "stacked": (VECTOR_OBSERVATIONS, gym.spaces.MultiDiscrete([2, 3]), {"frameStack": 3}),
+    "stacked": (
+        VECTOR_OBSERVATIONS,
+        gym.spaces.MultiDiscrete([2, 3], start=[1, 0]),
+        {"frameStack": 3, "distribution": "JointCategorical"},
+    ),
     "masked": (
         gym.spaces.Dict({"action_mask": gym.spaces.MultiBinary(3), "observations": VECTOR_OBSERVATIONS}),
         gym.spaces.Discrete(3, start=2),
@@ -65,7 +69,13 @@ POLICIES: dict[str, tuple[gym.Space, gym.Space, dict[str, Any]]] = {
                 "c": gym.spaces.Box(-2, 2, (), np.float64),
             }
         ),
-        gym.spaces.Dict({"grip": gym.spaces.Discrete(2), "move": gym.spaces.Box(-3, 3, (2,))}),
+        gym.spaces.Dict(
+            {
+                "grip": gym.spaces.Discrete(2),
+                "move": gym.spaces.Box(-3, 3, (2,)),
+                "turn": gym.spaces.MultiDiscrete([2, 3]),
+            }
+        ),
         MEAN_STD,
     ),
 }
@@ -136,8 +146,10 @@ NETWORK_KINDS = ("DQN", "SAC")
 trains; those of the others are variations, which the soak exports."""
 
 
-def make_algorithm_policy(algorithm: str, space: gym.Space, config: dict[str, Any]) -> Policy:
-    model = ModelSpec.model_validate({"fcnetHiddens": [8]})
+def make_algorithm_policy(
+    algorithm: str, space: gym.Space, config: dict[str, Any], recurrent: str = "None"
+) -> Policy:
+    model = ModelSpec.model_validate({"fcnetHiddens": [8], "recurrent": recurrent, "cellSize": 8})
     preprocessing = Preprocessing.from_specs(VECTOR_OBSERVATIONS, space, model, EnvironmentSpec(id="None-v0"))
     torch.manual_seed(1)
     inputs = ModelInputs(preprocessing.observation_space, preprocessing.action_space, model)
@@ -149,19 +161,20 @@ def make_algorithm_policy(algorithm: str, space: gym.Space, config: dict[str, An
 @pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.parametrize(
-    ("algorithm", "space", "config"),
+    ("algorithm", "space", "config", "recurrent"),
     [
         *(
-            pytest.param(name, *case, marks=[] if name in NETWORK_KINDS else pytest.mark.minutes)
+            pytest.param(name, *case, "None", marks=[] if name in NETWORK_KINDS else pytest.mark.minutes)
             for name, case in ALGORITHMS.items()
         ),
-        *(pytest.param(*case, marks=pytest.mark.minutes) for case in ADDITIONAL_CASES),
+        *(pytest.param(*case, "None", marks=pytest.mark.minutes) for case in ADDITIONAL_CASES),
+        ("DQN", *ALGORITHMS["DQN"], "LSTM"),
     ],
 )
 def test_exported_policies_of_algorithms_act_the_same(
-    tmp_path: Path, algorithm: str, space: gym.Space, config: dict[str, Any]
+    tmp_path: Path, algorithm: str, space: gym.Space, config: dict[str, Any], recurrent: str
 ) -> None:
-    policy = make_algorithm_policy(algorithm, space, config)
+    policy = make_algorithm_policy(algorithm, space, config, recurrent)
     policy.save(tmp_path / "module")
     assert (export_policy(tmp_path / "module", tmp_path / "out").max_difference or 0.0) <= 1e-5
     onnx_policy = OnnxPolicy(tmp_path / "out")

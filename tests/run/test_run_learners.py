@@ -20,6 +20,7 @@ from hindcast.errors import DataError, Interrupted, NoCudaDevice, SpecError
 from hindcast.learn.group import Group
 from hindcast.pipeline.data_workers import DataWorkers
 from hindcast.pipeline.executors import Local
+from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import Source
 from hindcast.pipeline.residency import host_memory
 from hindcast.pipeline.shard import Shard
@@ -227,11 +228,16 @@ class TestGlobalBatch:
         assert train(second_revision).metrics["timesteps"] == 32
 
     def test_uneven_shards_are_noted(self, tmp_path: Path, walks: Path) -> None:
-        trainer = make_trainer_of_rank(training(tmp_path, walks), walks, Shard(0, 3), initial_num_learners=2)
+        resource = training(tmp_path, walks)
+        trainer = make_trainer_of_rank(resource, walks, Shard(0, 3), initial_num_learners=2)
         assert list(map(str, trainer.notes)) == [
             "3 learners share the batch of 64 timesteps; its size was fixed when the run started with 2",
             "a batch of 64 timesteps is divided among 3 learners: shards differ in size and are weighted by size",
         ]
+        (note,) = offline_trainer._shard_notes(
+            resource.spec, 64, Needs(frozenset({"obs"})), 2, 2, device=torch.device("cuda")
+        )
+        assert "updates are not recorded as CUDA graphs" in str(note)
         assert trainer.experience.batch_size == 64
         assert 20 <= len(trainer.experience.next()["obs"]) <= 23
 

@@ -12,7 +12,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from run_results import read_results
 
 from hindcast.api import course_hash
 from hindcast.api.evaluation import OfflineEvaluationSpec
@@ -37,6 +36,7 @@ from hindcast.run.inputs import resolve_inputs
 from hindcast.run.interruption import Interruption
 from hindcast.storage.location import resolve
 from layers import slow_except
+from run_results import read_results
 from support import MemoryReporter, StopAfter, read_all, record, recording, train, training
 from toy_pipeline import ObservationLog
 
@@ -256,6 +256,17 @@ def test_recurrent_policy_is_evaluated_by_ratios(tmp_path: Path, walks: Path) ->
     assert evaluation["signals"]["imitation_loss"] == pytest.approx(evaluation["validation_loss"], rel=1e-3)
     assert evaluation["estimated_return"] == evaluation["estimates"]["pdwis"]["value"]
     assert evaluation["verdict"]["estimate"] == "pdwis"
+
+
+def test_recurrent_critic_gives_no_signals(tmp_path: Path, walks: Path) -> None:
+    """Its values depend on the earlier observations."""
+    fields = {"algorithm": "IQL", "config": {"trainBatchSizePerLearner": 32}, "model": RECURRENT}
+    evaluation_spec = {"offline": {"heldOut": 0.4, "estimates": ["pdwis"], "explore": True}}
+    train(training(tmp_path, walks, **fields, evaluation=evaluation_spec, stop={"updates": 5}))
+    (evaluation,) = read_evaluations(tmp_path)
+    assert evaluation["estimates"]["pdwis"]["value"] > 0
+    assert "imitation_loss" in evaluation["signals"]
+    assert not [name for name in evaluation["signals"] if name.startswith("critic")]
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from run_results import read_results
+from recall_data import write_recall
 
 from hindcast import PPOConfig
 from hindcast.api import EnvironmentSpec
@@ -17,7 +19,9 @@ from hindcast.evaluate.environment import evaluate_policy
 from hindcast.models.policy import Policy
 from hindcast.run.interruption import Interruption
 from layers import slow_except
+from run_results import read_results
 from support import StopAfter, episode_hashes, leftovers, read_all, record, recording, train, training
+from toy_environments import Recall
 from user_errors import raises_user_error
 
 RECALL = {"id": "toy_environments:Recall"}
@@ -25,19 +29,23 @@ CELLS = ["lstm", "gru"]
 
 
 def fit(
-    folder: Path, data: Path, interruption: Interruption | None = None, updates: int = 75, **model: Any
+    folder: Path,
+    data: Path,
+    interruption: Interruption | None = None,
+    updates: int = 75,
+    spec: Mapping[str, Any] = MappingProxyType({}),
+    **model: Any,
 ) -> Policy:
-    """Clone the expert in the data and return the policy; the run folder is `folder/test/r1`."""
-    resource = training(
-        folder,
-        data,
-        config={"lr": 1e-2, "trainBatchSizePerLearner": 280},
-        model={"fcnetHiddens": [16], "cellSize": 16, "maxSeqLen": 7, **model},
-        stop={"updates": updates},
-        pipeline={"datasetNumItersPerLearner": 25},
-        environment=RECALL,
-        evaluation={"interval": 1, "duration": 40},
-    )
+    """Train a policy, by default clone the expert in the data; the run folder is `folder/test/r1`."""
+    defaults = {
+        "config": {"lr": 1e-2, "trainBatchSizePerLearner": 280},
+        "model": {"fcnetHiddens": [16], "cellSize": 16, "maxSeqLen": 7, **model},
+        "stop": {"updates": updates},
+        "pipeline": {"datasetNumItersPerLearner": 25},
+        "environment": RECALL,
+        "evaluation": {"interval": 1, "duration": 40},
+    }
+    resource = training(folder, data, **{**defaults, **spec})
     train(resource, interruption)
     return Policy.load(folder / "test" / "r1")
 
@@ -46,11 +54,11 @@ def last_result(folder: Path) -> Any:
     return read_results(folder)[-1]
 
 
-def mean_return(policy: Policy, num_envs: int = 8) -> float:
-    environment = EnvironmentSpec.model_validate(RECALL)
-    return float(
-        np.mean(evaluate_policy(policy, environment, duration=60, num_envs=num_envs, seed=5).returns)
-    )
+def mean_return(
+    policy: Policy, num_envs: int = 8, environment: Mapping[str, Any] = MappingProxyType(RECALL)
+) -> float:
+    spec = EnvironmentSpec.model_validate(dict(environment))
+    return float(np.mean(evaluate_policy(policy, spec, duration=60, num_envs=num_envs, seed=5).returns))
 
 
 @pytest.mark.parametrize("cell", slow_except(["lstm"], CELLS))
@@ -64,6 +72,55 @@ def test_recurrent_policy_learns_to_recall(cell: str, recall_data: Path, tmp_pat
 
 def test_policy_without_memory_stays_at_chance(recall_data: Path, tmp_path: Path) -> None:
     assert 0.25 < mean_return(fit(tmp_path, recall_data)) < 0.75
+
+
+class Learning(NamedTuple):
+    """An algorithm that learns to recall the cue from random actions.
+
+    Attributes:
+        algorithm: its name.
+        options: its options.
+        updates: number of updates in which it learns.
+        is_continuous: True if it learns continuous actions.
+    """
+
+    algorithm: str
+    options: dict[str, Any]
+    updates: int = 150
+    is_continuous: bool = False
+
+
+RATES = {"actorLr": 1e-2, "criticLr": 1e-2, "tau": 0.05, "gamma": 0.9}
+LEARNINGS = [
+    Learning("MARWIL", {"lr": 1e-2, "beta": 3.0, "gamma": 0.9, "targetsEvery": 20}),
+    Learning("IQL", {**RATES, "valueLr": 1e-2, "beta": 10.0}),
+    Learning("DQN", {"lr": 1e-2, "tau": 0.05, "gamma": 0.9, "nStep": 3}),
+    Learning("DiscreteCQL", {"lr": 1e-2, "tau": 0.05, "gamma": 0.9, "nStep": 3}),
+    Learning("CQL", {**RATES, "numActions": 2, "minQWeight": 0.1}, 200, is_continuous=True),
+    Learning("SAC", {**RATES}, 200, is_continuous=True),
+]
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize("learning", LEARNINGS, ids=lambda learning: learning.algorithm)
+def test_only_memory_learns_to_recall_from_random_actions(learning: Learning, tmp_path: Path) -> None:
+    data = write_recall(tmp_path / "data", Recall(is_continuous=learning.is_continuous), is_expert=False)
+    environment = {**RECALL, "kwargs": {"is_continuous": learning.is_continuous}}
+    spec = {
+        "algorithm": learning.algorithm,
+        "config": {"trainBatchSizePerLearner": 280, **learning.options},
+        "environment": environment,
+        "evaluation": None,
+    }
+    returns = [
+        mean_return(
+            fit(tmp_path / recurrent, data, None, learning.updates, spec, recurrent=recurrent),
+            environment=environment,
+        )
+        for recurrent in ("GRU", "None")
+    ]
+    assert returns[0] >= 0.9
+    assert 0.25 < returns[1] < 0.75
 
 
 @pytest.mark.parametrize("cell", slow_except(["gru"], CELLS))

@@ -73,6 +73,7 @@ class Startup:
         has_access: the objects that let the attempt report (its ServiceAccount, the Role, the RoleBinding) existed when
             they were last read.
         access_read_at: when they were last read; None if they were not.
+        token_renewal_time: see `AttemptFacts`.
         refused_deadlines: deadlines that the API server refused to set on the RayJob; None if it refused none.
         pulse: when this operator last heard of the attempt.
     """
@@ -85,6 +86,7 @@ class Startup:
     next_events_time: float = 0.0
     has_access: bool = True
     access_read_at: datetime | None = None
+    token_renewal_time: datetime | None = None
     refused_deadlines: Mapping[str, int | None] | None = None
     pulse: AttemptPulse = field(default_factory=AttemptPulse)
     _num_failures: int = 0

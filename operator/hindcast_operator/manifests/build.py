@@ -33,7 +33,8 @@ def build(resource: Resource, attempt: Attempt) -> list[Manifest]:
     """
     account = resource.spec.cluster.service_account_name
     reporting = build_reporting(resource.kind, resource.metadata.name, attempt, account, resource)
-    return [*reporting, build_ray_job(resource, attempt, compute_sizes(resource, attempt.inputs))]
+    sizes = compute_sizes(resource, attempt.inputs, attempt.learner_peak_bytes)
+    return [*reporting, build_ray_job(resource, attempt, sizes)]
 
 
 def build_reporting(

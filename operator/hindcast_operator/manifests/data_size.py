@@ -1,5 +1,6 @@
 """The size of a training's data in memory, computed from its resolved inputs, because the operator reads no storage."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -7,6 +8,7 @@ from typing import Final, NamedTuple
 from hindcast.api import parse_bytes
 from hindcast.api.attempt import ResolvedInput
 from hindcast.api.input import InputSource
+from hindcast.api.pipeline import index_bytes
 from hindcast.api.training import OfflineTrainingSpec
 from hindcast_operator.manifests.quantities import MI, format_bytes, round_up
 
@@ -15,8 +17,9 @@ DECODED_RATIO: Final = 2
 LZ4."""
 MAX_UNIT_BYTES: Final = 64 * MI
 """Maximum size of a unit, which a data worker reads at once. Only a unit that is one large episode exceeds it."""
-_MIN_WINDOW_BYTES: Final = 256 * MI
-"""A unit of 16 MiB in each of 16 lanes, the fewest that data of many units have."""
+_TYPICAL_UNIT_BYTES: Final = 16 * MI
+_MIN_WINDOW_BYTES: Final = 16 * _TYPICAL_UNIT_BYTES
+"""A unit in each of 16 lanes, the fewest that data of many units have."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +30,14 @@ class DataSize:
         total_bytes: size of all data; None if unknown.
         window_bytes: size of the windows of all lanes together; weighted sources share it.
         unit_bytes: size of a unit, which a data worker reads at once.
+        index_bytes: size of the index of files and episodes, which each learner holds.
         reason: where the numbers come from, for people.
     """
 
     total_bytes: int | None
     window_bytes: int
     unit_bytes: int
+    index_bytes: int
     reason: str
 
 
@@ -41,10 +46,10 @@ def compute_data_size(spec: OfflineTrainingSpec, inputs: Mapping[str, ResolvedIn
     sizes = [_source_size(source, inputs) for source in spec.recorded_inputs]
     max_window_bytes = parse_bytes(spec.pipeline.window_bytes)
     if not sizes:
-        return DataSize(0, 0, 0, "there are no recorded data")
+        return DataSize(0, 0, 0, 0, "there are no recorded data")
     if None in sizes:
         reason = f"the data size is not known; a full window of {format_bytes(max_window_bytes)} is assumed"
-        return DataSize(None, max_window_bytes, MAX_UNIT_BYTES, reason)
+        return DataSize(None, max_window_bytes, MAX_UNIT_BYTES, 0, reason)
     data = _combine([entry for entry in sizes if entry is not None])
     total_bytes, window_bytes = data.bytes, _window_bytes(data, max_window_bytes, spec.pipeline.window_steps)
     total_size, window_size = (
@@ -52,7 +57,8 @@ def compute_data_size(spec: OfflineTrainingSpec, inputs: Mapping[str, ResolvedIn
         format_bytes(round_up(window_bytes, MI)),
     )
     reason = f"{total_size} of data in memory, a window {window_size}"
-    return DataSize(total_bytes, window_bytes, min(MAX_UNIT_BYTES, total_bytes), reason)
+    index_size = index_bytes(math.ceil(total_bytes / _TYPICAL_UNIT_BYTES), data.episodes)
+    return DataSize(total_bytes, window_bytes, min(MAX_UNIT_BYTES, total_bytes), index_size, reason)
 
 
 class _SourceSize(NamedTuple):
@@ -60,6 +66,7 @@ class _SourceSize(NamedTuple):
 
     bytes: int
     timesteps: int | None
+    episodes: int
 
 
 def _source_size(source: InputSource, inputs: Mapping[str, ResolvedInput]) -> _SourceSize | None:
@@ -68,7 +75,8 @@ def _source_size(source: InputSource, inputs: Mapping[str, ResolvedInput]) -> _S
     recording = inputs.get(f"OfflineRecording/{source.recording_ref.name}")
     if recording is None or recording.bytes is None:
         return None
-    return _SourceSize(recording.memory_bytes or DECODED_RATIO * recording.bytes, recording.timesteps)
+    nbytes = recording.memory_bytes or DECODED_RATIO * recording.bytes
+    return _SourceSize(nbytes, recording.timesteps, recording.episodes or 0)
 
 
 def _combine(sources: list[_SourceSize]) -> _SourceSize:
@@ -76,6 +84,7 @@ def _combine(sources: list[_SourceSize]) -> _SourceSize:
     return _SourceSize(
         sum(source.bytes for source in sources),
         sum(timesteps) if len(timesteps) == len(sources) else None,
+        sum(source.episodes for source in sources),
     )
 
 

@@ -11,7 +11,7 @@ from hindcast_operator.manifests.objects import attempt_metadata
 from hindcast_operator.manifests.pods import Template, build_ray_pod, build_submitter_pod
 from hindcast_operator.manifests.quantities import MI, format_bytes
 from hindcast_operator.manifests.sizes import PoolSize, Sizes
-from hindcast_operator.manifests.volumes import ATTEMPT_FOLDER, SPILL_FOLDER, writable_folders
+from hindcast_operator.manifests.volumes import ATTEMPT_FOLDER, SPILL_FOLDER, token_volume, writable_folders
 
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 ENTRYPOINT: Final = f"python -m hindcast.cluster {ATTEMPT_FOLDER}"
@@ -104,6 +104,6 @@ def _autoscaling_fields() -> dict[str, Any]:
                 "requests": {"cpu": "100m", "memory": memory},
                 "limits": {"memory": memory},
             },
-            "volumeMounts": [mount for _, mount in writable_folders()],
+            "volumeMounts": [mount for _, mount in (*writable_folders(), token_volume())],
         },
     }

@@ -27,6 +27,8 @@ ENVIRONMENT_BYTES: Final = 32 * MI
 """One environment of a runner (assumed: a small simulator)."""
 MIN_OBJECT_STORE_BYTES: Final = 128 * MI
 """Minimum size of Ray's object store; Ray accepts no less than 75 MiB."""
+PEAK_FACTOR: Final = 1.25
+"""A learner gets this multiple of its measured peak: the measurement is as old as the last result before its end."""
 RESIDENT_LIMIT_BYTES: Final = 2 * GI
 """Learners without a GPU get enough memory to keep data of up to this size resident."""
 RESIDENT_FACTOR: Final = 4
@@ -68,12 +70,14 @@ class Requirements:
     cache_bytes: int = 0
 
 
-def compute_requirements(resource: Resource, inputs: Mapping[str, ResolvedInput]) -> tuple[Requirements, ...]:
-    """Return the requirements of the head, then of the other pools."""
+def compute_requirements(
+    resource: Resource, inputs: Mapping[str, ResolvedInput], learner_peak_bytes: int | None = None
+) -> tuple[Requirements, ...]:
+    """Return the requirements of the head, then of the other pools; see `compute_sizes`."""
     worker_requirements = (
         _recording_requirements(resource)
         if isinstance(resource, OfflineRecording)
-        else _training_requirements(resource, inputs)
+        else _training_requirements(resource, inputs, learner_peak_bytes)
     )
     num_workers = sum(max(need.pods[0], need.max_pods) for need in worker_requirements)
     return _head_requirements(num_workers), *worker_requirements
@@ -122,11 +126,11 @@ def _recording_requirements(resource: OfflineRecording) -> tuple[Requirements, .
 
 
 def _training_requirements(
-    resource: OfflineTraining, inputs: Mapping[str, ResolvedInput]
+    resource: OfflineTraining, inputs: Mapping[str, ResolvedInput], learner_peak_bytes: int | None
 ) -> tuple[Requirements, ...]:
     size = compute_data_size(resource.spec, inputs)
     data = _data_requirements(resource, size)
-    return (*data, _learner_requirements(resource, size))
+    return (*data, _learner_requirements(resource, size, learner_peak_bytes))
 
 
 def num_evaluation_runners(resource: OfflineTraining) -> int:
@@ -190,30 +194,37 @@ def _num_evaluation_envs(resource: OfflineTraining) -> int:
     return evaluation.envs_per_runner or min(duration, 8)
 
 
-def _learner_requirements(resource: OfflineTraining, size: DataSize) -> Requirements:
+def _learner_requirements(
+    resource: OfflineTraining, size: DataSize, learner_peak_bytes: int | None
+) -> Requirements:
     learners, pipeline = resource.spec.learners, resource.spec.pipeline
     num_gpus = math.ceil(learners.gpus)
     cpus, cpu_reason = _learner_cpus(learners.cpus, num_gpus)
     has_data_workers = pipeline.data_workers.interval[1] > 0 and bool(resource.spec.recorded_inputs)
     sampler = resource.spec.sampler
+    memory = (
+        (NODE_BYTES, "Ray's daemons"),
+        (
+            (1 + max(1, num_gpus)) * PROCESS_BYTES,
+            f"a learner{' for each GPU' if num_gpus > 1 else ''}, and the coordinator on one of the pods",
+        ),
+        *_cuda_memory(num_gpus),
+        (round_up(2 * size.window_bytes, MI), "this and the next window"),
+        (round_up(max(1, num_gpus) * size.index_bytes, MI), "the index of the data"),
+        *_held_out_memory(resource, size),
+        *(_sampler_memory(sampler) if sampler else ()),
+    )
+    minima = [_measured_memory(learner_peak_bytes, max(1, num_gpus), sum(amount for amount, _ in memory))]
+    if not num_gpus:
+        minima.append(_resident_memory(resource, size))
     return Requirements(
         pool="learner",
         pods=(learners.replicas, "spec.learners.replicas"),
         cpu=(cpus, cpu_reason),
         num_cpus=(math.ceil(cpus), f"{cpu_reason}, rounded up: one learner a pod"),
         gpus=(num_gpus, "spec.learners.gpus"),
-        memory=(
-            (NODE_BYTES, "Ray's daemons"),
-            (
-                (1 + max(1, num_gpus)) * PROCESS_BYTES,
-                f"a learner{' for each GPU' if num_gpus > 1 else ''}, and the coordinator on one of the pods",
-            ),
-            *_cuda_memory(num_gpus),
-            (round_up(2 * size.window_bytes, MI), "this and the next window"),
-            *_held_out_memory(resource, size),
-            *(_sampler_memory(sampler) if sampler else ()),
-        ),
-        min_memory=_resident_memory(resource, size) if not num_gpus else (0, ""),
+        memory=memory,
+        min_memory=max(minima),
         object_store=_object_store(
             round_up(size.window_bytes, MI) if has_data_workers else 0,
             "the window that data workers have sent",
@@ -276,6 +287,20 @@ def _resident_memory(resource: OfflineTraining, size: DataSize) -> Amount:
     if pipeline.residency == "Auto" and size.total_bytes > RESIDENT_LIMIT_BYTES:
         return 0, ""
     return RESIDENT_FACTOR * size.total_bytes, "four times all data, so that they stay resident"
+
+
+def _measured_memory(peak_bytes: int | None, num_processes: int, estimated_bytes: int) -> Amount:
+    """Return a pod's memory in bytes by what earlier attempts have measured, at most twice the estimate; else 0.
+
+    It counts if it exceeds the estimate: a lower one would take away what data that grow within an attempt need.
+    """
+    if peak_bytes is None:
+        return 0, ""
+    measured_bytes = NODE_BYTES + PROCESS_BYTES + num_processes * math.ceil(PEAK_FACTOR * peak_bytes)
+    reason = f"{PEAK_FACTOR} times the {format_bytes(round_up(peak_bytes, MI))} that a learner took in earlier attempts"
+    if measured_bytes > 2 * estimated_bytes:
+        return 2 * estimated_bytes, f"{reason}, but at most twice the estimate"
+    return measured_bytes, f"{reason}, and Ray's daemons and the coordinator"
 
 
 def _cuda_memory(num_gpus: int) -> tuple[Amount, ...]:

@@ -101,15 +101,19 @@ class Sizes:
         return {"pools": {pool.pool: pool.to_status() for pool in self.pools}}
 
 
-def compute_sizes(resource: Resource, inputs: Mapping[str, ResolvedInput]) -> Sizes:
+def compute_sizes(
+    resource: Resource, inputs: Mapping[str, ResolvedInput], learner_peak_bytes: int | None = None
+) -> Sizes:
     """Compute the sizes of an attempt's pools, each number with its reason.
 
     Args:
         resource: an effective resource.
         inputs: inputs from the resources that this one refers to, by `Kind/name`. If the size of the data is not
             known, a full window is assumed, and the reasons say so.
+        learner_peak_bytes: see `Attempt`.
     """
-    return Sizes(tuple(_compute_pool_size(need, resource) for need in compute_requirements(resource, inputs)))
+    requirements = compute_requirements(resource, inputs, learner_peak_bytes)
+    return Sizes(tuple(_compute_pool_size(need, resource) for need in requirements))
 
 
 def resources_field(pool: str) -> str:

@@ -11,6 +11,10 @@ ATTEMPT_FOLDER: Final = "/etc/hindcast/attempt"
 CODE_FOLDER: Final = "/etc/hindcast/code"
 SPILL_FOLDER: Final = "/var/spill"
 HOME: Final = "/home/hindcast"
+_TOKEN_FOLDER: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
+_TOKEN_SECONDS: Final = 600
+"""Life of the head's token, the shortest that Kubernetes allows. The token of a ServiceAccount that was deleted and
+restored is refused until the kubelet renews it, at 80 % of its life: with the usual hour, 48 minutes of silence."""
 
 _PREFIX: Final = "hindcast-"
 """Prefix of the operator's volumes, so that their names never collide with a user's."""
@@ -35,6 +39,7 @@ def make_volumes(cluster: ClusterSpec, size: PoolSize, child_name: str) -> list[
         operator_volumes.append(
             _volume("attempt", ATTEMPT_FOLDER, configMap={"name": child_name, "items": files}, read_only=True)
         )
+        operator_volumes.append(token_volume())
     if cluster.code is not None and cluster.code.config_map is not None:
         name = cluster.code.config_map.name
         operator_volumes.append(_volume("code", CODE_FOLDER, configMap={"name": name}, read_only=True))
@@ -46,6 +51,20 @@ def make_volumes(cluster: ClusterSpec, size: PoolSize, child_name: str) -> list[
 def writable_folders() -> list[MountedVolume]:
     """Return the writable folders that a container with a read-only root file system needs."""
     return [_volume("tmp", "/tmp", emptyDir={}), _volume("home", HOME, emptyDir={})]
+
+
+def token_volume() -> MountedVolume:
+    """Return the volume that replaces the one which Kubernetes would mount, with a token of a shorter life."""
+    sources: list[dict[str, Any]] = [
+        {"serviceAccountToken": {"path": "token", "expirationSeconds": _TOKEN_SECONDS}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+        {
+            "downwardAPI": {
+                "items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}],
+            }
+        },
+    ]
+    return _volume("token", _TOKEN_FOLDER, projected={"sources": sources}, read_only=True)
 
 
 def _volume(name: str, path: str, *, read_only: bool = False, **source: Any) -> MountedVolume:

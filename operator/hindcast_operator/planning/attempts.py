@@ -289,7 +289,8 @@ def progress_deadline(attempt: LiveAttempt) -> datetime | None:
 def _silence_deadline(attempt: LiveAttempt, last_seen_at: datetime | None) -> datetime | None:
     if last_seen_at is None or attempt.is_verdict_held:
         return None
-    return time_after(last_seen_at, attempt.policy.stall_timeout_seconds)
+    deadline = time_after(last_seen_at, attempt.policy.stall_timeout_seconds)
+    return max(deadline, attempt.facts.token_renewal_time or deadline)
 
 
 def head_deadline(attempt: LiveAttempt) -> datetime | None:

@@ -109,4 +109,5 @@ def _resolved_sizes(situation: Situation, facts: Facts) -> Mapping[str, Any] | N
     attempt = facts.attempts.get(create.attempt.ray_job_name)
     if attempt is not None and attempt.ray_job is not None:
         return None  # The action only restores objects; the pods have the sizes of their creation.
-    return compute_sizes(create.resource, create.attempt.inputs).to_status()
+    sizes = compute_sizes(create.resource, create.attempt.inputs, create.attempt.learner_peak_bytes)
+    return sizes.to_status()

@@ -29,6 +29,7 @@ MAX_LONG_PAUSE_SECONDS: Final = 3600
 LONG_PAUSE_REASONS: Final = (Reason.STORAGE_UNAVAILABLE, Reason.GPUS_RELEASED)
 """Reasons that may last long. The next attempt, which starts a cluster with GPUs to find out, begins later."""
 
+_PEAK_METRIC: Final = "learnerPeakBytes"
 _IMMEDIATE_FIELDS: Final = ("spec.revision", "spec.suspend", "spec.runPolicy")
 """Fields whose changes apply at once, also to an existing attempt."""
 
@@ -110,7 +111,16 @@ def describe_attempt(run: RunStatus, facts: Facts) -> Attempt:
         uid=facts.uid,
         spec_hash=run.spec_hash,
         inputs={key: ResolvedInput.model_validate(run.inputs[key]) for key in input_names(run)},
+        learner_peak_bytes=_measured_peak(run, facts),
     )
+
+
+def _measured_peak(run: RunStatus, facts: Facts) -> int | None:
+    """Return the memory of a learner that the stored status reports of earlier attempts of the run's revision."""
+    if run.attempt == 1:  # the status may have the progress of another revision
+        return None
+    metrics = (facts.status.get("progress") or {}).get("metrics", {})
+    return int(metrics.get(_PEAK_METRIC, 0)) or None
 
 
 def input_names(run: RunStatus) -> list[str]:

@@ -134,5 +134,6 @@ def _point_to_public_name(name: str) -> Any:
     raise AttributeError(f"the modules of algorithms have no attribute {name!r}")
 
 
-for _module_name in [name for name in sys.modules if f"{name}.".startswith(f"{__name__}.")]:
-    vars(sys.modules[_module_name])["__getattr__"] = _point_to_public_name
+__getattr__ = _point_to_public_name
+for _algorithm in REGISTRY.values():
+    vars(sys.modules[_algorithm.__module__])["__getattr__"] = _point_to_public_name

@@ -16,7 +16,7 @@ from hindcast.api.model import ModelOptions
 from hindcast.episodes.columns import Columns
 from hindcast.errors import SpecError
 from hindcast.learn.algorithm import AboveZero, Losses, ModelInputs, NonNegative, Step, Tensors
-from hindcast.learn.batches import compute_td_target
+from hindcast.learn.batches import batch_mean, compute_td_target
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.schedules import Schedule
 from hindcast.learn.streams import run_parallel
@@ -125,8 +125,8 @@ class CQL(SAC):
             draw_action_noise(policy, batch, step, count) for count in (num_actions, num_actions + 1)
         )
         action_range = cast(ActionRange, nets["range"])
-        uniform = action_range.draw_uniform(num_actions * noise.shape[1], step.generator)
-        return noise, next_noise, uniform.unflatten(0, noise.shape[:2])
+        uniform = action_range.draw_uniform(noise.shape[:-1].numel(), step.generator)
+        return noise, next_noise, uniform.unflatten(0, noise.shape[:-1])
 
     def _critic_losses(self, nets: nn.ModuleDict, batch: Tensors, *draws: Tensor) -> Losses:
         if not self.options.lagrangian:
@@ -153,14 +153,14 @@ class CQL(SAC):
         if options.calibrated:
             uniform_q, policy_q = sampled_q.split([options.num_actions, 2 * options.num_actions], 1)
             sampled_q = torch.cat([uniform_q, torch.maximum(policy_q, batch[Columns.MC_RETURNS])], 1)
-        td_loss = (q - td_target).square().mean(-1).sum()
+        td_loss = batch_mean((q - td_target).square(), batch).sum()
         # log Σ exp with importance weights: the actions are samples with different log-densities.
         soft_maximum = (
             torch.logsumexp((sampled_q - log_densities) / options.temperature, 1) * options.temperature
         )
-        gaps = (soft_maximum - q).mean(-1)
+        gaps = batch_mean(soft_maximum - q, batch)
         penalties = options.min_q_weight * gaps - (options.lagrangian_thresh if options.lagrangian else 0.0)
-        metrics = {"td_loss": td_loss, "mean_q": q.mean(), "conservative_gap": gaps.mean()}
+        metrics = {"td_loss": td_loss, "mean_q": batch_mean(q, batch).mean(), "conservative_gap": gaps.mean()}
         return td_loss + (weight * penalties).sum(), penalties.detach(), metrics
 
     def _q_values(self, critics: Critics, batch: Tensors, actions: Tensor) -> tuple[Tensor, Tensor]:

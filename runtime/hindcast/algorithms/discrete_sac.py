@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, ClassVar, cast
 
 import gymnasium as gym
@@ -35,7 +36,7 @@ from hindcast.models.rl_module import RLModule
 
 
 class DiscreteSACOptions(EnsembleOptions):
-    """Soft actor-critic (arXiv 1910.07207), for one discrete action.
+    """Soft actor-critic (arXiv 1910.07207), for one discrete action or several at once.
 
     With critics Q, target critics Q̄, and d = 1 where the episode terminated (min: see qAggregation):
     L_Q = Σᵢ E[(r + gamma·(1 - d)·Σₐ π(a|s')·(min Q̄(s', a) - α·log π(a|s')) - Qᵢ(s, a))²];
@@ -60,7 +61,7 @@ class DiscreteSAC(EnsembleActorCritic):
     Options: ClassVar[type[AlgorithmOptions]] = DiscreteSACOptions
     can_train_online = True
     actions = "discrete"
-    distributions = ("auto", "categorical")
+    distributions = ("auto", "categorical", "jointCategorical")
     compiled_methods: ClassVar[tuple[str, ...]] = ("_critic_losses", "_policy_loss")
     options: DiscreteSACOptions
 
@@ -70,6 +71,9 @@ class DiscreteSAC(EnsembleActorCritic):
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
         if problem := action_problem(type(self).__name__, "discrete", inputs.action_space):
             raise SpecError(f"{problem}.", field="spec.algorithm")
+        if isinstance(inputs.action_space, gym.spaces.MultiDiscrete):
+            model = inputs.model.model_copy(update={"distribution": "jointCategorical"})
+            inputs = replace(inputs, model=model)
         policy = inputs.policy(value=False)
         critics = inputs.action_values(members=self.options.num_critics)
         return nn.ModuleDict(
@@ -126,7 +130,7 @@ class DiscreteSAC(EnsembleActorCritic):
             return self.options.target_entropy
         if has_action_mask(policy.observation_space, policy.action_space):
             return 0.98 * allowed_actions(batch).sum(-1).log().mean()
-        return 0.98 * math.log(int(cast(gym.spaces.Discrete, policy.action_space).n))
+        return 0.98 * math.log(policy.action_head.inputs_size)
 
 
 def action_log_probs(policy: RLModule, batch: Tensors) -> Tensor:

@@ -25,7 +25,7 @@ from hindcast.learn.algorithm import (
     Step,
     Tensors,
 )
-from hindcast.learn.batches import compute_td_target
+from hindcast.learn.batches import batch_mean, compute_td_target, prepare_sequences
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.schedules import Schedule, ScheduledValue, is_constant, value_at
 from hindcast.models.greedy_policy import GreedyPolicy
@@ -34,10 +34,12 @@ from hindcast.pipeline.needs import Needs, transitions
 
 _AFTER_SCHEDULE = 2**63
 """Timesteps at which every schedule has ended."""
+_MAX_ERROR_WEIGHT = 0.9
+"""Weight of the largest TD error in the priority of a sequence, η of R2D2."""
 
 
 class DQNOptions(AlgorithmOptions):
-    """Deep Q-learning (Mnih et al., Nature 2015), for one discrete action.
+    """Deep Q-learning (Mnih et al., Nature 2015), for one discrete action or several at once.
 
     With the target network Q̄, the discounted sum R of the next nStep rewards, and the state s' and discount g after
     them (g = 0 where the episode terminated): L = E[w·huber(R + g·Q̄(s', a') - Q(s, a))], a' = argmax Q(s', ·)
@@ -73,7 +75,8 @@ class DQNOptions(AlgorithmOptions):
     target_network_update_freq: Positive = 1
     """Updates between two updates of the target network."""
     prioritized_replay: bool = False
-    """Draw timesteps in proportion to their last TD errors instead of once per epoch. The data must be resident."""
+    """Draw timesteps in proportion to their last TD errors instead of once per epoch, or sequences if the policy is
+    recurrent. The data must be resident."""
     prioritized_replay_alpha: NonNegative = Field(
         default=0.6, json_schema_extra={"x-only-with": "prioritizedReplay"}
     )
@@ -95,6 +98,7 @@ class DQN(Algorithm):
     is_capturable = True
     kinds = frozenset({"OfflineTraining", "OfflineRecording"})
     can_train_online = True
+    can_train_recurrent = True
     has_own_policy = True
     actions = "discrete"
     target_networks = {"target": "policy.values"}
@@ -117,10 +121,9 @@ class DQN(Algorithm):
         model = inputs.model.for_network("policy")
         if problem := action_problem(name, "discrete", inputs.action_space):
             raise SpecError(f"{problem}.", field="spec.algorithm")
-        if model.recurrent != "none" or model.module_class is not None:
+        if model.module_class is not None:
             raise SpecError(
-                f"{name} builds its policy from action values: leave recurrent and moduleClass out.",
-                field="spec.model",
+                f"{name} builds its policy from action values: leave moduleClass out.", field="spec.model"
             )
         module_options = {"dueling": options.dueling, "quantiles": options.num_quantiles}
         policy = GreedyPolicy(
@@ -140,22 +143,21 @@ class DQN(Algorithm):
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:
         q_network = cast(GreedyPolicy, nets["policy"]).values
-        quantiles = q_network.quantiles(batch)  # [1, B, n, num_quantiles]: one member, n actions
-        recorded_quantiles = q_network.gather(quantiles, batch[Columns.ACTIONS])[0]
+        batch = prepare_sequences(batch, self.options.n_step)
+        quantiles = q_network.quantiles(batch)[0]  # [B, n, num_quantiles]: n actions
+        recorded_quantiles = gather_values(quantiles, q_network.indices(batch[Columns.ACTIONS]))
         td_target = self._td_target(q_network, cast(ActionValues, nets["target"]), batch)
         errors = quantile_huber(recorded_quantiles, td_target)
         if self.options.prioritized_replay:
-            weights = batch[Columns.WEIGHTS]
+            weights = batch[Columns.WEIGHTS].reshape(-1, *[1] * (errors.dim() - 1))
             errors = errors * (weights ** nets["beta"](step.clock) if "beta" in nets else weights)
-        td_loss = errors.mean()
-        metrics = {"td_loss": td_loss, "mean_q": recorded_quantiles.mean()}
-        priorities = (
-            (quantile_mean(td_target) - quantile_mean(recorded_quantiles)).detach()
-            if self.options.prioritized_replay
-            else None
-        )
-        action_values, q = quantile_mean(quantiles)[0], quantile_mean(recorded_quantiles)
-        loss = td_loss + self._penalty(action_values, q, metrics)
+        td_loss = batch_mean(errors, batch)
+        action_values, q = quantile_mean(quantiles), quantile_mean(recorded_quantiles)
+        metrics = {"td_loss": td_loss, "mean_q": batch_mean(q, batch)}
+        priorities = None
+        if self.options.prioritized_replay:
+            priorities = item_priorities((quantile_mean(td_target) - q).detach(), batch)
+        loss = td_loss + self._penalty(batch, action_values, q, metrics)
         return Losses({"policy": loss}, metrics, priorities=priorities)
 
     def update_kind(self, updates: int) -> bool:
@@ -180,12 +182,19 @@ class DQN(Algorithm):
         # Double Q-learning: Q selects the action, Q̄ evaluates it.
         selection_q = q_network(next_obs)[0] if self.options.double_q else quantile_mean(next_quantiles)
         best_quantiles = gather_values(next_quantiles, selection_q.argmax(-1))
-        return compute_td_target(batch, best_quantiles.T).T
+        return compute_td_target(batch, best_quantiles.movedim(-1, 0)).movedim(0, -1)
 
-    def _penalty(self, action_values: Tensor, q: Tensor, metrics: dict[str, Tensor]) -> Tensor | float:  # noqa: ARG002
+    def _penalty(
+        self,
+        batch: Tensors,  # noqa: ARG002
+        action_values: Tensor,  # noqa: ARG002
+        q: Tensor,  # noqa: ARG002
+        metrics: dict[str, Tensor],  # noqa: ARG002
+    ) -> Tensor | float:
         """Return a term that is added to the loss.
 
         Args:
+            batch: the batch.
             action_values: `[B, n]` Q of all actions.
             q: `[B]` Q of the recorded actions.
             metrics: metrics of the update; may be extended.
@@ -194,8 +203,8 @@ class DQN(Algorithm):
 
 
 class DiscreteCQLOptions(DQNOptions):
-    """Conservative Q-learning, CQL(H) of arXiv 2006.04779, for one discrete action: DQN with a penalty on the values of
-    actions outside the data.
+    """Conservative Q-learning, CQL(H) of arXiv 2006.04779, for one discrete action or several at once: DQN with a
+    penalty on the values of actions outside the data.
 
     L = L_DQN + minQWeight·E[log Σₐ exp Q(s, a) - Q(s, a_recorded)]; L_DQN and the other options are DQN's.
     The default of minQWeight is d3rlpy's.
@@ -212,14 +221,29 @@ class DiscreteCQL(DQN):
     kinds = frozenset({"OfflineTraining"})
     options: DiscreteCQLOptions
 
-    def _penalty(self, action_values: Tensor, q: Tensor, metrics: dict[str, Tensor]) -> Tensor:
-        gap = (action_values.logsumexp(-1) - q).mean()
+    def _penalty(
+        self, batch: Tensors, action_values: Tensor, q: Tensor, metrics: dict[str, Tensor]
+    ) -> Tensor:
+        gap = batch_mean(action_values.logsumexp(-1) - q, batch)
         metrics["conservative_gap"] = gap
         return self.options.min_q_weight * gap
 
 
+def item_priorities(td_errors: Tensor, batch: Tensors) -> Tensor:
+    """Return the priorities `[B]` of timesteps, or of sequences from the TD errors `[B, T]` of their steps.
+
+    The priority of a sequence is a mixture of their maximum and their mean (R2D2, ICLR 2019).
+    """
+    mask = batch.get(Columns.LOSS_MASK)
+    if mask is None:
+        return td_errors
+    sizes = torch.where(mask, td_errors.abs(), 0.0)
+    means = sizes.sum(-1) / mask.sum(-1)
+    return _MAX_ERROR_WEIGHT * sizes.amax(-1) + (1.0 - _MAX_ERROR_WEIGHT) * means
+
+
 def quantile_huber(quantiles: Tensor, target_quantiles: Tensor) -> Tensor:
-    """Return the quantile Huber loss `[B]` of quantiles against their targets, both `[B, num_quantiles]`.
+    """Return the quantile Huber loss `[...]` of quantiles against their targets, both `[..., num_quantiles]`.
 
     It is the loss of arXiv 1710.10044 with κ = 1; for one quantile the Huber loss.
     """

@@ -14,7 +14,7 @@ from hindcast.algorithms.actor_critic import ActorCritic, ActorCriticOptions
 from hindcast.api.model import STOCHASTIC_DISTRIBUTIONS, ModelOptions
 from hindcast.episodes.columns import Columns
 from hindcast.learn.algorithm import Losses, ModelInputs, NonNegative, Step, Tensors
-from hindcast.learn.batches import actions_of, compute_td_target
+from hindcast.learn.batches import actions_of, batch_mean, compute_td_target, prepare_sequences
 from hindcast.learn.model_defaults import regression_policy
 from hindcast.learn.optimisers import OptimiserSpec, adam_specs
 from hindcast.learn.schedules import Schedule
@@ -57,6 +57,7 @@ class IQL(ActorCritic):
 
     Options = IQLOptions
     can_train_online = True
+    can_train_recurrent = True
     distributions = STOCHASTIC_DISTRIBUTIONS
     compiled_methods = (
         "_target_q",
@@ -83,13 +84,14 @@ class IQL(ActorCritic):
         return adam_specs(nets, rates)
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Iterator[Losses]:  # noqa: ARG002
+        batch = prepare_sequences(batch, self.options.n_step)
         target_q, v, dist_inputs, q = run_parallel(
             lambda: self._target_q(nets, batch),
             lambda: self._v(nets, batch),
             lambda: self._dist_inputs(nets, batch),
             lambda: self._q(nets, batch),
         )
-        vf_loss, mean_v = self._value_loss(target_q, v)
+        vf_loss, mean_v = self._value_loss(batch, target_q, v)
         yield Losses({"value": vf_loss}, {"vf_loss": vf_loss, "mean_v": mean_v})
         # V has been stepped: policy and critics use the new V, but Q̄ from before.
         with torch.no_grad():
@@ -119,24 +121,28 @@ class IQL(ActorCritic):
         """Return Q(s, a) `[E, B]` of the recorded actions."""
         return cast(Tensor, nets["critics"](batch))
 
-    def _value_loss(self, target_q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    def _value_loss(self, batch: Tensors, target_q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss, and the mean of V."""
-        return expectile_loss(target_q - v, self.options.expectile), v.mean()
+        losses = expectile_losses(target_q - v, self.options.expectile)
+        return batch_mean(losses, batch), batch_mean(v, batch)
 
     def _policy_loss(
         self, nets: nn.ModuleDict, batch: Tensors, dist_inputs: Tensor, advantages: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         weights = (self.options.beta * advantages).exp().clamp(max=self.options.weight_clip)
         logp = cast(RLModule, nets["policy"]).distribution(dist_inputs).logp(actions_of(batch))
-        metrics = {"mean_advantage": advantages.mean(), "mean_weight": weights.mean()}
-        return -(weights * logp).mean(), metrics
+        metrics = {
+            "mean_advantage": batch_mean(advantages, batch),
+            "mean_weight": batch_mean(weights, batch),
+        }
+        return -batch_mean(weights * logp, batch), metrics
 
     def _critic_loss(self, batch: Tensors, q: Tensor, next_v: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         td_target = compute_td_target(batch, next_v)
-        return (q - td_target).square().mean(-1).sum(), {"mean_q": q.mean()}
+        return batch_mean((q - td_target).square(), batch).sum(), {"mean_q": batch_mean(q, batch).mean()}
 
 
-def expectile_loss(u: Tensor, expectile: float) -> Tensor:
-    """Return the mean of |expectile - 1(u < 0)|·u²."""
+def expectile_losses(u: Tensor, expectile: float) -> Tensor:
+    """Return |expectile - 1(u < 0)|·u², elementwise."""
     weights = torch.where(u < 0, 1.0 - expectile, expectile)
-    return (weights * u.square()).mean()
+    return weights * u.square()

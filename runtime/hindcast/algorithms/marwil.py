@@ -25,7 +25,7 @@ from hindcast.learn.algorithm import (
     Step,
     Tensors,
 )
-from hindcast.learn.batches import actions_of
+from hindcast.learn.batches import actions_of, batch_mean, fill_padding
 from hindcast.learn.gae import window_gae
 from hindcast.learn.model_defaults import has_bounded_actions, regression_policy
 from hindcast.learn.optimisers import OptimiserSpec
@@ -84,6 +84,7 @@ class MARWIL(Algorithm):
 
     Options = MARWILOptions
     is_capturable = True
+    can_train_recurrent = True
     distributions = STOCHASTIC_DISTRIBUTIONS
     options: MARWILOptions
 
@@ -111,13 +112,16 @@ class MARWIL(Algorithm):
         return {"policy": OptimiserSpec(list(nets["policy"].parameters()), self.options.lr)}
 
     def targets(self, nets: nn.ModuleDict, window: WindowData) -> Tensors:
-        values_O = window.map_observations(cast(RLModule, nets["policy"]).compute_values)
+        policy = cast(RLModule, nets["policy"])
+        map_values = window.map_episodes if policy.is_stateful() else window.map_observations
+        values_O = map_values(policy.compute_values)
         _, returns = window_gae(window, values_O, self.options.gamma, self.options.lambda_)
         return {Columns.VALUE_TARGETS: returns}
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:  # noqa: ARG002
         options = self.options
         policy, scale = cast(RLModule, nets["policy"]), cast(AdvantageScale, nets["scale"])
+        batch = fill_padding(batch)
         outputs = policy.forward_train(batch)
         dist_inputs = outputs[Columns.ACTION_DIST_INPUTS]
         logp = policy.distribution(dist_inputs).logp(actions_of(batch))
@@ -131,15 +135,16 @@ class MARWIL(Algorithm):
         weights = torch.exp(options.beta * scale(detached_advantages)).clamp(
             max=options.weight_clip or math.inf
         )
-        policy_loss = -(weights * logp).mean()
-        vf_loss = 0.5 * advantages.square().mean()
+        policy_loss = -batch_mean(weights * logp, batch)
+        mean_square = batch_mean(advantages.square(), batch)
+        vf_loss = 0.5 * mean_square
         metrics = {
             "policy_loss": policy_loss,
             "vf_loss": vf_loss,
-            "mean_weight": weights.mean(),
+            "mean_weight": batch_mean(weights, batch),
             "advantage_scale": scale.scale(),
         }
-        scale.update(detached_advantages)
+        scale.update(mean_square.detach())
         return Losses({"policy": policy_loss + options.vf_coeff * vf_loss}, metrics)
 
 
@@ -169,7 +174,10 @@ class AdvantageScale(nn.Module):
         """Return c, a scalar; 0 while there is no average yet."""
         return (self._mean_square / self._weight.clamp(min=1e-8)).sqrt()
 
-    def update(self, advantages: Tensor) -> None:
-        """Add an update's advantages to the average. The learner averages the buffers over the learners of a group."""
-        self._mean_square.lerp_(advantages.square().mean(), self._rate)
+    def update(self, mean_square: Tensor) -> None:
+        """Add an update's mean squared advantage to the average.
+
+        The learner averages the buffers over the learners of a group.
+        """
+        self._mean_square.lerp_(mean_square, self._rate)
         self._weight.lerp_(torch.ones_like(self._weight), self._rate)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterator
 from dataclasses import replace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Final, cast
 
 import gymnasium as gym
 import torch
@@ -23,7 +23,7 @@ from hindcast.learn.algorithm import (
     Step,
     Tensors,
 )
-from hindcast.learn.batches import compute_td_target, num_timesteps
+from hindcast.learn.batches import batch_mean, batch_shape, compute_td_target, prepare_sequences
 from hindcast.learn.optimisers import OptimiserSpec, adam_specs
 from hindcast.learn.schedules import Schedule
 from hindcast.learn.streams import run_parallel
@@ -31,6 +31,9 @@ from hindcast.learn.target_networks import no_weight_grad
 from hindcast.models.action_head import ActionRange
 from hindcast.models.networks import Critics, next_observations
 from hindcast.models.rl_module import RLModule
+
+_RECORDED_Q: Final = "_recorded_q"
+"""Column of Q of the recorded actions `[E, B]`, where it has been computed together with its gradients."""
 
 
 class SACOptions(EnsembleOptions):
@@ -62,6 +65,7 @@ class SAC(EnsembleActorCritic):
     Options: ClassVar[type[AlgorithmOptions]] = SACOptions
     kinds = frozenset({"OfflineTraining", "OfflineRecording"})
     can_train_online = True
+    can_train_recurrent = True
     actions = "continuous"
     distributions = ("auto", "gaussian", "squashedGaussian", "boundedGaussian")
     compiled_methods: ClassVar[tuple[str, ...]] = ("_critic_losses", "_policy_loss")
@@ -91,14 +95,18 @@ class SAC(EnsembleActorCritic):
 
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Iterator[Losses]:
         # Noise is drawn outside the losses: a compiled method must not draw from the step's generator.
-        batch = self.draw_subset(batch, step)
-        losses = self._critic_losses(nets, batch, *self._draw_noise(nets, batch, step))
-        yield self._diversify(losses, nets, batch) if self.options.diversity else losses
+        batch = self.draw_subset(prepare_sequences(batch, self.options.n_step), step)
+        noise = self._draw_noise(nets, batch, step)
+        yield (
+            self._diverse_critic_losses(nets, batch, *noise)
+            if self.options.diversity
+            else self._critic_losses(nets, batch, *noise)
+        )
         # From here on the critics are the updated ones.
-        noise = draw_action_noise(cast(RLModule, nets["policy"]), batch, step, 1)
+        policy_noise = draw_action_noise(cast(RLModule, nets["policy"]), batch, step, 1)
         alpha, update_kind = cast(LogWeight, nets["alpha"]), self.update_kind(step.updates)
         with no_weight_grad(nets["critics"]):
-            policy_loss, entropy = self._policy_loss(nets, batch, noise, alpha().detach(), update_kind)
+            policy_loss, entropy = self._policy_loss(nets, batch, policy_noise, alpha().detach(), update_kind)
         # The factor is log α: with the factor α, the gradient of log α would be multiplied by α.
         alpha_loss = alpha.log * (entropy - self._target_entropy(cast(ActionRange, nets["range"])))
         metrics = {"policy_loss": policy_loss, "alpha_loss": alpha_loss, "alpha": alpha(), "entropy": entropy}
@@ -110,20 +118,22 @@ class SAC(EnsembleActorCritic):
 
     def _critic_losses(self, nets: nn.ModuleDict, batch: Tensors, *noise: Tensor) -> Losses:
         td_target, q = run_parallel(
-            lambda: self._td_target(nets, batch, noise[0]), lambda: cast(Critics, nets["critics"])(batch)
+            lambda: self._td_target(nets, batch, noise[0]),
+            lambda: batch[_RECORDED_Q] if _RECORDED_Q in batch else cast(Critics, nets["critics"])(batch),
         )
-        td_loss = (q - td_target).square().mean(-1).sum()
-        return Losses({"critics": td_loss}, {"td_loss": td_loss, "mean_q": q.mean()})
+        td_loss = batch_mean((q - td_target).square(), batch).sum()
+        return Losses({"critics": td_loss}, {"td_loss": td_loss, "mean_q": batch_mean(q, batch).mean()})
 
-    def _diversify(self, losses: Losses, nets: nn.ModuleDict, batch: Tensors) -> Losses:
-        """Add the similarity of the critics' gradients to their loss."""
-        gradients = cast(Critics, nets["critics"]).action_gradients(batch)
-        directions = torch.nn.functional.normalize(gradients, dim=-1).transpose(0, 1)
+    def _diverse_critic_losses(self, nets: nn.ModuleDict, batch: Tensors, *noise: Tensor) -> Losses:
+        """Return the critics' losses with the similarity of their gradients."""
+        q, gradients = cast(Critics, nets["critics"]).values_and_gradients(batch)
+        losses = self._critic_losses(nets, {**batch, _RECORDED_Q: q}, *noise)
+        directions = torch.nn.functional.normalize(gradients, dim=-1).movedim(0, -2)
         # Cosines `[B, E, E]` without those of a critic with itself, which are constant.
         cosines = directions @ directions.transpose(-1, -2)
         num_critics = cosines.shape[-1]
         others = ~torch.eye(num_critics, dtype=torch.bool, device=cosines.device)
-        similarity = (cosines * others).sum((-2, -1)).mean() / max(num_critics - 1, 1)
+        similarity = batch_mean((cosines * others).sum((-2, -1)), batch) / max(num_critics - 1, 1)
         critic_loss = losses.losses["critics"] + self.options.diversity * similarity
         return replace(
             losses,
@@ -146,7 +156,7 @@ class SAC(EnsembleActorCritic):
         """Return the policy's loss, and an estimate of its entropy."""
         actions, logp = sample_actions(cast(RLModule, nets["policy"]), batch, noise)
         objective = self._policy_objective(nets, batch, actions[0], update_kind)
-        return (alpha * logp[0] - objective).mean(), -logp.detach().mean()
+        return batch_mean(alpha * logp[0] - objective, batch), -batch_mean(logp[0].detach(), batch)
 
     def _policy_objective(
         self,
@@ -186,7 +196,7 @@ class LogWeight(nn.Module):
 
 def draw_action_noise(policy: RLModule, batch: Tensors, step: Step, count: int) -> Tensor:
     """Draw the noise of `count` actions in each state: `[count, B, K]`, standard normal."""
-    shape = (count, num_timesteps(batch), policy.action_head.noise_size)
+    shape = (count, *batch_shape(batch), policy.action_head.noise_size)
     return torch.randn(shape, generator=step.generator, device=step.generator.device)
 
 

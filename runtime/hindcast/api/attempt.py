@@ -79,6 +79,8 @@ class Attempt(MachineRecord):
     """Hash of the run-defining fields."""
     inputs: dict[ShortText, ResolvedInput] = {}
     """Inputs from the resources that this one refers to, by `Kind/name`."""
+    learner_peak_bytes: Positive | None = None
+    """Maximum memory of a learner's process in earlier attempts of the revision, by which the pods are sized."""
 
 
 class AttemptOutcome(MachineRecord):

@@ -140,11 +140,12 @@ def fitting_rules(kind: str, algorithms: Schemas) -> Iterator[Rule]:
     def has_no(trait: str) -> Expression:
         return _is_algorithm(*(name for name in algorithms if name not in names_with(trait)))
 
-    recurrent = "".join(f"use {name}, or " for name in names_with("x-recurrent"))
+    recurrent = "".join(f"{name}, " for name in names_with("x-recurrent"))
+    remedy = f"use {recurrent}or " if recurrent else ""
     yield Rule(
         ~_IS_RECURRENT | ~has_no("x-recurrent"),
         "is {0}, but {1} learns from single timesteps and cannot train a recurrent policy: "
-        f"{recurrent}give it the last observations with @model.frameStack",
+        f"{remedy}give it the last observations with @model.frameStack",
         field="model.recurrent",
         values=(field_value("model.recurrent"), _ALGORITHM),
     )
@@ -175,6 +176,11 @@ def fitting_rules(kind: str, algorithms: Schemas) -> Iterator[Rule]:
             "is true, but torch.compile does not support the losses of {0}: leave it out",
             field="learners.compile",
             values=(_ALGORITHM,),
+        )
+        yield Rule(
+            ~is_one_of("learners.compile", True) | ~_IS_RECURRENT,
+            "is true, but torch.compile does not support the recurrent layer of @model.recurrent: leave it out",
+            field="learners.compile",
         )
 
 
@@ -209,7 +215,7 @@ def _algorithm_name_rule(kind: str, algorithms: Iterable[str]) -> Rule:
 
 
 def _sequence_rules(algorithms: Schemas) -> Iterator[Rule]:
-    """Yield the rules that a batch has at least the timesteps of one sequence of a recurrent policy."""
+    """Yield the rules that a batch holds a sequence of a recurrent policy, and the sequence an n-step target."""
     names_by_default: dict[Any, list[str]] = {}
     for name, schema in algorithms.items():
         if schema.get("x-recurrent"):
@@ -221,6 +227,19 @@ def _sequence_rules(algorithms: Schemas) -> Iterator[Rule]:
         yield comparison(
             "model.maxSeqLen", "at most", f"config.{_BATCH_SIZE}", values=values, condition=condition
         )
+    n_step_names = [
+        name
+        for name, schema in algorithms.items()
+        if schema.get("x-recurrent") and "nStep" in schema["properties"]
+    ]
+    yield comparison(
+        "config.nStep",
+        "at most",
+        "model.maxSeqLen",
+        values=(field_value("config.nStep", 1), field_value("model.maxSeqLen")),
+        condition=_IS_RECURRENT & _is_algorithm(*n_step_names),
+        reason=", as targets of recurrent networks do not reach further than a sequence",
+    )
 
 
 def _sampler_rules(kind: str, live_algorithms: list[str], learns_offline_only: Expression) -> Iterator[Rule]:

@@ -1,6 +1,6 @@
 """Load resources from YAML files. All problems of all files are reported at once, one sentence each."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +22,8 @@ KINDS: Final[dict[str, type[OfflineRecording] | type[OfflineTraining]]] = {
     "OfflineRecording": OfflineRecording,
     "OfflineTraining": OfflineTraining,
 }
+
+_YAML_SUFFIXES: Final = (".yaml", ".yml")
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,10 @@ def load_resources(paths: Iterable[str | Path] | str | Path) -> list[LoadedResou
     problems: list[Problem] = []
     for path in files:
         documents = list(read_documents(Path(path)))
+        if _is_data(Path(path), documents):
+            what = f"is not a resource, which is YAML; if it is data, `hindcast init {path}` writes a resource for it"
+            problems.append(Problem((), what, file=str(path)))
+            continue
         if not documents:
             what = f"contains no resource; begin it with apiVersion: {API_VERSION} and a kind"
             problems.append(Problem((), what, file=str(path)))
@@ -94,6 +100,14 @@ def document_of(resource: Resource, *, exclude_none: bool = False) -> dict[str, 
         mode="json", by_alias=True, exclude_unset=True, exclude_none=exclude_none, exclude={"status"}
     )
     return {"apiVersion": resource.api_version, "kind": resource.kind, **fields}
+
+
+def _is_data(path: Path, documents: Sequence[Document]) -> bool:
+    """Return True for a file that neither its name nor its content says to be a resource."""
+    if path.suffix in _YAML_SUFFIXES or not path.is_file():
+        return False
+    first_value = documents[0].value if documents else None
+    return not (isinstance(first_value, dict) and {"apiVersion", "kind"} & first_value.keys())
 
 
 def _build_resource(document: Document, spelling: Spelling) -> tuple[Resource | None, list[Problem]]:

@@ -14,6 +14,7 @@ Activation = Literal["tanh", "relu", "silu", "elu", "gelu", "linear"]
 Distribution = Literal[
     "auto",
     "categorical",
+    "jointCategorical",
     "gaussian",
     "squashedGaussian",
     "boundedGaussian",
@@ -23,6 +24,7 @@ Distribution = Literal[
 _DISTRIBUTION_WORDS: Final = YamlWords(
     "Auto",
     "Categorical",
+    "JointCategorical",
     "Gaussian",
     "SquashedGaussian",
     "BoundedGaussian",
@@ -186,7 +188,9 @@ class ModelOptions(LayerOptions):
     distribution: Annotated[Distribution, _DISTRIBUTION_WORDS] = "auto"
     """Distribution of actions. `Auto`: the algorithm's default, mostly categorical for discrete and Gaussian for
     continuous spaces. Squashed distributions stay within the bounds of the actions. `BoundedGaussian` is a Gaussian
-    with a mean that tanh keeps within these bounds (the policy of the IQL paper)."""
+    with a mean that tanh keeps within these bounds (the policy of the IQL paper). `JointCategorical` has one
+    probability for each combination of a MultiDiscrete action's elements, of which there may be 4,096; `Categorical`
+    draws the elements independently."""
     free_log_std: bool | None = None
     """Gaussian log standard deviations are free parameters that do not depend on the observation. Default: the
     algorithm's."""
@@ -214,7 +218,8 @@ class ModelOptions(LayerOptions):
     frame_stack: Positive = 1
     """Number of most recent observations that the policy sees at once."""
     recurrent: Annotated[Literal["none", "lstm", "gru"], YamlWords("None", "LSTM", "GRU")] = "none"
-    """A recurrent layer between the encoder and the heads. Its state is reset to zero at the start of each episode."""
+    """A recurrent layer between the encoder and the heads, also of value networks. Its state is reset to zero at the
+    start of each episode."""
     cell_size: Positive = 256
     """Units of the recurrent layer."""
     recurrent_kernel_initializer: Initializer | None = None

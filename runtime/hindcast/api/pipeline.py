@@ -13,6 +13,11 @@ _HAS_MIN: Final = is_set("minReplicas")
 _HAS_MAX: Final = is_set("maxReplicas")
 
 
+def index_bytes(num_units: int, num_episodes: int) -> int:
+    """Return the memory of a dataset's index, which each learner holds (measured)."""
+    return 3072 * num_units + 48 * num_episodes
+
+
 class DataWorkersSpec(Model):
     """The pool that reads data and runs the pre-learner. Batches do not depend on its size."""
 

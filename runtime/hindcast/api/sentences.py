@@ -3,6 +3,7 @@
 import difflib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import PurePath
 from types import UnionType
 from typing import Annotated, Any, Final, NamedTuple, Union, get_args, get_origin
 
@@ -88,6 +89,12 @@ def similar(name: str, names: Iterable[str]) -> str:
     """Return `; did you mean 'Episodes'?` if a name is close enough, else an empty text."""
     closest = _closest_name(name, names)
     return f"; did you mean '{closest}'?" if closest else ""
+
+
+def similar_file(name: str, names: Iterable[str]) -> str:
+    """Return the same as `similar` for the names of files, which a common ending alone does not make similar."""
+    stem = PurePath(name).stem
+    return similar(name, [other for other in names if _closest_name(stem, [PurePath(other).stem])])
 
 
 def _closest_name(name: str, names: Iterable[str]) -> str | None:

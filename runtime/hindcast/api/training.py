@@ -288,58 +288,43 @@ class OfflineTrainingSpec(Model):
 
     @model_validator(mode="after")
     def _check_times(self) -> Self:
-        for index, source in enumerate(self.input):
-            if source.time is None or source.sampler is not None:  # a rule of InputSource excludes both
-                continue
-            if self.algorithm == "DecisionTransformer":
-                problem = (
-                    "has no effect on DecisionTransformer, whose returns are not discounted; leave it out"
-                )
-            elif self.sampler is not None:
-                problem = "does not combine with a sampler, whose steps have no times"
-            else:
-                continue
-            raise_problems([(f"input[{index}].time", problem)])
+        problem, problems = "", []
+        if self.algorithm == "DecisionTransformer":
+            problem = "has no effect on DecisionTransformer, whose returns are not discounted; leave it out"
+        elif self.sampler is not None:
+            problem = "does not combine with a sampler, whose steps have no times"
         times = [(index, source.time) for index, source in enumerate(self.input) if source.time is not None]
-        for index, time in times[1:]:
+        for index, time in times:
             first_index, first_time = times[0]
+            path, first_path = f"input[{index}].time", f"input[{first_index}]"
+            if problem and self.input[index].sampler is None:  # a rule of InputSource excludes both
+                problems.append((path, problem))
             if time.observe != first_time.observe:
-                raise_problems(
-                    [
-                        (
-                            f"input[{index}].time.observe",
-                            f"differs from that of input[{first_index}]: set it in both, or in none",
-                        )
-                    ]
-                )
+                text = f"differs from that of {first_path}: set it in both, or in none"
+                problems.append((f"{path}.observe", text))
             # Numbers may differ: columns may count in different units.
-            if (
-                isinstance(time.unit, str)
-                and isinstance(first_time.unit, str)
-                and time.unit != first_time.unit
-            ):
-                problem = (
-                    f"is {time.unit}, but that of input[{first_index}] is {first_time.unit}: gamma discounts per unit, "
-                    "so set the same unit"
-                )
-                raise_problems([(f"input[{index}].time.unit", problem)])
+            units = {time.unit, first_time.unit}
+            if len(units) > 1 and all(isinstance(unit, str) for unit in units):
+                text = f"is {time.unit}, but that of {first_path} is {first_time.unit}: gamma discounts per unit, "
+                problems.append((f"{path}.unit", f"{text}so set the same unit"))
+        raise_problems(problems)
         return self
 
     @model_validator(mode="after")
     def _check_missing_rules(self) -> Self:
         rules = self.missing_rules
-        for index, source in enumerate(self.input):
-            for name, rule in source.prepare.missing.items():
-                if rules.get(name, rule) != rule:  # a sampler has no rules
-                    raise_problems(
-                        [
-                            (
-                                f"input[{index}].prepare.missing",
-                                f"has {rule!r} for {name!r}, but another input has {rules[name]!r}: the "
-                                "policy has one rule for each column",
-                            )
-                        ]
-                    )
+        raise_problems(
+            [
+                (
+                    f"input[{index}].prepare.missing",
+                    f"has {rule!r} for {name!r}, but another input has {rules[name]!r}: the policy has one rule for "
+                    "each column",
+                )
+                for index, source in enumerate(self.input)
+                for name, rule in source.prepare.missing.items()
+                if rules.get(name, rule) != rule  # a sampler has no rules
+            ]
+        )
         return self
 
     @property

@@ -100,7 +100,8 @@ def main() -> None:
     try:
         code = app(prog_name="hindcast", standalone_mode=False)
     except USAGE_ERROR as error:
-        print(f"error: {_usage_message(error)}", file=sys.stderr)
+        if str(error):  # empty where a group without a command has printed its help
+            print(f"error: {_usage_message(error)}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:  # the reader of the output has closed it, as `| head` does
         sys.stdout = None  # else the interpreter flushes into the closed pipe at exit and prints an error

@@ -123,9 +123,9 @@ def open_channel(config_map: ConfigMapName) -> ConfigMapChannel:
         config.load_incluster_config(configuration)
     except config.ConfigException as error:
         raise SpecError(
-            f"the head's pod has no service account to report with ({error}): remove "
-            "automountServiceAccountToken: false from spec.cluster.podOverrides.",
-            mentions=("spec.cluster.podOverrides",),
+            f"the head's pod has no service account to report with ({error}): remove what spec.cluster.volumes or "
+            "spec.cluster.podOverrides mount at /var/run/secrets/kubernetes.io/serviceaccount.",
+            mentions=("spec.cluster.volumes", "spec.cluster.podOverrides"),
         ) from error
     configuration.retries = False  # urllib3 would repeat the old report; `ReportSender` sends the latest one
     return ConfigMapChannel(client.ApiClient(configuration), config_map)

@@ -42,6 +42,7 @@ def execute_on_ray(items: Sequence[LoadedResource], reporter: Reporter, address:
         os.chdir(folder)
 
     try:
+        # Tasks and data workers, too. For a program that has called ray.init itself, `RayWorkers` does what it can.
         join_cluster(address, runtime_env={"worker_process_setup_hook": enter_folder}, **QUIET_OPTIONS)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise SpecError(f"--ray {address}: {' '.join(str(error).split())}") from error

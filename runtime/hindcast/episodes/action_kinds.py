@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import math
+from typing import Any, Final, Literal
 
 import gymnasium as gym
 import numpy as np
 
 ActionKind = Literal["any", "discrete", "continuous"]
-"""`discrete` is one action of a Discrete space, `continuous` one Box of floats with bounds."""
+"""`discrete` is one action of a Discrete or MultiDiscrete space, `continuous` one Box of floats with bounds."""
+MAX_JOINT_ACTIONS: Final = 4096
+"""Maximum number of combinations of a MultiDiscrete action's elements; the network has an output for each."""
 
 
 def action_problem(algorithm: str, kind: ActionKind, space: gym.Space[Any]) -> str | None:
     """Describe why an algorithm for this kind cannot learn the actions of a space, and name others; None if it can."""
-    is_discrete = isinstance(space, gym.spaces.Discrete)
+    is_discrete = isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete)
     if kind == "discrete" and not is_discrete:
         return (
-            f"{algorithm} requires one discrete action, a Discrete space, not {space}; use SAC, CQL or TD3BC for "
-            "continuous actions, and IQL, MARWIL or BC for other actions"
+            f"{algorithm} requires one discrete action, a Discrete or MultiDiscrete space, not {space}; use SAC, CQL "
+            "or TD3BC for continuous actions, and IQL, MARWIL or BC for other actions"
         )
+    if kind == "discrete" and (problem := joint_actions_problem(space)):
+        return f"{algorithm} computes a value for each combination of an action's elements, but {space} has {problem}"
     if kind != "continuous":
         return None
     if not (isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating)):
@@ -32,3 +37,20 @@ def action_problem(algorithm: str, kind: ActionKind, space: gym.Space[Any]) -> s
             "or set bounds (gymnasium's RescaleAction, ClipAction)"
         )
     return None
+
+
+def num_joint_actions(space: gym.spaces.Discrete | gym.spaces.MultiDiscrete) -> int:
+    """Return the number of actions, of a MultiDiscrete space that of all combinations."""
+    if isinstance(space, gym.spaces.Discrete):
+        return int(space.n)
+    return math.prod(int(size) for size in space.nvec.ravel())
+
+
+def joint_actions_problem(space: gym.Space[Any]) -> str | None:
+    """Describe that a MultiDiscrete space has too many combinations, and name a remedy; None if it has not."""
+    if not isinstance(space, gym.spaces.MultiDiscrete) or num_joint_actions(space) <= MAX_JOINT_ACTIONS:
+        return None
+    return (
+        f"{num_joint_actions(space):,} combinations, more than {MAX_JOINT_ACTIONS:,}; use IQL, MARWIL or BC with "
+        "independent elements (distribution Auto), or fewer values per element"
+    )

@@ -2,7 +2,7 @@
 
 The clone is fitted to the same episodes for which it provides propensities. Estimates are then better than with the
 true propensities (Hanna, Niekum, Stone 2019, arXiv 1806.01347); on episodes that it was not fitted to, the clone's
-errors would multiply along each episode. It is fitted twice: first without a tenth of the episodes, which then show how
+errors would multiply along each episode. It is fitted twice: first without a fifth of the episodes, which then show how
 long to fit and how well the clone fits, and then to all episodes.
 """
 
@@ -33,7 +33,7 @@ _SAMPLES_PER_STATE = 64
 
 @dataclass(frozen=True, kw_only=True)
 class CloneOptions(FitOptions):
-    """Options of a clone, which is fitted until the loss on a tenth of the episodes stops falling.
+    """Options of a clone, which is fitted until the loss on a fifth of the episodes stops falling.
 
     Attributes:
         updates: maximum number of updates of each of the two fits.
@@ -70,7 +70,7 @@ class Clone:
             first fit counts as `options.updates` updates, also if it ended earlier.
 
     Attributes:
-        calibration: calibration of the first fit, on the tenth of the episodes that this fit did not see.
+        calibration: calibration of the first fit, on the fifth of the episodes that this fit did not see.
     """
 
     def __init__(
@@ -187,9 +187,10 @@ def _new_module(policy: Policy, options: CloneOptions, seed: int) -> RLModule:
 
 
 def _split_steps(window: WindowData, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Split the episodes at random; return the steps of nine tenths of the episodes, then the remaining steps."""
+    """Split the episodes at random; return the steps of four fifths of the episodes, then the remaining steps."""
     num_episodes = len(window.length)
     permutation = torch.randperm(num_episodes, generator=generator)
     is_held_out = torch.zeros(num_episodes, dtype=torch.bool)
-    is_held_out[permutation[: max(1, num_episodes // 10)]] = True
+    # A tenth of 570 episodes showed an error above 0.1 for 2 of 43 clones, a fifth for none.
+    is_held_out[permutation[: max(1, num_episodes // 5)]] = True
     return steps_of_episodes(window, ~is_held_out), steps_of_episodes(window, is_held_out)

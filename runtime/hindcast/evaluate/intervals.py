@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from statistics import NormalDist
+import math
 
 import numpy as np
 from numpy.typing import NDArray
 
 F64 = NDArray[np.float64]
 Interval = tuple[float, float]
+
+_NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(64)
+"""Nodes and weights of the quadrature of Student's density."""
 
 
 def resample_counts(num_episodes: int, num_resamples: int, seed: int) -> F64:
@@ -74,7 +77,7 @@ def jackknife_interval(
 
 
 def student_interval(
-    value: float, error: float, level: float, degrees_of_freedom: int, margin: float = 0.0
+    value: float, error: float, level: float, degrees_of_freedom: float, margin: float = 0.0
 ) -> Interval | None:
     """Return Student's interval of a mean.
 
@@ -94,33 +97,28 @@ def student_interval(
     return value - half_width, value + half_width
 
 
-def t_quantile(probability: float, degrees_of_freedom: int) -> float:
-    """Return a quantile of Student's distribution: a series in the normal quantile (Abramowitz and Stegun, 26.7.5).
+def t_quantile(probability: float, degrees_of_freedom: float) -> float:
+    """Return the quantile of Student's distribution for a probability from 0.5 to below 1; see `t_probability`."""
+    # In the angle of `t_probability`, the quantile lies in a bounded range for all degrees of freedom.
+    low, high = 0.0, math.pi / 2
+    for _ in range(50):
+        middle = (low + high) / 2
+        is_below = (
+            t_probability(math.sqrt(degrees_of_freedom) * math.tan(middle), degrees_of_freedom) < probability
+        )
+        low, high = (middle, high) if is_below else (low, middle)
+    return math.sqrt(degrees_of_freedom) * math.tan(low)
 
-    Exact for 1 and 2 degrees of freedom; within 1 % from 3 on, for probabilities up to 0.975.
+
+def t_probability(t: float, degrees_of_freedom: float) -> float:
+    """Return the probability that Student's variable is below `t`, for real degrees of freedom from 1.
+
+    With t = sqrt(f)·tan(θ), the density of f degrees of freedom is proportional to cos(θ)^(f - 1).
     """
-    if degrees_of_freedom == 1:
-        return float(np.tan(np.pi * (probability - 0.5)))
-    if degrees_of_freedom == 2:
-        return float((2 * probability - 1) * np.sqrt(2 / (4 * probability * (1 - probability))))
-    z = NormalDist().inv_cdf(probability)
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    return z + sum(term / degrees_of_freedom ** (power + 1) for power, term in enumerate(terms))
-
-
-def t_probability(t: float, degrees_of_freedom: int) -> float:
-    """Return the probability that Student's variable is below `t` (Abramowitz and Stegun, 26.7.8).
-
-    Exact for 1 and 2 degrees of freedom; within 0.01 from 3 on.
-    """
-    if degrees_of_freedom == 1:
-        return 0.5 + float(np.arctan(t)) / np.pi
-    if degrees_of_freedom == 2:
-        return 0.5 + t / (2 * float(np.sqrt(2 + t**2)))
-    scale = np.sqrt(1 + t**2 / (2 * degrees_of_freedom))
-    return NormalDist().cdf(float(t * (1 - 1 / (4 * degrees_of_freedom)) / scale))
+    angle = math.atan(abs(t) / math.sqrt(degrees_of_freedom))
+    # The density is negligible beyond 12 standard deviations.
+    angle = min(angle, 12 / math.sqrt(degrees_of_freedom))
+    density = np.cos(angle * (_NODES + 1) / 2) ** (degrees_of_freedom - 1)
+    gamma_ratio = math.exp(math.lgamma((degrees_of_freedom + 1) / 2) - math.lgamma(degrees_of_freedom / 2))
+    half = min(0.5, angle / 2 * float(_NODE_WEIGHTS @ density) * gamma_ratio / math.sqrt(math.pi))
+    return 0.5 + math.copysign(half, t)

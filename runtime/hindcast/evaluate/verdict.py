@@ -69,7 +69,7 @@ class Difference:
 
     value: float
     error: float
-    degrees_of_freedom: int
+    degrees_of_freedom: float
     margin: float = 0.0
 
     @classmethod
@@ -97,9 +97,12 @@ class Difference:
         # Equal policies differ by rounding errors, which must not count as gains.
         if error <= _NEGLIGIBLE_ERROR * return_error:
             return cls(value, 0.0, 1)
-        # Not halved as in `jackknife_interval`: the behaviour's return on the same episodes is subtracted, so that no
-        # kind of tests/evaluate/test_evaluate_verdict.py needs it, and up to 7 % fewer recordings would have a verdict.
-        degrees_of_freedom = max(1, int(total**2 / float(np.square(squares).sum())))
+        # Satterthwaite's: twice the square of a variance, divided by the variance of its estimate. That of a sum of N
+        # squares is the sum of their squares without the part that their mean has. A normal sample's is N - 1; one
+        # episode with all the variance leaves 2.
+        squared_total, num_episodes = total**2, len(squares)
+        variance = float(np.square(squares).sum()) - squared_total / num_episodes
+        degrees_of_freedom = 2 * squared_total / max(variance, 2 * squared_total / (num_episodes - 1))
         weights = evidence.weights[evidence.last_step]
         weight_error = float(weights.std()) / np.sqrt(len(weights))
         # A smaller gap is chance, which the error includes: a margin for it would leave a third of the better policies

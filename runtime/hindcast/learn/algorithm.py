@@ -23,6 +23,7 @@ from hindcast.api.model import Distribution, ModelOptions, ModelSpec
 from hindcast.api.option_types import RelatedOptions
 from hindcast.episodes.action_kinds import ActionKind
 from hindcast.episodes.block import Block
+from hindcast.episodes.columns import Columns
 from hindcast.errors import SpecError
 from hindcast.formatting import describe_type
 from hindcast.learn.optimisers import ADAM_EPSILON, ClipBy, OptimiserSpec
@@ -364,7 +365,8 @@ def needs_for(algorithm: Algorithm, policy: RLModule) -> Needs:
     A policy with a recurrent state needs sequences, of the length in its model's options.
 
     Raises:
-        SpecError: the policy has a state, but the algorithm learns from single timesteps.
+        SpecError: the policy has a state, but the algorithm learns from single timesteps, or its n-step targets reach
+            further than a sequence.
     """
     needs = algorithm.needs()
     if needs.seq_len is not None or not policy.is_stateful():
@@ -375,6 +377,15 @@ def needs_for(algorithm: Algorithm, policy: RLModule) -> Needs:
             "model.recurrent at None, and give it the last observations with model.frameStack"
         )
     model = policy.model_config
+    if needs.n_step > model.max_seq_len:
+        raise SpecError(
+            f"is {needs.n_step}, but sequences of a recurrent policy have {model.max_seq_len} steps: set it to at most "
+            "model.maxSeqLen.",
+            field="spec.config.nStep",
+            mentions=("model.maxSeqLen",),
+        )
+    if needs.n_step > 1:
+        needs = needs.with_columns(frozenset({Columns.N_STEP}))
     return replace(needs, seq_len=model.max_seq_len, burn_in=model.burn_in, initial_state=model.initial_state)
 
 

@@ -14,15 +14,18 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
 from hindcast.errors import DataError
+from hindcast.formatting import natural_sort_key
 from hindcast.learn.checkpoint_record import (
     BEST_FILE,
     FOLDER_NAME,
@@ -47,6 +50,8 @@ __all__ = ["Checkpoint", "CheckpointStore", "TrainingState", "find_checkpoint"]
 LEARNER_FILE, MODULE = "learner.safetensors", "module"
 _WEIGHTS = f"{MODULE}/{WEIGHTS}"
 _POLICY_PREFIX = "nets/policy."
+_REVISION: Final = re.compile(r"r\d+")
+"""Name of the run folder of a training's revision."""
 
 
 @dataclass(frozen=True)
@@ -313,9 +318,15 @@ def find_checkpoint(path: str | Path | Location) -> Checkpoint:
             f"{location} is an RLlib checkpoint. RLlib stores pickles, which Hindcast never opens. "
             "Record with its policy in RLlib and train on the recording"
         )
-    names = ", ".join(entry.relative_path for entry in location.list()[:5]) or "nothing"
+    names = [entry.relative_path for entry in location.list()]
+    if revisions := [name for name in names if _REVISION.fullmatch(name)]:
+        latest = max(revisions, key=natural_sort_key)
+        raise DataError(
+            f"{location} is not a run, but contains one for each revision: name {location.child(latest)}"
+        )
+    content = ", ".join(names[:5]) or "nothing"
     raise DataError(
-        f"there is no complete checkpoint at {location}: {RECORD_FILE} is missing (the folder contains {names})"
+        f"there is no complete checkpoint at {location}: {RECORD_FILE} is missing (the folder contains {content})"
     )
 
 

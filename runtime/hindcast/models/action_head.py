@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hindcast.api.model import ModelSpec
-from hindcast.episodes.action_kinds import action_problem
+from hindcast.episodes.action_kinds import action_problem, joint_actions_problem
 from hindcast.episodes.columns import Columns
 from hindcast.episodes.spaces import flatten_space
 from hindcast.errors import SpecError
@@ -26,12 +26,14 @@ from hindcast.models.distributions import (
     Deterministic,
     DiagGaussian,
     Distribution,
+    JointCategorical,
     MultiCategorical,
     NoiseKind,
     Product,
     SquashedDeterministic,
     SquashedGaussian,
 )
+from hindcast.models.joint_actions import enumerate_actions
 from hindcast.models.preprocessing import is_float_box
 
 _GAUSSIANS = {
@@ -117,9 +119,9 @@ def _check_distribution_applies(distribution: str, leaves: Mapping[str, gym.Spac
             f"none ({_describe(leaves)}); use 'Auto' or 'Categorical'.",
             field="model.distribution",
         )
-    if distribution == "categorical" and float_leaves:
+    if distribution in ("categorical", "jointCategorical") and float_leaves:
         raise SpecError(
-            f"'Categorical' is for discrete actions, but {float_leaves[0]!r} is continuous "
+            f"{_yaml_name(distribution)!r} is for discrete actions, but {float_leaves[0]!r} is continuous "
             f"({_describe(leaves)}); use 'Auto', 'Gaussian', 'Deterministic', or a bounded or squashed "
             "distribution.",
             field="model.distribution",
@@ -134,6 +136,8 @@ def _leaf_head(leaf: str, space: gym.Space, model: ModelSpec) -> ActionHead:
     if isinstance(space, gym.spaces.Discrete):
         return _discrete_head(partial(Categorical, start=int(space.start)), int(space.n), noise_size=1)
     if isinstance(space, gym.spaces.MultiDiscrete):
+        if model.distribution == "jointCategorical":
+            return joint_action_head(leaf, space)
         return _multi_categorical_head(space.nvec, space.start, space.shape)
     if isinstance(space, gym.spaces.MultiBinary):
         num_bits = int(np.prod(space.shape))
@@ -146,6 +150,19 @@ def _leaf_head(leaf: str, space: gym.Space, model: ModelSpec) -> ActionHead:
         f"action space: {leaf!r} is {describe_type(space)} space, which no action distribution supports; "
         "use Discrete, MultiDiscrete, MultiBinary, Box, or Dict or Tuple of these."
     )
+
+
+def joint_action_head(leaf: str, space: gym.spaces.MultiDiscrete) -> ActionHead:
+    """Return the head of a categorical over all combinations of an action's elements.
+
+    Raises:
+        SpecError: there are too many combinations.
+    """
+    if problem := joint_actions_problem(space):
+        raise SpecError(f"action space: {leaf!r} has {problem}.", field="model.distribution")
+    joint_actions, strides = enumerate_actions(space)
+    from_inputs = partial(JointCategorical, joint_actions=joint_actions, strides=strides)
+    return _discrete_head(from_inputs, len(joint_actions), noise_size=1)
 
 
 def _multi_categorical_head(sizes: np.ndarray, starts: np.ndarray, shape: tuple[int, ...]) -> ActionHead:

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hindcast.errors import SpecError
+from hindcast.models.joint_actions import index_actions
 
 Actions: TypeAlias = Tensor | Mapping[str, Tensor]
 NoiseKind: TypeAlias = Literal["uniform", "normal"]
@@ -101,6 +102,30 @@ class Categorical(Distribution):
         # Scaled by the rounded total, so that a trailing action of probability 0 is never sampled.
         threshold = noise_BK.clamp_max(BELOW_ONE) * cumulative[..., -1:]
         return (cumulative <= threshold).sum(-1) + self._start
+
+
+class JointCategorical(Categorical):
+    """One of the N combinations of the elements of a MultiDiscrete action.
+
+    Args:
+        logits: `[B, N]`; may hold -inf for actions that must not be taken.
+        joint_actions, strides: see `enumerate_actions`.
+    """
+
+    def __init__(self, logits: Tensor, joint_actions: Tensor, strides: Tensor) -> None:
+        super().__init__(logits)
+        self._joint_actions = joint_actions
+        self._strides = strides
+
+    def logp(self, actions: Actions) -> Tensor:
+        return super().logp(index_actions(_as_tensor(actions), self._joint_actions, self._strides))
+
+    def mode(self) -> Tensor:
+        return self._joint_actions[super().mode()]
+
+    def sample(self, noise_BK: Tensor) -> Tensor:
+        """Sample from one uniform number per row: int64 `[B, *shape]`."""
+        return self._joint_actions[super().sample(noise_BK)]
 
 
 class MultiCategorical(Distribution):

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from hindcast.api.model import ModelSpec
+from hindcast.episodes.action_kinds import joint_actions_problem, num_joint_actions
 from hindcast.episodes.columns import Columns, leaves_of, obs_leaf
 from hindcast.errors import SpecError
 from hindcast.models.action_masks import allowed_actions, forbid, has_action_mask
@@ -26,6 +27,15 @@ from hindcast.models.initial_weights import (
     LayerInitialisers,
     encoder_initialiser,
     head_initialiser,
+)
+from hindcast.models.joint_actions import enumerate_actions, index_actions
+from hindcast.models.recurrent import (
+    NEXT_STEPS,
+    OUTPUT_STEPS,
+    State,
+    at_output_steps,
+    build_recurrent_layer,
+    extract_state,
 )
 
 Batch = Mapping[str, Tensor]
@@ -39,8 +49,8 @@ product that computes the weights' gradients is then spread over all processors.
 def next_observations(batch: Batch) -> dict[str, Tensor]:
     """Return the next observations of a batch as observations: `new_obs` as `obs`, `new_obs/camera` as `obs/camera`.
 
-    A network that gets the result as its batch computes its output for the next state. The result has no other
-    columns.
+    A network that gets the result as its batch computes its output for the next state. Of the other columns the result
+    has only those of `prepare_sequences` that recurrent networks read.
 
     Raises:
         KeyError: the batch has no next observations; `Needs.columns` must name `new_obs`.
@@ -48,7 +58,34 @@ def next_observations(batch: Batch) -> dict[str, Tensor]:
     leaves = leaves_of(Columns.NEXT_OBS, batch)
     if not leaves:
         raise KeyError(f"the batch has no {Columns.NEXT_OBS!r}: add it to the columns that needs() returns")
-    return {obs_leaf(leaf): batch[leaf] for leaf in leaves}
+    observations = {obs_leaf(leaf): batch[leaf] for leaf in leaves}
+    if NEXT_STEPS not in batch:
+        return observations
+    state = {leaf: batch[leaf] for leaf in leaves_of(Columns.STATE_IN, batch)}
+    return {**observations, **state, OUTPUT_STEPS: batch[NEXT_STEPS]}
+
+
+class RecurrentEncoder(Encoder):
+    """An encoder followed by the model's recurrent layer, for value networks: sequences `[B, T, ...]` -> `[B, T, F]`.
+
+    Raises:
+        SpecError: see `Encoder`.
+    """
+
+    def __init__(self, observation_space: gym.Space, model: ModelSpec) -> None:
+        super().__init__(observation_space, model)
+        memory = build_recurrent_layer(self.output_size, model)
+        assert memory is not None
+        self.memory, self.output_size = memory, memory.output_size
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Return features `[B, T, F]`, starting from the state zero: a recorded state is the policy's."""
+        return self.unroll(batch, {})[0]
+
+    def unroll(self, batch: Batch, state: Mapping[str, Tensor]) -> tuple[Tensor, State]:
+        """Return features `[B, T, F]`, or `[B, F]` of single steps, and the state after the last step."""
+        features_and_state: tuple[Tensor, State] = self.memory(super().forward(batch), state)
+        return features_and_state
 
 
 class StateValue(nn.Module):
@@ -60,12 +97,13 @@ class StateValue(nn.Module):
 
     def __init__(self, observation_space: gym.Space, model: ModelSpec) -> None:
         super().__init__()
-        self.encoder = Encoder(observation_space, model)
+        encoder_class = Encoder if model.recurrent == "none" else RecurrentEncoder
+        self.encoder = encoder_class(observation_space, model)
         self.head = linear(self.encoder.output_size, 1, 1.0, head_initialiser(model))
 
     def forward(self, batch: Batch) -> Tensor:
-        """Return `[B]` values of the batch's observations."""
-        values: Tensor = self.head(self.encoder(batch))
+        """Return `[B]` values of the batch's observations, or `[B, T]` of sequences."""
+        values: Tensor = self.head(at_output_steps(self.encoder(batch), batch))
         return values.squeeze(-1)
 
 
@@ -85,7 +123,8 @@ class Critics(nn.Module):
     """Q(s, a) of E members, for all spaces: discrete actions are one-hot.
 
     Each member has its own stack of `fcnet_hiddens` over the concatenated observation and action. Members share the
-    convolutions over images (arXiv 2107.09645).
+    convolutions over images (arXiv 2107.09645). With `recurrent`, members share an encoder and a recurrent layer, whose
+    output replaces the observation. Batches are then sequences, and `[B]` below is `[B, T]`.
 
     Args:
         observation_space: space of the networks' inputs, after preprocessing.
@@ -111,7 +150,8 @@ class Critics(nn.Module):
     ) -> None:
         super().__init__()
         self.members = members
-        self.observations = Features(observation_space, model)
+        features_class = Features if model.recurrent == "none" else RecurrentEncoder
+        self.observations = features_class(observation_space, model)
         self.actions = Features(action_space, model, Columns.ACTIONS)
         size = self.observations.output_size + self.actions.output_size
         self.stack = _build_stack(
@@ -138,21 +178,32 @@ class Critics(nn.Module):
             features = layer(features)
         return features.reshape(-1)
 
-    def action_gradients(self, batch: Batch) -> Tensor:
-        """Return the gradients `[E, B, D]` of the members' values by the batch's actions; losses may contain them."""
-        action_features = self.actions(batch).expand(self.members, -1, -1).detach().requires_grad_()
-        features = torch.cat([self.observations(batch).expand(self.members, -1, -1), action_features], -1)
+    def values_and_gradients(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return values `[E, B]` of the batch's actions, and their gradients `[E, B, D]` by the actions' features.
+
+        Losses may contain both.
+        """
+        recorded_features = self.actions(batch)
+        obs_features, action_features = (
+            rows.flatten(0, -2).expand(self.members, -1, -1)
+            for rows in (self.observations(batch), recorded_features)
+        )
+        action_features = action_features.detach().requires_grad_()
+        features = torch.cat([obs_features, action_features], -1)
         for layer in islice(self.stack, 1, None):  # skips the layer that repeats the features for all members
             features = layer(features)
         (gradients,) = torch.autograd.grad(features.sum(), action_features, create_graph=True)
-        return gradients
+        leading_shape = recorded_features.shape[:-1]
+        return features.squeeze(-1).unflatten(1, leading_shape), gradients.unflatten(1, leading_shape)
 
     def _join_features(self, batch: Batch, actions: Actions | None) -> tuple[Tensor, Tensor]:
         """Return the actions' features `[..., F]`, and a row of observation and action features for each action."""
         if isinstance(actions, Tensor):
             actions = {Columns.ACTIONS: actions}
         action_features = self.actions(batch if actions is None else actions)
-        obs_features = self.observations(batch).expand(*action_features.shape[:-1], -1)
+        obs_features = at_output_steps(self.observations(batch), batch).expand(
+            *action_features.shape[:-1], -1
+        )
         return action_features, torch.cat([obs_features, action_features], -1).flatten(0, -2)
 
     def _compute_values(self, rows: Tensor) -> Tensor:
@@ -164,11 +215,12 @@ class Critics(nn.Module):
 
 
 class ActionValues(nn.Module):
-    """Q(s, ·) of E members, for one Discrete action: means of the return, or its quantiles.
+    """Q(s, ·) of E members, for one Discrete or MultiDiscrete action: means of the return, or its quantiles.
 
-    Each member has its own stack of `fcnet_hiddens` and then `head_fcnet_hiddens`.
+    Each member has its own stack of `fcnet_hiddens` and then `head_fcnet_hiddens`. `recurrent` is as in `Critics`, but
+    the state starts from `state_in` if the batch has it.
 
-    Shapes: n is the number of actions.
+    Shapes: n is the number of actions, of a MultiDiscrete space that of all combinations (see `enumerate_actions`).
 
     Args:
         observation_space, action_space, model, members, layer_norm, dropout: see `Critics`.
@@ -176,8 +228,12 @@ class ActionValues(nn.Module):
         dueling: the last layer computes a state's value and each action's advantage over the mean (arXiv 1511.06581).
 
     Raises:
-        SpecError: the action space is not Discrete; also see `Features`.
+        SpecError: the action space is neither Discrete nor MultiDiscrete, or has too many combinations; also see
+            `Features`.
     """
+
+    joint_actions: Tensor
+    strides: Tensor
 
     def __init__(
         self,
@@ -192,18 +248,27 @@ class ActionValues(nn.Module):
         dueling: bool = False,
     ) -> None:
         super().__init__()
-        if not isinstance(action_space, gym.spaces.Discrete):
+        if not isinstance(action_space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
             raise SpecError(
-                "a value of each action requires a Discrete action space, not "
+                "a value of each action requires a Discrete or MultiDiscrete action space, not "
                 f"{action_space}; for other spaces use critics of state and action, inputs.critics().",
                 field="spec.algorithm",
             )
-        self.observations = Features(observation_space, model)
-        self._start = int(action_space.start)
+        if problem := joint_actions_problem(action_space):
+            raise SpecError(f"{action_space} has {problem}.", field="spec.algorithm")
+        features_class = Features if model.recurrent == "none" else RecurrentEncoder
+        self.observations = features_class(observation_space, model)
+        self._is_joint = isinstance(action_space, gym.spaces.MultiDiscrete)
+        if isinstance(action_space, gym.spaces.MultiDiscrete):
+            joint_actions, strides = enumerate_actions(action_space)
+            self.register_buffer("joint_actions", joint_actions, persistent=False)
+            self.register_buffer("strides", strides, persistent=False)
+        else:
+            self._start = int(action_space.start)
         self._quantiles, self._is_dueling = quantiles, dueling
         self._is_masked = has_action_mask(observation_space, action_space)
         # Dueling: one more output for the state's value.
-        num_outputs = quantiles * (int(action_space.n) + dueling)
+        num_outputs = quantiles * (num_joint_actions(action_space) + dueling)
         sizes = [self.observations.output_size, *model.fcnet_hiddens, *model.head_fcnet_hiddens]
         self.stack = _build_stack(members, sizes, num_outputs, model, layer_norm=layer_norm, dropout=dropout)
 
@@ -213,21 +278,47 @@ class ActionValues(nn.Module):
 
     def quantiles(self, batch: Batch) -> Tensor:
         """Return `[E, B, n, Q]` quantiles of all actions' values, at (i + ½) / Q; -1e30 of masked actions."""
-        values: Tensor = self.stack(self.observations(batch)).unflatten(-1, (-1, self._quantiles))
+        return self.unroll(batch)[0]
+
+    def unroll(self, batch: Batch) -> tuple[Tensor, State]:
+        """Return the result of `quantiles`, and the recurrent state after the last step, if there is one."""
+        state: State = {}
+        if isinstance(self.observations, RecurrentEncoder):
+            features, state = self.observations.unroll(batch, extract_state(Columns.STATE_IN, batch))
+        else:
+            features = self.observations(batch)
+        features = at_output_steps(features, batch)
+        values: Tensor = self.stack(features.flatten(0, -2)).unflatten(-1, (-1, self._quantiles))
+        if features.dim() > 2:  # sequences
+            values = values.unflatten(1, features.shape[:-1])
         if self._is_dueling:
             advantages = values[..., 1:, :]
             values = values[..., :1, :] + advantages - advantages.mean(-2, keepdim=True)
-        return forbid(values, allowed_actions(batch).unsqueeze(-1)) if self._is_masked else values
+        if self._is_masked:
+            values = forbid(values, at_output_steps(allowed_actions(batch), batch).unsqueeze(-1))
+        return values, state
+
+    def initial_state(self) -> State:
+        """Return the recurrent state before an episode's first step, `[H]` each; empty without a recurrent layer."""
+        encoder = self.observations
+        return encoder.memory.initial_state() if isinstance(encoder, RecurrentEncoder) else {}
 
     def gather(self, values: Tensor, actions: Tensor) -> Tensor:
         """Select the values of actions: `[E, B]` from `values` `[E, B, n]`, or `[E, B, Q]` from `[E, B, n, Q]`.
 
-        `actions` `[B]`, or `[E, B]` with other actions for each member, are integers that include the space's start.
+        `actions` `[B, *shape]`, or `[E, B, *shape]` with other actions for each member, are integers that include the
+        space's start.
         """
-        return gather_values(values, (actions.long() - self._start).expand(values.shape[:2]))
+        return gather_values(values, self.indices(actions).expand(values.shape[:2]))
+
+    def indices(self, actions: Tensor) -> Tensor:
+        """Return the indices of actions `[..., *shape]`, which start at 0: `[...]` int64."""
+        if self._is_joint:
+            return index_actions(actions, self.joint_actions, self.strides)
+        return actions.long() - self._start
 
     def min_values(self, batch: Batch, actions: Actions | None = None) -> Tensor:
-        """Return the members' minimum `[B]` for the batch's actions, or `[K, B]` for `actions`, `[K, B]`."""
+        """Return the members' minimum `[B]` for the batch's actions, or `[K, B]` for `actions`, `[K, B, *shape]`."""
         action_sets = batch[Columns.ACTIONS].unsqueeze(0) if actions is None else cast(Tensor, actions)
         values = self(batch).amin(0).expand(len(action_sets), -1, -1)
         q = self.gather(values, action_sets)

@@ -143,8 +143,17 @@ def from_files(
     module_class = _find_class(description.module_class, allow_classes, description_path)
     try:
         return _build(description, files, module_class)
-    except (DataError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except (
+        DataError,
+        LookupError,
+        TypeError,
+        ValueError,
+        ArithmeticError,
+        RuntimeError,
+        MemoryError,
+        SafetensorError,
+    ) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(
             f"{description_path} and the tensor files next to it do not match: {reason}; use another checkpoint."
         ) from error
@@ -184,7 +193,7 @@ def _parse_description(data: bytes, where: str) -> _Description:
     try:
         content = json.loads(data)
         version = content["formatVersion"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(
             f"{where} is damaged or does not describe a policy: it is not JSON with a formatVersion ({error!r})."
         ) from error

@@ -6,20 +6,30 @@ Shape suffixes: B = slots or sequences, T = steps of a sequence, F = features, H
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from hindcast.api.model import ModelSpec
 from hindcast.episodes.columns import SEPARATOR, Columns
 from hindcast.errors import DataError
-from hindcast.models.initial_weights import DEFAULT_INITIALISER, LayerInitialisers, fill
+from hindcast.models.initial_weights import (
+    DEFAULT_INITIALISER,
+    LayerInitialisers,
+    fill,
+    recurrent_initialiser,
+)
 
 T = TypeVar("T")
 State = dict[str, Tensor]
 """Name -> `[B, *shape]`."""
+NEXT_STEPS: Final = "next_steps"
+"""Column of sequences: the index of each step's next observation in `new_obs` `[B, T + n, ...]`, `[B, T]`."""
+OUTPUT_STEPS: Final = "output_steps"
+"""Column of sequences `[B, L, ...]`: the steps whose outputs a network returns, `[B, T]`; without it, all steps."""
 
 
 class RecurrentLayer(nn.Module):
@@ -45,7 +55,7 @@ class RecurrentLayer(nn.Module):
         self.output_size = size
         self._is_lstm = kind == "lstm"
         self._state_names = ("h", "c") if self._is_lstm else ("h",)
-        self._layer = (nn.LSTM if self._is_lstm else nn.GRU)(size_in, size, batch_first=True)
+        self._layer = (nn.LSTM if self._is_lstm else nn.GRU)(size_in, size)
         for name, parameter in self._layer.named_parameters():
             if name.startswith("weight"):
                 for gate in parameter.detach().split(size):
@@ -81,9 +91,12 @@ class RecurrentLayer(nn.Module):
             final_tensors = self._step(features, initial_tensors)
             return final_tensors[0], dict(zip(self._state_names, final_tensors, strict=True))
         hidden = [tensor.unsqueeze(0) for tensor in initial_tensors]
-        outputs, final_hidden = self._layer(features, tuple(hidden) if self._is_lstm else hidden[0])
+        # With batch_first, torch transposes its output in place, which a recorded update cannot repeat.
+        outputs, final_hidden = self._layer(
+            features.transpose(0, 1), tuple(hidden) if self._is_lstm else hidden[0]
+        )
         final_tensors = final_hidden if self._is_lstm else (final_hidden,)
-        return outputs, {
+        return outputs.transpose(0, 1), {
             name: tensor.squeeze(0) for name, tensor in zip(self._state_names, final_tensors, strict=True)
         }
 
@@ -112,6 +125,22 @@ class RecurrentLayer(nn.Module):
                 )
         # cuDNN does not accept views, and an expanded initial state of a batch of 1 is one.
         return tuple(state[name].to(features.dtype).contiguous() for name in self._state_names)
+
+
+def build_recurrent_layer(size_in: int, model: ModelSpec) -> RecurrentLayer | None:
+    """Build the layer of `model.recurrent`; None without one."""
+    if model.recurrent == "none":
+        return None
+    return RecurrentLayer(model.recurrent, size_in, model.cell_size, recurrent_initialiser(model))
+
+
+def at_output_steps(outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+    """Select the outputs `[B, T, ...]` of the batch's `output_steps`; without this column, return all outputs."""
+    if OUTPUT_STEPS not in batch:
+        return outputs
+    index = batch[OUTPUT_STEPS]
+    index = index.reshape(*index.shape, *[1] * (outputs.dim() - 2)).expand(*index.shape, *outputs.shape[2:])
+    return outputs.gather(1, index)
 
 
 class SlotStates:

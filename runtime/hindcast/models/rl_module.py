@@ -22,9 +22,15 @@ from hindcast.models.action_head import ActionHead, build_action_head
 from hindcast.models.action_masks import allowed_actions, forbid, has_action_mask
 from hindcast.models.distributions import Distribution
 from hindcast.models.encoders import Encoder, fully_connected, linear
-from hindcast.models.initial_weights import head_initialiser, recurrent_initialiser
+from hindcast.models.initial_weights import head_initialiser
 from hindcast.models.outputs import output_problem
-from hindcast.models.recurrent import RecurrentLayer, as_leaves, extract_state
+from hindcast.models.recurrent import (
+    OUTPUT_STEPS,
+    as_leaves,
+    at_output_steps,
+    build_recurrent_layer,
+    extract_state,
+)
 from hindcast.user_code import (
     calling,
     definition_location,
@@ -252,10 +258,13 @@ class RLModule(nn.Module):
             UserCodeError: the method raised, or its outputs are invalid.
         """
         outputs = self._compute_unmasked(name, batch)
-        if not self._is_masked:
-            return outputs
-        logits = forbid(outputs[Columns.ACTION_DIST_INPUTS], allowed_actions(batch))
-        return {**outputs, Columns.ACTION_DIST_INPUTS: logits}
+        if self._is_masked:
+            logits = forbid(outputs[Columns.ACTION_DIST_INPUTS], allowed_actions(batch))
+            outputs = {**outputs, Columns.ACTION_DIST_INPUTS: logits}
+        if OUTPUT_STEPS in batch:
+            names = outputs.keys() & {Columns.ACTION_DIST_INPUTS, Columns.VF_PREDS}
+            outputs = {**outputs, **{name: at_output_steps(outputs[name], batch) for name in names}}
+        return outputs
 
     def _compute_unmasked(self, name: str, batch: Batch) -> dict[str, Tensor]:
         compute = getattr(self, name)
@@ -311,7 +320,7 @@ class PolicyModule(RLModule):
     def setup(self) -> None:  # type: ignore[override]
         model = self.model_config
         self.encoder = Encoder(self.observation_space, model)
-        self.memory = _build_recurrent_layer(self.encoder, model)
+        self.memory = build_recurrent_layer(self.encoder.output_size, model)
         features = self.encoder.output_size if self.memory is None else self.memory.output_size
         self.log_std = build_free_log_std(self.action_head, model)
         policy_outputs = self.action_head.inputs_size
@@ -321,7 +330,7 @@ class PolicyModule(RLModule):
         if self.value:
             self.vf_encoder = None if model.vf_share_layers else Encoder(self.observation_space, model)
             self.vf_memory = (
-                None if self.vf_encoder is None else _build_recurrent_layer(self.vf_encoder, model)
+                None if self.vf_encoder is None else build_recurrent_layer(self.vf_encoder.output_size, model)
             )
             self.vf = _build_head(features, 1, model, 1.0)
 
@@ -495,12 +504,6 @@ def _check_arguments(method: Any, field: str, arguments: Mapping[str, Any]) -> N
         raise SpecError(
             f"does not match {method.__qualname__} ({definition_location(method)}): {error}.", field=field
         ) from error
-
-
-def _build_recurrent_layer(encoder: Encoder, model: ModelSpec) -> RecurrentLayer | None:
-    if model.recurrent == "none":
-        return None
-    return RecurrentLayer(model.recurrent, encoder.output_size, model.cell_size, recurrent_initialiser(model))
 
 
 def _build_head(size_in: int, size_out: int, model: ModelSpec, gain: float) -> nn.Sequential:

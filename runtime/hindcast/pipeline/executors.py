@@ -57,7 +57,8 @@ class Executor:
     Attributes:
         seconds: seconds of all threads together since the start by stage: "read" (from storage, and decoding),
             "prelearn" (connectors and the user's code) and "copy" (into windows).
-        timeline: when they were busy with these, and when this learner waited for data ("wait").
+        timeline: records when they are busy with these, and when this learner waits for data ("wait"); None for no
+            record.
     """
 
     def __init__(self) -> None:
@@ -67,7 +68,7 @@ class Executor:
         self._reading_bytes = 0
         self._max_bytes = _MAX_BYTES
         self.seconds: Counter[str] = Counter()
-        self.timeline = Timeline()
+        self.timeline: Timeline | None = None
 
     def submit(
         self, prelearn: PreLearn, unit: Unit, epoch: int, deliver: Callable[[Block], Any]
@@ -147,7 +148,8 @@ class Executor:
     def _count_seconds(self, **seconds: float) -> None:
         with self._lock:
             self.seconds.update(seconds)
-            self.timeline.add(seconds)
+            if (timeline := self.timeline) is not None:  # the learner's thread replaces it
+                timeline.add(seconds)
 
     def _next_read(self) -> Read | None:
         with self._lock:

@@ -215,7 +215,8 @@ class LaneFeed(Feed):
         finally:
             seconds = time.perf_counter() - start_time
             self._wait_seconds += seconds
-            self._loader.executor.timeline.add({"wait": seconds})
+            if (timeline := self._loader.executor.timeline) is not None:
+                timeline.add({"wait": seconds})
 
     def _chunk_at(self, cursor: int, end: int) -> _Chunk:
         """Return the chunk with the item at `cursor`; if necessary, gather one that reaches `end` if the epoch does."""

@@ -39,6 +39,7 @@ from hindcast.pipeline.rng import seeded_generators
 from hindcast.pipeline.shard import WHOLE_BATCH, Shard
 from hindcast.pipeline.source_feed import SourceFeed, SourceSettings
 from hindcast.pipeline.targets import Targets
+from hindcast.pipeline.timeline import Timeline
 from hindcast.pipeline.window import Batch, Recipe
 from hindcast.storage.disk_cache import open_disk_cache
 from hindcast.user_code import calling, import_subclass, is_user_code, refuse_unused_overrides
@@ -213,7 +214,6 @@ class OfflineData(Feed):
         self._start_seconds: dict[str, float] = {}
         self.stage_seconds: dict[str, float] = {}
         self.timeline: dict[str, list[float]] = {}
-        self._has_timeline = False
         self._longest_wait = 0.0
         self._feed_metrics: dict[str, float] = {}
         self._sources: list[SourceFeed] = []
@@ -269,8 +269,7 @@ class OfflineData(Feed):
         """Begin or resume an iteration after `updates` updates; return how many updates of the iteration remain."""
         self._wait_seconds = self._feed.metrics()["data_wait_seconds"]
         self._start_seconds = dict(self._settings.executor.seconds)
-        self._settings.executor.timeline.start()
-        self._has_timeline = iteration < _NUM_TIMELINES
+        self._settings.executor.timeline = Timeline() if iteration < _NUM_TIMELINES else None
         num_done = updates % self.updates_per_iteration
         if not num_done:
             for feed in self._live_feeds:
@@ -329,7 +328,8 @@ class OfflineData(Feed):
             stage: seconds - self._start_seconds.get(stage, 0.0)
             for stage, seconds in self._settings.executor.seconds.items()
         }
-        self.timeline = self._settings.executor.timeline.busy() if self._has_timeline else {}
+        timeline = self._settings.executor.timeline
+        self.timeline = {} if timeline is None else timeline.busy()
 
     def prioritise(self, priorities: Tensor) -> None:
         self._feed.prioritise(priorities)

@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from hindcast.api.pipeline import PipelineSpec
+from hindcast.api.pipeline import PipelineSpec, index_bytes
 from hindcast.api.quantity import parse_bytes
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.fitted import fit_to_spaces
@@ -187,6 +187,7 @@ class SourceFeed:
             "windowSteps": window_steps,
             "feed": self._feed_kind,
             "reason": self._residency.reason,
+            "indexBytes": index_bytes(len(self._dataset.units), self._dataset.num_episodes),
             "dataBytes": self.nbytes,
             "windowBytes": self.nbytes * window_steps // self._dataset.num_steps,
             # Resident: the lanes' data, or all data that are drawn from. Streaming: these and the next windows.

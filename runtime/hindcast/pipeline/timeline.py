@@ -12,13 +12,9 @@ _MAX_SPANS = 20_000
 
 
 class Timeline:
-    """Spans of time by stage, from any number of threads; at most 20,000, those after them are left out."""
+    """Spans of time by stage since now, from any number of threads; at most 20,000, those after them are left out."""
 
     def __init__(self) -> None:
-        self.start()
-
-    def start(self) -> None:
-        """Begin a new record."""
         self._start = time.perf_counter()
         self._spans: list[tuple[str, float, float]] = []
 

@@ -100,6 +100,36 @@ class WindowData:
             parts.append(compute(self._observations(rows)))
         return torch.cat(parts)
 
+    def map_episodes(self, compute: Callable[[Batch], Tensor], chunk_rows: int = 1 << 14) -> Tensor:
+        """Apply a recurrent network to all observations, episode by episode: `[O, ...]`; for targets.
+
+        Args:
+            compute: maps observations `obs`, leaf -> `[n, L, ...]`, of n whole episodes to `[n, L, ...]`. Shorter
+                episodes repeat their final observation.
+            chunk_rows: maximum n·L, which limits the memory of a call of `compute`; longer episodes come alone.
+        """
+        # Episodes of similar length together, for little padding.
+        order = self.length.argsort(stable=True)
+        sizes = (self.length[order] + 1).tolist()
+        result: Tensor | None = None
+        first = 0
+        while first < len(sizes):
+            stop = first + 1
+            while stop < len(sizes) and (stop + 1 - first) * sizes[stop] <= chunk_rows:
+                stop += 1
+            episodes, offset = order[first:stop], torch.arange(sizes[stop - 1], device=order.device)
+            last = self.length[episodes].unsqueeze(1)
+            rows = self.obs_start[episodes].unsqueeze(1) + torch.minimum(offset, last)
+            observations = self._observations(rows.flatten())
+            values = compute({leaf: column.unflatten(0, rows.shape) for leaf, column in observations.items()})
+            if result is None:
+                result = values.new_empty((self.num_steps + len(sizes), *values.shape[2:]))
+            is_recorded = offset <= last
+            result[rows[is_recorded]] = values[is_recorded]
+            first = stop
+        assert result is not None
+        return result
+
     def take(self, episodes: Tensor) -> WindowData:
         """Return a window of copies of the episodes, `[n]` int64, laid end to end in that order."""
         per_episode = {name: getattr(self, name).index_select(0, episodes) for name in PER_EPISODE_ARRAYS}

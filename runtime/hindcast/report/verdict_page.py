@@ -34,7 +34,8 @@ _DESCRIPTIONS: Final = {
     "wdr": "the model, corrected by normalised ratios",
 }
 _RECORDED: Final = "recorded policy"
-_CONTINUED: Final = "recorded policy, cut-off episodes continued by the evaluated policy"
+_CONTINUED: Final = "recorded, continued"
+_CONTINUATION: Final = "cut-off episodes continued by the evaluated policy"
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ def _recorded_return(evaluation: Mapping[str, Any]) -> tuple[Mapping[str, Any], 
     """Return the recorded policy's return that the verdict compares with, and a note."""
     recorded = compared_behaviour(evaluation, evaluation["verdict"]["estimate"])
     is_continued = recorded is not evaluation["behaviour"]
-    return recorded, "cut-off episodes continued by the evaluated policy" if is_continued else "as recorded"
+    return recorded, _CONTINUATION if is_continued else "as recorded"
 
 
 def estimates_picture(evaluation: Mapping[str, Any]) -> Picture:
@@ -138,7 +139,7 @@ def estimates_picture(evaluation: Mapping[str, Any]) -> Picture:
     verdict = evaluation["verdict"]
     rows = {_RECORDED: evaluation["behaviour"]}
     if evaluation["behaviour_continued"] is not None:
-        rows["recorded, continued"] = evaluation["behaviour_continued"]
+        rows[_CONTINUED] = evaluation["behaviour_continued"]
     rows |= evaluation["estimates"]
     has_difference = verdict["interval"] is not None
 
@@ -268,7 +269,11 @@ def _estimates_table(evaluation: Mapping[str, Any]) -> Table:
     rows = [(_RECORDED, *_estimate_cells(evaluation["behaviour"]), "as recorded")]
     if evaluation["behaviour_continued"] is not None:
         rows.append(
-            (_CONTINUED, *_estimate_cells(evaluation["behaviour_continued"]), "compared with the model")
+            (
+                _CONTINUED,
+                *_estimate_cells(evaluation["behaviour_continued"]),
+                f"{_CONTINUATION}; compared with dm, dr and wdr",
+            )
         )
     decisive = evaluation["verdict"]["estimate"]
     rows += [

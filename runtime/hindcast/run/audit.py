@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from itertools import zip_longest
 from pathlib import Path
@@ -15,6 +15,7 @@ import numpy as np
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, Strict, TypeAdapter, ValidationError
 
+from hindcast.api import OfflineTraining, validate_resource
 from hindcast.datasets.content import compute_episode_checksums
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.hooks import NO_HOOKS, Hooks
@@ -33,7 +34,7 @@ from hindcast.run.checkpoint_evaluation import (
     open_judging_data,
     open_like_inputs,
 )
-from hindcast.run.evaluation.trained_episodes import TRAINED_EPISODES_FILE
+from hindcast.run.evaluation.trained_episodes import TRAINED_EPISODES_FILE, read_trained_episodes
 from hindcast.run.gate import GATE_FILE, replay
 from hindcast.storage.local_files import TEMPORARY_NAME
 from hindcast.storage.location import Location, resolve
@@ -45,7 +46,8 @@ AUDIT_FILE: Final = "audit.json"
 FORMAT_VERSION: Final = 1
 _EPISODES_FILE: Final = "episodes.json"
 _MODULE_FOLDER: Final = "module"
-_RUN_FILES: Final = ("spec.json", TRAINED_EPISODES_FILE, GATE_FILE)
+_SPEC_FILE: Final = "spec.json"
+_RUN_FILES: Final = (_SPEC_FILE, TRAINED_EPISODES_FILE, GATE_FILE)
 """Files of the run folder that a bundle has too, so that it is evaluated as a run folder."""
 _BUNDLE_FILES: Final = (
     *(f"{_MODULE_FOLDER}/{file}" for file in policy_files.FILE_NAMES),
@@ -124,9 +126,16 @@ class _GateState(_Strict):
     looks: list[_GateLook]
 
 
+class _RunSpec(BaseModel):
+    """The content of `_SPEC_FILE`, as far as an evaluation reads it."""
+
+    spec: dict[str, Any]
+
+
 _DOCUMENT: Final = TypeAdapter(_AuditDocument)
 _EPISODES: Final = TypeAdapter(Annotated[list[Annotated[str, Strict()]], Field(min_length=1)])
 _GATE: Final = TypeAdapter(_GateState)
+_RUN_SPEC: Final = TypeAdapter(_RunSpec)
 
 
 @dataclass(frozen=True)
@@ -244,6 +253,7 @@ def verify_audit(folder: str | Path, data: Sequence[str], *, hooks: Hooks = NO_H
         )
     document = _read_document(bundle)
     checks = [_check_files(bundle, document)]
+    _check_run_files(bundle)
     # In the bundle as in a run folder, an evaluation finds the resource and the split above the policy's folder.
     module = str(bundle.child(_MODULE_FOLDER))
     policy, _ = load_policy(module, document["moduleClass"])
@@ -382,8 +392,8 @@ def _require(holds: bool, bundle: Location, problem: str) -> None:
         raise _broken(bundle, problem)
 
 
-def _broken(bundle: Location, problem: str) -> DataError:
-    return DataError(f"does not hold: {problem}", path=str(bundle), remedy="do not rely on this bundle")
+def _broken(bundle: Location, problem: str, remedy: str = "do not rely on this bundle") -> DataError:
+    return DataError(f"does not hold: {problem}", path=str(bundle), remedy=remedy)
 
 
 def _check_files(bundle: Location, document: Mapping[str, Any]) -> str:
@@ -396,11 +406,34 @@ def _check_files(bundle: Location, document: Mapping[str, Any]) -> str:
         _require(_digest(location) == digest, bundle, f"{file} was changed after the bundle was written")
     # No others either: an evaluation would read a `spec.json` beside the policy.
     for file in sorted(entry.relative_path for entry in bundle.files(recursive=True)):
-        _require(
-            file in files or file == AUDIT_FILE, bundle, f"{file} was added after the bundle was written"
-        )
+        if file not in files and file != AUDIT_FILE:
+            raise _broken(
+                bundle,
+                f"{file} was added after the bundle was written",
+                "move it out of the folder, where signatures and notes belong too, and verify again",
+            )
     _require(_EPISODES_FILE in files, bundle, f"{_EPISODES_FILE} is missing")
     return f"{plural(len(files), 'file')} have their checksums"
+
+
+def _check_run_files(bundle: Location) -> None:
+    """Check that the resource and the record of trained episodes can be read; the data show what they are worth."""
+    resource = _read_part(bundle, _SPEC_FILE, _RUN_SPEC).spec
+    try:
+        _require(
+            isinstance(validate_resource(resource), OfflineTraining),
+            bundle,
+            f"{_SPEC_FILE} is not of a training",
+        )
+    except SpecError as error:
+        raise _broken(bundle, f"{_SPEC_FILE}: {replace(error.problems[0], remedy='')}") from None
+    record = bundle.child(TRAINED_EPISODES_FILE)
+    if record.exists():
+        try:
+            num_trained = len(read_trained_episodes(record))
+        except DataError as error:
+            raise _broken(bundle, f"{TRAINED_EPISODES_FILE} {error.problems[0].what}") from None
+        _require(num_trained > 0, bundle, f"{TRAINED_EPISODES_FILE} names no episode")
 
 
 def _find_judges(bundle: Location, document: Mapping[str, Any], dataset: Dataset, name: str) -> Dataset:

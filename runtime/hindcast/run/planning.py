@@ -8,14 +8,17 @@ from typing import Any
 from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.datasets.inspection.prospects import judge_data
 from hindcast.errors import SpecError
+from hindcast.formatting import plural
 from hindcast.learn.group import Group
 from hindcast.models.network_text import describe_networks
 from hindcast.pipeline.offline_data import OfflineData, Source
 from hindcast.pipeline.shard import Shard
+from hindcast.report.results import read_results
 from hindcast.run.claim import initial_num_learners, run_folder, title
 from hindcast.run.execute import FileReferences
 from hindcast.run.inputs import Input, make_sources, open_inputs, resolve_inputs
 from hindcast.run.placement import LOCAL
+from hindcast.run.stop_criteria import find_nearest_limit
 from hindcast.run.training.offline_trainer import make_offline_trainer
 from hindcast.storage.location import resolve
 
@@ -24,6 +27,8 @@ def plan(
     resource: OfflineTraining, other_resources: Sequence[OfflineRecording | OfflineTraining]
 ) -> dict[str, Any]:
     """Return as JSON what a training would do: its run folder, inputs, feed, windows, sizes and networks.
+
+    If its run has results, `measured` has what it took by these, and what the whole run takes.
 
     The data must exist. They are prepared if a run would prepare them; nothing else is written.
 
@@ -52,9 +57,34 @@ def plan(
             "verdicts": [_judge(source) for source in sources],
             "data": trainer.experience.plan(),
             "networks": describe_networks(trainer.learner.nets),
+            **_measure(resource),
         }
     finally:
         trainer.close()
+
+
+def _measure(resource: OfflineTraining) -> dict[str, Any]:
+    """Return the rates of the training's results, and the seconds until its nearest limit by these; {} without any."""
+    # An evaluation after the last iteration has a line of its own.
+    results = [result for result in read_results(run_folder(resource)) if "learners" in result]
+    if not results:
+        return {}
+    result, seconds = results[-1], results[-1]["time_total_s"]
+    amount, total, _ = find_nearest_limit(resource.spec.stop, result)
+    shares = result["timers"].get("shares", [])
+    return {
+        "measured": {
+            "by": f"{plural(len(results), 'iteration')} of this run, the last one with "
+            f"{plural(max(1, len(shares)), 'learner')}",
+            "updatesPerSecond": round(result["num_updates_lifetime"] / seconds, 1),
+            "timestepsPerSecond": round(result["num_env_steps_trained_lifetime"] / seconds),
+            "dataWaitShare": max((round(share["wait"], 3) for share in shares), default=None),
+            "bottleneck": result["timers"].get("bottleneck"),
+            "learnerPeakBytes": max(result["timers"].get("peak_memory_bytes", [0])) or None,
+            "seconds": round(seconds, 1),
+            "wholeRunSeconds": round(seconds * max(1.0, total / amount), 1) if total and amount else None,
+        }
+    }
 
 
 def _judge(source: Source) -> dict[str, Any]:

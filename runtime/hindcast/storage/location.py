@@ -20,7 +20,7 @@ import pyarrow.fs as pafs
 from fsspec.implementations.local import LocalFileSystem as FsspecLocal
 
 from hindcast.api.base import one_slash_problem
-from hindcast.api.sentences import similar
+from hindcast.api.sentences import similar_file
 from hindcast.errors import MissingDataError, SpecError, StorageError
 from hindcast.formatting import describe_type
 from hindcast.storage.atomic import AtomicFile
@@ -384,4 +384,6 @@ def missing_error(location: Location) -> MissingDataError:
             f"{location} does not exist or cannot be reached: check the address; or download it, and name the file"
         )
     names = sibling_names(location.path) if location.is_local else []
-    return MissingDataError(f"{location} does not exist{similar(location.name, names) or ': check the path'}")
+    return MissingDataError(
+        f"{location} does not exist{similar_file(location.name, names) or ': check the path'}"
+    )

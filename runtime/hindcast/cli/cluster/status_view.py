@@ -47,7 +47,9 @@ _METRIC_LABELS: Final = {
     "validationLoss": "validation loss",
     "timestepsPerSecond": "timesteps/s",
     "dataWaitShare": "waits for data",
+    "learnerPeakBytes": "learner memory",
 }
+_METRIC_FORMATS: Final = {"dataWaitShare": formatting.as_percentage, "learnerPeakBytes": formatting.size}
 _SCORE_LABELS: Final = {"bestEpisodeReturnMean": "return", "bestEstimatedReturn": "estimated return"}
 
 
@@ -140,7 +142,7 @@ def _metrics_text(metrics: Mapping[str, float]) -> Text | None:
     other_names = [name for name in metrics if name not in _METRIC_LABELS]
     texts = []
     for name in (*known_names, *other_names):
-        format_value = formatting.as_percentage if name.endswith("Share") else formatting.count
+        format_value = _METRIC_FORMATS.get(name, formatting.count)
         texts.append(f"{_METRIC_LABELS.get(name, name)} {format_value(metrics[name])}")
     return Text("  ".join(texts)) if texts else None
 

@@ -19,6 +19,7 @@ from hindcast.formats.lossless import (
     describe_rounded,
     find_rounded_row,
     fit_shape,
+    has_exact_dtype,
     loses_digits,
 )
 from hindcast.formats.rows import AGENT_COLUMNS, Rows, Timesteps
@@ -27,9 +28,11 @@ from hindcast.formats.spec import describe_array
 Array = NDArray[Any]
 ONLY_SOME_FILES: Final = "not all files have it in one form"
 """Reason for which a column is left out, see `Steps.left_out`."""
+NO_EXACT_DTYPE: Final = "it has whole numbers that the common type of its files would round"
+"""Reason for which a column is left out, see `Steps.left_out`."""
 _REQUIRED_COLUMNS: Final = (
     *(Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS),
-    Columns.DELTA_T,
+    *(Columns.DELTA_T, Columns.TIME),
 )
 _ROW_FIELDS: Final = ("terminated", "truncated", "next_missing", "is_obs_only", "part", "row")
 
@@ -101,21 +104,37 @@ class Steps:
         columns = {name: column[index] for name, column in self.columns.items()}
         return replace(self, columns=columns, t=None if self.t is None else self.t[index], **arrays)
 
+    def signature(self) -> tuple[Any, ...]:
+        """Return a value that is equal for chunks that `concat` joins without changing a column."""
+        columns = ((name, column.dtype, column.shape[1:]) for name, column in self.columns.items())
+        return (*columns, None if self.t is None else self.t.dtype, *self.left_out.items())
+
     def split(self, num_partitions: int) -> dict[int, Steps]:
-        """Split rows by a hash of their episode's id; return number of a partition -> its rows, at least one."""
+        """Split rows by a hash of their episode's id; return number of a partition -> its rows, at least one.
+
+        Each of `episode_ids` must have a row. The rows of the partitions are views of one copy.
+        """
         if num_partitions == 1:
             return {0: self}
-        # Not Python's `hash`, which differs from process to process.
+        # Not Python's `hash`, which differs from process to process. NumPy sorts 16 bits ten times as fast as 64.
         partition_of_id = np.array(
-            [zlib.crc32(name.encode()) % num_partitions for name in self.episode_ids], dtype=np.int64
+            [zlib.crc32(name.encode()) % num_partitions for name in self.episode_ids],
+            dtype=np.min_scalar_type(num_partitions),
         )
-        partition_of_row = partition_of_id[self.episode]
-        order = np.argsort(partition_of_row, kind="stable")
-        bounds = np.searchsorted(partition_of_row[order], np.arange(num_partitions + 1))
+        id_order, id_bounds = _sort(partition_of_id, num_partitions)
+        index_of_id = np.empty_like(id_order)
+        index_of_id[id_order] = np.arange(len(id_order))
+        row_order, row_bounds = _sort(partition_of_id[self.episode], num_partitions)
+        rows = self.take(row_order)
+        episode, episode_ids = index_of_id[rows.episode], self.episode_ids[id_order]
         return {
-            partition: self.take(order[bounds[partition] : bounds[partition + 1]]).compact()
+            partition: replace(
+                rows.take(slice(row_bounds[partition], row_bounds[partition + 1])),
+                episode=episode[row_bounds[partition] : row_bounds[partition + 1]] - id_bounds[partition],
+                episode_ids=episode_ids[id_bounds[partition] : id_bounds[partition + 1]],
+            )
             for partition in range(num_partitions)
-            if bounds[partition] < bounds[partition + 1]
+            if row_bounds[partition] < row_bounds[partition + 1]
         }
 
     @classmethod
@@ -174,10 +193,11 @@ class Steps:
         episodes, counts = np.unique(self.episode[segment_starts], return_counts=True)
         return str(self.episode_ids[episodes[np.argmax(counts > 1)]]) if (counts > 1).any() else None
 
-    def compact(self) -> Steps:
-        """Return the same rows, with only those `episode_ids` that a row has."""
-        used_ids, episode = np.unique(self.episode, return_inverse=True)
-        return replace(self, episode=episode, episode_ids=self.episode_ids[used_ids])
+
+def _sort(partition: Array, num_partitions: int) -> tuple[I64, I64]:
+    """Return the stable order of partitions' numbers, and the index in it at which each begins, then its length."""
+    order = np.argsort(partition, kind="stable")
+    return order, np.cumsum([0, *np.bincount(partition, minlength=num_partitions)])
 
 
 def encode_ids(ids: NDArray[np.object_] | None) -> tuple[I64, NDArray[np.object_]]:
@@ -189,11 +209,10 @@ def encode_ids(ids: NDArray[np.object_] | None) -> tuple[I64, NDArray[np.object_
 
 
 def _fit_columns(chunks: Sequence[Steps]) -> Sequence[Steps]:
-    """Fit shapes to the first chunk's, and leave out columns that differ and are not required."""
+    """Fit shapes to the first chunk's; leave out columns that differ, or would be rounded, and are not required."""
     first_columns = chunks[0].columns
     if all(chunk.columns.keys() == first_columns.keys() for chunk in chunks) and all(
-        column.shape[1:] == first_columns[name].shape[1:]
-        and (column.dtype == object) == (first_columns[name].dtype == object)
+        (column.shape[1:], column.dtype) == (first_columns[name].shape[1:], first_columns[name].dtype)
         for chunk in chunks
         for name, column in chunk.columns.items()
     ):
@@ -210,11 +229,12 @@ def _fit_columns(chunks: Sequence[Steps]) -> Sequence[Steps]:
             for array in fitted_arrays
             if array is not None and (array.dtype == object) == (first.dtype == object)
         ]
-        if len(compatible_arrays) == len(chunks):
+        is_exact = is_required(name) or has_exact_dtype(compatible_arrays)
+        if len(compatible_arrays) == len(chunks) and is_exact:
             for columns, array in zip(fitted_columns, compatible_arrays, strict=True):
                 columns[name] = array
         elif not is_required(name):
-            left_out[name] = reasons.get(name, ONLY_SOME_FILES)
+            left_out[name] = reasons.get(name, ONLY_SOME_FILES if is_exact else NO_EXACT_DTYPE)
             for columns in fitted_columns:
                 columns.pop(name, None)
     return [
@@ -264,6 +284,6 @@ def _describe_difference(first: Steps, second: Steps) -> str | None:
                 f"{name!r} is {describe_array(column)} in one and {describe_array(other_column)} in the "
                 "other; all must be the same"
             )
-        if loses_digits(column.dtype, other_column.dtype):
+        if is_required(name) and loses_digits(column.dtype, other_column.dtype):
             return describe_lost_digits(name, column.dtype, other_column.dtype)
     return None

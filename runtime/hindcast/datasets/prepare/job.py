@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any, Final
 
 import numpy as np
@@ -27,9 +27,10 @@ from hindcast.formats.tables.filters import apply_filter
 from hindcast.storage.location import Location
 
 PARTITION_BYTES: Final = 32 << 20
+RUN_BYTES: Final = 128 << 20
 
 Progress = Callable[[int, int], None]
-"""Called with the amount of work done and the total: parts read and partitions made, on Ray only partitions."""
+"""Called with the amount of work done and the total: parts read and partitions made, on Ray also sorted files."""
 
 
 @dataclass(frozen=True)
@@ -100,9 +101,23 @@ class Job:
     @cached_property
     def bounds(self) -> list[int]:
         """Index of the first part of each partition in stored order, followed by the number of parts."""
+        return self._divide_parts(PARTITION_BYTES)
+
+    @property
+    def num_runs(self) -> int:
+        """Number of runs of parts, see `sorted_files`."""
+        return len(self.run_bounds) - 1
+
+    @cached_property
+    def run_bounds(self) -> list[int]:
+        """Index of the first part of each run, followed by the number of parts."""
+        return self._divide_parts(RUN_BYTES)
+
+    def _divide_parts(self, max_bytes: int) -> list[int]:
+        """Divide the parts into adjacent ones of at most `max_bytes` together, or one larger part."""
         bounds, size = [0], 0
         for part_index, part in enumerate(self.parts):
-            if size and size + part.nbytes > PARTITION_BYTES:
+            if size and size + part.nbytes > max_bytes:
                 bounds.append(part_index)
                 size = 0
             size += part.nbytes
@@ -138,16 +153,29 @@ class Job:
             self.folder
         )
 
-    def scatter(self, part_index: int) -> Iterator[tuple[int, Steps | Block]]:
-        """Read a part, and yield pairs: the number of a partition, and rows or complete episodes that belong to it.
+    def scatter(self, part_indices: Sequence[int]) -> Iterator[tuple[int, Steps | Block]]:
+        """Read adjacent parts, and yield pairs: the number of a partition, and rows or complete episodes of it.
 
         Rows are divided by their ids; the complete episodes of a part all belong to one partition.
         """
-        for chunk in self.read(part_index):
-            if isinstance(chunk, Block):
-                yield part_index % self.num_partitions, chunk
+        contents = (
+            (index, chunk if isinstance(chunk, Block) else Steps.from_rows(chunk, index))
+            for index in part_indices
+            for chunk in self.read(index)
+        )
+        # Chunks with the same columns are divided at once, which is faster. Others are only compared when their
+        # partition is made.
+        for signature, group in groupby(
+            contents, lambda pair: isinstance(pair[1], Steps) and pair[1].signature()
+        ):
+            if signature:
+                # Without a name for the list, so that its chunks are freed before their rows are copied again.
+                chunks = Steps.concat(
+                    [chunk for _, chunk in group if isinstance(chunk, Steps)], self.rules.paths
+                ).split(self.num_partitions)
+                yield from chunks.items()
             else:
-                yield from Steps.from_rows(chunk, part_index).split(self.num_partitions).items()
+                yield from ((index % self.num_partitions, chunk) for index, chunk in group)
 
 
 def read_first_rows(parts: Sequence[Part]) -> tuple[Rows | None, dict[int, Iterator[Rows | Block]]]:

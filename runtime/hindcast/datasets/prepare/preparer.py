@@ -102,7 +102,7 @@ class Preparer:
             prepare_in_process(job, self._report)
         else:
             # Ray is slow to import, and small data do not need it.
-            from hindcast.datasets.prepare.ray_data import prepare_on_ray
+            from hindcast.datasets.prepare.ray_tasks import prepare_on_ray
 
             prepare_on_ray(job, self._report, self.ray_options)
         if missing := find_missing_partitions(job):
@@ -175,7 +175,7 @@ def prepare_in_process(job: Job, progress: Progress) -> None:
     contents: dict[int, list[Steps | Block]] = {number: [] for number in missing}
     for part_index in range(len(job.parts)):
         progress(part_index, total)
-        for number, chunk in job.scatter(part_index):
+        for number, chunk in job.scatter([part_index]):
             if number in contents:
                 contents[number].append(chunk)
     for num_done, number in enumerate(missing):

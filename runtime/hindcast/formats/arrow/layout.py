@@ -135,7 +135,13 @@ class ArrowEncoder(ParquetEncoder):
     def writer_options(self, schema: pa.Schema) -> dict[str, Any]:  # noqa: ARG002
         """See `ParquetEncoder.writer_options`."""
         # cells differ, so that dictionaries and statistics would save nothing
-        return {"use_dictionary": False, "write_statistics": ["t_started", "length"]}
+        return {
+            "use_dictionary": False,
+            "write_statistics": ["t_started", "length"],
+            # Plain booleans have no length of their own. If a damaged page header, which no checksum covers, says that
+            # there are more, Arrow reads beyond the page and returns wrong values.
+            "column_encoding": dict.fromkeys(("terminated", "truncated"), "RLE"),
+        }
 
 
 def _read_details(table: pa.Table) -> NDArray[np.object_] | None:

@@ -114,6 +114,7 @@ def decode_rows(table: pa.Table, first_row: int, context: TableContext) -> Rows 
         table, next_missing = _fill_next_observations(table, plan)
         columns, left_out = _decode_columns(table, context, row)
         columns = _parse_rewards(columns, context.options)
+        _check_durations(columns)
         is_from_hindcast = bool(spec.leaves)  # then the details in the infos name agent and module
         columns |= {} if is_from_hindcast else decode_agents(table, plan)
         if (time := context.options.time) is not None:
@@ -314,6 +315,18 @@ def _parse_rewards(columns: Arrays, options: ReadOptions) -> Arrays:
         else column
         for name, column in columns.items()
     }
+
+
+def _check_durations(columns: Arrays) -> None:
+    durations = columns.get(Columns.DELTA_T)
+    if durations is None or durations.dtype.kind not in "iuf" or durations.ndim > 1:
+        return
+    if (row := first_true(durations < 0)) is not None:
+        raise CellError(
+            row,
+            f"{Columns.DELTA_T!r} is {durations[row]}: expected a duration of 0 or more; correct it, or rename the "
+            "column if it is not the duration of a step",
+        )
 
 
 def _decode_infos(table: pa.Table, context: TableContext) -> NDArray[np.object_] | None:

@@ -19,7 +19,7 @@ class CQL(NamedAlgorithm):
 
 
 class DQN(NamedAlgorithm):
-    """Deep Q-learning (Mnih et al., Nature 2015), for one discrete action."""
+    """Deep Q-learning (Mnih et al., Nature 2015), for one discrete action or several at once."""
 
     algorithm_name = "DQN"
 
@@ -31,15 +31,15 @@ class DecisionTransformer(NamedAlgorithm):
 
 
 class DiscreteCQL(NamedAlgorithm):
-    """Conservative Q-learning, CQL(H) of arXiv 2006.04779, for one discrete action: DQN with a penalty on the values
-    of actions outside the data.
+    """Conservative Q-learning, CQL(H) of arXiv 2006.04779, for one discrete action or several at once: DQN with a
+    penalty on the values of actions outside the data.
     """
 
     algorithm_name = "DiscreteCQL"
 
 
 class DiscreteSAC(NamedAlgorithm):
-    """Soft actor-critic (arXiv 1910.07207), for one discrete action."""
+    """Soft actor-critic (arXiv 1910.07207), for one discrete action or several at once."""
 
     algorithm_name = "DiscreteSAC"
 

@@ -19,7 +19,7 @@ class CQLConfig(AlgorithmConfig):
 
 
 class DQNConfig(AlgorithmConfig):
-    """Deep Q-learning (Mnih et al., Nature 2015), for one discrete action."""
+    """Deep Q-learning (Mnih et al., Nature 2015), for one discrete action or several at once."""
 
     default_algorithm = "DQN"
 
@@ -31,15 +31,15 @@ class DecisionTransformerConfig(AlgorithmConfig):
 
 
 class DiscreteCQLConfig(AlgorithmConfig):
-    """Conservative Q-learning, CQL(H) of arXiv 2006.04779, for one discrete action: DQN with a penalty on the values
-    of actions outside the data.
+    """Conservative Q-learning, CQL(H) of arXiv 2006.04779, for one discrete action or several at once: DQN with a
+    penalty on the values of actions outside the data.
     """
 
     default_algorithm = "DiscreteCQL"
 
 
 class DiscreteSACConfig(AlgorithmConfig):
-    """Soft actor-critic (arXiv 1910.07207), for one discrete action."""
+    """Soft actor-critic (arXiv 1910.07207), for one discrete action or several at once."""
 
     default_algorithm = "DiscreteSAC"
 

@@ -19,7 +19,7 @@ class CQL(AlgorithmTrainable):
 
 
 class DQN(AlgorithmTrainable):
-    """Deep Q-learning (Mnih et al., Nature 2015), for one discrete action."""
+    """Deep Q-learning (Mnih et al., Nature 2015), for one discrete action or several at once."""
 
     algorithm = "DQN"
 
@@ -31,15 +31,15 @@ class DecisionTransformer(AlgorithmTrainable):
 
 
 class DiscreteCQL(AlgorithmTrainable):
-    """Conservative Q-learning, CQL(H) of arXiv 2006.04779, for one discrete action: DQN with a penalty on the values
-    of actions outside the data.
+    """Conservative Q-learning, CQL(H) of arXiv 2006.04779, for one discrete action or several at once: DQN with a
+    penalty on the values of actions outside the data.
     """
 
     algorithm = "DiscreteCQL"
 
 
 class DiscreteSAC(AlgorithmTrainable):
-    """Soft actor-critic (arXiv 1910.07207), for one discrete action."""
+    """Soft actor-critic (arXiv 1910.07207), for one discrete action or several at once."""
 
     algorithm = "DiscreteSAC"
 

@@ -374,7 +374,9 @@ class HeldOutEvaluator:
 
         # Copies on the CPU, in evaluation mode; the learner's networks stay as they are.
         policy = Policy.from_files(self._policy.to_files())
-        critic = self._algorithm.critic(copy.deepcopy(self._learner.nets).cpu().eval())
+        critic = None
+        if not policy.module.is_stateful():  # a recurrent critic is no function of the observation
+            critic = self._algorithm.critic(copy.deepcopy(self._learner.nets).cpu().eval())
         reward_scale = policy.preprocessing.reward_scale
         if critic is not None and reward_scale is not None:
             critic = _scale_critic(critic, 1.0 / reward_scale.factor) if reward_scale.is_linear else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import math
+import tokenize
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +17,7 @@ from hindcast.datasets.episode_table import compute_returns
 from hindcast.datasets.sources import map_in_threads
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, root
-from hindcast.errors import SpecError
+from hindcast.errors import DataError, SpecError
 from hindcast.formatting import plural
 from hindcast.storage.location import Location
 
@@ -78,7 +79,23 @@ def record_trained_episodes(folder: Location, datasets: Sequence[Dataset]) -> No
 
 def find_trained(file: Location, episodes: EpisodeKeys) -> NDArray[np.bool_]:
     """Return `[N]` True for episodes that a run was trained on; `file` is its record."""
-    return _contains(np.load(io.BytesIO(file.read_bytes()), allow_pickle=False), episodes.rows)
+    return _contains(read_trained_episodes(file), episodes.rows)
+
+
+def read_trained_episodes(file: Location) -> NDArray[Any]:
+    """Return the rows `[N]` (`_FIELDS`) of a run's record.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    try:
+        rows = np.lib.format.read_array(io.BytesIO(file.read_bytes()), allow_pickle=False)
+    except (ValueError, SyntaxError, tokenize.TokenError, MemoryError) as error:
+        raise DataError(f"is damaged ({error})", path=str(file), remedy="restore it from a copy") from None
+    if rows.dtype != _FIELDS or rows.ndim != 1:
+        problem = f"has the type {rows.dtype} and the shape {rows.shape}, which no record of episodes has"
+        raise DataError(problem, path=str(file), remedy="restore it from a copy")
+    return rows
 
 
 def exclude_trained_episodes(file: Location, dataset: Dataset, name: str) -> UntrainedEpisodes:

@@ -24,6 +24,7 @@ from hindcast.learn.checkpoint import Checkpoint, CheckpointStore, TrainingState
 from hindcast.learn.group import Group
 from hindcast.learn.learner import Learner
 from hindcast.learn.model_defaults import complete_model
+from hindcast.memory import peak_memory_bytes
 from hindcast.models.dry_run import dry_run
 from hindcast.models.idle_options import find_ineffective_model_options
 from hindcast.models.networks import ActionValues, Critics, StateValue
@@ -235,6 +236,7 @@ class Trainer:
             shares = {stage: amount / seconds for stage, amount in stages.items()}
             timers["shares"] = learner.group.gather_values(shares)
             timers["bottleneck"] = describe_bottleneck(timers["shares"])
+            timers["peak_memory_bytes"] = learner.group.gather_values(peak_memory_bytes())
             if experience.timeline:
                 timers["timeline"] = learner.group.gather_values(experience.timeline)
         timesteps = experience_result.get(

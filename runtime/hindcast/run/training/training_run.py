@@ -432,6 +432,8 @@ class TrainingRun:
         timers = result["timers"]
         if "data_wait_s" in timers:
             metrics["data_wait_share"] = timers["data_wait_s"] / (timers["data_wait_s"] + timers["update_s"])
+        if "peak_memory_bytes" in timers:
+            metrics["learner_peak_bytes"] = max(timers["peak_memory_bytes"])
         loss = _total_loss(result)
         if loss is not None:
             metrics["loss"] = loss
