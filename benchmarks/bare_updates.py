@@ -19,7 +19,7 @@ Batch: TypeAlias = dict[str, Tensor]
 Update: TypeAlias = Callable[[Batch], None]
 
 OBSERVATIONS, ACTIONS, HIDDEN = 17, 6, 256
-TAU, NUM_SAMPLES = 0.005, 10
+TAU, NUM_SAMPLES, NUM_CRITICS = 0.005, 10, 10
 
 
 def bc(device: str) -> Update:
@@ -168,6 +168,47 @@ def sac(device: str) -> Update:
     return cql(device, is_conservative=False)
 
 
+def edac(device: str) -> Update:
+    """Return an update of EDAC: SAC with ten critics, whose gradients by the action are kept apart."""
+    policy = _mlp(OBSERVATIONS, 2 * ACTIONS).to(device)
+    critics = nn.ModuleList(_mlp(OBSERVATIONS + ACTIONS, 1) for _ in range(NUM_CRITICS)).to(device)
+    target_critics = copy.deepcopy(critics).requires_grad_(False)
+    log_alpha = torch.zeros((), device=device, requires_grad=True)
+    policy_adam, critic_adam = _adam(policy.parameters(), 3e-4), _adam(critics.parameters(), 3e-4)
+    alpha_adam = _adam([log_alpha], 3e-4)
+    others = 1.0 - torch.eye(NUM_CRITICS, device=device)
+
+    def evaluate(networks: nn.ModuleList, obs: Tensor, actions: Tensor) -> Tensor:
+        pairs = torch.cat([obs, actions], -1)
+        return torch.stack([network(pairs).squeeze(-1) for network in networks])
+
+    def update(batch: Batch) -> None:
+        obs, next_obs, actions = batch["obs"], batch["new_obs"], batch["actions"].detach().requires_grad_()
+        with torch.no_grad():
+            next_actions, next_logp = _sample_actions(policy(next_obs), 1)
+            next_v = evaluate(target_critics, next_obs, next_actions[0]).amin(0)
+            td_target = batch["rewards"] + batch["discounts"] * (next_v - log_alpha.exp() * next_logp[0])
+        pairs = torch.cat([obs, actions], -1)
+        values = [critic(pairs).squeeze(-1) for critic in critics]
+        q, gradients = (
+            torch.stack(values),
+            torch.stack(
+                [torch.autograd.grad(value.sum(), actions, create_graph=True)[0] for value in values]
+            ),
+        )
+        directions = functional.normalize(gradients, dim=-1)
+        cosines = torch.einsum("iba,jba->bij", directions, directions)
+        similarity = (cosines * others).sum((-2, -1)).mean() / (NUM_CRITICS - 1)
+        _step(critic_adam, (q - td_target).square().mean(-1).sum() + similarity)
+        sampled_actions, logp = _sample_actions(policy(obs), 1)
+        policy_q = evaluate(critics, obs, sampled_actions[0]).amin(0)
+        _step(policy_adam, (log_alpha.detach().exp() * logp[0] - policy_q).mean())
+        _step(alpha_adam, -log_alpha * (logp.detach().mean() - ACTIONS))
+        _polyak_update(target_critics, critics)
+
+    return update
+
+
 def capture_update(update: Update, batches: list[Batch]) -> Update:
     """Capture two updates as a CUDA graph, which every second call replays, since TD3+BC's updates alternate."""
     pair = [{name: column.clone() for name, column in batches[0].items()} for _ in range(2)]
@@ -201,6 +242,7 @@ UPDATE_FACTORIES = {
     "DiscreteCQL": discrete_cql,
     "CQL": cql,
     "SAC": sac,
+    "EDAC": edac,
 }
 
 

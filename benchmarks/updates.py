@@ -40,21 +40,35 @@ CONFIGS = {
     "IQL": {},
     "TD3BC": {},
     "SAC": {},
+    "EDAC": {"numCritics": 10, "diversity": 1.0},
     "DQN": DQN_OPTIONS,
     "DiscreteCQL": DQN_OPTIONS,
     "CQL": {"lagrangian": True},
 }
 """Hindcast's options that differ from its defaults."""
-UPDATES_PER_TURN = {"BC": 150, "IQL": 40, "TD3BC": 60, "SAC": 40, "DQN": 100, "DiscreteCQL": 100, "CQL": 4}
+UPDATES_PER_TURN = {
+    "BC": 150,
+    "IQL": 40,
+    "TD3BC": 60,
+    "SAC": 40,
+    "EDAC": 8,
+    "DQN": 100,
+    "DiscreteCQL": 100,
+    "CQL": 4,
+}
 DEVICE_FACTORS = {"cpu": 1, "cuda": 10}
 """Factor of the number of updates per turn."""
-NAMES = [name for name in CONFIGS if name in REGISTRY]
+CLASSES = {"EDAC": "SAC"}
+"""Name -> class of the algorithm where the two differ."""
 DISCRETE = ("DQN", "DiscreteCQL")
 BARE, D3RLPY, RLLIB = "bare arithmetic", "d3rlpy", "RLlib"
 TARGETS = {BARE: 0.9, D3RLPY: 1.5, RLLIB: 10}
 MIN_RATES = {"cpu": {"IQL": 60, "CQL": 5}, "cuda": {"IQL": 10_000, "CQL": 1_500}}
 """Minimum updates per second, on one core and on an H200."""
-RIVALS = {D3RLPY: NAMES, RLLIB: ("BC", "IQL", "CQL", "SAC", "DQN")}
+RIVALS = {
+    D3RLPY: [name for name in CONFIGS if name not in CLASSES],
+    RLLIB: ("BC", "IQL", "CQL", "SAC", "DQN"),
+}
 """The algorithms of each rival; its script is `rivals/<name>_updates.py`."""
 
 
@@ -91,7 +105,7 @@ def make_hindcast_update(
     )
     observations = gym.spaces.Box(-np.inf, np.inf, (OBSERVATIONS,), np.float32)
     model = ModelSpec(fcnet_hiddens=[HIDDEN, HIDDEN], fcnet_activation="relu")
-    algorithm = build(name, CONFIGS[name])
+    algorithm = build(CLASSES.get(name, name), CONFIGS[name])
     if is_compiled:
         compile_losses(algorithm)
     return Learner(
@@ -124,7 +138,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rllib", help="the Python that has the rivals; without it, they are left out")
     parser.add_argument("--rivals", nargs="*", default=list(RIVALS), choices=RIVALS)
-    parser.add_argument("--algorithms", nargs="+", default=NAMES, choices=NAMES)
+    parser.add_argument("--algorithms", nargs="+", default=list(CONFIGS), choices=CONFIGS)
     parser.add_argument(
         "--compiled", action="store_true", help="also with learners.compile, for algorithms that support it"
     )
@@ -156,7 +170,7 @@ def main() -> None:
                     device,
                 ),
             }
-            if arguments.compiled and REGISTRY[name].compiled_methods:
+            if arguments.compiled and REGISTRY[CLASSES.get(name, name)].compiled_methods:
                 rivals["Hindcast, compiled"] = make_turn(
                     make_hindcast_update(name, device, is_compiled=True), batches, count, device
                 )

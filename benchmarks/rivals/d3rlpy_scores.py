@@ -3,8 +3,8 @@
     python d3rlpy_scores.py DATA.npz TASK
 
 Run by the scoreboard in a separate Python environment; see scoring.py. Options that the task does not name are d3rlpy's
-defaults, with two exceptions: the weight of CQL's penalty is fixed at the default of both libraries, and on a GPU
-updates are compiled and captured (compile_graph).
+defaults, with two exceptions: on a GPU updates are compiled and captured (compile_graph), and the weight of CQL's
+penalty is fixed at the default of both libraries, unless the task asks for defaults.
 """
 
 from dataclasses import replace
@@ -16,6 +16,25 @@ import structlog
 import torch
 from d3rlpy.models import VectorEncoderFactory
 from d3rlpy.preprocessing import StandardObservationScaler
+
+DEFAULTS = {
+    "BC": d3rlpy.algos.BCConfig,
+    "TD3BC": d3rlpy.algos.TD3PlusBCConfig,
+    "ReBRAC": d3rlpy.algos.ReBRACConfig,
+    "IQL": d3rlpy.algos.IQLConfig,
+    "CQL": d3rlpy.algos.CQLConfig,
+    "SAC": d3rlpy.algos.SACConfig,
+    "DQN": d3rlpy.algos.DoubleDQNConfig,
+    "DiscreteCQL": d3rlpy.algos.DiscreteCQLConfig,
+    "DiscreteSAC": d3rlpy.algos.DiscreteSACConfig,
+}
+
+
+def make_default_config(task, is_discrete):
+    """Return the algorithm's config without any option."""
+    if is_discrete and task["algorithm"] == "BC":
+        return d3rlpy.algos.DiscreteBCConfig()
+    return DEFAULTS[task["algorithm"]]()
 
 
 def make_config(task, encoder):
@@ -58,23 +77,28 @@ def main():
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     task, columns = scoring.load_arguments()
     d3rlpy.seed(task["seed"])
+    is_discrete = columns["actions"].ndim == 1
+    kind = d3rlpy.ActionSpace.DISCRETE if is_discrete else d3rlpy.ActionSpace.CONTINUOUS
     data = d3rlpy.dataset.MDPDataset(
         observations=columns["obs"],
-        actions=columns["actions"],
+        actions=columns["actions"].astype(np.int64)[:, None] if is_discrete else columns["actions"],
         rewards=columns["rewards"],
         terminals=columns["terminals"].astype(np.float32),
         timeouts=columns["timeouts"].astype(np.float32),
-        action_space=d3rlpy.ActionSpace.CONTINUOUS,
+        action_space=kind,
     )
     is_on_gpu = torch.cuda.is_available()
-    config = replace(make_config(task, make_encoder(task)), compile_graph=is_on_gpu)
+    config = (
+        make_default_config(task, is_discrete) if task["defaults"] else make_config(task, make_encoder(task))
+    )
+    config = replace(config, compile_graph=is_on_gpu)
     algorithm = config.create(device="cuda" if is_on_gpu else "cpu")
     algorithm.build_with_dataset(data)
-    if task["algorithm"] == "TD3BC":
+    if config.observation_scaler is not None:
         algorithm.config.observation_scaler.fit_with_trajectory_slicer(data.episodes, data.trajectory_slicer)
     scoring.train(
         task,
-        update=lambda: algorithm.update(data.sample_transition_batch(task["batch"])),
+        update=lambda: algorithm.update(data.sample_transition_batch(config.batch_size)),
         act=lambda observation: algorithm.predict(observation[None])[0],
     )
 

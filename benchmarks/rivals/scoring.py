@@ -1,8 +1,9 @@
 """Shared parts of the scoreboard's rivals: the same number of updates and the same evaluation as for Hindcast.
 
 It is imported in the rivals' environments, and needs only NumPy, torch and Gymnasium. A task is JSON: environment,
-algorithm, seed, hidden (widths of the layers), rate, batch, beta (ReBRAC's two), updates, every (updates between
-evaluations), resets (a seed for each episode of an evaluation). The rivals print JSON: the number of updates and the
+algorithm, seed, defaults (true for the rival's defaults in place of the next four), hidden (widths of the layers),
+rate, batch, beta (ReBRAC's two), updates, every (updates between evaluations), resets (a seed for each episode of an
+evaluation). The rivals print JSON: the number of updates and the
 returns of each evaluation.
 """
 
@@ -15,7 +16,7 @@ import torch
 
 
 def load_arguments():
-    """Return the task, and the data's columns: `obs`, `actions` (in ±1), `rewards`, `terminals`, `timeouts`."""
+    """Return the task, and the data's columns: `obs`, `actions` (floats in ±1), `rewards`, `terminals`, `timeouts`."""
     torch.set_num_threads(1)
     return json.loads(sys.argv[2]), dict(np.load(sys.argv[1]))
 
@@ -26,7 +27,7 @@ def train(task, update, act):
     Args:
         task: see the module's docstring.
         update: makes one update.
-        act: returns the greedy action, in ±1, for an observation `[O]` float32.
+        act: returns the greedy action for an observation `[O]` float32; a continuous one is in ±1.
     """
     environment = gym.make(task["environment"])
     evaluations = []
@@ -41,12 +42,16 @@ def train(task, update, act):
 def play_episode(act, environment, seed):
     """Play an episode that starts with a seed, and return its return."""
     observation, _ = environment.reset(seed=seed)
-    low, high = environment.action_space.low, environment.action_space.high
     episode_return, is_done = 0.0, False
     while not is_done:
-        action = np.clip(act(np.asarray(observation, np.float32)), -1, 1)
-        observation, reward, terminated, truncated, _ = environment.step(
-            low + (action + 1) / 2 * (high - low)
-        )
+        action = scale_action(act(np.asarray(observation, np.float32)), environment.action_space)
+        observation, reward, terminated, truncated, _ = environment.step(action)
         episode_return, is_done = episode_return + float(reward), terminated or truncated
     return episode_return
+
+
+def scale_action(action, space):
+    """Return a policy's action in the environment's units."""
+    if isinstance(space, gym.spaces.Discrete):
+        return int(action)
+    return space.low + (np.clip(action, -1, 1) + 1) / 2 * (space.high - space.low)

@@ -1,11 +1,13 @@
 """The scoreboard: every algorithm on data of Hindcast's SAC; d3rlpy and RLlib on the same files, with equal updates.
 
-    python benchmarks/scoreboard data FOLDER [pendulum hopper halfcheetah]
+    python benchmarks/scoreboard data FOLDER [pendulum hopper halfcheetah pendulum-defaults cartpole-defaults]
     python benchmarks/scoreboard run FOLDER --rllib PYTHON [--minutes 60] [--only Hindcast pendulum medium IQL]
     python benchmarks/scoreboard judge FOLDER [--minutes 60] [--only pendulum medium IQL]
     python benchmarks/scoreboard table
 
-`data` makes the recordings: a minute of CPU time for Pendulum; the others need `gymnasium[mujoco]` and half an hour.
+`data` makes the recordings: a minute of CPU time for Pendulum; Hopper and HalfCheetah need `gymnasium[mujoco]` and half
+an hour. `pendulum-defaults` and `cartpole-defaults`, in which every algorithm is trained as it comes, add logs of
+hand-written controllers, within seconds.
 `run` trains the pieces without results in `results/`, with one thread, until the minutes are over; another call
 resumes. `judge` estimates returns in the same way: it trains Hindcast's policies again, stores them in FOLDER, and
 evaluates each on recorded episodes that it was not trained on. `table` writes docs/scoreboard.md and its pictures from
@@ -24,9 +26,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from controllers import make_logs
 from data import compute_returns, make_recordings
 from judging import judge
-from tasks import ENVIRONMENTS, JUDGES, OURS, UNJUDGED, Piece, all_pieces
+from tasks import DEFAULTS, ENVIRONMENTS, JUDGES, OURS, UNJUDGED, Piece, all_pieces
 from training import train
 
 RESULTS = Path(__file__).parent / "results"
@@ -65,8 +68,12 @@ def main() -> None:
 
 def make_data(arguments: argparse.Namespace) -> None:
     """Make the data of the named environments."""
+    folder = arguments.folder.absolute()
     for name in arguments.environments:
-        make_recordings(name, arguments.folder.absolute())
+        if ENVIRONMENTS[name].has_defaults_only:
+            make_logs(ENVIRONMENTS[name].id, folder / name.removesuffix(DEFAULTS))
+        else:
+            make_recordings(name, folder)
 
 
 def run_pieces(arguments: argparse.Namespace) -> None:
@@ -104,7 +111,7 @@ def store_data_means(piece: Piece, folder: Path) -> None:
 def compute_means(environment: str, folder: Path) -> dict[str, float]:
     """Return the mean return of each of an environment's data, by its name."""
     return {
-        data: float(compute_returns(folder / environment / data).mean())
+        data: float(compute_returns(folder / environment.removesuffix(DEFAULTS) / data).mean())
         for data in ENVIRONMENTS[environment].data
     }
 

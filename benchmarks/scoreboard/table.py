@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from estimates import estimates_section
-from tasks import BATCH, D3RLPY, ENVIRONMENTS, JUDGES, OURS, RLLIB, SHARED, Environment
+from tasks import BATCH, D3RLPY, ENVIRONMENTS, JUDGES, OURS, RLLIB, Environment
 
 from hindcast.evaluate.intervals import student_interval
 from hindcast.report.canvas import LIGHT, Picture, Theme, render, style_axes
@@ -152,6 +152,9 @@ The penalty of RLlib's CQL evaluates actions of the next state's policy at the n
 are in [benchmarks/scoreboard/results](../benchmarks/scoreboard/results). If a seed was run on another machine, its data
 were recorded by the same SAC on that machine.
 
+In the sections "as it comes", every library has its own defaults alone, whose networks, learning rates and batches
+differ.
+
 Scores are normalised: 0 is the return of a random policy, 100 an expert's. In Pendulum these are the means of the
 random and the expert data; in Hopper and HalfCheetah, D4RL's (arXiv 2004.07219). The first number is the score of
 the last evaluation; the one in parentheses is that of the best evaluation, which only a simulator can identify. Both
@@ -172,18 +175,25 @@ def make_section(name: str, board: Board, judgements: Sequence[dict[str, Any]]) 
     lines = ["| " + " | ".join(cells) + " |" for cells in table]
     seeds = sorted({score.seeds for score in all_scores(board)})
     counts = " to ".join(map(str, sorted({seeds[0], seeds[-1]})))
+    setting = (
+        "Every option is each library's own default: networks, learning rates, batches. The logs are those of "
+        "hand-written controllers: a good one, a poor one, and both in turn. "
+        if environment.has_defaults_only
+        else f"Networks of {' and '.join(map(str, environment.hidden_sizes))}, learning rate "
+        f"{environment.learning_rate:g}, "
+    )
+    reduced_updates = format_reduced_updates(environment)
     about = (
-        f"Networks of {' and '.join(map(str, environment.hidden_sizes))}, learning rate {environment.learning_rate:g}, "
-        f"{environment.updates:,} updates ({format_reduced_updates(environment)}), an evaluation of "
+        f"{setting}{environment.updates:,} updates{f' ({reduced_updates})' * bool(reduced_updates)}, an evaluation of "
         f"{environment.evaluation_episodes} episodes every {environment.evaluation_interval:,}, {counts} "
         f"seed{'s' * (seeds != [1])} each; {board.core_hours:.1f} core-hours in all"
         f"{''.join(f', {gpu_count}' for gpu_count in board.gpu_counts)}. "
         "The number in parentheses in the header is the data's own score."
     )
-    picture_line = f"![Scores in {environment.id}](scoreboard-{name}.png)"
+    picture_line = f"![Scores in {title(environment)}](scoreboard-{name}.png)"
     return "\n".join(
         [
-            f"## {environment.id}",
+            f"## {title(environment)}",
             "",
             picture_line,
             "",
@@ -192,10 +202,20 @@ def make_section(name: str, board: Board, judgements: Sequence[dict[str, Any]]) 
             *lines,
             "",
             *(make_verdict(board, rival) for rival in environment.rivals),
+            *(
+                compare_with_data(board, rival)
+                for rival in environment.rivals
+                if environment.has_defaults_only
+            ),
             "",
             *estimates_section(environment, judgements),
         ]
     )
+
+
+def title(environment: Environment) -> str:
+    """Return the title of an environment's section."""
+    return f"{environment.id}{', as it comes' * environment.has_defaults_only}"
 
 
 def format_reduced_updates(environment: Environment) -> str:
@@ -232,7 +252,7 @@ def all_scores(board: Board) -> list[Score]:
 def make_verdict(board: Board, rival: str) -> str:
     """Say where Hindcast differs significantly from a rival: Welch's test of the last scores."""
     above, below, num_compared = [], [], 0
-    for algorithm in SHARED[rival]:
+    for algorithm in board.environment.rivals[rival]:
         for data in board.environment.data:
             our_score = board.score(OURS, data, algorithm, last)
             rival_score = board.score(rival, data, algorithm, last)
@@ -248,6 +268,21 @@ def make_verdict(board: Board, rival: str) -> str:
     return (
         f"In {num_compared} comparisons with {rival}, Hindcast is significantly better ({LEVEL:.0%}, Welch's test) in "
         f"{len(above)}{join_names(above)}, and significantly worse in {len(below)}{join_names(below)}."
+    )
+
+
+def compare_with_data(board: Board, rival: str) -> str:
+    """Say where Hindcast's mean score is below that of the data, and a rival's above it."""
+    names = []
+    for algorithm in board.environment.rivals[rival]:
+        for data in board.environment.data:
+            our_score = board.score(OURS, data, algorithm, last)
+            rival_score = board.score(rival, data, algorithm, last)
+            if our_score and rival_score and our_score.mean < board.data_score(data) < rival_score.mean:
+                names.append(f"{algorithm} on {data}")
+    return (
+        f"Hindcast's mean score is below that of the data where {rival}'s is above it in {len(names)} "
+        f"comparison{'s' * (len(names) != 1)}{join_names(names)}."
     )
 
 
@@ -304,4 +339,4 @@ def make_picture(board: Board) -> Picture:
         "Last scores: 0 is random, 100 the expert; dotted: the data's own score. "
         "Blue: Hindcast, orange: d3rlpy, green: RLlib."
     )
-    return Picture(f"{environment.id}: what is learned from which data", caption, draw, height=4.0)
+    return Picture(f"{title(environment)}: what is learned from which data", caption, draw, height=4.0)

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-SEEDS = range(6)
 OURS, D3RLPY, RLLIB = "Hindcast", "d3rlpy", "RLlib"
 NEXT_STATE_CQL = "CQL, next-state gap"
 """CQL with RLlib's objective; d3rlpy's has the authors' one."""
+DEFAULTS = "-defaults"
+"""Suffix of environments in which every algorithm is trained as it comes."""
 JUDGES = "-judges"
 """Suffix of recordings of the same policies, which trained policies are judged by and never trained on."""
 
@@ -55,8 +56,11 @@ class Environment:
         evaluation_interval: updates between evaluations; with fewer updates there are as many evaluations.
         evaluation_episodes: episodes of each evaluation, always from the same initial states.
         algorithms: the algorithms on the board.
-        rivals: the rivals that train there, of `SHARED`.
+        rivals: rival -> algorithms that it trains there too.
         models: algorithm -> model options that override `MODELS`.
+        has_defaults_only: True if every library has its own defaults: networks, learning rates, batches and all other
+            options, in place of the ones above.
+        num_seeds: number of seeds.
     """
 
     id: str
@@ -73,8 +77,17 @@ class Environment:
     evaluation_interval: int
     evaluation_episodes: int
     algorithms: tuple[str, ...]
-    rivals: tuple[str, ...]
+    rivals: Mapping[str, tuple[str, ...]]
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    has_defaults_only: bool = False
+    num_seeds: int = 6
+
+
+SHARED: Mapping[str, tuple[str, ...]] = {
+    D3RLPY: ("BC", "10% BC", "TD3BC", "ReBRAC", "IQL", "CQL", "SAC"),
+    RLLIB: ("BC", "10% BC", "IQL", NEXT_STATE_CQL, "SAC"),
+}
+"""Algorithms that a rival trains too. MARWIL is missing for RLlib, since its value targets come from its pipeline."""
 
 
 REPLAY = (500, 1000, 1500, 1750, 2000, 2250, 2500, 2750, 3000, 5000)
@@ -115,7 +128,7 @@ def mujoco(name: str, reference_returns: tuple[float, float], *, medium: int) ->
         evaluation_interval=5_000,
         evaluation_episodes=10,
         algorithms=("BC", "10% BC", "TD3BC", "ReBRAC", "IQL", "CQL"),
-        rivals=(D3RLPY,),
+        rivals={D3RLPY: SHARED[D3RLPY]},
     )
 
 
@@ -162,7 +175,7 @@ ENVIRONMENTS = {
             "FQL",
             "DecisionTransformer",
         ),
-        rivals=(D3RLPY, RLLIB),
+        rivals=SHARED,
     ),
     # The squashed Gaussian, with which IQL learns more in Pendulum, reaches a return of 79 here on the medium data of
     # seed 1; the paper's policy reaches 541.
@@ -170,6 +183,43 @@ ENVIRONMENTS = {
         mujoco("Hopper-v5", (-20.272305, 3234.3), medium=60_000), models={"IQL": IQL_PAPER_MODEL}
     ),
     "halfcheetah": mujoco("HalfCheetah-v5", (-280.178953, 12135.0), medium=40_000),
+}
+
+LOGS: Mapping[str, tuple[Stage, ...]] = {"log-good": (), "log-poor": (), "log-mixed": ()}
+"""Logs of hand-written controllers; see `controllers.make_logs`."""
+
+ENVIRONMENTS |= {
+    "pendulum" + DEFAULTS: replace(
+        ENVIRONMENTS["pendulum"],
+        data={name: ENVIRONMENTS["pendulum"].data[name] for name in ("expert", "medium", "replay")} | LOGS,
+        restore=None,
+        reference_returns=(-1255.0, -155.0),
+        updates=2_000,
+        update_fractions={"ReBRAC": 0.5, "CQL": 0.5, "SAC": 0.5, "FQL": 0.5},
+        algorithms=("BC", "MARWIL", "TD3BC", "ReBRAC", "IQL", "CQL", "SAC", "FQL"),
+        rivals={D3RLPY: ("BC", "TD3BC", "ReBRAC", "IQL", "CQL", "SAC")},
+        has_defaults_only=True,
+        num_seeds=3,
+    ),
+    "cartpole" + DEFAULTS: Environment(
+        "CartPole-v1",
+        sac_options={},
+        sac_iterations=0,
+        sac_updates=0,
+        data=LOGS,
+        restore=None,
+        reference_returns=(22.0, 500.0),
+        hidden_sizes=(),
+        learning_rate=0.0,
+        updates=2_000,
+        update_fractions={},
+        evaluation_interval=1_000,
+        evaluation_episodes=20,
+        algorithms=("BC", "MARWIL", "IQL", "DQN", "DiscreteCQL", "DiscreteSAC"),
+        rivals={D3RLPY: ("BC", "DQN", "DiscreteCQL", "DiscreteSAC")},
+        has_defaults_only=True,
+        num_seeds=3,
+    ),
 }
 
 RATES = {
@@ -214,12 +264,6 @@ GREEDY = ("BC", "TD3BC", "ReBRAC")
 UNJUDGED = ("DecisionTransformer",)
 """Algorithms whose policies have a memory: models cannot judge them, and ratios over 200 steps are meaningless."""
 
-SHARED: Mapping[str, tuple[str, ...]] = {
-    D3RLPY: ("BC", "10% BC", "TD3BC", "ReBRAC", "IQL", "CQL", "SAC"),
-    RLLIB: ("BC", "10% BC", "IQL", NEXT_STATE_CQL, "SAC"),
-}
-"""Algorithms that a rival trains too. MARWIL is missing for RLlib, since its value targets come from its pipeline."""
-
 
 class Piece(NamedTuple):
     """One training of the board."""
@@ -229,6 +273,11 @@ class Piece(NamedTuple):
     data: str
     algorithm: str
     seed: int
+
+    @property
+    def data_folder(self) -> str:
+        """The folder of the data, relative to that of all data."""
+        return f"{self.environment.removesuffix(DEFAULTS)}/{self.data}"
 
     @property
     def algorithm_class(self) -> str:
@@ -255,9 +304,11 @@ class Piece(NamedTuple):
 
 def all_pieces() -> Iterator[Piece]:
     """Yield all pieces: those of the first seed, then those of the second one, and so on."""
-    for seed, (name, environment) in itertools.product(SEEDS, ENVIRONMENTS.items()):
+    for seed, (name, environment) in itertools.product(range(6), ENVIRONMENTS.items()):
+        if seed >= environment.num_seeds:
+            continue
         for data, algorithm in itertools.product(environment.data, environment.algorithms):
             yield Piece(OURS, name, data, algorithm, seed)
-            for rival in environment.rivals:
-                if algorithm in SHARED[rival]:
+            for rival, rival_algorithms in environment.rivals.items():
+                if algorithm in rival_algorithms:
                     yield Piece(rival, name, data, algorithm, seed)

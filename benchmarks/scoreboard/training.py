@@ -37,7 +37,7 @@ def train(piece: Piece, folder: Path, rllib: str) -> dict[str, Any]:
         The piece's fields; `updates`; `device`, a GPU if there is one; `cpu_seconds` of training and evaluating;
         `evaluations`: number of updates and returns of all episodes of each evaluation.
     """
-    path = folder / piece.environment / piece.data
+    path = folder / piece.data_folder
     start_time = time.process_time() + _children_cpu_seconds()
     evaluations = _train_hindcast(piece, path) if piece.who == OURS else _train_rival(piece, path, rllib)
     seconds = time.process_time() + _children_cpu_seconds() - start_time
@@ -60,7 +60,7 @@ def train_algorithm(piece: Piece, folder: Path, judges: Path, explore: bool) -> 
         judges: recorded episodes for `evaluate_offline`.
         explore: whether the policy samples its actions in that evaluation.
     """
-    config = _make_config(piece, folder / piece.environment / piece.data)
+    config = _make_config(piece, folder / piece.data_folder)
     config.evaluation(offline_evaluation_input=str(judges), offline_evaluation_explore=explore)
     checkpoint_folder = (
         folder / piece.environment / "trained" / f"{piece.data}-{piece.algorithm}-{piece.seed}"
@@ -98,6 +98,16 @@ def _train_hindcast(piece: Piece, path: Path) -> list[dict[str, Any]]:
 
 def _make_config(piece: Piece, path: Path) -> Any:
     environment = ENVIRONMENTS[piece.environment]
+    config = (
+        getattr(hindcast, f"{piece.algorithm_class}Config")()
+        .environment(environment.id)
+        .offline_data(
+            input_=str(path), input_top=piece.top, dataset_num_iters_per_learner=piece.evaluation_interval
+        )
+        .debugging(seed=piece.seed)
+    )
+    if environment.has_defaults_only:
+        return config
     rate_options = dict.fromkeys(RATES[piece.algorithm_class], environment.learning_rate)
     options = {"train_batch_size_per_learner": BATCH, **rate_options, **OPTIONS.get(piece.algorithm, {})}
     model = {
@@ -107,16 +117,7 @@ def _make_config(piece: Piece, path: Path) -> Any:
     }
     if piece.algorithm_class == "ReBRAC":
         options |= {"actor_beta": BETAS[piece.data], "critic_beta": BETAS[piece.data]}
-    return (
-        getattr(hindcast, f"{piece.algorithm_class}Config")()
-        .environment(environment.id)
-        .training(**options)
-        .rl_module(model_config=model)
-        .offline_data(
-            input_=str(path), input_top=piece.top, dataset_num_iters_per_learner=piece.evaluation_interval
-        )
-        .debugging(seed=piece.seed)
-    )
+    return config.training(**options).rl_module(model_config=model)
 
 
 def _train_rival(piece: Piece, path: Path, rllib: str) -> list[dict[str, Any]]:
@@ -126,10 +127,11 @@ def _train_rival(piece: Piece, path: Path, rllib: str) -> list[dict[str, Any]]:
         "environment": environment.id,
         "algorithm": piece.algorithm_class,
         "seed": piece.seed,
+        "defaults": environment.has_defaults_only,
         "hidden": environment.hidden_sizes,
         "rate": environment.learning_rate,
         "batch": BATCH,
-        "beta": BETAS[piece.data],
+        "beta": BETAS.get(piece.data),
         "updates": piece.updates,
         "every": piece.evaluation_interval,
         "resets": [

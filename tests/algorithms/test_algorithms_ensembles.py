@@ -98,7 +98,7 @@ def test_diversity_turns_gradients_apart():
         learner = Learner(algorithm, nets)
         for seed in range(30):
             learner.update(make_transitions(WIDE, seed=seed))
-        gradients = nets["critics"].action_gradients(make_transitions(WIDE, seed=99))
+        gradients = nets["critics"].values_and_gradients(make_transitions(WIDE, seed=99))[1]
         directions = torch.nn.functional.normalize(gradients, dim=-1).sum(0)
         similarities.append(float((directions.square().sum(-1) - 4).mean().detach()))
     assert similarities[1] < similarities[0] - 1

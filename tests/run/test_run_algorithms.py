@@ -113,7 +113,11 @@ SPECIAL_CASES = {
         has_noise=True,
     ),
     "SAC that plays": Case(
-        "SAC", {}, data="steered", has_noise=True, live_environment="toy_environments:SteeredWalk"
+        "SAC",
+        {"numCritics": 3, "diversity": 0.5},
+        data="steered",
+        has_noise=True,
+        live_environment="toy_environments:SteeredWalk",
     ),
     "DQN that plays": Case(
         "DQN",

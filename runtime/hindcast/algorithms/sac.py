@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterator
 from dataclasses import replace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Final, cast
 
 import gymnasium as gym
 import torch
@@ -31,6 +31,9 @@ from hindcast.learn.target_networks import no_weight_grad
 from hindcast.models.action_head import ActionRange
 from hindcast.models.networks import Critics, next_observations
 from hindcast.models.rl_module import RLModule
+
+_RECORDED_Q: Final = "_recorded_q"
+"""Column of Q of the recorded actions `[E, B]`, where it has been computed together with its gradients."""
 
 
 class SACOptions(EnsembleOptions):
@@ -93,13 +96,17 @@ class SAC(EnsembleActorCritic):
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Iterator[Losses]:
         # Noise is drawn outside the losses: a compiled method must not draw from the step's generator.
         batch = self.draw_subset(prepare_sequences(batch, self.options.n_step), step)
-        losses = self._critic_losses(nets, batch, *self._draw_noise(nets, batch, step))
-        yield self._diversify(losses, nets, batch) if self.options.diversity else losses
+        noise = self._draw_noise(nets, batch, step)
+        yield (
+            self._diverse_critic_losses(nets, batch, *noise)
+            if self.options.diversity
+            else self._critic_losses(nets, batch, *noise)
+        )
         # From here on the critics are the updated ones.
-        noise = draw_action_noise(cast(RLModule, nets["policy"]), batch, step, 1)
+        policy_noise = draw_action_noise(cast(RLModule, nets["policy"]), batch, step, 1)
         alpha, update_kind = cast(LogWeight, nets["alpha"]), self.update_kind(step.updates)
         with no_weight_grad(nets["critics"]):
-            policy_loss, entropy = self._policy_loss(nets, batch, noise, alpha().detach(), update_kind)
+            policy_loss, entropy = self._policy_loss(nets, batch, policy_noise, alpha().detach(), update_kind)
         # The factor is log α: with the factor α, the gradient of log α would be multiplied by α.
         alpha_loss = alpha.log * (entropy - self._target_entropy(cast(ActionRange, nets["range"])))
         metrics = {"policy_loss": policy_loss, "alpha_loss": alpha_loss, "alpha": alpha(), "entropy": entropy}
@@ -111,14 +118,16 @@ class SAC(EnsembleActorCritic):
 
     def _critic_losses(self, nets: nn.ModuleDict, batch: Tensors, *noise: Tensor) -> Losses:
         td_target, q = run_parallel(
-            lambda: self._td_target(nets, batch, noise[0]), lambda: cast(Critics, nets["critics"])(batch)
+            lambda: self._td_target(nets, batch, noise[0]),
+            lambda: batch[_RECORDED_Q] if _RECORDED_Q in batch else cast(Critics, nets["critics"])(batch),
         )
         td_loss = batch_mean((q - td_target).square(), batch).sum()
         return Losses({"critics": td_loss}, {"td_loss": td_loss, "mean_q": batch_mean(q, batch).mean()})
 
-    def _diversify(self, losses: Losses, nets: nn.ModuleDict, batch: Tensors) -> Losses:
-        """Add the similarity of the critics' gradients to their loss."""
-        gradients = cast(Critics, nets["critics"]).action_gradients(batch)
+    def _diverse_critic_losses(self, nets: nn.ModuleDict, batch: Tensors, *noise: Tensor) -> Losses:
+        """Return the critics' losses with the similarity of their gradients."""
+        q, gradients = cast(Critics, nets["critics"]).values_and_gradients(batch)
+        losses = self._critic_losses(nets, {**batch, _RECORDED_Q: q}, *noise)
         directions = torch.nn.functional.normalize(gradients, dim=-1).movedim(0, -2)
         # Cosines `[B, E, E]` without those of a critic with itself, which are constant.
         cosines = directions @ directions.transpose(-1, -2)

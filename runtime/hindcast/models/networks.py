@@ -84,8 +84,8 @@ class RecurrentEncoder(Encoder):
 
     def unroll(self, batch: Batch, state: Mapping[str, Tensor]) -> tuple[Tensor, State]:
         """Return features `[B, T, F]`, or `[B, F]` of single steps, and the state after the last step."""
-        features, state_after = self.memory(super().forward(batch), state)
-        return at_output_steps(features, batch), state_after
+        features_and_state: tuple[Tensor, State] = self.memory(super().forward(batch), state)
+        return features_and_state
 
 
 class StateValue(nn.Module):
@@ -102,8 +102,8 @@ class StateValue(nn.Module):
         self.head = linear(self.encoder.output_size, 1, 1.0, head_initialiser(model))
 
     def forward(self, batch: Batch) -> Tensor:
-        """Return `[B]` values of the batch's observations, or `[B, T]` of a recurrent network."""
-        values: Tensor = self.head(self.encoder(batch))
+        """Return `[B]` values of the batch's observations, or `[B, T]` of sequences."""
+        values: Tensor = self.head(at_output_steps(self.encoder(batch), batch))
         return values.squeeze(-1)
 
 
@@ -178,8 +178,11 @@ class Critics(nn.Module):
             features = layer(features)
         return features.reshape(-1)
 
-    def action_gradients(self, batch: Batch) -> Tensor:
-        """Return the gradients `[E, B, D]` of the members' values by the batch's actions; losses may contain them."""
+    def values_and_gradients(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return values `[E, B]` of the batch's actions, and their gradients `[E, B, D]` by the actions' features.
+
+        Losses may contain both.
+        """
         recorded_features = self.actions(batch)
         obs_features, action_features = (
             rows.flatten(0, -2).expand(self.members, -1, -1)
@@ -190,14 +193,17 @@ class Critics(nn.Module):
         for layer in islice(self.stack, 1, None):  # skips the layer that repeats the features for all members
             features = layer(features)
         (gradients,) = torch.autograd.grad(features.sum(), action_features, create_graph=True)
-        return gradients.unflatten(1, recorded_features.shape[:-1])
+        leading_shape = recorded_features.shape[:-1]
+        return features.squeeze(-1).unflatten(1, leading_shape), gradients.unflatten(1, leading_shape)
 
     def _join_features(self, batch: Batch, actions: Actions | None) -> tuple[Tensor, Tensor]:
         """Return the actions' features `[..., F]`, and a row of observation and action features for each action."""
         if isinstance(actions, Tensor):
             actions = {Columns.ACTIONS: actions}
         action_features = self.actions(batch if actions is None else actions)
-        obs_features = self.observations(batch).expand(*action_features.shape[:-1], -1)
+        obs_features = at_output_steps(self.observations(batch), batch).expand(
+            *action_features.shape[:-1], -1
+        )
         return action_features, torch.cat([obs_features, action_features], -1).flatten(0, -2)
 
     def _compute_values(self, rows: Tensor) -> Tensor:
@@ -281,6 +287,7 @@ class ActionValues(nn.Module):
             features, state = self.observations.unroll(batch, extract_state(Columns.STATE_IN, batch))
         else:
             features = self.observations(batch)
+        features = at_output_steps(features, batch)
         values: Tensor = self.stack(features.flatten(0, -2)).unflatten(-1, (-1, self._quantiles))
         if features.dim() > 2:  # sequences
             values = values.unflatten(1, features.shape[:-1])
