@@ -23,6 +23,8 @@ POOL = {"hindcast.dev/pool": "learner"}
 _FOLDER_VARIABLE = "RAY_TMPDIR"
 # By default Ray looks twice a second for logs to print; tests print none.
 os.environ["LOG_NAME_UPDATE_INTERVAL_S"] = "60"
+# A node counts as dead after five failed checks, by default one every three seconds.
+os.environ |= {"RAY_health_check_period_ms": "500"}
 
 
 @cache

@@ -230,11 +230,13 @@ class PreparationNotes(NamedTuple):
         notes: sentences for the user.
         warnings: sentences on what may be a mistake.
         findings: the findings themselves.
+        files: paths of the files that were read; they had rows.
     """
 
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
     findings: Findings
+    files: tuple[str, ...]
 
 
 def read_notes(folder: Location) -> PreparationNotes | None:
@@ -247,7 +249,8 @@ def read_notes(folder: Location) -> PreparationNotes | None:
         return None
     document = orjson.loads(folder.child(PREPARED_FILE).read_bytes())
     findings = Findings.model_validate(document["findings"])
-    return PreparationNotes(tuple(document["notes"]), tuple(document["warnings"]), findings)
+    notes, warnings, files = (tuple(document[name]) for name in ("notes", "warnings", "files"))
+    return PreparationNotes(notes, warnings, findings, files)
 
 
 def _make_action_notes(spec: DataSpec) -> tuple[str, ...]:
