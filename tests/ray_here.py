@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,8 @@ POOL = {"hindcast.dev/pool": "learner"}
 _FOLDER_VARIABLE = "RAY_TMPDIR"
 # By default Ray looks twice a second for logs to print; tests print none.
 os.environ["LOG_NAME_UPDATE_INTERVAL_S"] = "60"
+# A node counts as dead after five failed checks, by default one every three seconds.
+os.environ |= {"RAY_health_check_period_ms": "500"}
 
 
 @cache
@@ -83,7 +86,12 @@ def second_node(num_cpus: int) -> Iterator[int]:
     try:
         yield node.all_processes["raylet"][0].process.pid
     finally:
-        node.kill_all_processes(check_alive=False, allow_graceful=False)
+        node.kill_all_processes(check_alive=False, allow_graceful=True)
+        # Until Ray notices its end, it would start actors of the next test there.
+        while any(
+            entry["Alive"] and entry["RayletSocketName"] == node.raylet_socket_name for entry in ray.nodes()
+        ):
+            time.sleep(0.1)
 
 
 def _module_path() -> str:

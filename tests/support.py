@@ -25,7 +25,7 @@ from hindcast.formats.format import ReadOptions
 from hindcast.learn.algorithm import ModelInputs, new_networks
 from hindcast.models.policy import Policy
 from hindcast.models.preprocessing import Preprocessing
-from hindcast.models.rl_module import build_module
+from hindcast.models.rl_module import RLModule, build_module
 from hindcast.pipeline.offline_data import Source
 from hindcast.record.environments import make_environment
 from hindcast.report.events import Outcome, Progress
@@ -158,7 +158,9 @@ def sources(resource: OfflineTraining) -> list[Source]:
     )
 
 
-def make_policy(environment: dict[str, Any], seed: int = 0, **model: Any) -> Policy:
+def make_policy(
+    environment: dict[str, Any], seed: int = 0, module_class: type[RLModule] | None = None, **model: Any
+) -> Policy:
     """Make a policy for an environment, with noise added to its weights: an untrained policy acts almost uniformly."""
     spec = EnvironmentSpec.model_validate(environment)
     env = make_environment(spec)
@@ -166,7 +168,8 @@ def make_policy(environment: dict[str, Any], seed: int = 0, **model: Any) -> Pol
     options = ModelSpec.model_validate({"fcnetHiddens": [16], **model})
     preprocessing = Preprocessing.from_specs(env.observation_space, env.action_space, options, spec)
     torch.manual_seed(seed)
-    module = build_module(preprocessing.observation_space, preprocessing.action_space, options, value=True)
+    spaces = preprocessing.observation_space, preprocessing.action_space
+    module = build_module(*spaces, options, value=True, module_class=module_class)
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.3)

@@ -157,7 +157,7 @@ class AttemptFacts:
         has_access: False if the ServiceAccount, Role or RoleBinding is missing that lets the attempt report. Only
             checked if no report arrives.
         token_renewal_time: when the pods have a token of their ServiceAccount again, which was deleted and created
-            during the attempt; None if it was not. Only checked if no report arrives.
+            during the attempt; None if it was not, and while reports arrive.
         beat_seen_at: when this operator first saw the latest heartbeat; before the first one, when all pods were ready.
             None if that has not happened yet. It outlives reports that are missing or cannot be read.
         progress_seen_at: the same for progress.

@@ -13,9 +13,12 @@ from hindcast.algorithms.dqn import quantile_huber
 from hindcast.algorithms.sac import draw_action_noise
 from hindcast.errors import SpecError
 from hindcast.learn.algorithm import needs_for, window_targets
+from hindcast.learn.batches import prepare_sequences
+from hindcast.models.networks import next_observations
 from hindcast.pipeline.items import count_items
 from hindcast.pipeline.loader import build_window
 from hindcast.pipeline.window import Recipe
+from layers import slow_except
 
 LENGTHS = np.array([7, 2, 4, 1, 9], dtype=np.int64)
 IS_TERMINATED = np.array([True, False, False, True, False])
@@ -179,7 +182,9 @@ def assert_equal_losses(algorithm, nets, batch, expected_losses):
     return stages[0].priorities
 
 
-SEQUENCES = pytest.mark.parametrize(("n_step", "burn_in"), [(1, 0), (3, 1), (SEQ_LEN, 2)])
+SEQUENCES = pytest.mark.parametrize(
+    ("n_step", "burn_in"), slow_except([(3, 1)], [(1, 0), (3, 1), (SEQ_LEN, 2)])
+)
 
 
 @SEQUENCES
@@ -203,16 +208,16 @@ def test_iql_losses_equal_a_loop_over_steps(n_step, burn_in):
 
 @SEQUENCES
 @pytest.mark.parametrize(
-    ("name", "config"),
+    ("name", "config", "action_space"),
     [
-        ("DQN", {"prioritizedReplay": True}),
-        ("DQN", {"doubleQ": False, "numQuantiles": 3}),
-        ("DiscreteCQL", {"minQWeight": 0.7, "dueling": False}),
+        ("DQN", {"prioritizedReplay": True}, CHOICES),
+        ("DQN", {"doubleQ": False, "numQuantiles": 3}, gym.spaces.MultiDiscrete([2, 3])),
+        ("DiscreteCQL", {"minQWeight": 0.7, "dueling": False}, CHOICES),
     ],
 )
-def test_dqn_losses_equal_a_loop_over_steps(name, config, n_step, burn_in):
+def test_dqn_losses_equal_a_loop_over_steps(name, config, action_space, n_step, burn_in):
     algorithm, nets, window, batch = make_recurrent(
-        name, {"nStep": n_step, **config}, CHOICES, burn_in=burn_in
+        name, {"nStep": n_step, **config}, action_space, burn_in=burn_in
     )
     num_quantiles, weights = config.get("numQuantiles", 1), torch.ones(len(batch["seq_lens"]))
     if algorithm.options.prioritized_replay:
@@ -229,12 +234,12 @@ def test_dqn_losses_equal_a_loop_over_steps(name, config, n_step, burn_in):
         )
         selection = next_values if algorithm.options.double_q else target_values
         target = step.reward + step.discount * target_values[selection.mean(-1).argmax()].detach()
-        q = values[step.actions.item() - 5]
+        q = values[nets["policy"].values.indices(step.actions)[0]]
         loss = quantile_huber(q[None], target[None]).squeeze() * weights[step.position[0]]
         penalty = values.mean(-1).logsumexp(0) - q.mean()
         losses.append(loss + config.get("minQWeight", 0.0) * penalty)
         errors[step.position[0]].append(float((target.mean() - q.mean()).detach().abs()))
-    assert values.shape == (3, num_quantiles)
+    assert values.shape == (3 if action_space is CHOICES else 6, num_quantiles)
     priorities = assert_equal_losses(algorithm, nets, batch, {"policy": mean(losses)})
     if algorithm.options.prioritized_replay:
         expected = torch.tensor([0.9 * max(sizes) + 0.1 * sum(sizes) / len(sizes) for sizes in errors])
@@ -357,6 +362,22 @@ def test_returns_use_values_of_whole_episodes():
     )
     expected = window.columns["rewards"] + GAMMA * next_values
     torch.testing.assert_close(window.columns["value_targets"], expected)
+
+
+@torch.no_grad()
+def test_values_without_memory_read_each_next_observation_alone():
+    """As beside a custom policy with a state."""
+    _, _, _, batch = make_recurrent("IQL", {"nStep": 3}, CHOICES, burn_in=1)
+    _, nets = build_algorithm("IQL", {}, CHOICES)
+    _, q_nets = build_algorithm("DQN", {}, CHOICES)
+    next_obs, is_learnt = next_observations(prepare_sequences(batch, 3)), batch["loss_mask"]
+    actions, expected_obs = batch["actions"].clamp(min=5), {"obs": batch["new_obs"][is_learnt]}
+    values = nets["value"](next_obs)[is_learnt]
+    torch.testing.assert_close(values, nets["value"](expected_obs))
+    values = nets["critics"](next_obs, actions)[:, is_learnt]
+    torch.testing.assert_close(values, nets["critics"](expected_obs, actions[is_learnt]))
+    values = q_nets["target"](next_obs)[:, is_learnt]
+    torch.testing.assert_close(values, q_nets["target"](expected_obs))
 
 
 @pytest.mark.parametrize(("name", "action_space"), [("IQL", CHOICES), ("DQN", CHOICES), ("CQL", BOX)])

@@ -307,7 +307,7 @@ def test_finished_recording_suggests_inspecting_its_data() -> None:
     assert "s3://bucket/data (500 episodes, 97,600 timesteps, 12.0 MiB)" in text
     assert text.splitlines()[-1] == "        hindcast inspect s3://bucket/data"
     # Pools without pods no longer matter, nor does a bar that ended before 100 %.
-    assert "learner" not in text
+    assert " ready" not in text
     assert "━" not in text
 
 

@@ -88,3 +88,29 @@ def test_first_resource_for_a_csv_with_semicolons_names_the_option(tmp_path: Pat
     (tmp_path / "visits.csv").write_text("pulse;dose;outcome\n71,5;0;1,5\n")
     with pytest.raises(DataError, match=r"row 0: Expected 1 columns, got .*readOptions\.delimiter"):
         make_training(Reading((str(tmp_path / "visits.csv"),)))
+
+
+def test_columns_that_are_read_as_numbers_are_observations_and_others_say_why(tmp_path: Path) -> None:
+    """Regression: numbers as text (JSON of BigQuery) were left out, and categories that may be ids were a bug."""
+    texts = {"weight": "7{}.5", "age": "4{}", "zip": "0{}1", "ward": "w{}"}
+    columns: dict[str, Any] = {
+        name: [text.format(row % 9) for row in range(20)] for name, text in texts.items()
+    }
+    columns |= {
+        "patient": pa.array([f"p{row // 5}" for row in range(20)]).dictionary_encode(),
+        "grade": pa.array([1, 2] * 10).dictionary_encode(),
+        "group": pa.array(["a", "b"] * 10).dictionary_encode(),
+        "noticed": pa.array(range(20), pa.timestamp("s")),
+    }
+    pq.write_table(
+        pa.table({**make_steps(20).drop_columns(["late", "site"]).to_pydict(), **columns}),
+        tmp_path / "a.parquet",
+    )
+    profile = read_profile(Reading((str(tmp_path),)))
+    assert profile is not None
+    assert profile.schema["obs"] == ["pulse", "weight", "age", "grade"]
+    assert profile.schema["eps_id"] == "patient"
+    assert profile.left_out == {
+        **dict.fromkeys(["zip", "ward", "group"], "it holds text, not numbers"),
+        "noticed": "it holds times; if they order the rows, name it as t under schema",
+    }

@@ -15,6 +15,7 @@ import pytest
 
 from hindcast.api.input import PrepareSpec
 from hindcast.api.model import ModelSpec
+from hindcast.datasets.inspection.inspecting import inspect_paths
 from hindcast.datasets.inspection.statistics import ValueDistribution
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.prepare.opening import open_data
@@ -144,3 +145,28 @@ def test_joined_rows_whose_observations_differ_are_noted(tmp_path):
     dataset = open_data(Reading((path,), prepare=PrepareSpec(gaps="Join", order="Stored")))
     assert dataset.num_steps == 5
     assert any("the obs of 1 row differs" in note for note in dataset.notes)
+
+
+OTHER_SPACES = (
+    gym.spaces.Box(-1, 1, (4,)),
+    gym.spaces.Box(-1, 1, ()),
+    gym.spaces.Box(0, 255, (2, 2), np.uint8),
+    gym.spaces.MultiDiscrete([2, 3]),
+)
+
+
+@pytest.mark.parametrize("space", OTHER_SPACES, ids=str)
+@pytest.mark.parametrize("column", ["obs", "actions"])
+def test_recorded_space_of_another_shape_is_reported(tmp_path, space, column):
+    """Regression: a space with fewer elements than the observations ended an inspection in a traceback."""
+    for shape in ((), (17,)):
+        block = kit.make_block([3, 4])
+        rows = np.zeros((len(block.columns[column]), *shape))
+        spaces = (space, None) if column == "obs" else (None, space)
+        folder = tmp_path / str(len(shape)) / str(shape[:1])
+        block = block.with_columns(block.columns | {column: rows})
+        with BlockWriter(resolve(folder), DataSpec.from_block(block, *spaces), "s") as writer:
+            writer.write(block)
+        fits = isinstance(space, gym.spaces.Box) and space.shape == shape
+        kinds = [problem.kind for problem in inspect_paths([folder]).problems]
+        assert ("other-space" in kinds) != fits

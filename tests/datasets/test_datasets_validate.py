@@ -77,6 +77,20 @@ def test_values_beyond_float32_are_located(name, invalid):
         check(make_block(**columns))
 
 
+@pytest.mark.parametrize("invalid", [-0.5, np.nan])
+def test_duration_that_is_negative_or_missing_is_located(invalid):
+    durations = np.arange(8.0)
+    durations[3] = invalid
+    with raises_user_error(
+        DataError,
+        f"'delta_t' has {invalid}, expected a duration of 0 or more",
+        row=42,
+        episode="e2",
+        step=100,
+    ):
+        check(make_block(obs=np.zeros((11, 2)), delta_t=durations))
+
+
 def test_nan_is_reported_before_values_beyond_float32():
     rewards = np.array([0, 1e300, np.nan, 0, 0, 0, 0, 0])
     first_fault, second_fault = find_faults("rewards", rewards, None)

@@ -179,6 +179,34 @@ def test_whole_number_of_any_type_size_and_role_is_exact_or_refused(
 
 
 @given(
+    forms=st.lists(st.sampled_from(["int64", "uint64", "float64", "float32"]), min_size=2, max_size=3),
+    numbers=st.lists(st.sampled_from([0, 1, 2**24 + 1, 2**53, 2**53 + 1, 2**63 - 1]), min_size=6, max_size=6),
+    partition_bytes=st.sampled_from([1, 1 << 20]),
+)
+@example(["int64", "float64"], [2**53 + 1] * 6, 1)
+@example(["uint64", "int64"], [2**53 + 1] * 6, 1 << 20)
+@examples(100)
+def test_column_that_nobody_requires_is_exact_or_left_out(tmp_path_factory, forms, numbers, partition_bytes):
+    """Regression: in a file with floats, integers of other files were rounded; int64 beside uint64 was refused."""
+    folder = tmp_path_factory.mktemp("data")
+    cells = [make_cells(form, numbers[2 * number : 2 * number + 2]) for number, form in enumerate(forms)]
+    for number, form in enumerate(forms):
+        columns = {"episode": [number] * 2, "obs": [0.0, 1.0], "action": [0, 1], "reward": [0.0, 1.0]}
+        columns |= {"done": [False, True], "extra": pa.array(cells[number], ARROW_TYPES[form])}
+        pq.write_table(pa.table(columns), folder / f"{number}.parquet")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hindcast.datasets.prepare.job.PARTITION_BYTES", partition_bytes)
+        dataset = open_tool(folder, ignore_final_observation=True)
+    if "extra" in dataset.spec.leaves:
+        values = kit.read_block(dataset).columns["extra"].tolist()
+        assert list(map(Fraction, values)) == [Fraction(cell) for part in cells for cell in part]
+    else:
+        common_type = np.result_type(*(ARROW_TYPES[form].to_pandas_dtype() for form in forms))
+        assert any(common_type.type(cell) != Fraction(cell) for part in cells for cell in part)
+        assert any("'extra' was left out: it has whole numbers" in note for note in dataset.notes)
+
+
+@given(
     integer_type=st.sampled_from([pa.int64(), pa.uint64(), pa.decimal128(38, 0)]),
     numbers=st.lists(st.sampled_from([0, 1, 5, 2**53, 2**53 + 1, 2**63 - 1]), min_size=1, max_size=4),
     op=st.sampled_from(sorted(OPERATORS)),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import h5py
 import numpy as np
 import prepare_kit as kit
 import pytest
+from tool_tables import STEP, encode_table, make_steps, write
 
 from hindcast.datasets.inspection.inspecting import inspect_data
 from hindcast.datasets.prepare.reading import Reading
@@ -130,3 +132,18 @@ def test_invalid_value_names_the_source_and_not_the_prepared_copy(tmp_path):
     (error,) = [problem for problem in inspect(path).problems if problem.severity == "error"]
     assert error.message == f"{path} (episode e1, t 1): 'rewards' has inf, expected a finite number"
     assert (error.path, error.row) == (path, None)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "arrow"])
+def test_files_without_rows_are_not_described(tmp_path, suffix):
+    """A file without rows before the others says nothing about formats and columns."""
+    columns = {"obs": STEP * 1.0, "next_obs": STEP + 1.0}
+    path = Path(write(tmp_path / "data", make_steps(**columns), "b.parquet"))
+    empty_table = make_steps(**columns, comment=[""] * 15).slice(0, 0)
+    (path / f"a.{suffix}").write_bytes(encode_table(empty_table, suffix))
+    summary = inspect(path)
+    assert summary.layouts == ("Parquet",)
+    assert [column.name for column in summary.table_columns] == make_steps().column_names
+    assert f"1 file without rows was left out: a.{suffix}" in [
+        problem.message for problem in summary.problems
+    ]

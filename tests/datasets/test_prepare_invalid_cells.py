@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import prepare_kit as kit
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import feather
 
 from hindcast.api.input import PrepareSpec
 from hindcast.datasets.inspection.inspecting import inspect_data
@@ -85,7 +87,12 @@ REMEDY = "fix it, or remove its episode from the data"
             [[[0.0], [1.0]]] * 7 + [[[0.0], None]] * 14,
             f"'obs' holds a null: expected a list; {REMEDY}",
         ),
-        ("eps_id", with_nulls(["e"] * 21, 7), "'eps_id' is null: every row requires the id of its episode"),
+        (
+            "eps_id",
+            with_nulls(["e"] * 21, 7),
+            "'eps_id' is null: every row requires the id of its episode; write one, or leave such rows out with a "
+            "`filter` on this column",
+        ),
         (
             "terminateds",
             with_nulls(make_columns()["terminateds"], 7),
@@ -138,8 +145,11 @@ def test_null_in_a_list_is_located_in_scrambled_rows(tmp_path: Path) -> None:
 
 
 def test_text_rewards_are_refused(tmp_path: Path, is_in_order: bool) -> None:
-    with pytest.raises(DataError, match=r"row 0: 'rewards' is text.*[:;] convert it to numbers"):
-        open_block(write_table(tmp_path, is_in_order, rewards=["0.5"] * 21))
+    for text in ("high", "1_000", "9007199254740993"):
+        with pytest.raises(
+            DataError, match=f"row [012]: 'rewards' is '{text}': expected a number.*; replace"
+        ):
+            open_block(write_table(tmp_path, is_in_order, rewards=["0.5", text] * 10 + ["0.5"]))
 
 
 def test_csv_cell_that_is_not_a_number_is_located(tmp_path: Path) -> None:
@@ -159,8 +169,9 @@ def test_csv_cell_that_is_not_a_time_is_located(tmp_path: Path) -> None:
 
 def test_flags_as_text_are_read_in_order_and_out_of_order(tmp_path: Path, is_in_order: bool) -> None:
     flags = ["yes" if flag else "no" for flag in make_columns()["terminateds"]]
-    block = open_block(write_table(tmp_path, is_in_order, terminateds=flags))
-    assert block.terminated.tolist() == [True, True]
+    for values in (flags, pa.array(flags).dictionary_encode(), [[flag] for flag in flags]):
+        block = open_block(write_table(tmp_path, is_in_order, terminateds=values))
+        assert block.terminated.tolist() == [True, True]
 
 
 class TestNullNextObservations:
@@ -221,10 +232,38 @@ class TestIds:
         assert sorted(block.eps_id.tolist()) == sorted(eps_id.hex for eps_id in IDS)
         assert dict(zip(block.eps_id, block.length, strict=True)) == {IDS[0].hex: 12, IDS[1].hex: 9}
 
-    def test_other_bytes_are_refused(self, tmp_path: Path, is_in_order: bool) -> None:
-        ids = pa.array([b"a"] * 21, pa.binary())
-        with pytest.raises(DataError, match="'eps_id' is a column of binary: expected text or whole numbers"):
-            open_block(write_table(tmp_path, is_in_order, eps_id=ids))
+    @pytest.mark.parametrize(
+        ("values", "expected"),
+        [
+            ((b"a1", b"\xff"), ["\\xff", "a1"]),
+            ((date(2026, 1, 2), date(2026, 1, 3)), ["2026-01-02", "2026-01-03"]),
+            (
+                (datetime(2026, 1, 2), datetime(2026, 1, 2, 8, 30)),
+                ["2026-01-02T00:00:00", "2026-01-02T08:30:00"],
+            ),
+        ],
+    )
+    def test_ids_of_other_types_become_text(
+        self, tmp_path: Path, is_in_order: bool, values: Any, expected: list[str]
+    ) -> None:
+        ids = [values[eps_id == "e1"] for eps_id in make_columns()["eps_id"]]
+        block = open_block(write_table(tmp_path, is_in_order, eps_id=ids))
+        assert sorted(block.eps_id.tolist()) == expected
+
+    def test_categories_of_polars_are_text(self, tmp_path: Path) -> None:
+        columns = make_columns()
+        for name in ("eps_id", "terminateds"):
+            texts = pa.array(list(map(str, columns[name]))).dictionary_encode()
+            views = texts.dictionary.cast(pa.string_view())
+            columns[name] = pa.DictionaryArray.from_arrays(texts.indices, views)
+        feather.write_feather(pa.table(columns), tmp_path / "steps.arrow", compression="uncompressed")
+        block = open_block(str(tmp_path / "steps.arrow"))
+        assert block.eps_id.tolist() == ["e0", "e1"]
+        assert block.terminated.all()
+
+    def test_ids_without_a_text_are_refused_with_a_remedy(self, tmp_path: Path, is_in_order: bool) -> None:
+        with pytest.raises(DataError, match=r"'eps_id' is a column of bool: .*; name another column under"):
+            open_block(write_table(tmp_path, is_in_order, eps_id=[True] * 21))
 
 
 def test_rewards_in_lists_of_one_number_are_accepted(tmp_path: Path, is_in_order: bool) -> None:
@@ -232,3 +271,29 @@ def test_rewards_in_lists_of_one_number_are_accepted(tmp_path: Path, is_in_order
     rewards = [[reward] for reward in make_columns()["rewards"]]
     block = open_block(write_table(tmp_path, is_in_order, rewards=rewards))
     assert block.columns["rewards"].tolist() == expected_block.columns["rewards"].tolist()
+
+
+def test_steps_of_a_vector_environment_of_one_are_no_episodes(tmp_path: Path) -> None:
+    """Regression: without ids, each row with lists of one item was an episode of one step."""
+    names = ("obs", "new_obs", "actions", "rewards", "terminateds")
+    columns = make_columns()
+    expected_block = open_block(write_table(tmp_path, True))
+    pq.write_table(
+        pa.table({name: [[cell] for cell in columns[name]] for name in names}), tmp_path / "a.parquet"
+    )
+    block = open_block(str(tmp_path / "a.parquet"))
+    assert block.length.tolist() == expected_block.length.tolist()
+    assert block.columns["obs"].ravel().tolist() == expected_block.columns["obs"].ravel().tolist()
+    assert block.columns["actions"].ravel().tolist() == expected_block.columns["actions"].tolist()
+
+
+def test_steps_of_several_environments_are_refused(tmp_path: Path) -> None:
+    """Regression: each row of a vector environment's log was an episode of as many steps as there are environments."""
+    columns = make_columns((9, 9))
+    names = ("obs", "new_obs", "actions", "rewards", "terminateds")
+    rows = {name: [[columns[name][row], columns[name][row + 9]] for row in range(9)] for name in names}
+    pq.write_table(pa.table(rows), tmp_path / "a.parquet")
+    with pytest.raises(
+        DataError, match=r"row 0: its lists are .* one step of 2 environments.*: write a row for"
+    ):
+        open_block(str(tmp_path / "a.parquet"))

@@ -51,7 +51,10 @@ def test_repeated_rows_count_once_and_are_noted(tmp_path, block, table):
 def test_timestep_with_two_contents_is_refused(tmp_path, table):
     other_row = kit.replace_column(table.slice(5, 1), "rewards", [9.0])
     path = kit.write_files(tmp_path / "rows", pa.concat_tables([kit.scramble_rows(table), other_row]))
-    with pytest.raises(DataError, match=r"row 14 \(episode e1, t 1\): the timestep occurs twice"):
+    with pytest.raises(
+        DataError,
+        match=r"row 14 \(episode e1, t 1\): the timestep occurs twice.* set prepare.episodes to File",
+    ):
         open_rows(path)
 
 

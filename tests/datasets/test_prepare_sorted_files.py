@@ -31,7 +31,7 @@ GROUP = 3
 
 def prepare_through_files(job: Job, _: Progress, num_operations: int = 1 << 60) -> None:
     """Prepare rows as tasks of Ray do, and interrupt it after a number of files and groups."""
-    runs = [partial(write_sorted_file, job, run) for run in range(job.num_runs)]
+    runs = [partial(write_sorted_file, job, run) for run in range(len(job.run_bounds) - 1)]
     firsts = range(0, job.num_partitions, GROUP)
     groups = [partial(make_group, job, range(job.num_partitions)[first : first + GROUP]) for first in firsts]
     for operation in [*runs, *groups][:num_operations]:

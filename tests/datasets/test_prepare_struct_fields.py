@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import prepare_kit as kit
 import pyarrow as pa
 import pyarrow.feather
@@ -122,3 +124,41 @@ def test_field_of_json_text_is_null_where_the_text_is(is_encoded):
     with pytest.raises(CellError, match="'state' begins like JSON") as info:
         add_fields(broken, fields)
     assert info.value.row == 3
+
+
+POINT = pa.struct({"x": pa.float64(), "y": pa.struct({"z": pa.int64()})})
+POINTS: list[Any] = [
+    [{"x": 1.0, "y": {"z": 2}}, {"x": 3.0, "y": {"z": 4}}],
+    None,
+    [{"x": 5.0, "y": None}, None],
+]
+
+
+@pytest.mark.parametrize("list_type", [pa.list_(POINT), pa.large_list(POINT), pa.list_(POINT, 2)], ids=str)
+@pytest.mark.parametrize("first_row", [0, 1, 2])
+def test_field_of_structs_in_lists_is_a_list(list_type, first_row):
+    """Regression: the fields of structs in lists of a fixed size were refused."""
+    table = pa.table({"points": pa.array(POINTS, list_type)}).slice(first_row)
+    table = add_fields(table, {"x": ("points", "x"), "z": ("points", "y", "z")})
+    assert table.column("x").to_pylist() == [[1.0, 3.0], None, [5.0, None]][first_row:]
+    assert table.column("z").to_pylist() == [[2, 4], None, [None, None]][first_row:]
+
+
+@pytest.mark.parametrize("null_type", [pa.null(), pa.string(), pa.dictionary(pa.int32(), pa.string()), POINT])
+def test_field_of_a_column_of_nulls_is_null(null_type):
+    """Regression: where all texts of a file are null, they were said to have no fields."""
+    table = pa.table({"state": pa.nulls(3, null_type)})
+    assert add_fields(table, {"state.x": ("state", "x")}).column("state.x").to_pylist() == [None] * 3
+
+
+@pytest.mark.parametrize("null_type", [pa.null(), pa.string()])
+def test_json_text_that_is_null_in_a_file_is_missing_there(tmp_path, null_type):
+    for number, texts in enumerate((['{"pulse": 60}', '{"pulse": 61}'], [None, None])):
+        steps = {"episode": [number] * 2, "obs": [0.0, 1.0], "action": [0, 1], "reward": [0.0, 1.0]}
+        states = pa.array(texts, null_type if number else pa.string())
+        pq.write_table(
+            pa.table(steps | {"done": [False, True], "state": states}), tmp_path / f"{number}.parquet"
+        )
+    dataset = open_tool(tmp_path, schema={"obs": ["obs", "state.pulse"]}, ignore_final_observation=True)
+    block = kit.read_block(dataset)
+    assert block.columns["obs"][block.obs_row, 1] == pytest.approx([60, 61, np.nan, np.nan], nan_ok=True)

@@ -10,7 +10,7 @@ import prepare_kit as kit
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hindcast.api.input import PrepareSpec, TimeSpec
@@ -18,6 +18,7 @@ from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.errors import DataError
 from hindcast.formats.format import ReadOptions
+from hindcast.formats.tables.roles import _to_order
 from layers import examples
 
 HOURS = np.array([0, 6, 6, 30, 100, 101, 149, 3, 27], dtype=np.float64)
@@ -131,9 +132,73 @@ def test_equal_spacing_is_one_exactly(tmp_path_factory: Any, lengths: list[int],
     assert columns["delta_t"].tolist() == expected.tolist()
 
 
+START_TYPES = {
+    "int64": (0, 2**53 - 2, 2**53, 1_790_000_000_000_000_000, -(2**53) - 1, -1_790_000_000_000_000_000),
+    "uint64": (0, 2**53 - 2, 1_790_000_000_000_000_000),
+    "float64": (0, 2**53, -(2**54)),
+    "timestamp[ns]": (0, 1_790_000_000_000_000_000, -1_790_000_000_000_000_000),
+    "timestamp[us]": (0, 2**53, -(10**18)),
+}
+
+
+@examples(60)
+@given(
+    form=st.sampled_from(sorted(START_TYPES)),
+    start=st.integers(0, 5),
+    steps=st.lists(st.sampled_from([1, 2, 255, 256, 1000]), min_size=1, max_size=6),
+    is_ordered=st.booleans(),
+)
+@example("int64", 3, [1, 255, 1], True)
+@example("timestamp[ns]", 1, [1, 255, 1], False)
+def test_durations_between_large_times_are_exact(tmp_path_factory, form, start, steps, is_ordered):
+    """Regression: nanoseconds since 1970 became float64, in which two times within 256 are one."""
+    start = START_TYPES[form][start % len(START_TYPES[form])]
+    size = 256 if form == "float64" else 1  # the distance of neighbouring floats
+    times = [start + size * sum(steps[:i]) for i in range(len(steps) + 1)]
+    table = pa.table(
+        {
+            "eps_id": ["a"] * len(times),
+            "obs": np.arange(len(times)) * 1.0,
+            "actions": [0] * len(times),
+            "rewards": np.zeros(len(times)),
+            "truncateds": [False] * len(steps) + [True],
+            "when": pa.array(times, pa.type_for_alias(form)),
+        }
+    )
+    order = np.arange(len(times))
+    if not is_ordered:
+        order = np.random.default_rng(len(steps)).permutation(order)
+    folder = kit.write_files(tmp_path_factory.mktemp("rows"), table.take(order), num_files=2)
+    unit = "Second" if form.startswith("timestamp") else 1.0
+    options = ReadOptions(
+        schema={} if is_ordered else {"t": "when"},
+        time=TimeSpec(column="when", unit=unit),
+        ignore_final_observation=True,
+    )
+    columns = kit.read_block(open_data(Reading((folder,), options=options))).columns
+    units_per_second = {"timestamp[ns]": 10**9, "timestamp[us]": 10**6}.get(form, 1)
+    assert columns["delta_t"][:-1] == pytest.approx(size * np.array(steps) / units_per_second, rel=1e-12)
+
+
+def test_numbers_in_two_types_order_rows_alike():
+    """Files may have integers and floats; the order of each is compared with that of the other."""
+    numbers = [-(2**60), -(2**53), -(2**53) + 1, -1, 0, 1, 2**53 - 1, 2**53, 2**53 + 2, 2**60]
+    integers = _to_order(np.array(numbers, np.int64))
+    assert (np.diff(integers) > 0).all()
+    assert _to_order(np.array(numbers, np.float64)).tolist() == integers.tolist()
+    fractions = _to_order(np.array([-1.5, -0.5, -0.0, 0.0, 0.5, 1.5]))
+    assert np.diff(fractions).min() == 0
+    assert (fractions[[0, 1, 4, 5]] < _to_order(np.array([-1, 0, 1, 2]))).all()
+
+
 @pytest.mark.parametrize(
     ("times", "time", "message"),
     [
+        (
+            [*range(8), 2**63 - 1],
+            {},
+            "row 8: 'when' is 9223372036854775807: expected a time between .*subtract",
+        ),
         (HOURS, {"column": "whem"}, "it has no column 'whem', which `time` names: did you mean 'when'"),
         (HOURS, {"unit": "Day"}, "'when' holds numbers, but time.unit is Day: set it to the number"),
         (
@@ -154,17 +219,23 @@ def test_column_without_times_is_refused(
 
 
 @pytest.mark.parametrize("partition_bytes", [1, 1 << 20])
-@pytest.mark.parametrize("kind", ["null", "one file"])
+@pytest.mark.parametrize("kind", ["null", "negative", "one file"])
 def test_durations_are_never_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, partition_bytes: int
 ) -> None:
     monkeypatch.setattr("hindcast.datasets.prepare.job.PARTITION_BYTES", partition_bytes)
-    table = make_table([*[1.0] * 8, None if kind == "null" else 2.0], "delta_t")
+    last_duration = {"null": None, "negative": -1.0, "one file": 2.0}[kind]
+    table = make_table([*[1.0] * 8, last_duration], "delta_t")
     folder = tmp_path / "rows"
     folder.mkdir()
     pq.write_table(table.slice(7), folder / "2.parquet")
     pq.write_table(
-        table.slice(0, 7) if kind == "null" else make_table(HOURS).slice(0, 7), folder / "1.parquet"
+        make_table(HOURS).slice(0, 7) if kind == "one file" else table.slice(0, 7), folder / "1.parquet"
     )
-    with pytest.raises(DataError, match="'delta_t' is null; fix it" if kind == "null" else "delta_t"):
+    message = {
+        "null": r"2\.parquet, row 1: 'delta_t' is null; fix it",
+        "negative": r"2\.parquet, row 1: 'delta_t' is -1\.0: expected a duration of 0 or more; correct it",
+        "one file": "delta_t",
+    }[kind]
+    with pytest.raises(DataError, match=message):
         open_data(Reading((str(folder),), prepare=PrepareSpec()), cache=str(tmp_path / "cache"))

@@ -50,6 +50,7 @@ from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.json_lines import parse_json_cells
 from hindcast.storage.location import resolve
 from layers import examples
+from user_errors import raises_user_error
 
 # Forms of a value
 
@@ -317,7 +318,7 @@ def test_file_without_rows_alone_is_refused(tmp_path, suffix):
 # Text
 
 
-@pytest.mark.parametrize("kind", ["numpy", "savetxt", "excel"])
+@pytest.mark.parametrize("kind", ["numpy", "savetxt", "savetxt of a report", "report", "excel", "excel sep"])
 def test_csv_as_tools_write_it_is_read(tmp_path, kind):
     columns = {"obs": [str(row) for row in OBS]} if kind == "numpy" else {"obs": None}
     columns["next_obs"] = None
@@ -325,8 +326,14 @@ def test_csv_as_tools_write_it_is_read(tmp_path, kind):
         columns |= {f"obs_{i}": OBS[:, i] for i in range(3)}
     frame = make_steps(**columns, done=DONE.astype(int)).to_pandas()
     path, options = tmp_path / "steps.csv", {}
-    if kind == "savetxt":
-        np.savetxt(path, frame.to_numpy(), delimiter=",", header=",".join(frame.columns))
+    if kind.startswith("savetxt"):
+        header = ",".join(frame.columns)
+        header = header if kind == "savetxt" else f"seed 1, 15 rows\n{header}"
+        np.savetxt(path, frame.to_numpy(), delimiter=",", header=header)
+    elif kind == "report":
+        path.write_text(f"# Export, in 2 parts\n\n#\n{frame.to_csv(index=False)}")
+    elif kind == "excel sep":
+        path.write_text(f"\ufeffsep=;\r\n{frame.to_csv(index=False, sep=';')}")
     elif kind == "excel":
         options = {"delimiter": ";", "decimal_point": ","}
         frame.to_csv(path, index=False, sep=";", decimal=",", encoding="utf-8-sig")
@@ -334,6 +341,32 @@ def test_csv_as_tools_write_it_is_read(tmp_path, kind):
         frame.to_csv(path, index=False)
     dataset = open_tool(path, ignore_final_observation=True, options=options)
     assert assert_steps(dataset, None).columns.keys() == {"obs", "actions", "rewards"}
+
+
+def test_row_below_comments_is_counted_from_the_first_row(tmp_path):
+    text = make_steps(obs=REWARDS, next_obs=None).to_pandas().to_csv(index=False)
+    path = tmp_path / "steps.csv"
+    path.write_text(f"# seed 1\n# two\n{text}".replace("True", "perhaps", 1))
+    with raises_user_error(DataError, "'done' is 'perhaps'", path="steps.csv", row=4):
+        open_tool(path, ignore_final_observation=True)
+
+
+@pytest.mark.parametrize(
+    ("encode", "message"),
+    [
+        (
+            lambda text: text.replace(",b", ",\xe9").encode("latin-1"),
+            r"'note': the text is not UTF-8: .*CSV UTF-8",
+        ),
+        (lambda text: text.replace("\n", "\r").encode(), r"carriage returns alone: save it with line feeds"),
+    ],
+)
+def test_csv_in_another_encoding_is_refused_with_a_remedy(tmp_path, encode, message):
+    path = tmp_path / "steps.csv"
+    table = make_steps(obs=REWARDS, next_obs=None, note=["b"] * 15)
+    path.write_bytes(encode(table.to_pandas().rename(columns={"obs": "o"}).to_csv(index=False)))
+    with pytest.raises(DataError, match=message):
+        open_tool(path, ignore_final_observation=True, schema={"obs": "o"})
 
 
 def format_number(value: float, point: str, separator: str) -> str:

@@ -147,13 +147,13 @@ def test_runs_wait_for_storage_and_gpus(kube: Kube, tmp_path: Path) -> None:
         kube.apply(make_gpu_holder())
         variable = {"name": "HINDCAST_STORAGE_TIMEOUT", "value": "20"}
         cluster = lake.make_cluster_spec() | CODE_CLUSTER
-        stored = {
+        bucket_spec = {
             "cluster": cluster | {"env": [*cluster["env"], variable]},
             "checkpoint": {"path": f"{lake.uri}/runs", "every": 2},
             "stop": {"iterations": 60},
         }
         learner = {"gpus": 1, "device": "cpu"}
-        start_runs(kube, tmp_path, slow_file, stored=stored, waiting={"learners": learner})
+        start_runs(kube, tmp_path, slow_file, stored=bucket_spec, waiting={"learners": learner})
         kube.wait_for_iteration("stored", 5)
         lake.faults.set(Fault(cut=-1))
         kube.wait("the loss of storage is seen", lambda: latest_run(kube, "stored").get("reason"))

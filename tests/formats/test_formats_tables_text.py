@@ -182,7 +182,7 @@ def test_text_in_column_of_declared_type_raises_without_advice_to_declare_it(
 def test_text_of_other_encoding_raises_with_row_or_header(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes("obs,action,reward,episode\n1,2,3,a\n1,2,3,ä\n".encode("latin-1"))
-    with raises_user_error(DataError, "'episode'.*UTF8", path="a.csv", row=1):
+    with raises_user_error(DataError, "'episode'.*UTF-8", path="a.csv", row=1):
         read_table(path)
     path.write_bytes("obs,action,reward,größe\n1,2,3,4\n".encode("latin-1"))
     with pytest.raises(DataError, match=r"a.csv is not UTF-8 text: its header is"):

@@ -104,6 +104,8 @@ def test_attempt_waits_for_token_of_restored_service_account(account: str | None
             cluster.now = START + timedelta(seconds=seconds)
             await cluster.reconcile()
             assert cluster.status["state"] == "Running"
+            conditions = {entry["type"]: entry["reason"] for entry in cluster.status["conditions"]}
+            assert conditions["ClusterReady"] == "TokenOutdated"
         cluster.now = created + timedelta(minutes=15, seconds=1)
         await cluster.reconcile()
         assert cluster.status["runs"][0]["reason"] == "NoHeartbeat"

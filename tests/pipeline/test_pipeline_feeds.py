@@ -1,5 +1,6 @@
 import threading
 import time
+from concurrent.futures import wait
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from pipeline_fakes import FEED_CLASSES, STEPS, UNITS, FakeDataset, are_equal_ba
 
 from hindcast.episodes.batched import batch_dtype
 from hindcast.errors import DataError
+from hindcast.pipeline.lane_feed import LaneFeed
 from hindcast.pipeline.mixed_feed import MixedFeed
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.targets import Targets
@@ -398,3 +400,20 @@ def test_resume_with_replacement_repeats_batches(feed_kind, make_feed):
     assert len(set(steps.tolist())) < len(steps)
     resumed_feed.seek(feed.state())
     assert are_equal_batches(feed.next(), resumed_feed.next())
+
+
+def test_lanes_whose_windows_end_at_once_start_the_next_ones_in_turns(monkeypatch):
+    monkeypatch.setattr("hindcast.pipeline.lane_feed._CHUNK_BYTES", {"cpu": 1 << 13})
+    feed = LaneFeed(make_loader(FakeDataset([[16]] * 320), window_steps=16 * 32), batch_size=32)
+    start_window, num_started = feed.start_window, []
+    feed.start_window = lambda window: num_started.append(window) or start_window(window)
+    starts_per_batch = []
+    for _ in range(64):
+        feed.next()
+        starts_per_batch.append(len(num_started))
+        num_started.clear()
+        wait([future for lane in feed._lanes for future in lane.futures()])
+    num_lanes = len(feed._lanes)
+    assert starts_per_batch[0] >= num_lanes
+    assert sum(starts_per_batch[1:]) > 3 * num_lanes
+    assert max(starts_per_batch[1:]) <= num_lanes / 4

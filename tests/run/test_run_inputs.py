@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from hindcast import OfflineData, OfflinePreLearner
+from hindcast.datasets.hooks import Hooks
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.errors import DataError, SpecError
 from hindcast.evaluate.offline import OfflineOptions
+from hindcast.formats.format import ReadOptions
 from hindcast.rllib.training_config import TrainingConfig
 from hindcast.run.checkpoint_evaluation import evaluate_checkpoint_offline
 from hindcast.run.execute import FileReferences, train_locally
@@ -168,3 +171,27 @@ def test_offline_data_class_and_pre_learner_receive_options_of_training(tmp_path
         configs["offlineData"].lrr  # noqa: B018
     with pytest.raises(AttributeError, match="it has observation_space, action_space, rl_module_spec"):
         TrainingConfig({}).lr  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("is_normalized", "reach", "is_noted"), [(False, 1.0, True), (True, 2.0, True), (False, 2.0, False)]
+)
+def test_judging_by_actions_in_other_units_notes_them(
+    tmp_path: Path, is_normalized: bool, reach: float, is_noted: bool
+) -> None:
+    make_policy({"id": "Pendulum-v1"}).save(tmp_path / "policy")
+    steps = {"eps_id": np.repeat(np.arange(4), 3), "obs": np.zeros((12, 3)).tolist(), "rewards": np.ones(12)}
+    actions = np.linspace([-reach], [reach], 12).tolist()
+    table = pa.table(steps | {"actions": actions, "truncateds": [False, False, True] * 4})
+    pq.write_table(table, tmp_path / "steps.parquet")
+    reading = Reading(
+        (str(tmp_path / "steps.parquet"),),
+        options=ReadOptions(ignore_final_observation=True),
+        actions_normalized=is_normalized,
+    )
+    notes: list[str] = []
+    hooks = Hooks(note=notes.append)
+    options = OfflineOptions(fit=None, explore=True)
+    evaluate_checkpoint_offline(tmp_path / "policy", reading, options=options, hooks=hooks)
+    text = f"steps.parquet: 'actions' is read .* set actionsNormalized: {str(not is_normalized).lower()}"
+    assert any(re.search(text, note) for note in notes) == is_noted

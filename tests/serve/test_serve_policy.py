@@ -23,9 +23,10 @@ from hindcast import PolicyClient, PolicyServer, UnknownEpisode
 from hindcast.api.model import ModelSpec
 from hindcast.datasets.opening import open_dataset
 from hindcast.errors import DataError, SpecError, StorageError
+from hindcast.models.greedy_policy import GreedyPolicy
 from hindcast.models.policy import Policy
 from hindcast.models.preprocessing import Preprocessing
-from hindcast.models.rl_module import build_module
+from hindcast.models.rl_module import RLModule, build_module
 from hindcast.serve.client import Unreachable
 from hindcast.serve.http_server import HttpServer
 from hindcast.storage.location import resolve
@@ -131,8 +132,11 @@ def test_scaled_actions_are_logged_in_module_units(tmp_path: Path) -> None:
     np.testing.assert_allclose(columns["action_logp"][1], np.log(half_ranges).sum(), rtol=1e-5)
 
 
-def test_episodes_have_separate_frames_and_recurrent_states(tmp_path: Path) -> None:
-    policy = make_policy(WALK, frameStack=2, recurrent="LSTM", cellSize=4)
+@pytest.mark.parametrize("module_class", [None, GreedyPolicy])
+def test_episodes_have_separate_frames_and_recurrent_states(
+    tmp_path: Path, module_class: type[RLModule] | None
+) -> None:
+    policy = make_policy(WALK, module_class=module_class, frameStack=2, recurrent="LSTM", cellSize=4)
     observations = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
     with PolicyServer(policy, tmp_path / "log", explore=False) as server:
         first_id, second_id = server.start_episode(), server.start_episode()
@@ -297,15 +301,27 @@ def test_repeated_request_after_failed_storage_is_executed(
     assert statuses == [503, 200]
 
 
-def test_missing_part_of_observation_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("observation", "message"),
+    [
+        ({"place": [0.0, 1.0]}, "a value does not have the structure of its space: it has no part 'kind'"),
+        (
+            {"place": [0.0, 1.0], "kind": [1, [0, 1]], "kinds": 2},
+            "has the parts obs/kind/0, obs/kind/1, obs/kinds, obs/place, expected",
+        ),
+        (3, "a value does not have the structure of its space"),
+    ],
+    ids=["missing", "unknown", "number"],
+)
+def test_parts_other_than_those_of_the_space_are_named(
+    tmp_path: Path, observation: Any, message: str
+) -> None:
     policy = make_policy({"id": "toy_environments:Composite"})
     with PolicyServer(policy, tmp_path / "log") as server, HttpServer(server, TOKEN) as http_server:
-        body = json.dumps({"episode_id": server.start_episode(), "observation": {"place": [0.0, 1.0]}})
+        body = json.dumps({"episode_id": server.start_episode(), "observation": observation})
         status, document = send_request(http_server, "get_action", body)
-    assert (status, document["error"]) == (
-        400,
-        "get_action: a value does not have the structure of its space: it has no part 'kind'",
-    )
+    assert status == 400
+    assert message in document["error"]
 
 
 @pytest.mark.parametrize(

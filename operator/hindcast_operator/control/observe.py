@@ -184,7 +184,7 @@ class Observer:
             and _is_running_attempt(snapshot.status, name)
         )
         if not is_silent:
-            startup.has_access = True
+            startup.has_access, startup.token_renewal_time = True, None
             return
         if read_at is not None and (now - read_at).total_seconds() < _SILENCE_SECONDS:
             return

@@ -158,6 +158,9 @@ class Reason(StrEnum):
     REPORT_UNREADABLE = ("ReportUnreadable", "Warning", "waits",
         "A part of the attempt's report cannot be read: the runtime is of another version.",
         "nothing, the run is not affected; bring the operator and spec.cluster.image to one version")
+    TOKEN_OUTDATED = ("TokenOutdated", "Warning", "waits",
+        "The run's ServiceAccount was deleted and created again, so the attempt cannot report for some minutes.",
+        "nothing, the run is not affected; it reports again once the kubelet has renewed the token of its head")
     MANY_RUNS_SILENT = ("ManyRunsSilent", "Warning", "waits",
         "Many runs fell silent within a minute, so no further ones are ended for it during the next ten.",
         "check the clock of the operator, and the connections to the API server; `hindcast_verdicts_held` counts them")

@@ -273,6 +273,13 @@ def _check_pods(attempt: LiveAttempt) -> Check | None:
         return Check(False, Reason.MANY_RUNS_SILENT, message)
     if attempt.diagnosis is not None:
         return Check(False, attempt.diagnosis.reason, capitalise(attempt.diagnosis.message))
+    renewal_time = attempt.facts.token_renewal_time
+    if renewal_time is not None and attempt.now < renewal_time:
+        message = (
+            "The run's ServiceAccount was deleted and created again: the attempt goes on, and reports again once its "
+            f"token is renewed, by {format_for_people(renewal_time)}"
+        )
+        return Check(False, Reason.TOKEN_OUTDATED, message)
     if not attempt.has_reported:
         return Check(False, Reason.CLUSTER_STARTING, "The attempt has not reported yet")
     return None

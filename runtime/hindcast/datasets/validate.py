@@ -155,6 +155,10 @@ def check_block(
                     remedy="if NaN means that a value is missing, set prepare.missing",
                     mentions=("prepare.missing",),
                 )
+            elif name == Columns.DELTA_T:
+                problem = replace(
+                    problem, remedy="correct it, or rename the column if it is not the duration of a step"
+                )
             elif isinstance(space, spaces.Discrete):
                 problem = replace(
                     problem, remedy="if the data count from another number, set the space's n and start"
@@ -202,6 +206,8 @@ def find_faults(
     """
     if column.dtype.kind in "fc" and root(name) in _FINITE_COLUMNS and not _is_finite_in_batches(column):
         yield from _find_not_finite(column, can_be_missing)
+    if name == Columns.DELTA_T and column.dtype.kind == "f" and not (column >= 0).all():
+        yield Fault("not-finite", ~(column >= 0), "a duration of 0 or more")
     is_outside = values_outside_space(column, space)
     if is_outside is not None:
         yield Fault("outside-space", is_outside, describe_space(space))

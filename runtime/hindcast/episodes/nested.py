@@ -109,9 +109,13 @@ def unflatten(flat_leaves: Mapping[str, Any], root: str, struct: Nested | None =
 
 
 def restore_tuples(value: Nested, struct: Nested | None) -> Nested:
-    """Convert lists in a sample to tuples where the struct has tuples, since some formats have no tuples."""
+    """Convert lists in a sample to tuples where the struct has tuples, since some formats have no tuples.
+
+    Parts that only the sample has come last, so that whoever knows the space can refuse them.
+    """
     if isinstance(struct, Mapping):
-        return {key: restore_tuples(value[key], part) for key, part in struct.items()}
+        known_parts = {key: restore_tuples(value[key], part) for key, part in struct.items()}
+        return known_parts | {key: value[key] for key in value if key not in struct}
     if isinstance(struct, tuple):
         return tuple(restore_tuples(item, part) for item, part in zip(value, struct, strict=True))
     return value

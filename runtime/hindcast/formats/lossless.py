@@ -6,6 +6,7 @@ They drop axes of length one, and turn whole floats and texts of digits into int
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, Final
 
@@ -55,6 +56,12 @@ def find_rounded_row(array: NDArray[Any], dtype: np.dtype) -> int | None:
         is_rounded = (floats >= float(np.iinfo(array.dtype).max)) | (floats.astype(array.dtype) != array)
     rows = is_rounded.reshape(len(array), -1).any(axis=1)
     return int(np.argmax(rows)) if rows.any() else None
+
+
+def has_exact_dtype(arrays: Sequence[NDArray[Any]]) -> bool:
+    """Return whether the common dtype of arrays, of numbers or all of text, holds each integer exactly."""
+    dtype = np.result_type(*(array.dtype for array in arrays))
+    return all(find_rounded_row(array, dtype) is None for array in arrays)
 
 
 def describe_rounded(name: str, value: object, dtype: np.dtype) -> str:
@@ -125,5 +132,8 @@ def to_numbers(array: NDArray[Any]) -> tuple[NDArray[Any], Bool]:
             is_wrong[row] = True
         else:
             match = _WHOLE_NUMBER.fullmatch(text)
-            is_wrong[row] = match is not None and not is_float_exact(Decimal(match[1]), values[row])
+            # Python reads "1_000" as a number
+            is_wrong[row] = "_" in text or (
+                match is not None and not is_float_exact(Decimal(match[1]), values[row])
+            )
     return values.reshape(array.shape), is_wrong.reshape(array.shape)

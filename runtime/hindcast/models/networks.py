@@ -84,8 +84,8 @@ class RecurrentEncoder(Encoder):
 
     def unroll(self, batch: Batch, state: Mapping[str, Tensor]) -> tuple[Tensor, State]:
         """Return features `[B, T, F]`, or `[B, F]` of single steps, and the state after the last step."""
-        features, state_after = self.memory(super().forward(batch), state)
-        return at_output_steps(features, batch), state_after
+        features_and_state: tuple[Tensor, State] = self.memory(super().forward(batch), state)
+        return features_and_state
 
 
 class StateValue(nn.Module):
@@ -102,8 +102,8 @@ class StateValue(nn.Module):
         self.head = linear(self.encoder.output_size, 1, 1.0, head_initialiser(model))
 
     def forward(self, batch: Batch) -> Tensor:
-        """Return `[B]` values of the batch's observations, or `[B, T]` of a recurrent network."""
-        values: Tensor = self.head(self.encoder(batch))
+        """Return `[B]` values of the batch's observations, or `[B, T]` of sequences."""
+        values: Tensor = self.head(at_output_steps(self.encoder(batch), batch))
         return values.squeeze(-1)
 
 
@@ -201,7 +201,9 @@ class Critics(nn.Module):
         if isinstance(actions, Tensor):
             actions = {Columns.ACTIONS: actions}
         action_features = self.actions(batch if actions is None else actions)
-        obs_features = self.observations(batch).expand(*action_features.shape[:-1], -1)
+        obs_features = at_output_steps(self.observations(batch), batch).expand(
+            *action_features.shape[:-1], -1
+        )
         return action_features, torch.cat([obs_features, action_features], -1).flatten(0, -2)
 
     def _compute_values(self, rows: Tensor) -> Tensor:
@@ -285,6 +287,7 @@ class ActionValues(nn.Module):
             features, state = self.observations.unroll(batch, extract_state(Columns.STATE_IN, batch))
         else:
             features = self.observations(batch)
+        features = at_output_steps(features, batch)
         values: Tensor = self.stack(features.flatten(0, -2)).unflatten(-1, (-1, self._quantiles))
         if features.dim() > 2:  # sequences
             values = values.unflatten(1, features.shape[:-1])

@@ -15,6 +15,7 @@ from hindcast.api.evaluation import EvaluationSpec
 from hindcast.api.input import InputSource
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.hooks import NO_HOOKS, Hooks
+from hindcast.datasets.inspection.action_units import find_wrong_units
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.episodes.columns import Columns
@@ -137,7 +138,7 @@ def evaluate_checkpoint_offline(
         gamma: discount; None takes the discount of the run's algorithm, or 0.99 if the algorithm has no discount.
         episodes: number of episodes to sample; None takes all.
         options: further options; None takes the defaults, and `gamma` in them is ignored.
-        hooks: receive the progress of preparing and fitting.
+        hooks: receive the progress of preparing and fitting, and notes on data whose values contradict their units.
 
     Raises:
         DataError: there is no checkpoint at `path`, or the data are invalid (see `evaluate_offline`).
@@ -147,6 +148,9 @@ def evaluate_checkpoint_offline(
     if gamma is None:
         gamma = find_gamma(resolve(path))
     dataset, num_trained, name = open_judging_data(path, data, hooks)
+    if not isinstance(data, Dataset | JudgingData):  # the run has checked its own data
+        for text in find_wrong_units(dataset, policy.action_space):
+            hooks.note(f"{name}: {text}")
     if episodes is not None and episodes < dataset.num_episodes:
         dataset = dataset.sample(episodes, seed=(options or OfflineOptions()).seed)
     offline_options = replace(options or OfflineOptions(), gamma=gamma)

@@ -81,8 +81,8 @@ def _measure(resource: OfflineTraining) -> dict[str, Any]:
             "dataWaitShare": max((round(share["wait"], 3) for share in shares), default=None),
             "bottleneck": result["timers"].get("bottleneck"),
             "learnerPeakBytes": max(result["timers"].get("peak_memory_bytes", [0])) or None,
-            "seconds": round(seconds),
-            "wholeRunSeconds": round(seconds * max(1.0, total / amount)) if total and amount else None,
+            "seconds": round(seconds, 1),
+            "wholeRunSeconds": round(seconds * max(1.0, total / amount), 1) if total and amount else None,
         }
     }
 

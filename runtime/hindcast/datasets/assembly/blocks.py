@@ -140,9 +140,11 @@ def _measure_steps(steps: Steps, index: I64, is_last: Bool, rules: Rules) -> Ste
     """
     if Columns.TIME not in steps.columns:
         return steps
-    times = steps.columns[Columns.TIME][index]
-    # Divided after the difference, so that equal spacing is exactly equal.
-    durations = np.diff(times, append=np.nan) / rules.time_unit
+    # Divided after the difference, which is exact, so that equal spacing is exactly equal.
+    differences = np.diff(steps.columns[Columns.TIME][index])
+    if differences.dtype.kind == "m":
+        differences = differences / np.timedelta64(1, "us")
+    durations = np.append(differences / rules.time_unit, np.nan)
     durations[is_last] = np.nan
     if (is_backwards := durations < 0).any():
         raise rules.make_row_error(

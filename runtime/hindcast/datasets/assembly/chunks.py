@@ -47,7 +47,7 @@ def encode_chunks(chunks: Sequence[Steps | Block]) -> Iterator[bytes | memoryvie
     header += b" " * (-(len(header) + _HEADER_SIZE) % _ALIGNMENT)
     yield len(header).to_bytes(_HEADER_SIZE, "little") + header
     for array in arrays:
-        yield memoryview(array.reshape(-1).view(np.uint8))
+        yield array.reshape(-1).view(np.uint8).data
         yield b"\0" * (-array.nbytes % _ALIGNMENT)
 
 

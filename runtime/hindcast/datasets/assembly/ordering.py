@@ -233,7 +233,8 @@ def _drop_duplicate_rows(steps: Steps, index: I64, rules: Rules) -> tuple[I64, d
             steps,
             int(second_rows[first_conflict]),
             "the timestep occurs twice, with different content in "
-            f"{rules.make_finding(steps, first_rows[first_conflict : first_conflict + 1])}: are episode ids unique?",
+            f"{rules.make_finding(steps, first_rows[first_conflict : first_conflict + 1])}: are episode ids unique? If "
+            "each file counts its own episodes, set prepare.episodes to File",
         )
     problem = f"the row repeats {rules.make_finding(steps, first_rows[:1])}"
     return np.delete(index, repeats), _repeat_findings(steps, second_rows, rules, "duplicates", problem)

@@ -19,6 +19,7 @@ from hindcast.formats.lossless import (
     describe_rounded,
     find_rounded_row,
     fit_shape,
+    has_exact_dtype,
     loses_digits,
 )
 from hindcast.formats.rows import AGENT_COLUMNS, Rows, Timesteps
@@ -27,9 +28,11 @@ from hindcast.formats.spec import describe_array
 Array = NDArray[Any]
 ONLY_SOME_FILES: Final = "not all files have it in one form"
 """Reason for which a column is left out, see `Steps.left_out`."""
+NO_EXACT_DTYPE: Final = "it has whole numbers that the common type of its files would round"
+"""Reason for which a column is left out, see `Steps.left_out`."""
 _REQUIRED_COLUMNS: Final = (
     *(Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS),
-    Columns.DELTA_T,
+    *(Columns.DELTA_T, Columns.TIME),
 )
 _ROW_FIELDS: Final = ("terminated", "truncated", "next_missing", "is_obs_only", "part", "row")
 
@@ -206,11 +209,10 @@ def encode_ids(ids: NDArray[np.object_] | None) -> tuple[I64, NDArray[np.object_
 
 
 def _fit_columns(chunks: Sequence[Steps]) -> Sequence[Steps]:
-    """Fit shapes to the first chunk's, and leave out columns that differ and are not required."""
+    """Fit shapes to the first chunk's; leave out columns that differ, or would be rounded, and are not required."""
     first_columns = chunks[0].columns
     if all(chunk.columns.keys() == first_columns.keys() for chunk in chunks) and all(
-        column.shape[1:] == first_columns[name].shape[1:]
-        and (column.dtype == object) == (first_columns[name].dtype == object)
+        (column.shape[1:], column.dtype) == (first_columns[name].shape[1:], first_columns[name].dtype)
         for chunk in chunks
         for name, column in chunk.columns.items()
     ):
@@ -227,11 +229,12 @@ def _fit_columns(chunks: Sequence[Steps]) -> Sequence[Steps]:
             for array in fitted_arrays
             if array is not None and (array.dtype == object) == (first.dtype == object)
         ]
-        if len(compatible_arrays) == len(chunks):
+        is_exact = is_required(name) or has_exact_dtype(compatible_arrays)
+        if len(compatible_arrays) == len(chunks) and is_exact:
             for columns, array in zip(fitted_columns, compatible_arrays, strict=True):
                 columns[name] = array
         elif not is_required(name):
-            left_out[name] = reasons.get(name, ONLY_SOME_FILES)
+            left_out[name] = reasons.get(name, ONLY_SOME_FILES if is_exact else NO_EXACT_DTYPE)
             for columns in fitted_columns:
                 columns.pop(name, None)
     return [
@@ -281,6 +284,6 @@ def _describe_difference(first: Steps, second: Steps) -> str | None:
                 f"{name!r} is {describe_array(column)} in one and {describe_array(other_column)} in the "
                 "other; all must be the same"
             )
-        if loses_digits(column.dtype, other_column.dtype):
+        if is_required(name) and loses_digits(column.dtype, other_column.dtype):
             return describe_lost_digits(name, column.dtype, other_column.dtype)
     return None

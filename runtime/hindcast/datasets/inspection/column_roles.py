@@ -22,6 +22,7 @@ from hindcast.errors import DataError
 from hindcast.formats.columns.arrays import as_plain_table, is_text
 from hindcast.formats.format import HEAD_ROWS, Format, ReadOptions
 from hindcast.formats.layout import CellError
+from hindcast.formats.lossless import to_numbers
 from hindcast.formats.tables.naming import ALIASES, format_names, plan_columns
 from hindcast.formats.tables.roles import FALSE_TEXTS, TRUE_TEXTS
 from hindcast.formats.tables.struct_fields import add_fields, list_schema_fields
@@ -47,6 +48,7 @@ _WORDS: Final[dict[str, str]] = {
 """Hindcast's column -> words in the names of columns that are likely to be it, likeliest first."""
 _NEXT_PREFIXES: Final = ("next_", "new_", "next.")
 _PART: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
+_CODE: Final = r"^\s*[+-]?0\d"
 _NEVER_CHANGES: Final = "it never changes"
 Schema = dict[str, str | list[str]]
 
@@ -179,7 +181,7 @@ def profile_table(
         schema: Hindcast's column -> column or columns of the table.
         varying_columns: columns with values that change after the first rows.
     """
-    table = table.combine_chunks()
+    table = _decode_dictionaries(table.combine_chunks())
     roles = _find_roles(table, schema)
     left_out: dict[str, str] = {}
     if Columns.OBS not in roles:
@@ -212,6 +214,15 @@ def profile_table(
         bool(roles.get(Columns.NEXT_OBS)),
         _describe_nested_steps(table),
     )
+
+
+def _decode_dictionaries(table: pa.Table) -> pa.Table:
+    """Return the table with the values of categories, which Arrow cannot count, in place of dictionaries."""
+    for position, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):
+            column = table.column(position).cast(field.type.value_type)
+            table = table.set_column(position, field.name, column)
+    return table
 
 
 def _describe_nested_steps(table: pa.Table) -> str | None:
@@ -333,8 +344,12 @@ def _are_numbered(names: Collection[str]) -> bool:
 
 def _left_out_reason(column: pa.ChunkedArray, name: str, is_varying: bool) -> str | None:
     """Return why a column is no observation; None if it can be one."""
-    if not (_is_number(column.type) or pa.types.is_boolean(column.type)):
-        return f"it holds {'text' if is_text(column.type) else column.type}, not numbers"
+    if not (_is_number(column.type) or pa.types.is_boolean(column.type) or _are_numbers_as_text(column)):
+        if pa.types.is_temporal(column.type):
+            reason = "it holds times; if they order the rows, name it as t under schema"
+        else:
+            reason = f"it holds {'text' if is_text(column.type) else column.type}, not numbers"
+        return reason
     if column.null_count == len(column):
         return "it has no values"
     if len(column) > 1 and not is_varying and _is_constant(column):
@@ -344,6 +359,18 @@ def _left_out_reason(column: pa.ChunkedArray, name: str, is_varying: bool) -> st
     if name.lower() in ("id", "index", "row", "unnamed: 0", "__index_level_0__"):
         return "it numbers the rows"
     return None
+
+
+def _are_numbers_as_text(column: pa.ChunkedArray) -> bool:
+    """Return whether a column holds text that is read as numbers; codes such as 007 are no numbers."""
+    if (
+        not is_text(column.type)
+        or column.null_count
+        or pc.any(pc.match_substring_regex(column, _CODE)).as_py()
+    ):
+        return False
+    _, is_wrong = to_numbers(column.to_numpy())
+    return not is_wrong.any()
 
 
 def _best_matches(role: str, columns: Iterable[str]) -> list[str]:
@@ -368,7 +395,7 @@ def _can_be(role: str, name: str, table: pa.Table) -> bool:
     if column.null_count and role not in (Columns.ACTIONS, Columns.REWARDS):
         return False
     if role == Columns.EPS_ID:
-        is_id = is_text(arrow_type) or pa.types.is_integer(arrow_type) or pa.types.is_dictionary(arrow_type)
+        is_id = is_text(arrow_type) or pa.types.is_integer(arrow_type)
         return is_id and 1 <= pc.count_distinct(column).as_py() < max(2, len(column))
     if role == Columns.T:
         is_time = pa.types.is_temporal(arrow_type) or (is_text(arrow_type) and _are_times(column))

@@ -16,7 +16,7 @@ from hindcast.datasets.inspection.summarising import summarise
 from hindcast.datasets.inspection.summary import DataProblem, Summary, make_file_problem, sort_by_severity
 from hindcast.datasets.inspection.survey import DescribedFile, Finder, find_largest_compatible_group, survey
 from hindcast.datasets.prepare.non_data_files import find_data_files
-from hindcast.datasets.prepare.opening import open_reading
+from hindcast.datasets.prepare.opening import OpenedData, open_reading
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.prepare.source_files import RecognisedFile, find_source_files, recognise_formats
 from hindcast.episodes.block import Block
@@ -62,6 +62,8 @@ def inspect_data(
     if not opened_data.is_prepared:
         return summary
     data_files = find_data_files(reading)
+    # None match if the same files were prepared in another folder.
+    data_files = [file for file in data_files if _has_rows(file, opened_data)] or data_files
     formats = tuple(sorted({file.format.name for file in data_files}))
     profile = profile_files(data_files, reading.options.schema)
     unfinished_problems = [
@@ -75,6 +77,14 @@ def inspect_data(
             "table_columns": () if profile is None else profile.columns,
             "problems": sort_by_severity([*unfinished_problems, *summary.problems]),
         }
+    )
+
+
+def _has_rows(file: RecognisedFile, opened_data: OpenedData) -> bool:
+    """Return True if the file, or a file in the folder that is read as one, is among those that were prepared."""
+    path = str(file.location)
+    return path in opened_data.files_with_rows or any(
+        name.startswith(f"{path}/") for name in opened_data.files_with_rows
     )
 
 

@@ -127,9 +127,7 @@ def _describe_observations(leaves: Sequence[LeafValues], leaf_spaces: Spaces) ->
             shown_dimensions=tuple(leaf.shown_dimensions.tolist()),
             low=tuple(map(_finite_or_none, low)),
             high=tuple(map(_finite_or_none, high)),
-            share_of_space=tuple(
-                map(_finite_or_none, _compute_range_shares(low, high, leaf.shown_dimensions, leaf_space))
-            ),
+            share_of_space=tuple(map(_finite_or_none, _compute_range_shares(leaf, low, high, leaf_space))),
             constant_dimensions=len(leaf.constant_dimensions),
             values_seen=len(leaf.value_counts) if isinstance(leaf_space, spaces.Discrete) else None,
             values=int(leaf_space.n) if isinstance(leaf_space, spaces.Discrete) else None,
@@ -144,12 +142,13 @@ def _finite_or_none(value: float) -> float | None:
 
 
 @np.errstate(all="ignore")
-def _compute_range_shares(low: F64, high: F64, dimensions: NDArray[np.int64], space: gym.Space | None) -> F64:
-    """Return the range of each of `dimensions` as a fraction of the range in the space; NaN if that is not finite."""
-    if not isinstance(space, spaces.Box):
-        return np.full(len(dimensions), np.nan)
+def _compute_range_shares(leaf: LeafValues, low: F64, high: F64, space: gym.Space | None) -> F64:
+    """Return the range of each shown dimension as a fraction of the range in the space; NaN if that is not finite."""
+    # The recorded space may be another than that of the data, which is a problem of its own.
+    if not isinstance(space, spaces.Box) or leaf.low is None or space.low.size != leaf.low.size:
+        return np.full(len(low), np.nan)
     low_bound, high_bound = (
-        bound.ravel()[dimensions].astype(np.float64) for bound in (space.low, space.high)
+        bound.ravel()[leaf.shown_dimensions].astype(np.float64) for bound in (space.low, space.high)
     )
     width = high_bound - low_bound
     return np.where(np.isfinite(width) & (width > 0), (high - low) / width, np.nan)

@@ -103,14 +103,9 @@ class Job:
         """Index of the first part of each partition in stored order, followed by the number of parts."""
         return self._divide_parts(PARTITION_BYTES)
 
-    @property
-    def num_runs(self) -> int:
-        """Number of runs of parts, see `sorted_files`."""
-        return len(self.run_bounds) - 1
-
     @cached_property
     def run_bounds(self) -> list[int]:
-        """Index of the first part of each run, followed by the number of parts."""
+        """Index of the first part of each run (see `sorted_files`), followed by the number of parts."""
         return self._divide_parts(RUN_BYTES)
 
     def _divide_parts(self, max_bytes: int) -> list[int]:
@@ -165,10 +160,8 @@ class Job:
         )
         # Chunks with the same columns are divided at once, which is faster. Others are only compared when their
         # partition is made.
-        for signature, group in groupby(
-            contents, lambda pair: isinstance(pair[1], Steps) and pair[1].signature()
-        ):
-            if signature:
+        for key, group in groupby(contents, lambda pair: isinstance(pair[1], Steps) and pair[1].signature()):
+            if key:
                 # Without a name for the list, so that its chunks are freed before their rows are copied again.
                 chunks = Steps.concat(
                     [chunk for _, chunk in group if isinstance(chunk, Steps)], self.rules.paths

@@ -23,6 +23,8 @@ _HEAD_BYTES: Final = 4096
 _MAX_SHOWN_CHARACTERS: Final = 40
 _TITLES: Final = [data_format.title for data_format in FORMATS.values() if data_format.title]
 _SUPPORTED_FORMATS: Final = f"supported are {', '.join(_TITLES[:-1])} and {_TITLES[-1]}"
+_ZIP_MAGIC: Final = b"PK\x03\x04"
+_WORKBOOK_SUFFIXES: Final = (".xlsx", ".xlsm", ".ods")
 # The first bytes of a file, and what to tell its user after "is".
 _MAGIC_NUMBERS: Final[tuple[tuple[bytes, str], ...]] = (
     (b"\x28\xb5\x2f\xfd", "compressed with zstd: decompress it, or use gzip"),
@@ -30,7 +32,7 @@ _MAGIC_NUMBERS: Final[tuple[tuple[bytes, str], ...]] = (
     (b"\xfd7zXZ", "compressed with xz: decompress it, or use gzip"),
     (b"ARROW1", "an Arrow file: name it *.arrow, or write it as Parquet"),
     (b"FEA1", "an Arrow file: name it *.arrow, or write it as Parquet"),
-    (b"PK\x03\x04", "a ZIP archive or NumPy's .npz: unpack it, or write its arrays as columns of Parquet"),
+    (_ZIP_MAGIC, "a ZIP archive or NumPy's .npz: unpack it, or write its arrays as columns of Parquet"),
     (b"\x93NUMPY", "a NumPy array: write it as a column of Parquet"),
     (b"\x80", "a pickle, which may run code and is not opened: write it as Parquet"),
     (b"Obj\x01", "an Avro file: write it as Parquet"),
@@ -167,6 +169,8 @@ def _describe_content(location: Location, head: bytes) -> str:
     if head[4:8] == b"ftyp" or head.startswith(_VIDEO_MAGIC):
         return "is a video: write its frames as images, or as a column of arrays"
     description = next((text for magic, text in _MAGIC_NUMBERS if head.startswith(magic)), None)
+    if head.startswith(_ZIP_MAGIC) and location.name.lower().endswith(_WORKBOOK_SUFFIXES):
+        description = "a workbook of a spreadsheet: save its sheet as CSV in UTF-8"
     if description is not None:
         return f"is {description}"
     line = _first_line(head)

@@ -75,6 +75,7 @@ class OpenedData(NamedTuple):
         columns: columns or leaves that `dataset` is restricted to; None for all.
         is_prepared: whether the data were prepared.
         missing: element of the observations, such as `heart_rate` -> the rows without its value, if data were prepared.
+        files_with_rows: paths of the files that were prepared, as they were then.
     """
 
     paths: list[str | Path | Location]
@@ -86,6 +87,7 @@ class OpenedData(NamedTuple):
     columns: Sequence[str] | None = None
     is_prepared: bool = False
     missing: Mapping[str, Finding] = MappingProxyType({})
+    files_with_rows: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
@@ -405,4 +407,5 @@ def _open_prepared(
         columns=columns,
         is_prepared=True,
         missing=messages.findings.missing,
+        files_with_rows=frozenset(messages.files),
     )

@@ -13,7 +13,7 @@ import orjson
 
 from hindcast.datasets.assembly.blocks import assemble
 from hindcast.datasets.assembly.rules import Findings, apply_unfinished_rule
-from hindcast.datasets.assembly.steps import ONLY_SOME_FILES, Steps, is_required
+from hindcast.datasets.assembly.steps import NO_EXACT_DTYPE, ONLY_SOME_FILES, Steps, is_required
 from hindcast.datasets.prepare.job import Job
 from hindcast.datasets.prepare.sorted_files import SORTED_FILES
 from hindcast.datasets.prepare.stored_order import assign_episode_ids, cut_partitions
@@ -199,6 +199,9 @@ def finish(job: Job, notes: tuple[str, ...]) -> None:
             requirement += f" after the pre-learner's buffer {buffer}: its sample must return episodes"
         raise DataError(f"{job.describe_files()} holds no rows that {requirement}")
     spec, left_out = _merge_specs(commits)
+    rounded = _find_rounded_columns(job.folder, commits, spec)
+    spec = replace(spec, leaves={name: leaf for name, leaf in spec.leaves.items() if name not in rounded})
+    left_out |= dict.fromkeys(rounded, NO_EXACT_DTYPE)
     findings = findings.model_copy(update={"left_out": left_out | findings.left_out})
     commits = [_widen_partition(job.folder, commit, spec) for commit in commits]
     files = committed_files(commits)
@@ -227,11 +230,13 @@ class PreparationNotes(NamedTuple):
         notes: sentences for the user.
         warnings: sentences on what may be a mistake.
         findings: the findings themselves.
+        files: paths of the files that were read; they had rows.
     """
 
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
     findings: Findings
+    files: tuple[str, ...]
 
 
 def read_notes(folder: Location) -> PreparationNotes | None:
@@ -244,7 +249,8 @@ def read_notes(folder: Location) -> PreparationNotes | None:
         return None
     document = orjson.loads(folder.child(PREPARED_FILE).read_bytes())
     findings = Findings.model_validate(document["findings"])
-    return PreparationNotes(tuple(document["notes"]), tuple(document["warnings"]), findings)
+    notes, warnings, files = (tuple(document[name]) for name in ("notes", "warnings", "files"))
+    return PreparationNotes(notes, warnings, findings, files)
 
 
 def _make_action_notes(spec: DataSpec) -> tuple[str, ...]:
@@ -296,23 +302,47 @@ def _find_differing_columns(specs: Sequence[DataSpec]) -> list[str]:
         for name in names
         if not is_required(name)
         and not all(
-            name in spec.leaves and _can_merge(spec.leaves[name], specs[0].leaves[name]) for spec in specs
+            name in spec.leaves and _can_merge(name, spec.leaves[name], specs[0].leaves[name])
+            for spec in specs
         )
     ]
 
 
-def _can_merge(first: Leaf, second: Leaf) -> bool:
+def _can_merge(name: str, first: Leaf, second: Leaf) -> bool:
     if first == second or first.dtype is None or second.dtype is None:
         return first == second
-    return is_same_up_to_ones(first.shape, second.shape) and not loses_digits(first.dtype, second.dtype)
+    if is_required(name) and loses_digits(first.dtype, second.dtype):
+        return False
+    return is_same_up_to_ones(first.shape, second.shape)
 
 
 def _merge_leaves(name: str, first: Leaf, second: Leaf) -> Leaf:
     if first == second:
         return first
-    if not _can_merge(first, second):
+    if not _can_merge(name, first, second):
         raise DataError(f"{name!r} is {first} in some episodes and {second} in others: all must be the same")
     return replace(first, dtype=np.result_type(first.dtype, second.dtype))
+
+
+def _find_rounded_columns(folder: Location, commits: Sequence[PartitionCommit], spec: DataSpec) -> list[str]:
+    """Return the leaves that are not required, and in which the common dtype would round an integer of a partition."""
+    rounded: dict[str, None] = {}
+    for commit in commits:
+        partition_spec = DataSpec() if commit.spec is None else DataSpec.from_json(commit.spec)
+        dtypes = {
+            name: leaf.dtype
+            for name, leaf in spec.leaves.items()
+            if leaf.dtype is not None and name in partition_spec.leaves and not is_required(name)
+        }
+        if all(partition_spec.leaves[name].dtype == dtype for name, dtype in dtypes.items()):
+            continue
+        for block in Target(folder).read_blocks(partition_spec, commit.files):
+            rounded |= {
+                name: None
+                for name, dtype in dtypes.items()
+                if find_rounded_row(block.columns[name], dtype) is not None
+            }
+    return list(rounded)
 
 
 def _widen_partition(folder: Location, commit: PartitionCommit, spec: DataSpec) -> PartitionCommit:
@@ -328,7 +358,7 @@ def _widen_partition(folder: Location, commit: PartitionCommit, spec: DataSpec) 
 
 def _cast_columns(block: Block, spec: DataSpec) -> Block:
     for name, column in block.columns.items():
-        dtype = spec.leaves[name].dtype if name in spec.leaves and is_required(name) else None
+        dtype = spec.leaves[name].dtype if name in spec.leaves else None
         if dtype is not None and (row := find_rounded_row(column, dtype)) is not None:
             starts = block.obs_start if is_per_observation(name) else block.start
             episode = int(np.searchsorted(starts, row, side="right")) - 1

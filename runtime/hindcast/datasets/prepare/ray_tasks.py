@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from itertools import groupby
@@ -64,7 +65,7 @@ def prepare_on_ray(job: Job, progress: Progress, ray_options: Mapping[str, Any])
     if not missing:
         return
     job.open_parts.clear()  # iterators cannot be pickled
-    num_runs = 0 if job.is_in_order else job.num_runs
+    num_runs = 0 if job.is_in_order else len(job.run_bounds) - 1
     with ray_connection(num_cpus=len(os.sched_getaffinity(0))):
         # The job is sent as bytes, since Ray silently repeats a task forever if its argument cannot be unpickled.
         job_ref = ray.put(cloudpickle.dumps((job, registered_objects())))
@@ -128,10 +129,8 @@ def _call(function: TaskFunction, job_bytes: bytes, batch: list[int]) -> UserErr
 def _make_in_order(job: Job, numbers: list[int]) -> None:
     """Make the partitions among `numbers` that are missing from parts in stored order."""
     # If this task replaces a task that was lost, some partitions are already committed.
-    for _ in make_ordered_partitions(
-        job, [number for number in find_missing_partitions(job) if number in numbers]
-    ):
-        pass
+    missing = [number for number in find_missing_partitions(job) if number in numbers]
+    deque(make_ordered_partitions(job, missing), maxlen=0)
 
 
 def _make_grouped(job: Job, numbers: list[int]) -> None:

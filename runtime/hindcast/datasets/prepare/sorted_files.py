@@ -59,8 +59,8 @@ def write_sorted_file(job: Job, run: int) -> None:
 def read_sorted_files(job: Job, numbers: range) -> Iterator[tuple[int, list[Steps | Block]]]:
     """Yield the number and the contents of adjacent partitions, in stored order."""
     entries = list_sorted_files(job)
-    if len(entries) != job.num_runs:
-        raise RuntimeError(f"{job.folder} has {len(entries)} sorted files, expected {job.num_runs}")
+    if len(entries) != len(job.run_bounds) - 1:
+        raise RuntimeError(f"{job.folder} has {len(entries)} sorted files of {len(job.run_bounds) - 1}")
 
     def read(entry: Entry) -> list[memoryview]:
         first_offset = entry.size - (job.num_partitions + 1 - numbers.start) * _OFFSET_BYTES

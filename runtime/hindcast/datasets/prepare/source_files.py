@@ -31,7 +31,7 @@ from hindcast.storage.location import Entry, Location, broken_links, missing_err
 from hindcast.user_code import import_object, is_registered
 
 _HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
-PREPARATION_VERSION: Final = 6
+PREPARATION_VERSION: Final = 7
 """Version of prepared data: increased when the same files would become different episodes or commits."""
 _FINGERPRINT_BYTES: Final = 64 << 10
 _RUN_OWNER_FILE: Final = re.compile(rf"(r\d+/)?{re.escape(OWNER_FILE)}")

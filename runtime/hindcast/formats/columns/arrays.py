@@ -108,10 +108,23 @@ def _as_plain_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return _as_plain_column(unwrap_extension(column))
     if pa.types.is_struct(column.type) and [field.name for field in column.type] == _SPARK_VECTOR_FIELDS:
         return _decode_spark_vectors(column)
-    if pa.types.is_dictionary(column.type) and pa.types.is_decimal(column.type.value_type):
-        return column.cast(column.type.value_type)
+    if pa.types.is_dictionary(column.type):
+        return _as_plain_dictionary(column)
     plain_type = map_elements(column.type, _find_plain_type)
     return column if plain_type == column.type else column.cast(plain_type)
+
+
+def _as_plain_dictionary(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a dictionary column of decimals or views as a column of their plain type; others stay."""
+    value_type = column.type.value_type
+    if pa.types.is_decimal(value_type):
+        return column.cast(value_type)
+    plain_type = _find_plain_type(value_type)
+    if plain_type == value_type:
+        return column
+    # Arrow casts no dictionary of views
+    chunks = [chunk.dictionary.cast(plain_type).take(chunk.indices) for chunk in column.chunks]
+    return pa.chunked_array(chunks, plain_type)
 
 
 def _find_plain_type(element: pa.DataType) -> pa.DataType:
@@ -152,7 +165,7 @@ def mark_missing(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _mark_nulls(values: pa.Array) -> pa.Array:
-    if _is_list(values.type) and not values.null_count:
+    if is_list(values.type) and not values.null_count:
         flat_values = values.flatten()
         items = _mark_nulls(flat_values)
         if items is flat_values:
@@ -181,7 +194,7 @@ def is_text(arrow_type: pa.DataType) -> bool:
     return bool(pa.types.is_string(arrow_type) or pa.types.is_large_string(arrow_type))
 
 
-def _is_list(arrow_type: pa.DataType) -> bool:
+def is_list(arrow_type: pa.DataType) -> bool:
     """Return whether a type is one of Arrow's three list types."""
     return bool(
         pa.types.is_list(arrow_type)
@@ -254,7 +267,7 @@ def _to_numpy(column: pa.ChunkedArray, name: str) -> NDArray[Any]:
 def _chunk_to_numpy(chunk: pa.Array, name: str) -> NDArray[Any]:
     shape: list[int] = []
     values = chunk
-    while _is_list(values.type):
+    while is_list(values.type):
         if values.null_count:
             raise CellError(_row_of_null(values, shape), f"{name!r} holds a null: expected a list")
         shape.append(_common_length(values, name, shape))

@@ -8,9 +8,9 @@ import io
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -43,15 +43,26 @@ _TEXT_COLUMNS: Final = (Columns.EPS_ID, Columns.AGENT_ID, Columns.INFOS)
 _HEADER_BYTES: Final = 64 << 10
 _MAX_HEADER_BYTES: Final = 8 << 20
 """Bytes in which the header is searched: first in few, then, if they contain no line end, in many."""
+_SEPARATOR_LINE: Final = re.compile(r'"?sep=(.)"?\r?\n', re.IGNORECASE)  # for Excel
 _LARGE_INTEGER: Final = re.compile(r"\s*[+-]?\d{16,}\s*")
 _INVALID_VALUE: Final = re.compile(r"invalid value '(.*)'$")
 _NUMBER: Final = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*")
+_NUMERIC: Final = re.compile(r"\s*[+-]?[\d.,]*\d[\d.,]*(?:[eE][+-]?\d+)?\s*")
 _NO_HEADER_ADVICE: Final = (
     "its first line holds numbers: if the file has no header, name its columns in readOptions.column_names "
     "(--read-option 'column_names=[\"obs_0\", …]')"
 )
+_UTF8_ADVICE: Final = "convert the file to UTF-8 (Excel: save as CSV UTF-8)"
 _WHOLE_NUMBER: Final = r"^[+-]?\d+$"
 _ROW_NUMBER: Final = re.compile(r"Row #(\d+): ")
+
+
+class _Header(NamedTuple):
+    """The columns' names, the delimiter, and the number of records before the first row, the names included."""
+
+    names: list[str]
+    delimiter: str
+    num_records: int
 
 
 class Csv(TextTables):
@@ -92,9 +103,12 @@ class Csv(TextTables):
         if not isinstance(delimiter, str) or len(delimiter.encode()) != 1:
             raise DataError(f"readOptions.delimiter is {delimiter!r}: expected one character")
         has_header = read_options.get("header", names is None)
+        num_header_records = 0
         if has_header:
-            header = self._read_header(location, delimiter, options)
-            names = names or header
+            is_delimiter_set = "delimiter" in read_options
+            header = self._read_header(location, delimiter, options, is_delimiter_set=is_delimiter_set)
+            delimiter, num_header_records = header.delimiter, header.num_records
+            names = names or header.names
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise DataError(f"readOptions.column_names is {names!r}: expected a list of names")
         try:
@@ -103,7 +117,7 @@ class Csv(TextTables):
             error.locate(path=str(location), remedy=_header_advice(names, delimiter))
             raise
         types = _known_types(plan, spec, options)
-        return TextExtent(None, int(bool(has_header)), tuple(names), types, spec.leaves, delimiter)
+        return TextExtent(None, num_header_records, tuple(names), types, spec.leaves, delimiter)
 
     def parse(self, data: bytes, extent: TextExtent, options: ReadOptions) -> pa.Table:
         """See `TextTables.parse`."""
@@ -171,11 +185,16 @@ class Csv(TextTables):
 
     def _read_csv(self, data: bytes, extent: TextExtent, types: Types, options: ReadOptions) -> pa.Table:
         quote, names = self.quote_character(options), list(extent.names or ())
+        num_header_records = extent.num_header_records
+        if (
+            num_header_records > 1
+        ):  # lines above the header have other numbers of columns, which Arrow refuses
+            data, num_header_records = _skip_records(data, num_header_records, quote), 0
         read_options = pacsv.ReadOptions(
             use_threads=False,  # pieces are parsed in parallel
             block_size=len(data) + 1,  # one block, because Arrow infers types from the first block
             column_names=names,
-            skip_rows_after_names=extent.num_header_records,
+            skip_rows_after_names=num_header_records,
         )
         parse_options = pacsv.ParseOptions(
             delimiter=extent.delimiter,
@@ -192,10 +211,12 @@ class Csv(TextTables):
             return pacsv.read_csv(pa.py_buffer(data), read_options, parse_options, convert_options)
         except (pa.ArrowException, UnicodeDecodeError) as error:
             advice = _header_advice(names, extent.delimiter)
-            raise _to_cell_error(error, names, extent.num_header_records, advice, options) from error
+            raise _to_cell_error(error, names, num_header_records, advice, options) from error
 
-    def _read_header(self, location: Location, delimiter: str, options: ReadOptions) -> list[str]:
-        """Read the columns' names from the header."""
+    def _read_header(
+        self, location: Location, delimiter: str, options: ReadOptions, *, is_delimiter_set: bool
+    ) -> _Header:
+        """Read the columns' names from the header, which lines of comments or Excel's `sep=;` may precede."""
         quote = self.quote_character(options)
         text = read_head(location, _HEADER_BYTES)
         if not len(find_record_ends(text, quote)):
@@ -207,19 +228,58 @@ class Csv(TextTables):
         dialect: dict[str, Any] = (
             {"quoting": csv.QUOTE_NONE} if quote is None else {"quotechar": quote.decode()}
         )
+        separator = _SEPARATOR_LINE.match(head.getvalue())
+        if separator is not None:
+            head.seek(separator.end())
+            delimiter = delimiter if is_delimiter_set else separator[1]
         try:
-            names = next(csv.reader(head, delimiter=delimiter, **dialect), [])
+            records = _read_until_data(csv.reader(head, delimiter=delimiter, **dialect))
         except csv.Error as error:
             raise DataError(f"has a header that cannot be read: {error}", path=str(location)) from error
+        position = _find_header(records) if records else 0
+        names = records[position] if records else []
         header_text = "".join(names)
         if not header_text.strip() or "\0" in header_text:
             raise DataError("has no header with column names in its first line", path=str(location))
+        if b"\n" not in text and b"\r" in text.rstrip():
+            raise DataError(
+                "ends its lines by carriage returns alone: save it with line feeds", path=str(location)
+            )
         if "\N{REPLACEMENT CHARACTER}" in header_text:
             raise DataError(
                 f"is not UTF-8 text: its header is {names}; convert it to UTF-8", path=str(location)
             )
         # np.savetxt writes the header as a comment
-        return [names[0].removeprefix("#").strip(), *(name.strip() for name in names[1:])]
+        names = [names[0].removeprefix("#").strip(), *(name.strip() for name in names[1:])]
+        return _Header(names, delimiter, position + 1 + (separator is not None))
+
+
+def _read_until_data(reader: Iterable[list[str]]) -> list[list[str]]:
+    """Read records, without empty ones, until the first that is no comment."""
+    records = []
+    for record in filter(None, reader):
+        records.append(record)
+        if not record[0].lstrip().startswith("#"):
+            break
+    return records
+
+
+def _find_header(records: Sequence[Sequence[str]]) -> int:
+    """Return the index of the header: the last record, or a comment above it if it is a row with numbers."""
+    *comments, last_record = records
+    is_row = any(map(_NUMERIC.fullmatch, last_record)) or last_record[0].lstrip().startswith("#")
+    return len(comments) - (bool(comments) and is_row and len(comments[-1]) == len(last_record))
+
+
+def _skip_records(data: bytes, num_records: int, quote: bytes | None) -> bytes:
+    """Return the text after its first records, which are not empty lines."""
+    start = 0
+    for end in find_record_ends(data, quote).tolist():
+        if not num_records:
+            break
+        num_records -= data[start:end] not in (b"", b"\r")
+        start = end + 1
+    return data[start:]
 
 
 def _read_null_texts(options: ReadOptions) -> list[str]:
@@ -380,6 +440,8 @@ def _to_cell_error(
     column_prefix = "" if name is None else f"{name!r}: "
     reason = _ROW_NUMBER.sub("", re.sub(r"^In CSV column #\d+: ", "", text)).removeprefix("CSV parse error: ")
     reason = reason.replace("CSV conversion error to", "it cannot be converted to")
+    if "invalid UTF8" in reason:
+        return CellError(row, f"{column_prefix}the text is not UTF-8: {_UTF8_ADVICE}")
     hint = ""
     if name is not None:
         hint = _type_advice(name, options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple
@@ -17,13 +16,14 @@ from hindcast.errors import DataError
 from hindcast.formats.columns import infos
 from hindcast.formats.columns.arrays import Arrays, as_plain_table, decode_leaves, is_text, mark_missing
 from hindcast.formats.format import ReadOptions
-from hindcast.formats.layout import CellError, RowError
+from hindcast.formats.layout import CellError, RowError, first_true
 from hindcast.formats.lossless import (
     describe_lost_digits,
     describe_rounded,
     find_rounded_row,
     fit_shape,
     loses_digits,
+    to_numbers,
 )
 from hindcast.formats.rows import AGENT_COLUMNS, Rows, Timesteps
 from hindcast.formats.spec import DataSpec, Leaf, describe_array
@@ -42,8 +42,10 @@ from hindcast.formats.tables.roles import (
 )
 from hindcast.formats.tables.struct_fields import add_fields
 
-_NUMBER: Final = re.compile(
-    r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*|\s*[+-]?(nan|inf|infinity)\s*", re.I
+_MAX_SHOWN_CHARACTERS: Final = 40
+_TEXT_ADVICE: Final = (
+    "replace each text by a number, such as by `get_dummies` or `astype('category').cat.codes` of pandas, or leave "
+    "the column out"
 )
 _REQUIRED_CELL_ADVICE: Final = "fix it, or remove its episode from the data"
 _OBSERVATION_COLUMNS: Final = (Columns.OBS, Columns.NEXT_OBS)
@@ -111,7 +113,8 @@ def decode_rows(table: pa.Table, first_row: int, context: TableContext) -> Rows 
                 is_obs_only = step_table.is_obs_only[step]
         table, next_missing = _fill_next_observations(table, plan)
         columns, left_out = _decode_columns(table, context, row)
-        _check_rewards(columns)
+        columns = _parse_rewards(columns, context.options)
+        _check_durations(columns)
         is_from_hindcast = bool(spec.leaves)  # then the details in the infos name agent and module
         columns |= {} if is_from_hindcast else decode_agents(table, plan)
         if (time := context.options.time) is not None:
@@ -269,7 +272,8 @@ def _assemble_vector(table: pa.Table, name: str, source: LeafSource, context: Ta
             field = field.with_type(column.type)
         (array,) = decode_leaves(column, field, source_name).values()
         if array.dtype == object:
-            raise _not_a_number_error(array, source_name, name, context.options)
+            reason = f", because it is a part of {name!r}"
+            array = _parse_numbers(array, source_name, reason, _TEXT_ADVICE, context.options)
         if array.ndim != 1:
             raise CellError(0, f"{source_name!r} is a part of {name!r}, so it must be a column of numbers")
         arrays.append(array)
@@ -285,21 +289,44 @@ def _refuse_rounding(array: NDArray[Any], dtype: np.dtype, name: str) -> None:
         raise CellError(row, describe_rounded(name, array[row], dtype))
 
 
-def _not_a_number_error(
-    texts: NDArray[np.object_], source_name: str, name: str, options: ReadOptions
-) -> CellError:
-    """Make the error for the first text cell that is not a number."""
-    row = next((row for row, text in enumerate(texts) if not _NUMBER.fullmatch(text)), 0)
-    advice = describe_separators(texts[row], options)
-    return CellError(
-        row, f"{source_name!r} is {texts[row]!r}: expected a number, because it is a part of {name!r}{advice}"
-    )
+def _parse_numbers(
+    texts: NDArray[np.object_], source_name: str, reason: str, advice: str, options: ReadOptions
+) -> NDArray[Any]:
+    """Convert texts to float64, as tools write decimals and integers of 64 bits in JSON.
+
+    Raises:
+        CellError: a text is not a number, or float64 would round it.
+    """
+    numbers, is_wrong = to_numbers(texts)
+    row = first_true(is_wrong)
+    if row is None:
+        return numbers
+    text = str(texts[row])[:_MAX_SHOWN_CHARACTERS]
+    advice = describe_separators(text, options) or f"; {advice}"
+    expected = "a number that float64 does not round" if text.strip(" +-").isdigit() else "a number"
+    raise CellError(row, f"{source_name!r} is {text!r}: expected {expected}{reason}{advice}")
 
 
-def _check_rewards(columns: Arrays) -> None:
-    for name, column in columns.items():
-        if root(name) == Columns.REWARDS and column.dtype == object:
-            raise CellError(0, f"{name!r} is text, such as {str(column[0])[:40]!r}: convert it to numbers")
+def _parse_rewards(columns: Arrays, options: ReadOptions) -> Arrays:
+    """Return the columns with numbers for rewards that are texts of numbers."""
+    return {
+        name: _parse_numbers(column, name, "", "replace each text by a number", options)
+        if root(name) == Columns.REWARDS and column.dtype == object
+        else column
+        for name, column in columns.items()
+    }
+
+
+def _check_durations(columns: Arrays) -> None:
+    durations = columns.get(Columns.DELTA_T)
+    if durations is None or durations.dtype.kind not in "iuf" or durations.ndim > 1:
+        return
+    if (row := first_true(durations < 0)) is not None:
+        raise CellError(
+            row,
+            f"{Columns.DELTA_T!r} is {durations[row]}: expected a duration of 0 or more; correct it, or rename the "
+            "column if it is not the duration of a step",
+        )
 
 
 def _decode_infos(table: pa.Table, context: TableContext) -> NDArray[np.object_] | None:

@@ -5,6 +5,7 @@ Shape suffixes: E = rows of such a table, R = timesteps.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -19,6 +20,8 @@ from hindcast.formatting import plural
 
 _SINGLE_VALUE_COLUMNS: Final = (Columns.REWARDS, Columns.T, Columns.TERMINATEDS, Columns.TRUNCATEDS)
 """Columns with a single value per timestep: a list in them is a whole episode, while other lists may be vectors."""
+_MAX_COMPARED_ROWS: Final = 16
+_MAX_COMPARED_ITEMS: Final = 16
 _FLAGS: Final = (Columns.TERMINATEDS, Columns.TRUNCATEDS)
 
 
@@ -45,8 +48,9 @@ def flatten_episodes(table: pa.Table, plan: TablePlan) -> StepTable | None:
     """Flatten a table of whole episodes into timesteps; None if its rows are timesteps.
 
     Rows are episodes if the actions and all columns with a single value per timestep are lists; flags may also be one
-    value for the end of the episode, unless all lists have one item. In another column without lists, a value applies
-    to all timesteps of its row. There may be one observation more than there are steps.
+    value for the end of the episode, unless all lists have one item. Without ids, lists of one item are steps. In
+    another column without lists, a value applies to all timesteps of its row. There may be one observation more than
+    there are steps.
 
     Raises:
         CellError: a list is null, or differs in length from the other lists of its row.
@@ -65,8 +69,15 @@ def flatten_episodes(table: pa.Table, plan: TablePlan) -> StepTable | None:
     reference = table.column(reference_name)
     refuse_null(reference, reference_name, ": expected a list")
     lengths = pc.list_value_length(reference).to_numpy().astype(np.int64)
-    if has_end_flags and (lengths == 1).all():
+    if (lengths == 1).all() and (has_end_flags or _are_steps_of_one_environment(list_columns, plan)):
         return None
+    if _are_steps_of_environments(table, plan, lengths):
+        raise CellError(
+            0,
+            f"its lists are not an episode, but one step of {lengths[0]} environments, since the next row continues "
+            "each of their items: write a row for each step of an environment, such as by `DataFrame.explode`, and "
+            "the number of its environment into an id of the episode",
+        )
     obs_columns = [
         name for leaf, source in plan.sources.items() if root(leaf) == Columns.OBS for name in source.columns
     ]
@@ -101,6 +112,32 @@ def flatten_episodes(table: pa.Table, plan: TablePlan) -> StepTable | None:
         step == lengths[row] if has_final_obs else None,
         has_end_flags,
     )
+
+
+def _are_steps_of_one_environment(list_columns: Collection[str], plan: TablePlan) -> bool:
+    """Return whether rows with lists of one item are steps, as a vector environment of one environment logs them.
+
+    Only flags tell such steps from episodes of one step. With ids or timesteps, both are read in the same way.
+    """
+    return not {Columns.EPS_ID, Columns.T} & plan.sources.keys() and not {*_FLAGS}.isdisjoint(list_columns)
+
+
+def _are_steps_of_environments(table: pa.Table, plan: TablePlan, lengths: I64) -> bool:
+    """Return whether observations go on from row to row instead of within a row, as a vector environment logs them."""
+    if len(lengths) < 2 or lengths[0] < 2 or (lengths != lengths[0]).any():
+        return False
+    sources = [plan.sources.get(name) for name in (Columns.OBS, Columns.NEXT_OBS)]
+    columns = [table.column(source.columns[0]) for source in sources if source is not None]
+    if len(columns) < 2 or not all(_is_list(column.type) for column in columns):
+        return False
+    obs, new_obs = ([row.values for row in column.slice(0, _MAX_COMPARED_ROWS)] for column in columns)
+    if any(row is None or len(row) != lengths[0] for row in (*obs, *new_obs)):
+        return False
+    num_items = min(int(lengths[0]) - 1, _MAX_COMPARED_ITEMS)
+    pairs = [(row, item) for row in range(len(obs) - 1) for item in range(num_items)]
+    num_across = sum(new_obs[row].slice(item, 1).equals(obs[row + 1].slice(item, 1)) for row, item in pairs)
+    num_within = sum(new_obs[row].slice(item, 1).equals(obs[row].slice(item + 1, 1)) for row, item in pairs)
+    return num_across > len(pairs) / 2 > num_within
 
 
 def _has_one_more(column: pa.ChunkedArray, lengths: I64) -> bool:

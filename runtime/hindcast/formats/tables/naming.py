@@ -337,7 +337,7 @@ def _check_single_columns(sources: Mapping[str, LeafSource]) -> None:
     if conflict is not None:
         raise DataError(
             f"{conflict!r} must be one column, but {format_names(sources[conflict].columns)} are several: "
-            "name one under `schema`"
+            "name one under `schema`, or join them into one column"
         )
 
 

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from hindcast.api.input import TimeSpec
 from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns
-from hindcast.formats.columns.arrays import is_text, unwrap_extension
+from hindcast.formats.columns.arrays import is_list, is_text, unwrap_extension
 from hindcast.formats.columns.decimals import decimals_to_numbers
 from hindcast.formats.layout import CellError, first_true, refuse_null
+from hindcast.formats.lossless import MAX_EXACT_FLOAT
 from hindcast.formats.rows import AGENT_COLUMNS, Timesteps
 from hindcast.formats.tables.naming import TablePlan
 
@@ -26,6 +27,8 @@ _NULLABLE_ROLES: Final = (Columns.EPS_ID, *AGENT_COLUMNS, Columns.INFOS)
 _UUID_BYTES: Final = 16
 _DIGITS: Final = r"^\s*[+-]?\d+\s*$"
 _INT64: Final = np.iinfo(np.int64)
+_LATEST_TIME: Final = 4_300_000_000_000_000_000
+"""The largest number that is a time, in nanoseconds since 1970 the year 2106; see `_to_order`."""
 TRUE_TEXTS: Final = ("true", "1", "1.0", "t", "yes")
 FALSE_TEXTS: Final = ("false", "0", "0.0", "f", "no")
 _NESTED_ADVICE: Final = "if a row is a whole episode, actions, rewards, flags and timesteps must all be lists"
@@ -80,7 +83,12 @@ def _decode_flags(table: pa.Table, plan: TablePlan, role: str) -> Bool:
 
 def _decode_flag_column(table: pa.Table, name: str) -> Bool:
     column = table.column(name)
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
     refuse_null(column, name, f": {_FLAG_ADVICE}")
+    if is_list(column.type) and pc.all(pc.equal(pc.list_value_length(column), 1)).as_py():
+        column = pc.list_flatten(column)  # a vector environment of one
+        refuse_null(column, name, f": {_FLAG_ADVICE}")
     if pa.types.is_boolean(column.type):
         return column.to_numpy()
     if is_text(column.type):
@@ -130,7 +138,11 @@ def decode_episode_ids(
         return None
     name = source.columns[0]
     column = table.column(name)
-    refuse_null(column, name, ": every row requires the id of its episode")
+    refuse_null(
+        column,
+        name,
+        ": every row requires the id of its episode; write one, or leave such rows out with a `filter` on this column",
+    )
     episodes = _decode_texts(column, name)
     agents = None if is_from_hindcast else _decode_ids(table, plan, Columns.AGENT_ID)
     return episodes if agents is None else episodes + np.where(agents == "", "", "/" + agents)
@@ -169,14 +181,12 @@ def decode_timesteps(table: pa.Table, plan: TablePlan) -> Timesteps | None:
     if _is_date(column.type):
         return column.to_numpy()
     if source == plan.sources.get(Columns.TIME):
-        # Numbers that are times only order the rows: order-preserving integers, as dates.
-        bits = (_to_floats(column, name) + 0.0).view(np.int64)  # -0.0 becomes 0.0
-        return (bits ^ ((bits >> 63) & np.iinfo(np.int64).max)).view("datetime64[ns]")
+        return _to_order(_to_times(column, name)).view("datetime64[ns]")
     return _to_integers(column, name)
 
 
-def decode_times(table: pa.Table, plan: TablePlan, time: TimeSpec) -> NDArray[np.float64]:
-    """Decode the times of rows, `[R]`: numbers as they are, dates and times in microseconds, which are exact.
+def decode_times(table: pa.Table, plan: TablePlan, time: TimeSpec) -> NDArray[Any]:
+    """Decode the times of rows, `[R]`: numbers as int64 or float64, dates as datetime64 of micro- or nanoseconds.
 
     Raises:
         CellError: a value is null or not a finite number, or the unit does not fit the column.
@@ -187,14 +197,17 @@ def decode_times(table: pa.Table, plan: TablePlan, time: TimeSpec) -> NDArray[np
         if not isinstance(unit, str):
             units = "Second, Minute, Hour, Day or Week"
             raise CellError(0, f"{name!r} holds dates or times: set time.unit to {units}")
-        return column.to_numpy().astype("datetime64[us]").astype(np.float64)
+        dates = column.to_numpy()
+        # Nanoseconds reach only from 1677 to 2262.
+        microseconds = dates.astype("datetime64[us]")
+        return microseconds if (microseconds == dates).all() else dates
     if isinstance(unit, str):
         raise CellError(
             0,
             f"{name!r} holds numbers, but time.unit is {unit}: set it to the number that is one unit, such as 24 for "
             "days if the column counts hours",
         )
-    return _to_floats(column, name)
+    return _to_times(column, name)
 
 
 def _as_timestamps(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
@@ -216,14 +229,32 @@ def _is_date(arrow_type: pa.DataType) -> bool:
     return pa.types.is_timestamp(arrow_type) or pa.types.is_date(arrow_type)
 
 
-def _to_floats(column: pa.ChunkedArray, name: str) -> NDArray[np.float64]:
+def _to_times(column: pa.ChunkedArray, name: str) -> NDArray[Any]:
+    """Convert numbers to int64 or float64, so that their differences are exact."""
     column = decimals_to_numbers(column)
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         raise CellError(0, f"{name!r} is a column of {column.type}: expected numbers, dates or times")
-    values = column.to_numpy().astype(np.float64)
-    if (row := first_true(~np.isfinite(values))) is not None:
-        raise CellError(row, f"{name!r} is {values[row]}: expected a time")
-    return values
+    values = column.to_numpy()
+    if (row := first_true(~((values >= -_LATEST_TIME) & (values <= _LATEST_TIME)))) is not None:
+        limit = f"between -{_LATEST_TIME:.1e} and {_LATEST_TIME:.1e}"
+        raise CellError(
+            row, f"{name!r} is {values[row]}: expected a time {limit}; subtract a start from all times"
+        )
+    return values.astype(np.int64 if values.dtype.kind in "iu" else np.float64)
+
+
+def _to_order(times: NDArray[Any]) -> I64:
+    """Return integers in the order of times, the same for a number as an integer and as a float."""
+    floats = times.astype(np.float64) + 0.0  # -0.0 becomes 0.0
+    bits = floats.view(np.int64)
+    order = bits ^ ((bits >> 63) & np.iinfo(np.int64).max)
+    # Larger numbers are integers, of which float64 would round several to one.
+    is_large = np.abs(floats) >= MAX_EXACT_FLOAT
+    if is_large.any():
+        shift = int(np.float64(MAX_EXACT_FLOAT).view(np.int64)) - int(MAX_EXACT_FLOAT)
+        integers = times[is_large].astype(np.int64)
+        order[is_large] = np.where(integers > 0, integers + shift, integers - shift - 1)
+    return order
 
 
 def _parse_times(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
@@ -251,7 +282,10 @@ def _is_time(text: str) -> bool:
 
 
 def _decode_texts(column: pa.ChunkedArray, name: str) -> NDArray[np.object_]:
-    """Decode texts and integers as text, `[R]`; UUIDs (of Arrow's type, or 16 bytes) become hexadecimal digits."""
+    """Decode ids as text, `[R]`: texts, integers, dates and times, bytes.
+
+    UUIDs (of Arrow's type, or 16 bytes) become hexadecimal digits.
+    """
     if getattr(column.type, "extension_name", None) == "arrow.uuid":
         column = unwrap_extension(column)
     if pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):
@@ -259,9 +293,17 @@ def _decode_texts(column: pa.ChunkedArray, name: str) -> NDArray[np.object_]:
         return to_shared_texts(column, lambda value: str(int(value)))
     value_type = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     is_uuid = pa.types.is_fixed_size_binary(value_type) and value_type.byte_width == _UUID_BYTES
-    if not (is_uuid or is_text(value_type) or pa.types.is_integer(value_type)):
-        raise CellError(0, f"{name!r} is a column of {value_type}: expected text or whole numbers")
-    return to_shared_texts(column, bytes.hex if is_uuid else str)
+    if is_uuid or is_text(value_type) or pa.types.is_integer(value_type):
+        return to_shared_texts(column, bytes.hex if is_uuid else str)
+    if pa.types.is_date(value_type) or pa.types.is_timestamp(value_type):
+        return to_shared_texts(column, lambda value: value.isoformat())
+    if pa.types.is_binary(value_type) or pa.types.is_large_binary(value_type):
+        return to_shared_texts(column, lambda value: value.decode(errors="backslashreplace"))
+    raise CellError(
+        0,
+        f"{name!r} is a column of {value_type}: expected text, whole numbers or dates; name another column under "
+        "`schema`",
+    )
 
 
 def to_shared_texts(column: pa.ChunkedArray, to_text: Callable[[Any], str]) -> NDArray[np.object_]:

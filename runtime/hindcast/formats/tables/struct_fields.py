@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +44,9 @@ def add_fields(table: pa.Table, fields: Mapping[str, FieldPath]) -> pa.Table:
             column = column.cast(column.type.value_type)
         if is_text(column.type):
             column = _parse_cells(column, source)
+        if column.null_count == len(column):  # the fields of texts without a value are unknown
+            table = table.append_column(name, pa.nulls(len(column)))
+            continue
         field_type = _find_field_type(column.type, name, source, path)
         chunks = [_take_field(chunk, path) for chunk in column.chunks]
         table = table.append_column(name, pa.chunked_array(chunks, field_type))
@@ -51,14 +55,12 @@ def add_fields(table: pa.Table, fields: Mapping[str, FieldPath]) -> pa.Table:
 
 def _parse_cells(column: pa.ChunkedArray, source: str) -> pa.ChunkedArray:
     """Parse text if all cells but nulls are JSON; other text stays."""
-    is_valid = column.is_valid().to_numpy()
+    is_valid = column.is_valid()
     try:
         values = parse_json_cells(column.drop_null(), source)
     except CellError as error:
         raise error.with_row(int(np.flatnonzero(is_valid)[error.row])) from error
-    if values is None or is_valid.all():
-        return values or column
-    return values.take(pa.array(np.cumsum(is_valid) - 1, mask=~is_valid))
+    return column if values is None else _restore_nulls(values, is_valid)
 
 
 def _find_field_type(arrow_type: pa.DataType, name: str, source: str, path: Sequence[str]) -> pa.DataType:
@@ -73,6 +75,8 @@ def _find_field_type(arrow_type: pa.DataType, name: str, source: str, path: Sequ
                 f"{suggest_name(path[0], field_names)}"
             )
         return _find_field_type(arrow_type.field(path[0]).type, name, f"{source}.{path[0]}", path[1:])
+    if pa.types.is_fixed_size_list(arrow_type):
+        return pa.list_(_find_field_type(arrow_type.value_type, name, source, path))
     if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):
         make_list = pa.large_list if pa.types.is_large_list(arrow_type) else pa.list_
         return make_list(_find_field_type(arrow_type.value_type, name, source, path))
@@ -84,4 +88,14 @@ def _take_field(values: pa.Array, path: Sequence[str]) -> pa.Array:
         return values
     if pa.types.is_struct(values.type):
         return _take_field(pc.struct_field(values, path[0]), path[1:])
-    return with_elements(values, _take_field(values.flatten(), path))
+    if not pa.types.is_fixed_size_list(values.type):
+        return with_elements(values, _take_field(values.flatten(), path))
+    lists = values.drop_null()
+    fields = with_elements(lists, _take_field(lists.flatten(), path))
+    return _restore_nulls(fields.cast(pa.list_(fields.type.value_type)), values.is_valid())
+
+
+def _restore_nulls(values: Any, is_valid: Any) -> Any:
+    """Insert nulls into an array, or chunked array, where `is_valid` is False."""
+    mask = np.asarray(is_valid)
+    return values if mask.all() else values.take(pa.array(np.cumsum(mask) - 1, mask=~mask))
