@@ -169,7 +169,7 @@ def sac(device: str) -> Update:
 
 
 def edac(device: str) -> Update:
-    """Return an update of EDAC: SAC with ten critics, whose gradients by the action are kept apart."""
+    """Return an update of EDAC: SAC with ten critics, whose gradients with respect to the action are diversified."""
     policy = _mlp(OBSERVATIONS, 2 * ACTIONS).to(device)
     critics = nn.ModuleList(_mlp(OBSERVATIONS + ACTIONS, 1) for _ in range(NUM_CRITICS)).to(device)
     target_critics = copy.deepcopy(critics).requires_grad_(False)

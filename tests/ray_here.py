@@ -1,4 +1,4 @@
-"""One Ray for all tests of a process that are marked `ray`; other tests cannot start one."""
+"""One local Ray cluster for all tests of a process that are marked `ray`; other tests cannot start Ray."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ os.environ |= {"RAY_health_check_period_ms": "500"}
 
 @cache
 def _folder() -> str:
-    """Create the folder for the files of tests' Rays; its path is short enough for names of sockets."""
+    """Create the folder for Ray's files; its path is short, because a socket's path has at most 107 bytes."""
     return tempfile.mkdtemp(prefix="ray-", dir="/tmp")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Let Ray fail to start in tests without the mark `ray`, and in processes that they start."""
+    """Make Ray fail to start in tests without the mark `ray`, and in processes that they start."""
     os.environ[_FOLDER_VARIABLE] = (
         _folder() if item.get_closest_marker("ray") else "/dev/null/test-not-marked-ray"
     )
 
 
 def pytest_unconfigure() -> None:
-    """Remove the files of all Rays."""
+    """Remove Ray's files."""
     if _folder.cache_info().currsize:
         shutil.rmtree(_folder(), ignore_errors=True)
 
@@ -69,7 +69,7 @@ def ray_here(tmp_path_factory: pytest.TempPathFactory, warm: WarmPython) -> Iter
 
 @contextmanager
 def second_node(num_cpus: int) -> Iterator[int]:
-    """Add a node to the Ray of `ray_here`, a raylet on this machine; yields the raylet's process id."""
+    """Add a node to the cluster of `ray_here`, a raylet on this machine; yields the raylet's process id."""
     import ray
     from ray._private.node import Node
     from ray._private.parameter import RayParams
@@ -87,7 +87,7 @@ def second_node(num_cpus: int) -> Iterator[int]:
         yield node.all_processes["raylet"][0].process.pid
     finally:
         node.kill_all_processes(check_alive=False, allow_graceful=True)
-        # Until Ray notices its end, it would start actors of the next test there.
+        # Until Ray notices that the node has ended, it would start the next test's actors there.
         while any(
             entry["Alive"] and entry["RayletSocketName"] == node.raylet_socket_name for entry in ray.nodes()
         ):

@@ -101,7 +101,7 @@ class Decision:
         actions: to be executed in this order after the events.
         events: to be posted after the status was written.
         requeue_at: when to reconcile even if no watch reports a change (deadlines, backoff); None if never.
-        ends_silent_attempt: the status ends an attempt because nothing new was heard of it.
+        ends_silent_attempt: the status ends an attempt because it reported nothing new for too long.
     """
 
     status: Status

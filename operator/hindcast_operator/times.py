@@ -1,12 +1,12 @@
 """Parsing and formatting of times, and deadlines in whole seconds."""
 
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from time import monotonic as monotonic_seconds
 from typing import Final
 
 _MAX_SLEW: Final = 0.01
-"""By which fraction of the elapsed time `SteadyClock` approaches the wall clock at most."""
+"""Largest correction of `SteadyClock` towards the wall clock, as a fraction of the elapsed time."""
 _CENTURY_SECONDS: Final = 100 * 365 * 24 * 3600
 
 
@@ -47,7 +47,7 @@ class SteadyClock:
     """A clock of the time of day that never steps. A call returns the time.
 
     The first call returns the wall clock's time. After a step of the wall clock (NTP, a resumed VM) the time approaches
-    it by at most 1 % of the time that passes, so durations that are measured with it are right to 1 %.
+    it by at most 1 % of the time that passes, so durations that are measured with it are accurate to 1 %.
 
     Args:
         monotonic: returns seconds from any start, which no step of the wall clock affects.
@@ -56,7 +56,7 @@ class SteadyClock:
 
     def __init__(
         self,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = monotonic_seconds,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._monotonic, self._wall = monotonic, wall

@@ -25,7 +25,7 @@ def test_adam_has_the_epsilon_and_the_weight_decay_of_the_options(name):
     }
 
 
-def test_default_options_of_adam_are_torchs():
+def test_default_options_of_adam_equal_torch():
     for name, decay in (("BC", 0.0), ("DecisionTransformer", 1e-4)):
         optimiser = Learner(*build_algorithm(name))._optimisers["policy"].torch_optimiser
         assert (optimiser.defaults["eps"], optimiser.defaults["weight_decay"]) == (1e-8, decay)

@@ -50,8 +50,9 @@ def test_alpha_follows_the_entropy_and_the_policy_does_not_train_the_critics():
     losses = compute_loss_stages(algorithm, nets, batch)[1].losses
     probs = torch.tensor(compute_probs(nets, batch["obs"]))
     entropy = -(probs * probs.log()).sum(-1).mean()
-    slope = torch.autograd.grad(losses["alpha"], nets["alpha"].log)[0]
-    torch.testing.assert_close(slope, entropy - 0.98 * np.log(3))
+    target_entropy = 0.98 * np.log(3)
+    gradient = torch.autograd.grad(losses["alpha"], nets["alpha"].log)[0]
+    torch.testing.assert_close(gradient, entropy - target_entropy)
     critic_weights = list(nets["critics"].parameters())
     gradients = torch.autograd.grad(losses["policy"], critic_weights, allow_unused=True)
     assert gradients == (None,) * len(critic_weights)

@@ -126,7 +126,7 @@ def compute_qs(critics, history, actions):
 
 
 def compute_similarity(critics, history, actions):
-    """Return the mean cosine of the critics' gradients by the action."""
+    """Return the mean cosine of the critics' gradients with respect to the action."""
     actions = actions.clone().requires_grad_()
     values = compute_q(critics, history, actions)
     gradients = torch.cat([torch.autograd.grad(q, actions, create_graph=True)[0] for q in values])

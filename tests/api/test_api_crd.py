@@ -240,7 +240,7 @@ def test_number_or_list_refuses_text_by_a_readable_pattern(stub_training_spec: d
     assert "a list or a number" in lr["pattern"]
 
 
-def test_inapplicable_option_is_refused_by_name(stub_training_spec: dict[str, Any]) -> None:
+def test_inapplicable_option_is_named_in_the_error(stub_training_spec: dict[str, Any]) -> None:
     rule_by_option = {
         rule["fieldPath"].removeprefix(".config."): rule
         for rule in get_rules(stub_training_spec)

@@ -44,10 +44,10 @@ STUB_SCHEMAS: dict[str, dict[str, Any]] = {
 def _stub_schemas(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for module in (options, checks):
         monkeypatch.setattr(module, "schemas", lambda: STUB_SCHEMAS)
-    for function in (options.options_model, checks.known_option_rules):
+    for function in (options.options_model, checks.all_option_rules):
         function.cache_clear()
     yield
-    for function in (options.options_model, checks.known_option_rules):
+    for function in (options.options_model, checks.all_option_rules):
         function.cache_clear()
 
 

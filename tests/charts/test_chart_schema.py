@@ -77,7 +77,7 @@ ALL_DEFAULTS: Object = {
 
 
 @pytest.mark.parametrize(("values", "name"), REFUSED_VALUES, ids=[name for _, name in REFUSED_VALUES])
-def test_wrong_value_is_refused_by_name(values: Object, name: str) -> None:
+def test_wrong_value_is_named_in_the_error(values: Object, name: str) -> None:
     assert name in refusal(values)
 
 

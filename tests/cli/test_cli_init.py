@@ -29,12 +29,12 @@ NUM_STEPS = sum(LENGTHS)
 
 
 @pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _change_directory(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
 def make_table(has_float_actions: bool = False) -> pa.Table:
-    """Return steps of twelve episodes under names of another tool."""
+    """Return the steps of twelve episodes, with another tool's column names."""
     rng = np.random.default_rng(0)
     position = rng.normal(size=NUM_STEPS + 1)
     ends = np.cumsum(LENGTHS) - 1
@@ -61,8 +61,8 @@ def write_parquet(folder: Path) -> Path:
 def write_parquet_folder(folder: Path) -> Path:
     (folder / "steps").mkdir()
     table = make_table(has_float_actions=True)
-    for part, first in enumerate(range(0, NUM_STEPS, 40)):
-        pq.write_table(table.slice(first, 40), folder / "steps" / f"part_{part}.parquet")
+    for part, start in enumerate(range(0, NUM_STEPS, 40)):
+        pq.write_table(table.slice(start, 40), folder / "steps" / f"part_{part}.parquet")
     return folder / "steps"
 
 
@@ -200,7 +200,7 @@ def test_columns_are_found_by_name_and_value(tmp_path: Path, hindcast: Hindcast)
     assert "steps.yaml already exists: pass --output with another file, or --overwrite." in result.err
 
 
-def test_column_that_cannot_be_told_is_asked_for(tmp_path: Path, hindcast: Hindcast) -> None:
+def test_unrecognised_column_is_requested(tmp_path: Path, hindcast: Hindcast) -> None:
     table = make_table()
     names = ["knob" if name == "control" else name for name in table.column_names]
     pq.write_table(table.rename_columns(names), "steps.parquet")
@@ -213,7 +213,7 @@ def test_column_that_cannot_be_told_is_asked_for(tmp_path: Path, hindcast: Hindc
     assert "trajectory_id" in result.err
 
 
-def test_missing_action_is_named_where_its_space_would_be_guessed(tmp_path: Path, hindcast: Hindcast) -> None:
+def test_missing_action_is_named_in_the_error(tmp_path: Path, hindcast: Hindcast) -> None:
     """Regression: a NaN among the actions ended in Gymnasium's traceback."""
     table = make_table(has_float_actions=True)
     actions = np.asarray(table["control"]).astype(np.float64) + 0.5
@@ -259,7 +259,7 @@ def test_rows_of_lists_of_steps_are_refused_with_a_remedy_that_works(
 
 
 @pytest.mark.slow
-def test_clinic_gets_from_its_table_to_an_exported_policy(tmp_path: Path, hindcast: Hindcast) -> None:
+def test_clinic_table_is_trained_evaluated_and_exported(tmp_path: Path, hindcast: Hindcast) -> None:
     pq.write_table(Clinic().table(60), "visits.parquet")
     commands = (
         ("init", "visits.parquet", "--updates", 3),
@@ -274,7 +274,7 @@ def test_clinic_gets_from_its_table_to_an_exported_policy(tmp_path: Path, hindca
         assert results[-1].code == 0, f"{command[0]}: {results[-1].err[-2000:]}"
         if command[0] == "init":
             shorten_evaluation(Path("visits.yaml"))
-    assert "check what the columns are: eps_id is patient_id" in results[0].err
+    assert "check the roles of the columns: eps_id is patient_id" in results[0].err
     assert "lactate" in results[1].out
     assert "dimension 0" not in (tmp_path / "runs/visits/r1/report.html").read_text()
     policy = OnnxPolicy("app")

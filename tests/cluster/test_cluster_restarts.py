@@ -31,18 +31,18 @@ def dying_groups(monkeypatch: pytest.MonkeyPatch) -> Any:
     """`dying_groups(n)` makes each group die after n updates; it returns a list with `is_restart` of each group."""
 
     def die_after(updates: int, error: Exception = DEATH_ERROR) -> list[bool]:
-        is_restart_of_groups: list[bool] = []
+        restart_flags: list[bool] = []
 
         def run_group(
             resource: OfflineTraining, sources: Any, mailbox: Any, pools: Pools, check: Any
         ) -> Outcome:
-            is_restart_of_groups.append(pools.is_restart)
+            restart_flags.append(pools.is_restart)
             with contextlib.suppress(Interrupted):
                 return train(resource, StopAfter(updates))
             raise error
 
         monkeypatch.setattr(learners, "_run_group", run_group)
-        return is_restart_of_groups
+        return restart_flags
 
     return die_after
 
@@ -59,10 +59,10 @@ def mailbox() -> Any:
 def test_learners_that_make_progress_restart_without_limit(
     tmp_path: Path, walks: Path, dying_groups: Any, mailbox: Any
 ) -> None:
-    is_restart_of_groups = dying_groups(2)
+    restart_flags = dying_groups(2)
     outcome = learners.train(training(tmp_path, walks, stop={"updates": 15}), [], mailbox, POOLS)
     assert outcome.metrics["updates"] == 15
-    assert is_restart_of_groups == [False] + 7 * [True]
+    assert restart_flags == [False] + 7 * [True]
 
 
 @pytest.mark.parametrize("error", [DEATH_ERROR, PeerLost()])
@@ -72,18 +72,16 @@ def test_learners_without_new_checkpoint_are_abandoned(
     resource = training(tmp_path, walks, stop={"updates": 15})
     with pytest.raises(Interrupted):
         train(resource, StopAfter(5))
-    is_restart_of_groups = dying_groups(0, error)
+    restart_flags = dying_groups(0, error)
     with pytest.raises(
         WorkerLost, match="learners died 4 times without a new checkpoint; the last error was"
     ):
         learners.train(resource, [], mailbox, POOLS)
-    assert len(is_restart_of_groups) == 4
+    assert len(restart_flags) == 4
 
 
 def test_bug_is_not_retried(tmp_path: Path, walks: Path, dying_groups: Any, mailbox: Any) -> None:
-    is_restart_of_groups = dying_groups(
-        0, ray.exceptions.RayTaskError("run", "Traceback …", KeyError("lost"))
-    )
+    restart_flags = dying_groups(0, ray.exceptions.RayTaskError("run", "Traceback …", KeyError("lost")))
     with pytest.raises(ray.exceptions.RayTaskError):
         learners.train(training(tmp_path, walks), [], mailbox, POOLS)
-    assert len(is_restart_of_groups) == 1
+    assert len(restart_flags) == 1

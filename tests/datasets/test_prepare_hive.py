@@ -97,7 +97,7 @@ def test_column_of_the_file_takes_precedence_over_a_key(tmp_path):
     assert episode_hashes(kit.read_block(open_data(folder))) == episode_hashes(block)
 
 
-def test_null_key_is_refused_by_name(tmp_path):
+def test_null_key_is_named_in_the_error(tmp_path):
     table = kit.make_table(kit.make_block([4]), tmp_path / "flat").drop_columns(["eps_id"])
     kit.write_files(tmp_path / "hive" / "eps_id=__HIVE_DEFAULT_PARTITION__", table)
     with raises_user_error(DataError, "'eps_id' is null", path="part-0.parquet", row=0):

@@ -181,7 +181,7 @@ def test_iceberg_table_of_more_than_files_is_refused(
         open_tool(tmp_path)
 
 
-def test_hudi_table_is_refused_by_name(tmp_path):
+def test_hudi_table_is_named_in_the_error(tmp_path):
     write(tmp_path / "lake" / "steps", make_steps())
     (tmp_path / "lake" / "steps" / ".hoodie").mkdir()
     (tmp_path / "lake" / "steps" / ".hoodie" / "hoodie.properties").write_text("hoodie.table.name=steps")

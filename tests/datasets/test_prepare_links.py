@@ -43,7 +43,7 @@ def test_circular_links_terminate(data):
     assert len(names) == len(set(names)) == 3
 
 
-def test_broken_link_is_refused_by_name(data):
+def test_broken_link_is_named_in_the_error(data):
     (data / "broken.parquet").symlink_to("nowhere")
     message = r"broken.parquet is a link to nowhere, which does not exist: fix the link, or delete it"
     with pytest.raises(DataError, match=message):
@@ -64,7 +64,7 @@ def test_broken_link_among_tables_is_refused(tmp_path):
         open_data(rows, cache=tmp_path / "cache")
 
 
-def test_file_and_link_to_it_are_refused_as_named_twice(tmp_path, data):
+def test_file_and_its_link_are_refused_as_duplicates(tmp_path, data):
     file = sorted(data.glob("*.parquet"))[0]
     (tmp_path / "link.parquet").symlink_to(file)
     with pytest.raises(DataError, match="occurs twice"):

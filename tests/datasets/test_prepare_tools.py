@@ -718,7 +718,7 @@ def test_buffer_of_d3rlpy_2_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("head", [b"\x00\x00\x00\x20ftypisom", b"\x1aE\xdf\xa3"])
-def test_video_is_refused_by_name(tmp_path, head):
+def test_video_is_named_in_the_error(tmp_path, head):
     (tmp_path / "episode_0.mp4").write_bytes(head + bytes(100))
     with pytest.raises(DataError, match=r"episode_0\.mp4 is a video: write its frames"):
         open_tool(tmp_path / "episode_0.mp4")

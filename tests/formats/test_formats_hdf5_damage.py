@@ -37,38 +37,38 @@ def count_rows(path: Path | str) -> int:
     return sum(len(rows) for piece in pieces for rows in file_format.read(piece, ReadOptions()))
 
 
-def _put_external_link(file: h5py.File, outside: Path) -> None:
-    file["rewards"] = h5py.ExternalLink(str(outside), "/rewards")
+def _put_external_link(file: h5py.File, other_path: Path) -> None:
+    file["rewards"] = h5py.ExternalLink(str(other_path), "/rewards")
 
 
-def _put_soft_link(file: h5py.File, outside: Path) -> None:
-    file["door"] = h5py.ExternalLink(str(outside), "/")
-    file["rewards"] = h5py.SoftLink("/door/rewards")
+def _put_soft_link(file: h5py.File, other_path: Path) -> None:
+    file["other_file"] = h5py.ExternalLink(str(other_path), "/")
+    file["rewards"] = h5py.SoftLink("/other_file/rewards")
 
 
-def _put_virtual_dataset(file: h5py.File, outside: Path) -> None:
+def _put_virtual_dataset(file: h5py.File, other_path: Path) -> None:
     layout = h5py.VirtualLayout(shape=(NUM_ROWS,), dtype=float)
-    layout[:] = h5py.VirtualSource(str(outside), "rewards", shape=(NUM_ROWS,))
+    layout[:] = h5py.VirtualSource(str(other_path), "rewards", shape=(NUM_ROWS,))
     file.create_virtual_dataset("rewards", layout)
 
 
-def _put_external_storage(file: h5py.File, outside: Path) -> None:
-    file.create_dataset("rewards", (NUM_ROWS,), dtype=float, external=[(str(outside), 0, 8 * NUM_ROWS)])
+def _put_external_storage(file: h5py.File, other_path: Path) -> None:
+    file.create_dataset("rewards", (NUM_ROWS,), dtype=float, external=[(str(other_path), 0, 8 * NUM_ROWS)])
 
 
-def _put_references(file: h5py.File, outside: Path) -> None:
+def _put_references(file: h5py.File, other_path: Path) -> None:
     file.create_dataset("rewards", (NUM_ROWS,), dtype=h5py.ref_dtype)
 
 
-def _put_records(file: h5py.File, outside: Path) -> None:
+def _put_compound_dataset(file: h5py.File, other_path: Path) -> None:
     file.create_dataset("rewards", (NUM_ROWS,), dtype=[("a", float), ("b", int)])
 
 
-def _put_ragged_array(file: h5py.File, outside: Path) -> None:
+def _put_ragged_array(file: h5py.File, other_path: Path) -> None:
     file.create_dataset("rewards", (NUM_ROWS,), dtype=h5py.vlen_dtype(np.float64))
 
 
-def _put_empty_dataset(file: h5py.File, outside: Path) -> None:
+def _put_empty_dataset(file: h5py.File, other_path: Path) -> None:
     file["rewards"] = h5py.Empty("f")
 
 
@@ -80,7 +80,7 @@ def _put_empty_dataset(file: h5py.File, outside: Path) -> None:
         _put_virtual_dataset,
         _put_external_storage,
         _put_references,
-        _put_records,
+        _put_compound_dataset,
         _put_ragged_array,
         _put_empty_dataset,
     ],
@@ -88,11 +88,11 @@ def _put_empty_dataset(file: h5py.File, outside: Path) -> None:
 def test_node_that_is_not_a_plain_array_raises(
     tmp_path: Path, put: Callable[[h5py.File, Path], None]
 ) -> None:
-    outside, path = write_valid_file(tmp_path / "outside.hdf5"), write_valid_file(tmp_path / "in.hdf5")
+    other_path, path = write_valid_file(tmp_path / "other.hdf5"), write_valid_file(tmp_path / "in.hdf5")
     with h5py.File(path, "a") as file:
         del file["rewards"]
-        put(file, outside)
-    with pytest.raises(DataError, match=r"in\.hdf5.*/(rewards|door)"):
+        put(file, other_path)
+    with pytest.raises(DataError, match=r"in\.hdf5.*/(rewards|other_file)"):
         count_rows(path)
 
 
@@ -146,7 +146,9 @@ def test_remote_file_is_read_through_its_file_system(tmp_path: Path, memory_path
     assert count_rows(path) == NUM_ROWS
 
 
-def test_missing_h5py_raises_with_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_h5py_raises_error_that_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write_valid_file(tmp_path / "in.hdf5")
     monkeypatch.setitem(sys.modules, "h5py", None)
     with (

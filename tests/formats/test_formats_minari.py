@@ -336,7 +336,7 @@ def test_environment_in_metadata_is_never_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["minari", "PIL"])
-def test_missing_package_raises_with_extra(
+def test_missing_package_raises_error_that_names_the_extra(
     tmp_path: Path, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_dataset("arrow")

@@ -243,7 +243,7 @@ def test_find_checkpoint_accepts_its_folder_or_the_run_folder(run):
 
 
 @pytest.mark.parametrize("name", ["learner.safetensors", "module/weights.safetensors", "module/module.json"])
-def test_changed_file_is_refused_by_name(run, name):
+def test_changed_file_is_named_in_the_error(run, name):
     folder = run.save().location
     data = bytearray(folder.child(name).read_bytes())
     data[-1] ^= 1
@@ -253,7 +253,7 @@ def test_changed_file_is_refused_by_name(run, name):
 
 
 @pytest.mark.parametrize("name", ["learner.safetensors", "module/weights.safetensors"])
-def test_missing_file_is_refused_by_name(run, name):
+def test_missing_file_is_named_in_the_error(run, name):
     folder = run.save().location
     folder.child(name).delete()
     with pytest.raises(DataError, match=f"has no file {name}"):
@@ -311,7 +311,7 @@ def test_missing_path_is_reported(tmp_path):
         find_checkpoint(str(tmp_path / "nowhere"))
 
 
-def test_rllib_checkpoint_is_refused_by_name(tmp_path):
+def test_rllib_checkpoint_is_named_in_the_error(tmp_path):
     (tmp_path / "rllib_checkpoint.json").write_text("{}")
     with pytest.raises(DataError, match="is an RLlib checkpoint"):
         find_checkpoint(tmp_path)

@@ -286,7 +286,7 @@ def test_loaded_state_is_not_changed_by_later_updates():
     assert torch.equal(first.nets["policy"].weight, second.nets["policy"].weight)
 
 
-def test_state_with_missing_other_or_unknown_weights_is_refused_by_name():
+def test_state_with_missing_other_or_unknown_weights_is_named_in_the_error():
     learner, other_learner = make_learner(), make_learner(ActorCritic)
     with pytest.raises(DataError, match=r"no weights 'policy\.weight'"):
         learner.load(other_learner.state())

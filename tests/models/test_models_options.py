@@ -61,7 +61,7 @@ class TestDropout:
         net, dropout_net = build_networks()[name], build_networks(dropout=0.5)[name]
         dropout_net.train()
         assert not torch.equal(compute_output(dropout_net), compute_output(dropout_net))
-        with torch.no_grad():  # as for targets within a loss
+        with torch.no_grad():  # as losses compute targets, with networks in training mode
             torch.testing.assert_close(compute_output(dropout_net), compute_output(net), rtol=0, atol=0)
         torch.testing.assert_close(compute_output(dropout_net.eval()), compute_output(net), rtol=0, atol=0)
         target = frozen_copy(dropout_net).train()
@@ -121,7 +121,7 @@ class TestInitialisers:
     @pytest.mark.parametrize(
         "name", ["xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal", "orthogonal"]
     )
-    def test_initialiser_by_name_equals_torchs(self, name: str) -> None:
+    def test_initialiser_by_name_equals_torch(self, name: str) -> None:
         torch.manual_seed(3)
         model = ModelSpec(fcnet_hiddens=[40], fcnet_kernel_initializer=name)
         weights = Encoder(VECTOR, model)._stack[0].weight
@@ -156,7 +156,7 @@ class TestInitialisers:
 class TestConvPadding:
     @pytest.mark.parametrize("stride", [1, 2, 3])
     @pytest.mark.parametrize("kernel", [1, 2, 3, 4, 5])
-    def test_same_divides_the_sides_by_the_stride(self, kernel: int, stride: int) -> None:
+    def test_same_padding_divides_sides_by_stride(self, kernel: int, stride: int) -> None:
         filters = [[4, kernel, stride], [3, kernel, stride]]
         encoder = Encoder(IMAGE, ModelSpec(fcnet_hiddens=[], conv_filters=filters, conv_padding="same"))
         sides = [math.ceil(math.ceil(side / stride) / stride) for side in IMAGE.shape[:2]]

@@ -129,7 +129,11 @@ def test_state_is_json_and_resumes_exactly(make_data):
         ({"residentBudget": "1Ki"}, "Streaming", "exceed the budget of 1.0 KiB"),
         ({"residency": "Streaming"}, "Streaming", "residency is Streaming"),
         ({"residency": "Resident"}, "Resident", "residency is Resident"),
-        ({"connectors": ["user_steps:Noise"]}, "Streaming", "Noise draws new random numbers in every epoch"),
+        (
+            {"connectors": ["user_steps:Noise"]},
+            "Streaming",
+            "the results of Noise are random and differ between epochs",
+        ),
     ],
 )
 def test_plan_reports_residency_and_reason(options, feed, reason, make_data):

@@ -72,7 +72,7 @@ def generated_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def _clear_caches() -> None:
-    for function in (options.schemas, options.options_model, options.options_of, checks.known_option_rules):
+    for function in (options.schemas, options.options_model, options.options_of, checks.all_option_rules):
         function.cache_clear()
 
 

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from run_results import read_results
 
 from hindcast import BCConfig, Callbacks, PPOConfig
 from hindcast.errors import Interrupted, SpecError, UserCodeError
 from layers import slow_except
+from run_results import read_results
 from support import WALK, StopAfter, read_all, record, recording, train, training
 
 THIS_MODULE = "test_run_callbacks"

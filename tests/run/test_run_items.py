@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_results import read_results
 
 from hindcast.algorithms import build
 from hindcast.errors import Interrupted, UserError
@@ -17,6 +16,7 @@ from hindcast.learn.checkpoint import CheckpointStore
 from hindcast.run.interruption import Interruption
 from hindcast.storage.location import resolve
 from layers import slow_except
+from run_results import read_results
 from support import StopAfter, train, training
 
 TOYS: dict[str, dict[str, Any]] = {

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from run_results import read_results
 
 from hindcast.api import OfflineRecording, OfflineTraining
 from hindcast.errors import Interrupted, SpecError
@@ -17,6 +16,7 @@ from hindcast.run.planning import plan
 from hindcast.run.training.offline_trainer import make_offline_trainer
 from hindcast.run.training.trainer import Trainer
 from hindcast.storage.location import resolve
+from run_results import read_results
 from support import WALK, StopAfter, episode_hashes, read_all, record, recording, train, training
 
 SAMPLER = {"timestepsPerUpdate": 3, "warmupTimesteps": 30}

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from run_results import read_results
 
 from hindcast import IQLConfig, Policy
 from hindcast.errors import SpecError
 from hindcast.learn.learner import Learner
 from hindcast.run.training.offline_trainer import make_offline_trainer
+from run_results import read_results
 from support import train, training
 
 MODEL = {"fcnetHiddens": [8]}

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
-from run_results import read_results, without_times
 
 from hindcast.api import OfflineTraining, spec_hash
 from hindcast.datasets.opening import open_dataset
@@ -35,6 +34,7 @@ from hindcast.run.training.trainer import Trainer
 from hindcast.storage.lease import sole_writer
 from hindcast.storage.location import resolve
 from layers import slow_except
+from run_results import read_results, without_times
 from support import WALK, MemoryReporter, StopAfter, make_policy, record, recording, train, training
 from toy_pipeline import ObservationLog
 from user_errors import raises_user_error

@@ -5,8 +5,8 @@ import os
 from typing import Final
 
 VARIABLE: Final = "HINDCAST_FAULT"
-"""Environment variable: `before:create-rayjob` ends the process at that point, without any clean-up; with `#2` when
-the point is reached for the second time."""
+"""Environment variable: `before:create-rayjob` ends the process at that point, without any clean-up;
+`before:create-rayjob#2` does so when the point is reached for the second time."""
 
 EXIT_CODE: Final = 86
 """Exit code of a process that ended at a fault point."""

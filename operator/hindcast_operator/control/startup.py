@@ -1,4 +1,4 @@
-"""Observations of an attempt that no watch reports: what keeps it from starting, and when it was last heard of.
+"""Observations of an attempt that no watch reports: what keeps it from starting, and when it last reported.
 
 A restarted operator makes them again.
 
@@ -75,7 +75,7 @@ class Startup:
         access_read_at: when they were last read; None if they were not.
         token_renewal_time: see `AttemptFacts`.
         refused_deadlines: deadlines that the API server refused to set on the RayJob; None if it refused none.
-        pulse: when this operator last heard of the attempt.
+        pulse: when this operator last heard from the attempt.
     """
 
     problem: CreationProblem | None = None

@@ -1,4 +1,4 @@
-"""The RayJob of an attempt, for KubeRay 1.5.1 and later, the first with `authOptions`."""
+"""The RayJob of an attempt, for KubeRay 1.5.1 and later; earlier versions lack `authOptions`."""
 
 import json
 from typing import Any, Final
@@ -52,8 +52,8 @@ def build_ray_job(resource: Resource, attempt: Attempt, sizes: Sizes) -> dict[st
 
 
 def ray_job_deadlines(policy: RunPolicy) -> dict[str, int]:
-    """Return the deadline fields of a RayJob, in seconds. A run's deadlines are later than the operator's."""
-    # Without preRunningDeadlineSeconds, which KubeRay 1.5 does not have. The operator has a start deadline itself.
+    """Return the deadline fields of a RayJob, in seconds; the operator's own deadline for a run ends earlier."""
+    # KubeRay 1.5 does not have preRunningDeadlineSeconds; the operator enforces its own start deadline.
     seconds_by_field = {"ttlSecondsAfterFinished": policy.ttl_seconds_after_finished}
     if policy.active_deadline_seconds is not None:
         seconds_by_field["activeDeadlineSeconds"] = policy.active_deadline_seconds + BACKSTOP_SECONDS
@@ -93,7 +93,7 @@ def _group_spec(size: PoolSize, template: Template) -> dict[str, Any]:
 
 
 def _autoscaling_fields() -> dict[str, Any]:
-    """Return the settings of the autoscaler, a container that KubeRay adds to the head's pod, with these mounts."""
+    """Return the settings of the autoscaler, a container that KubeRay adds to the head's pod."""
     memory = format_bytes(512 * MI)
     return {
         "enableInTreeAutoscaling": True,

@@ -267,7 +267,7 @@ def _check_pods(attempt: LiveAttempt) -> Check | None:
     """Return the condition ClusterReady if pods do not run, have not reported yet, or have fallen silent."""
     if attempt.is_verdict_held:
         message = (
-            "Nothing new was heard of the attempt for a long time. It is not ended, because many runs fell silent at "
+            "The attempt has reported nothing new for a long time. It is not ended, because many runs fell silent at "
             "once: check the operator's clock, its connection, and the connection of the nodes to the API server"
         )
         return Check(False, Reason.MANY_RUNS_SILENT, message)

@@ -56,7 +56,7 @@ class Situation:
         data_ready: the condition DataReady; None if the resource refers to no other resource.
         cluster_ready: the condition ClusterReady; None if no live attempt has a RayJob.
         requeue_at: when to reconcile even if nothing changes; None if never.
-        ends_silent_attempt: an attempt has just been ended because nothing new was heard of it.
+        ends_silent_attempt: an attempt has just been ended because it reported nothing new for too long.
     """
 
     state: State
@@ -73,15 +73,17 @@ class Situation:
 # -- the status ---------------------------------------------------------------------------------------------
 
 
-def read_status(plain: Mapping[str, Any]) -> Status:
+def read_status(document: Mapping[str, Any]) -> Status:
     """Parse the status of a resource. A new resource has an empty one."""
-    return Status.model_validate(dict(plain), by_alias=True, by_name=False)
+    return Status.model_validate(dict(document), by_alias=True, by_name=False)
 
 
 def plain_status(status: Status) -> dict[str, Any]:
-    """Return the status as JSON values in camelCase, as it is written, without unset or empty fields."""
-    plain: dict[str, Any] = _without_empty(status.model_dump(mode="json", by_alias=True, exclude_none=True))
-    return plain
+    """Return the status as JSON values with camelCase names, without unset or empty fields."""
+    document: dict[str, Any] = _without_empty(
+        status.model_dump(mode="json", by_alias=True, exclude_none=True)
+    )
+    return document
 
 
 def _without_empty(value: Any) -> Any:

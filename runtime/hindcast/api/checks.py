@@ -81,7 +81,7 @@ def _check_options(
         return
     foreign_options = {
         field.removeprefix("config."): text
-        for field, text in find_problems(known_option_rules(), {"algorithm": algorithm, "config": config})
+        for field, text in find_problems(all_option_rules(), {"algorithm": algorithm, "config": config})
     }
     for option, text in foreign_options.items():
         yield Problem((*path, option), text)
@@ -93,7 +93,7 @@ def _check_options(
 
 
 @cache
-def known_option_rules() -> list[Rule]:
+def all_option_rules() -> list[Rule]:
     """Return the rules on the options of all algorithms."""
     return list(option_rules(schemas(), schemas()))
 
@@ -127,7 +127,7 @@ def option_rules(algorithms: Schemas, usable_algorithms: Iterable[str]) -> Itera
 
 
 def fitting_rules(kind: str, algorithms: Schemas) -> Iterator[Rule]:
-    """Yield the rules on fields that must fit the algorithm. A custom one states its requirements when it is imported.
+    """Yield the rules on fields that must fit the algorithm. A custom algorithm declares its own in its module.
 
     Args:
         kind: the resource's kind.
@@ -158,12 +158,12 @@ def fitting_rules(kind: str, algorithms: Schemas) -> Iterator[Rule]:
     names_by_distributions: dict[tuple[str, ...], list[str]] = {}
     for name, schema in algorithms.items():
         names_by_distributions.setdefault(tuple(schema.get("x-distributions", ())), []).append(name)
-    for trainable, names in names_by_distributions.items():
-        if trainable:
-            words = [ModelSpec.in_yaml("distribution", name) for name in trainable]
+    for distributions, names in names_by_distributions.items():
+        if distributions:
+            words = [ModelSpec.in_yaml("distribution", name) for name in distributions]
             yield Rule(
                 _is_algorithm(*names).implies(is_one_of("model.distribution", *words)),
-                untrainable_problem("{0}", "{1}", trainable),
+                untrainable_problem("{0}", "{1}", distributions),
                 field="model.distribution",
                 values=(field_value("model.distribution"), _ALGORITHM),
             )
@@ -184,9 +184,9 @@ def fitting_rules(kind: str, algorithms: Schemas) -> Iterator[Rule]:
         )
 
 
-def untrainable_problem(distribution: str, algorithm: str, trainable: Iterable[str]) -> str:
-    """Describe that an algorithm cannot train a distribution, and name the `trainable` distributions as in YAML."""
-    words = ", ".join(ModelSpec.in_yaml("distribution", name) for name in trainable)
+def untrainable_problem(distribution: str, algorithm: str, distributions: Iterable[str]) -> str:
+    """Describe that an algorithm cannot train a distribution, and list those that it can train, as in YAML."""
+    words = ", ".join(ModelSpec.in_yaml("distribution", name) for name in distributions)
     return f"is {distribution}, which {algorithm} cannot train: use {words}"
 
 
@@ -215,7 +215,7 @@ def _algorithm_name_rule(kind: str, algorithms: Iterable[str]) -> Rule:
 
 
 def _sequence_rules(algorithms: Schemas) -> Iterator[Rule]:
-    """Yield the rules that a batch holds a sequence of a recurrent policy, and the sequence an n-step target."""
+    """Yield the rules for recurrent policies: a batch holds a whole sequence, and a sequence an n-step target."""
     names_by_default: dict[Any, list[str]] = {}
     for name, schema in algorithms.items():
         if schema.get("x-recurrent"):
@@ -244,7 +244,6 @@ def _sequence_rules(algorithms: Schemas) -> Iterator[Rule]:
 
 def _sampler_rules(kind: str, live_algorithms: list[str], learns_offline_only: Expression) -> Iterator[Rule]:
     """Yield the rules on samplers, and on the observation filter, which needs recorded data."""
-    message = f"{{0}} cannot learn from; a sampler is for {', '.join(live_algorithms)}"
     has_statistics = ~_HAS_FILTER | is_set("initialCheckpoint")
     if kind == "OfflineRecording":
         is_live = _is_algorithm(*live_algorithms)
@@ -259,7 +258,7 @@ def _sampler_rules(kind: str, live_algorithms: list[str], learns_offline_only: E
     has_sampler = is_set("sampler")
     yield Rule(
         every("input", ~has_sampler) | ~learns_offline_only,
-        f"has a sampler, which {message}",
+        f"has a sampler, which {{0}} cannot learn from; a sampler is for {', '.join(live_algorithms)}",
         field="input",
         values=(_ALGORITHM,),
     )
@@ -268,15 +267,18 @@ def _sampler_rules(kind: str, live_algorithms: list[str], learns_offline_only: E
     )
 
 
-_HAS_NO_PRIORITIES: Final = ~is_one_of("config.prioritizedReplay", True) | every("input", is_set("sampler"))
+# If all inputs are samplers, the replay buffer has the priorities, and no pipeline of recorded data runs.
+_RECORDED_DATA_HAVE_NO_PRIORITIES: Final = ~is_one_of("config.prioritizedReplay", True) | every(
+    "input", is_set("sampler")
+)
 _PRIORITY_RULES: Final = (
     Rule(
-        _HAS_NO_PRIORITIES | ~is_one_of("pipeline.residency", "Streaming"),
+        _RECORDED_DATA_HAVE_NO_PRIORITIES | ~is_one_of("pipeline.residency", "Streaming"),
         "is Streaming, but @config.prioritizedReplay draws from all data: set it to Auto or Resident",
         field="pipeline.residency",
     ),
     Rule(
-        _HAS_NO_PRIORITIES | ~is_one_of("pipeline.sampling", "WithReplacement"),
+        _RECORDED_DATA_HAVE_NO_PRIORITIES | ~is_one_of("pipeline.sampling", "WithReplacement"),
         "is WithReplacement, but @config.prioritizedReplay draws by priority: leave it out",
         field="pipeline.sampling",
     ),

@@ -1,4 +1,4 @@
-"""YAML's spelling of enums: `MeanStd` for what is "meanStd" in Python.
+"""YAML's spelling of enums: `MeanStd` in YAML is "meanStd" in Python.
 
 Kubernetes spells the values of enums in PascalCase. Python has RLlib's spelling (`grad_clip_by="global_norm"`), which
 the files of checkpoints and the spec hash also have. A user's YAML must have YAML's spelling (`IN_YAML`); stored
@@ -22,7 +22,7 @@ IN_YAML: Final[Spelling] = {"yaml": True, "python": False}
 EITHER_SPELLING: Final[Spelling] = {"yaml": True, "python": True}
 """Pydantic context: validation allows either spelling, since files of older runs have Python's."""
 IN_PYTHON: Final[Spelling] = {"yaml": False, "python": True}
-"""Pydantic context: serialisation by YAML's names (aliases) writes Python's spelling of enums nevertheless."""
+"""Pydantic context: serialisation writes Python's spelling of enums, even if fields have YAML's names (aliases)."""
 PYTHON_SPELLING: Final = "python_spelling"
 """Error type: a value has Python's spelling where YAML's is required. The context has YAML's as `word`."""
 _PYTHON_ENUM: Final = "x-python"
@@ -60,7 +60,8 @@ class YamlWords:
 
 def _make_reader(to_yaml: Mapping[str, str]) -> Callable[[Any, ValidationInfo], Any]:
     to_python = {word: value for value, word in to_yaml.items()}
-    expected = " or ".join(filter(None, (", ".join(list(to_python)[:-1]), list(to_python)[-1])))
+    *words, last_word = to_python
+    expected = f"{', '.join(words)} or {last_word}" if words else last_word
 
     def read(value: Any, info: ValidationInfo) -> Any:
         name = value if isinstance(value, str) else ""

@@ -234,8 +234,10 @@ class DataSpec:
 
     def array_bytes(self, steps: int, episodes: int) -> int:
         """Return the size in bytes of the arrays of this many steps and episodes; text and JSON count as 0."""
-        rows = {True: steps + episodes, False: steps}
-        return sum(leaf.itemsize * rows[is_per_observation(name)] for name, leaf in self.leaves.items())
+        return sum(
+            leaf.itemsize * (steps + episodes if is_per_observation(name) else steps)
+            for name, leaf in self.leaves.items()
+        )
 
     def check_names(self, block: Block) -> None:
         """Check that a block has only columns of this spec.

@@ -1,7 +1,7 @@
-"""Value networks of losses: V(s), Q(s, a), Q(s, ·); the members of an ensemble are computed together.
+"""Value networks for losses: V(s), Q(s, a), Q(s, ·); the members of an ensemble are computed together.
 
-They take the same batches as modules: leaf -> tensor `[B, …]` of preprocessed observations. Shape suffixes: B = rows,
-E = members, F = features.
+They take the same batches as policy modules: leaf -> tensor `[B, …]` of preprocessed observations. Shape suffixes:
+B = rows, E = members, F = features.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from hindcast.models.recurrent import (
 Batch = Mapping[str, Tensor]
 
 _CHUNK_ROWS = {"cpu": 512, "cuda": 256}
-"""Rows per chunk. On a CPU the weights, inputs and outputs of a layer of 256 then fit into a core's cache. Without
-chunks, CQL's thirty actions per state make tensors of 16 MB, which take a third of an update's time. On a GPU the
-product that computes the weights' gradients is then spread over all processors."""
+"""Rows per chunk. On a CPU, a layer's weights, inputs and outputs then fit into a core's cache (256 units per layer).
+Without chunks, CQL's thirty actions per state make tensors of 16 MB, which take a third of an update's time. On a GPU,
+the matrix product that computes the weights' gradients then uses all multiprocessors."""
 
 
 def next_observations(batch: Batch) -> dict[str, Tensor]:
     """Return the next observations of a batch as observations: `new_obs` as `obs`, `new_obs/camera` as `obs/camera`.
 
-    A network that gets the result as its batch computes its output for the next state. Of the other columns the result
-    has only those of `prepare_sequences` that recurrent networks read.
+    A network that gets the result as its batch computes its output for the next state. After `prepare_sequences`, the
+    result also has the columns that recurrent networks need, but no others.
 
     Raises:
         KeyError: the batch has no next observations; `Needs.columns` must name `new_obs`.
@@ -79,7 +79,7 @@ class RecurrentEncoder(Encoder):
         self.memory, self.output_size = memory, memory.output_size
 
     def forward(self, batch: Batch) -> Tensor:
-        """Return features `[B, T, F]`, starting from the state zero: a recorded state is the policy's."""
+        """Return features `[B, T, F]`, starting from the zero state: a recorded state is that of the policy."""
         return self.unroll(batch, {})[0]
 
     def unroll(self, batch: Batch, state: Mapping[str, Tensor]) -> tuple[Tensor, State]:
@@ -179,9 +179,9 @@ class Critics(nn.Module):
         return features.reshape(-1)
 
     def values_and_gradients(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return values `[E, B]` of the batch's actions, and their gradients `[E, B, D]` by the actions' features.
+        """Return `[E, B]` values of the batch's actions, and `[E, B, D]` gradients with respect to the action features.
 
-        Losses may contain both.
+        Losses may use both, because the gradients are differentiable.
         """
         recorded_features = self.actions(batch)
         obs_features, action_features = (
@@ -220,7 +220,7 @@ class ActionValues(nn.Module):
     Each member has its own stack of `fcnet_hiddens` and then `head_fcnet_hiddens`. `recurrent` is as in `Critics`, but
     the state starts from `state_in` if the batch has it.
 
-    Shapes: n is the number of actions, of a MultiDiscrete space that of all combinations (see `enumerate_actions`).
+    Shapes: n is the number of actions; for a MultiDiscrete space, of all combinations (see `enumerate_actions`).
 
     Args:
         observation_space, action_space, model, members, layer_norm, dropout: see `Critics`.
@@ -265,7 +265,7 @@ class ActionValues(nn.Module):
             self.register_buffer("strides", strides, persistent=False)
         else:
             self._start = int(action_space.start)
-        self._quantiles, self._is_dueling = quantiles, dueling
+        self._num_quantiles, self._is_dueling = quantiles, dueling
         self._is_masked = has_action_mask(observation_space, action_space)
         # Dueling: one more output for the state's value.
         num_outputs = quantiles * (num_joint_actions(action_space) + dueling)
@@ -277,7 +277,7 @@ class ActionValues(nn.Module):
         return quantile_mean(self.quantiles(batch))
 
     def quantiles(self, batch: Batch) -> Tensor:
-        """Return `[E, B, n, Q]` quantiles of all actions' values, at (i + ½) / Q; -1e30 of masked actions."""
+        """Return `[E, B, n, Q]` quantiles of all actions' values, at (i + ½) / Q; -1e30 for masked actions."""
         return self.unroll(batch)[0]
 
     def unroll(self, batch: Batch) -> tuple[Tensor, State]:
@@ -288,7 +288,7 @@ class ActionValues(nn.Module):
         else:
             features = self.observations(batch)
         features = at_output_steps(features, batch)
-        values: Tensor = self.stack(features.flatten(0, -2)).unflatten(-1, (-1, self._quantiles))
+        values: Tensor = self.stack(features.flatten(0, -2)).unflatten(-1, (-1, self._num_quantiles))
         if features.dim() > 2:  # sequences
             values = values.unflatten(1, features.shape[:-1])
         if self._is_dueling:
@@ -306,8 +306,8 @@ class ActionValues(nn.Module):
     def gather(self, values: Tensor, actions: Tensor) -> Tensor:
         """Select the values of actions: `[E, B]` from `values` `[E, B, n]`, or `[E, B, Q]` from `[E, B, n, Q]`.
 
-        `actions` `[B, *shape]`, or `[E, B, *shape]` with other actions for each member, are integers that include the
-        space's start.
+        `actions` `[B, *shape]`, or `[E, B, *shape]` with other actions for each member, are integers of the action
+        space, counted from its `start`.
         """
         return gather_values(values, self.indices(actions).expand(values.shape[:2]))
 

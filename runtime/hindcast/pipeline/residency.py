@@ -49,7 +49,7 @@ def choose_residency(
     if mode == "Streaming":
         return Residency(False, "spec.pipeline.residency is Streaming")
     if step_names:
-        reason = f"{step_names} draws new random numbers in every epoch"
+        reason = f"the results of {step_names} are random and differ between epochs"
         if mode == "Auto":
             return Residency(False, reason)
         raise SpecError(
@@ -58,8 +58,8 @@ def choose_residency(
         )
     if mode == "Resident" and not fits:
         raise SpecError(
-            f"is Resident, but {comparison}; raise spec.pipeline.residentBudget, "
-            "or set it to Streaming or Auto.",
+            f"is Resident, but {comparison}; set it to Streaming or Auto, "
+            "or raise spec.pipeline.residentBudget.",
             field="spec.pipeline.residency",
             mentions=("spec.pipeline.residentBudget",),
         )
@@ -70,18 +70,19 @@ def choose_residency(
 
 def data_bytes(spec: DataSpec, recipe: Recipe, num_steps: int, num_episodes: int) -> int:
     """Return the bytes of the data on the device, without the columns that connectors will add."""
-    num_rows = {True: num_steps + num_episodes, False: num_steps}
     total = num_steps * _OBS_ROW_BYTES
     for leaf, leaf_spec in spec.leaves.items():
         if root(leaf) in recipe.needs.window_columns and leaf_spec.dtype is not None:
             num_elements = leaf_spec.itemsize // leaf_spec.dtype.itemsize
-            total += num_rows[is_per_observation(leaf)] * num_elements * batch_dtype(leaf_spec.dtype).itemsize
+            # An episode has one more observation than steps.
+            num_rows = num_steps + num_episodes if is_per_observation(leaf) else num_steps
+            total += num_rows * num_elements * batch_dtype(leaf_spec.dtype).itemsize
     flags = recipe.needs.window_columns & {Columns.TERMINATEDS, Columns.TRUNCATEDS}
     return total + num_steps * (len(flags) + recipe.needs.extra_bytes_per_step)
 
 
 def default_budget(device: torch.device, num_learners_here: int = 1) -> int:
-    """Return a learner's bytes for data: half of its GPU's free memory, or its part of a quarter of the host's memory.
+    """Return a learner's budget in bytes: half of its GPU's free memory, or its share of a quarter of the host's.
 
     Args:
         device: the learner's device.

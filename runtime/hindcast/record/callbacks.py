@@ -35,7 +35,7 @@ class Callbacks:
 
     Training methods are called one after the other in the process that drives the training (the first learner);
     training waits for them. Episode methods (`on_episode_…`, `on_environment_created`, `on_sample_end`) are called in
-    the processes with environments: in evaluations, in recordings, and in trainings that play. There is one instance
+    the processes with environments: in evaluations, recordings and trainings with a sampler. There is one instance
     per process and set of environments. Its attributes are not saved in checkpoints, and other instances do not see
     them.
 
@@ -63,7 +63,7 @@ class Callbacks:
         Args:
             algorithm: see the class.
             resource: the resource of the training or recording, as the values of its YAML document.
-            folder: path or URI of the run folder; None in Python, where a run has none.
+            folder: path or URI of the run folder; None for a training in Python, which has no run folder.
             metrics_logger: see the class.
             kwargs: none yet.
         """
@@ -116,7 +116,7 @@ class Callbacks:
         metrics_logger: MetricsLogger,
         **kwargs: Any,
     ) -> None:
-        """Called when an evaluation on held-out episodes has ended; metrics are `evaluation/offline` of the result."""
+        """Called when an evaluation on held-out episodes has ended, with its metrics `evaluation/offline`."""
 
     def on_environment_created(
         self,
@@ -127,7 +127,7 @@ class Callbacks:
         env_context: dict[str, Any],
         **kwargs: Any,
     ) -> None:
-        """Called when a set of environments was created: `env.envs`; `env_context` contains their keyword arguments."""
+        """Called when a set of environments, `env.envs`, has been created with the arguments `env_context`."""
 
     def on_episode_created(
         self, *, episode: SingleAgentEpisode, env_runner: Any, metrics_logger: MetricsLogger, **kwargs: Any
@@ -137,7 +137,7 @@ class Callbacks:
     def on_episode_start(
         self, *, episode: SingleAgentEpisode, env_runner: Any, metrics_logger: MetricsLogger, **kwargs: Any
     ) -> None:
-        """Called when the environment was reset and the episode has its first observation."""
+        """Called when the environment has been reset and the episode has its first observation."""
 
     def on_episode_step(
         self, *, episode: SingleAgentEpisode, env_runner: Any, metrics_logger: MetricsLogger, **kwargs: Any
@@ -157,7 +157,7 @@ class Callbacks:
         samples: list[SingleAgentEpisode],
         **kwargs: Any,
     ) -> None:
-        """Called when a set of episodes was played: some of an evaluation, a range of a recording, or a rollout.
+        """Called when a set of episodes has been played: a part of an evaluation or a recording, or a rollout.
 
         Args:
             env_runner: see the class.

@@ -107,7 +107,7 @@ class EpisodeCallbacks:
         self._call_for_episode("on_episode_created", slot)
 
     def start_episode(self, slot: int, info: Mapping[str, Any]) -> None:
-        """Start the slot's episode: its environment was reset."""
+        """Start the slot's episode: its environment has been reset."""
         self._episodes_by_slot[slot].add_env_reset(self._current_observation(slot), dict(info))
         self._call_for_episode("on_episode_start", slot)
 

@@ -257,7 +257,7 @@ def _make_notes(reading: Reading, data: OpenedData, profile: TableProfile | None
             f"{role} is {name if isinstance(name, str) else f'{len(name)} columns'}"
             for role, name in profile.schema.items()
         )
-        notes.append(f"check what the columns are: {columns}")
+        notes.append(f"check the roles of the columns: {columns}")
     return tuple(notes)
 
 
