@@ -81,10 +81,19 @@ def test_joint_distribution_needs_multi_discrete_actions_of_at_most_4096_combina
     model = ModelSpec(distribution="jointCategorical")
     assert build_action_head(gym.spaces.MultiDiscrete([16, 256]), model).inputs_size == 4096
     for space, sentence in [
-        (gym.spaces.MultiDiscrete([17, 241]), "'actions' has 4,097 combinations, more than 4,096; use 'Auto', which"),
+        (
+            gym.spaces.MultiDiscrete([17, 241]),
+            "'actions' has 4,097 combinations, more than 4,096; use 'Auto', which",
+        ),
         (gym.spaces.Box(-1, 1, (2,)), "'JointCategorical' is for discrete actions"),
-        (gym.spaces.Box(0, 3, (2,), np.int64), "'JointCategorical' is for MultiDiscrete actions, but 'actions' is another"),
-        (gym.spaces.MultiBinary(3), "'JointCategorical' is for MultiDiscrete actions, but 'actions' is another"),
+        (
+            gym.spaces.Box(0, 3, (2,), np.int64),
+            "'JointCategorical' is for MultiDiscrete actions, but 'actions' is another",
+        ),
+        (
+            gym.spaces.MultiBinary(3),
+            "'JointCategorical' is for MultiDiscrete actions, but 'actions' is another",
+        ),
     ]:
         with pytest.raises(SpecError, match=f"model.distribution: {sentence}"):
             build_action_head(space, model)
