@@ -77,12 +77,23 @@ def test_policy_estimates_critic_and_export_take_the_combinations(name, explore)
     assert algorithm.critic(nets)(batch, candidates).shape == weights.shape
 
 
-def test_joint_distribution_needs_discrete_actions_and_at_most_4096_combinations():
+def test_joint_distribution_needs_multi_discrete_actions_of_at_most_4096_combinations():
     model = ModelSpec(distribution="jointCategorical")
     assert build_action_head(gym.spaces.MultiDiscrete([16, 256]), model).inputs_size == 4096
-    with pytest.raises(
-        SpecError, match=r"model\.distribution: action space: 'actions' has 4,097 combinations"
-    ):
-        build_action_head(gym.spaces.MultiDiscrete([17, 241]), model)
-    with pytest.raises(SpecError, match="'JointCategorical' is for discrete actions"):
-        build_action_head(gym.spaces.Box(-1, 1, (2,)), model)
+    for space, sentence in [
+        (
+            gym.spaces.MultiDiscrete([17, 241]),
+            "'actions' has 4,097 combinations, more than 4,096; use 'Auto', which",
+        ),
+        (gym.spaces.Box(-1, 1, (2,)), "'JointCategorical' is for discrete actions"),
+        (
+            gym.spaces.Box(0, 3, (2,), np.int64),
+            "'JointCategorical' is for MultiDiscrete actions, but 'actions' is another",
+        ),
+        (
+            gym.spaces.MultiBinary(3),
+            "'JointCategorical' is for MultiDiscrete actions, but 'actions' is another",
+        ),
+    ]:
+        with pytest.raises(SpecError, match=f"model.distribution: {sentence}"):
+            build_action_head(space, model)

@@ -208,7 +208,10 @@ def test_sequences_start_from_recorded_states(run_folder: Path, tmp_path: Path) 
 
 
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
-    "no states": ({"initialState": "Recorded"}, r"needs recorded recurrent states \(state_in or state_out\)"),
+    "no states": (
+        {"initialState": "Recorded"},
+        "model.initialState is Recorded, .* record them with output.recurrentStates, or leave initialState out",
+    ),
     "long sequences": (
         {"maxSeqLen": 281},
         "maxSeqLen is 281, expected at most spec.config.trainBatchSizePerLearner, 280",

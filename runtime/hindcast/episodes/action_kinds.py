@@ -23,7 +23,10 @@ def action_problem(algorithm: str, kind: ActionKind, space: gym.Space[Any]) -> s
             "or TD3BC for continuous actions, and IQL, MARWIL or BC for other actions"
         )
     if kind == "discrete" and (problem := joint_actions_problem(space)):
-        return f"{algorithm} computes a value for each combination of an action's elements, but {space} has {problem}"
+        return (
+            f"{algorithm} computes a value for each combination of an action's elements, but {space} has {problem}; "
+            "use IQL, MARWIL or BC with independent elements (distribution Auto), or fewer values per element"
+        )
     if kind != "continuous":
         return None
     if not (isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating)):
@@ -47,10 +50,7 @@ def num_joint_actions(space: gym.spaces.Discrete | gym.spaces.MultiDiscrete) -> 
 
 
 def joint_actions_problem(space: gym.Space[Any]) -> str | None:
-    """Describe that a MultiDiscrete space has too many combinations, and name a remedy; None if it has not."""
+    """Describe that a MultiDiscrete space has too many combinations; None if it has not."""
     if not isinstance(space, gym.spaces.MultiDiscrete) or num_joint_actions(space) <= MAX_JOINT_ACTIONS:
         return None
-    return (
-        f"{num_joint_actions(space):,} combinations, more than {MAX_JOINT_ACTIONS:,}; use IQL, MARWIL or BC with "
-        "independent elements (distribution Auto), or fewer values per element"
-    )
+    return f"{num_joint_actions(space):,} combinations, more than {MAX_JOINT_ACTIONS:,}"

@@ -126,6 +126,17 @@ def _check_distribution_applies(distribution: str, leaves: Mapping[str, gym.Spac
             "distribution.",
             field="model.distribution",
         )
+    independent_leaves = [
+        leaf
+        for leaf, space in leaves.items()
+        if not isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete)
+    ]
+    if distribution == "jointCategorical" and independent_leaves:
+        raise SpecError(
+            f"'JointCategorical' is for MultiDiscrete actions, but {independent_leaves[0]!r} is another space "
+            f"({_describe(leaves)}); use 'Auto', which draws the elements independently.",
+            field="model.distribution",
+        )
 
 
 def _yaml_name(distribution: str) -> Any:
@@ -159,7 +170,10 @@ def joint_action_head(leaf: str, space: gym.spaces.MultiDiscrete) -> ActionHead:
         SpecError: there are too many combinations.
     """
     if problem := joint_actions_problem(space):
-        raise SpecError(f"action space: {leaf!r} has {problem}.", field="model.distribution")
+        raise SpecError(
+            f"{leaf!r} has {problem}; use 'Auto', which draws its elements independently, or fewer values per element.",
+            field="model.distribution",
+        )
     joint_actions, strides = enumerate_actions(space)
     from_inputs = partial(JointCategorical, joint_actions=joint_actions, strides=strides)
     return _discrete_head(from_inputs, len(joint_actions), noise_size=1)

@@ -192,7 +192,9 @@ class Needs:
         name = next((name for name in STATE_COLUMNS if name in columns), None)
         if name is None:
             raise DataError(
-                "The algorithm needs recorded recurrent states (state_in or state_out); the data have none."
+                "is Recorded, but the data have no recurrent states (state_in or state_out): record them with "
+                "output.recurrentStates, or leave initialState out.",
+                field="spec.model.initialState",
             )
         return self.with_columns(frozenset({name}))
 
