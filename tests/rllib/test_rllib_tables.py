@@ -8,6 +8,7 @@ import pytest
 
 from hindcast import BCConfig
 from hindcast.errors import SpecError
+from hindcast.rllib.batch_io.tables import wrap_tables
 
 NUM_STEPS = 40
 RNG = np.random.default_rng(0)
@@ -50,9 +51,31 @@ def test_table_does_not_change_after_it_is_passed():
         assert algo.train()["learners"]["default_policy"]["total_loss"] > 0
 
 
+@pytest.mark.parametrize("names", [["episode"], ["episode", "step"], ["step", None]])
+def test_named_levels_of_an_index_are_columns(names):
+    levels = [np.arange(4) // 2, np.arange(4) % 2][: len(names)]
+    frame = pd.DataFrame({"rewards": np.arange(4.0)}, index=pd.MultiIndex.from_arrays(levels, names=names))
+    columns = wrap_tables(frame).table.to_pydict()
+    assert columns == {
+        **{name: level.tolist() for name, level in zip(names, levels, strict=True) if name},
+        "rewards": [0, 1, 2, 3],
+    }
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 2)])
+def test_arrays_keep_their_masks_and_values_in_any_byte_order(shape):
+    values = np.arange(np.prod(shape), dtype=">f4").reshape(shape)
+    masked = np.ma.masked_array(values, mask=values == 1)
+    columns = wrap_tables({"values": values, "masked": masked}).table.to_pydict()
+    assert columns == {"values": values.tolist(), "masked": masked.tolist()}
+
+
 @pytest.mark.parametrize(
     ("table", "message"),
     [
+        (FRAME.set_axis(["t"] * FRAME.shape[1], axis=1), "cannot be stored .*Duplicate column names"),
+        (FRAME["rewards"], "a Series is one column, expected a data frame"),
+        ({**ARRAYS, "rewards": np.zeros(NUM_STEPS, complex)}, "the array 'rewards' cannot be stored"),
         ({**ARRAYS, "rewards": np.zeros(3)}, r"the array 'rewards' has shape \[3\], expected \[40\]"),
         ({**ARRAYS, "obs": np.zeros((NUM_STEPS, 2, 2))}, r"the array 'obs' has shape \[40, 2, 2\]"),
         (FRAME.assign(rewards=[1, "x"] * 20), "mixes types"),

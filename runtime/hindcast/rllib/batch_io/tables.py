@@ -53,16 +53,26 @@ def wrap_tables(inputs: Any) -> Any:
 def _to_arrow(table: Any) -> pa.Table:
     import pyarrow as pa
 
+    if hasattr(table, "iloc") and not hasattr(table, "columns"):
+        raise SpecError("input_: a Series is one column, expected a data frame.")
     try:
-        # pandas would also pass its index as a column.
         return (
-            pa.Table.from_pandas(table, preserve_index=False) if hasattr(table, "iloc") else pa.table(table)
+            pa.Table.from_pandas(_with_index_columns(table), preserve_index=False)
+            if hasattr(table, "iloc")
+            else pa.table(table)
         )
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+    # pandas' own errors (duplicate columns, for example) and Arrow's are ValueErrors and TypeErrors
+    except (ValueError, TypeError, pa.ArrowNotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise SpecError(
             f"input_: a column of the table mixes types or cannot be stored ({reason}); convert it."
         ) from error
+
+
+def _with_index_columns(frame: Any) -> Any:
+    """Return a pandas data frame with the named levels of its index as columns: they may be ids and times."""
+    levels = [name for name in frame.index.names if name is not None and name not in frame.columns]
+    return frame.reset_index(level=levels) if levels else frame
 
 
 def _arrays_to_arrow(arrays: Mapping[str, Any]) -> pa.Table:
@@ -72,13 +82,18 @@ def _arrays_to_arrow(arrays: Mapping[str, Any]) -> pa.Table:
     columns = {}
     num_rows = len(next(iter(arrays.values())))
     for name, values in arrays.items():
-        array = np.asarray(values)
+        array = np.asanyarray(values)  # keeps a mask
         if array.ndim not in (1, 2) or len(array) != num_rows:
             raise SpecError(
                 f"input_: the array {name!r} has shape {list(array.shape)}, expected [{num_rows}] or [{num_rows}, k]: "
                 "one row per timestep."
             )
-        flat_values = pa.array(np.ascontiguousarray(array).reshape(-1))
+        mask = np.ma.getmaskarray(array).reshape(-1) if np.ma.isMaskedArray(array) else None
+        flat_array = np.asarray(array, array.dtype.newbyteorder("=")).reshape(-1)
+        try:
+            flat_values = pa.array(flat_array, mask=mask)
+        except (ValueError, TypeError, pa.ArrowNotImplementedError) as error:
+            raise SpecError(f"input_: the array {name!r} cannot be stored ({error}); convert it.") from error
         columns[name] = (
             flat_values if array.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat_values, array.shape[1])
         )
