@@ -671,6 +671,16 @@ def test_dataset_of_save_to_disk_is_read(tmp_path, is_stream):
     assert_steps(open_tool(folder))
 
 
+def test_dataset_of_save_to_disk_with_selected_rows_is_refused(tmp_path):
+    with pa.ipc.new_stream(str(tmp_path / "data-00000-of-00001.arrow"), make_steps().schema) as writer:
+        writer.write_table(make_steps())
+    (tmp_path / "state.json").write_text(
+        json.dumps({"_data_files": [], "_indices_data_files": [{"filename": "indices.arrow"}]})
+    )
+    with pytest.raises(DataError, match=r"rows that indices\.arrow selects.*flatten_indices"):
+        open_tool(tmp_path)
+
+
 @pytest.mark.parametrize("lists_files", [True, False])
 def test_cached_results_in_dataset_of_save_to_disk_are_not_read(tmp_path, lists_files):
     folder, table = tmp_path / "saved", make_steps()

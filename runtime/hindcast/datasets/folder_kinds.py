@@ -37,7 +37,7 @@ def select_live_entries(folder: Location, entries: Sequence[Entry]) -> list[Entr
 
     Raises:
         DataError: there is a Hudi table or only a part of a table, or a table that cannot be read, lacks a file or
-            has no rows.
+            has no rows; or a dataset of Hugging Face has only some rows of its files.
         StorageError: the storage fails.
     """
     _refuse_part_of_table(folder, folder)
@@ -161,14 +161,23 @@ def _keep_only(entries: Sequence[Entry], folder: str, names: set[str]) -> list[E
 
 
 def _list_hugging_face_files(dataset: Location) -> set[str]:
-    """Return the names of the Arrow files that `state.json` lists; empty if it lists none."""
+    """Return the names of the Arrow files that `state.json` lists; empty if it lists none.
+
+    Raises:
+        DataError: another file selects some of their rows.
+    """
     try:
-        return {
-            str(file["filename"])
-            for file in orjson.loads(dataset.child("state.json").read_bytes())["_data_files"]
-        }
-    except (ValueError, KeyError, TypeError):
+        state = orjson.loads(dataset.child("state.json").read_bytes())
+        data_files = {str(file["filename"]) for file in state["_data_files"]}
+        index_files = sorted(str(file["filename"]) for file in state.get("_indices_data_files") or ())
+    except (ValueError, KeyError, TypeError, AttributeError):
         return set()
+    if index_files:
+        raise DataError(
+            f"{dataset} has only the rows that {index_files[0]} selects, but its files also hold others: save it "
+            "again (datasets: load_from_disk(path).flatten_indices().save_to_disk(new_path))"
+        )
+    return data_files
 
 
 def _list_delta_files(table: Location) -> set[str]:
