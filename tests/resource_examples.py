@@ -248,7 +248,7 @@ _INVALID_TRAININGS = """
 "model.recurrent is GRU, but FQL learns from single timesteps and cannot train a recurrent policy: use BC, \\
   CQL, DQN, DiscreteCQL, IQL, MARWIL, SAC, or give it the last observations with spec.model.frameStack":
   - {algorithm: FQL, model: {recurrent: GRU}}
-"config.nStep is 5, expected at most spec.model.maxSeqLen, 4, as targets of recurrent networks do not reach further \\
+"config.nStep is 5, expected at most spec.model.maxSeqLen, 4: targets of recurrent networks do not reach further \\
   than a sequence":
   - {algorithm: IQL, model: {recurrent: GRU, maxSeqLen: 4}, config: {nStep: 5}}
 "model.maxSeqLen is 257, expected at most spec.config.trainBatchSizePerLearner, 256":

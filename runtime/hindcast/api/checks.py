@@ -238,7 +238,7 @@ def _sequence_rules(algorithms: Schemas) -> Iterator[Rule]:
         "model.maxSeqLen",
         values=(field_value("config.nStep", 1), field_value("model.maxSeqLen")),
         condition=_IS_RECURRENT & _is_algorithm(*n_step_names),
-        reason=", as targets of recurrent networks do not reach further than a sequence",
+        reason=": targets of recurrent networks do not reach further than a sequence",
     )
 
 
