@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
+from hindcast.datasets.casting import cast_columns
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.file_index import IndexedFile
 from hindcast.datasets.sources import map_in_threads
@@ -146,7 +148,9 @@ class EpisodeDataset(Dataset):
             with open_parquet(indexed_file.location, self._footers, entry.bytes, entry.checksum) as file:
                 columns = layout.required_columns(file.schema_arrow, self.spec, leaves)
                 table = file.read_row_groups(list(part.row_groups), columns=columns, use_threads=False)
-                return layout.decode(table, self.spec, leaves)
+                # Files may store narrower numbers than the dataset has.
+                stored_spec = replace(self.spec, leaves={**self.spec.leaves, **indexed_file.spec.leaves})
+                return cast_columns(layout.decode(table, stored_spec, leaves), self.spec)
         except CellError as error:
             raise error.to_row_error(*self._locate_row([part], error.row)) from error
         except DataError as error:

@@ -9,8 +9,11 @@ from typing import Literal
 import numpy as np
 
 from hindcast import formatting
+from hindcast.datasets.casting import cast_columns
 from hindcast.datasets.content import compute_episode_checksums, find_repeats
 from hindcast.datasets.dataset import Dataset, UnitOrigin, View
+from hindcast.datasets.units import Unit
+from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.manifest import digest_of
 from hindcast.formats.spec import DataSpec
@@ -59,6 +62,14 @@ def merge(datasets: Sequence[Dataset], on_conflict: OnConflict = "Refuse") -> Vi
     )
 
 
+class _MergedView(View):
+    """A view of datasets whose numbers may have other dtypes than the view's."""
+
+    def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
+        """See `Dataset.read`."""
+        return cast_columns(super().read(unit, columns), self.spec)
+
+
 def _join(
     spec: DataSpec, datasets: Sequence[Dataset], new_ids: Mapping[int, str], notes: tuple[str, ...] = ()
 ) -> View:
@@ -82,7 +93,7 @@ def _join(
                 [(i - dataset_start, new_ids[i]) for i in range(dataset_start, first_episode) if i in new_ids]
             )
         )
-    return View(
+    return _MergedView(
         spec, datasets, origins, digest_of([*(dataset.digest for dataset in datasets), *id_changes]), notes
     )
 
@@ -101,8 +112,8 @@ def _describe_location(dataset: Dataset, episode: int) -> str:
 
 
 def _first_path(dataset: Dataset) -> str:
-    """Return the path of a dataset's first file, which stands for the dataset in messages."""
-    return dataset.units[0].parts[0].path if dataset.units else "a dataset without episodes"
+    """Return the path of a dataset's first file, or of the user's data, which stands for it in messages."""
+    return dataset.locate(dataset.units[0], 0).path if len(dataset.units) else "a dataset without episodes"
 
 
 def _reserve_id(eps_id: str, used_ids: set[str]) -> str:

@@ -14,7 +14,6 @@ from hindcast.datasets.sources import check_distinct, find_files
 from hindcast.datasets.stitching import drop_repeats, stitch
 from hindcast.episodes.columns import Columns, root
 from hindcast.errors import DataError
-from hindcast.formats.messagepack.layout import MESSAGEPACK_EPISODES
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import Location, resolve
 
@@ -70,18 +69,13 @@ def make_dataset(files: Sequence[IndexedFile], name: str) -> EpisodeDataset:
         DataError: there are no episodes, a file occurs twice, or files differ.
     """
     check_distinct(file.location for file in files)
-    spec = DataSpec.merge_all(((file.location, file.spec) for file in files), can_widen=can_widen(files))
+    spec = DataSpec.merge_all((file.origin or file.location, file.spec) for file in files)
     stitched_files, num_repeated = drop_repeats(stitch(files), spec)
     notes = (*unfinished_notes(files), *repeat_notes(num_repeated))
     dataset = EpisodeDataset(spec, stitched_files, notes=notes, num_repeated=num_repeated)
     if not dataset.num_steps:
         raise DataError(f"{name} holds no episodes: record some first")
     return dataset
-
-
-def can_widen(files: Sequence[IndexedFile]) -> bool:
-    """Return whether the numbers of the files may differ in dtype: their layout stores the dtypes with the numbers."""
-    return all(file.layout == MESSAGEPACK_EPISODES for file in files)
 
 
 def project_columns(files: Sequence[IndexedFile], columns: Sequence[str] | None) -> Sequence[IndexedFile]:

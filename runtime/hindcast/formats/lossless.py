@@ -33,16 +33,6 @@ def fit_shape(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any] | Non
     return array.reshape(len(array), *shape) if is_same_up_to_ones(array.shape[1:], shape) else None
 
 
-def loses_digits(first: np.dtype, second: np.dtype) -> bool:
-    """Return whether the common dtype of two integer dtypes is a float, which rounds large integers."""
-    return first.kind in "iu" and second.kind in "iu" and np.result_type(first, second).kind == "f"
-
-
-def describe_lost_digits(name: str, first: np.dtype, second: np.dtype) -> str:
-    """Describe two integer dtypes of one column without a common one, as a clause."""
-    return f"{name!r} is {first} in one and {second} in the other, and no dtype holds both: write one of them"
-
-
 def find_rounded_row(array: NDArray[Any], dtype: np.dtype) -> int | None:
     """Return the first row `[n, *shape]` with an integer that the dtype, a float, would round; None without one."""
     if array.dtype.kind not in "iu" or dtype.kind != "f" or not array.size:

@@ -69,6 +69,20 @@ class Leaf:
         are_numbers = all(leaf.dtype is not None and leaf.dtype.kind in "iuf" for leaf in (self, other))
         return self == other or (are_numbers and self.shape == other.shape)
 
+    def difference(self, name: str, other: Leaf, *, can_widen: bool) -> str | None:
+        """Describe why a leaf `name` of two specs cannot be one, as a clause; None if it can.
+
+        Args:
+            name: the leaf's name.
+            other: the other leaf.
+            can_widen: whether the dtypes of numbers may differ, if there is one that holds both.
+        """
+        if not (self.is_same_up_to_dtype(other) if can_widen else self == other):
+            return f"{name!r} is {self} in one and {other} in the other"
+        if self.dtype is not None and other.dtype is not None and loses_digits(self.dtype, other.dtype):
+            return describe_lost_digits(name, self.dtype, other.dtype)
+        return None
+
     def widen(self, other: Leaf) -> Leaf:
         """Return the leaf that holds the numbers of both; they are the same up to dtype."""
         if self.dtype is None or other.dtype is None:
@@ -188,12 +202,11 @@ class DataSpec:
         return cls(leaves, observation_space, action_space, environment)
 
     @classmethod
-    def merge_all(cls, specs: Iterable[tuple[object, DataSpec]], *, can_widen: bool = False) -> DataSpec:
+    def merge_all(cls, specs: Iterable[tuple[object, DataSpec]]) -> DataSpec:
         """Merge the specs of several files or datasets; without specs the result is an empty spec.
 
         Args:
-            specs: pairs of a name, for messages, and a spec.
-            can_widen: see `difference`.
+            specs: pairs of a name, for messages, and a spec; the dtypes of numbers may differ.
 
         Raises:
             DataError: two of the files or datasets cannot be one dataset.
@@ -203,7 +216,7 @@ class DataSpec:
         previous = common
         for source, spec in pairs:
             if spec is not previous:  # files of one recording share one object: skip the comparison
-                if difference := common.difference(spec, can_widen=can_widen):
+                if difference := common.difference(spec, can_widen=True):
                     raise DataError(f"{first_source} and {source} cannot be one dataset: {difference}")
                 common = common.merge(spec)
             previous = spec
@@ -214,16 +227,19 @@ class DataSpec:
 
         Args:
             other: the other spec.
-            can_widen: whether the dtypes of numbers may differ, as in data that are prepared.
+            can_widen: whether the dtypes of numbers may differ, if there is one that holds both.
         """
         if self is other:
             return None
         if self.required_leaves != other.required_leaves:
-            return f"the columns {sorted(self.required_leaves)} differ from {sorted(other.required_leaves)}"
+            common = ", ".join(sorted(self.required_leaves & other.required_leaves))
+            return (
+                f"the columns {sorted(self.required_leaves)} differ from {sorted(other.required_leaves)}; read "
+                f"only those that all have (`columns`, --columns): {common}"
+            )
         for name in sorted(self.required_leaves):
-            leaf, other_leaf = self.leaves[name], other.leaves[name]
-            if not (leaf.is_same_up_to_dtype(other_leaf) if can_widen else leaf == other_leaf):
-                return f"{name!r} is {leaf} in one and {other_leaf} in the other"
+            if problem := self.leaves[name].difference(name, other.leaves[name], can_widen=can_widen):
+                return problem
         if self.normalized_actions != other.normalized_actions and self.has_float_actions:
             return "the actions are normalised in one and in the environment's units in the other (actionsNormalized)"
         for attribute in ("observation_space", "action_space"):
@@ -294,6 +310,16 @@ def infer_leaf(name: str, column: NDArray[Any]) -> Leaf:
     if column.dtype != object:
         return Leaf(column.dtype, column.shape[1:])
     return Leaf(None, (), "json" if root(name) == Columns.INFOS else "text")
+
+
+def loses_digits(first: np.dtype, second: np.dtype) -> bool:
+    """Return whether the common dtype of two integer dtypes is a float, which rounds large integers."""
+    return first.kind in "iu" and second.kind in "iu" and np.result_type(first, second).kind == "f"
+
+
+def describe_lost_digits(name: str, first: np.dtype, second: np.dtype) -> str:
+    """Describe two integer dtypes of one column without a common one, as a clause."""
+    return f"{name!r} is {first} in one and {second} in the other, and no dtype holds both: write one of them"
 
 
 def describe_array(array: NDArray[Any]) -> str:

@@ -15,15 +15,13 @@ from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns, root
 from hindcast.errors import DataError
 from hindcast.formats.lossless import (
-    describe_lost_digits,
     describe_rounded,
     find_rounded_row,
     fit_shape,
     has_exact_dtype,
-    loses_digits,
 )
 from hindcast.formats.rows import AGENT_COLUMNS, Rows, Timesteps
-from hindcast.formats.spec import describe_array
+from hindcast.formats.spec import describe_array, describe_lost_digits, loses_digits
 
 Array = NDArray[Any]
 ONLY_SOME_FILES: Final = "not all files have it in one form"

@@ -9,7 +9,7 @@ from hindcast import formatting
 from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.file_index import IndexedFile, index_file
 from hindcast.datasets.inspection.summary import DataProblem, ProblemKind, make_file_problem
-from hindcast.datasets.opening import can_widen, project_columns, repeat_notes, unfinished_notes
+from hindcast.datasets.opening import project_columns, repeat_notes, unfinished_notes
 from hindcast.datasets.sources import DataFiles, RefusalReason, check_distinct, find_files, map_in_threads
 from hindcast.datasets.stitching import drop_repeats, stitch
 from hindcast.errors import DataError
@@ -76,7 +76,7 @@ def survey(
     ]
     files = project_columns(_select_unchanged_files(data_files.indexed_files, problems), columns)
     described_files = [DescribedFile(file.location, file.spec, file.entry.timesteps) for file in files]
-    indices, spec, drift_problems = find_largest_compatible_group(described_files, can_widen=can_widen(files))
+    indices, spec, drift_problems = find_largest_compatible_group(described_files, can_widen=True)
     files = [files[i] for i in indices]
     problems += drift_problems
     for file in files:

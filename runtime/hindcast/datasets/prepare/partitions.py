@@ -14,12 +14,12 @@ import orjson
 from hindcast.datasets.assembly.blocks import assemble
 from hindcast.datasets.assembly.rules import Findings, apply_unfinished_rule
 from hindcast.datasets.assembly.steps import NO_EXACT_DTYPE, ONLY_SOME_FILES, Steps, is_required
+from hindcast.datasets.casting import cast_columns
 from hindcast.datasets.prepare.job import Job
 from hindcast.datasets.prepare.sorted_files import SORTED_FILES
 from hindcast.datasets.prepare.stored_order import assign_episode_ids, cut_partitions
 from hindcast.datasets.target import Target
 from hindcast.episodes.block import Block
-from hindcast.episodes.columns import is_per_observation
 from hindcast.errors import DataError
 from hindcast.formats.dataset_folder.commits import (
     Commit,
@@ -31,12 +31,10 @@ from hindcast.formats.dataset_folder.commits import (
 )
 from hindcast.formats.dataset_folder.manifest import Manifest, read_manifest, write_manifest
 from hindcast.formats.lossless import (
-    describe_rounded,
     find_rounded_row,
     is_same_up_to_ones,
-    loses_digits,
 )
-from hindcast.formats.spec import DataSpec, Leaf
+from hindcast.formats.spec import DataSpec, Leaf, loses_digits
 from hindcast.storage.location import Location
 
 PREPARED_FILE: Final = "prepared.json"
@@ -350,25 +348,5 @@ def _widen_partition(folder: Location, commit: PartitionCommit, spec: DataSpec) 
     if commit.spec is None or not DataSpec.from_json(commit.spec).difference(spec):
         return commit
     partition_spec = DataSpec.from_json(commit.spec)
-    blocks = [
-        _cast_columns(block, spec) for block in Target(folder).read_blocks(partition_spec, commit.files)
-    ]
+    blocks = [cast_columns(block, spec) for block in Target(folder).read_blocks(partition_spec, commit.files)]
     return _write_partition(folder, commit.range, spec, blocks, commit.findings)
-
-
-def _cast_columns(block: Block, spec: DataSpec) -> Block:
-    for name, column in block.columns.items():
-        dtype = spec.leaves[name].dtype if name in spec.leaves else None
-        if dtype is not None and (row := find_rounded_row(column, dtype)) is not None:
-            starts = block.obs_start if is_per_observation(name) else block.start
-            episode = int(np.searchsorted(starts, row, side="right")) - 1
-            text = describe_rounded(name, column[row], dtype)
-            raise DataError(f"episode {block.eps_id[episode]}, step {row - int(starts[episode])}: {text}")
-    columns = {
-        name: column
-        if column.dtype == object
-        else column.reshape(len(column), *spec.leaves[name].shape).astype(spec.leaves[name].dtype, copy=False)
-        for name, column in block.columns.items()
-        if name in spec.leaves
-    }
-    return block.with_columns(columns)

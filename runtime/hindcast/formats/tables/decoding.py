@@ -18,15 +18,13 @@ from hindcast.formats.columns.arrays import Arrays, as_plain_table, decode_leave
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.layout import CellError, RowError, first_true
 from hindcast.formats.lossless import (
-    describe_lost_digits,
     describe_rounded,
     find_rounded_row,
     fit_shape,
-    loses_digits,
     to_numbers,
 )
 from hindcast.formats.rows import AGENT_COLUMNS, Rows, Timesteps
-from hindcast.formats.spec import DataSpec, Leaf, describe_array
+from hindcast.formats.spec import DataSpec, Leaf, describe_array, describe_lost_digits, loses_digits
 from hindcast.formats.tables.episode_rows import StepTable, flatten_episodes
 from hindcast.formats.tables.filters import apply_filter
 from hindcast.formats.tables.json_lines import parse_json_cells
