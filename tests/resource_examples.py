@@ -184,7 +184,7 @@ _INVALID_RECORDINGS = """
   - {policy: {random: null, train: {stop: {timesteps: 9}, config: {minibatchSize: 4001}}}}
 "policy.train.model.maxSeqLen is 257, expected at most spec.policy.train.config.trainBatchSizePerLearner, 256":
   - {policy: {random: null, train: {algorithm: DQN, stop: {timesteps: 9}, model: {recurrent: GRU, maxSeqLen: 257}}}}
-"policy.train.config.nStep is 5, expected at most spec.policy.train.model.maxSeqLen, 4, as targets of recurrent \\
+"policy.train.config.nStep is 5, expected at most spec.policy.train.model.maxSeqLen, 4: targets of recurrent \\
   networks do not reach further than a sequence":
   - {policy: {random: null, train: {algorithm: SAC, stop: {timesteps: 9}, model: {recurrent: GRU, maxSeqLen: 4},
       config: {nStep: 5}}}}
