@@ -193,11 +193,11 @@ def test_merge_refuses_or_renames_conflicting_episodes(tmp_path):
 
 def test_merge_of_incompatible_data_is_refused(tmp_path):
     block = make_block([2])
-    float64_block = block.with_columns({**block.columns, "obs": block.columns["obs"].astype(np.float64)})
+    wide_block = block.with_columns({**block.columns, "obs": block.columns["obs"].repeat(2, axis=1)})
     dataset = open_dataset(write_block(tmp_path / "a", block))
-    write_block(tmp_path / "b", float64_block, DataSpec.from_block(float64_block))
+    write_block(tmp_path / "b", wide_block, DataSpec.from_block(wide_block))
     incompatible = open_dataset(tmp_path / "b")
-    with pytest.raises(DataError, match=r"'obs' is float32 .* in one and float64"):
+    with pytest.raises(DataError, match=r"/a/.* and .*/b/.*'obs' is float32 \[4\] in one and float32 \[8\]"):
         merge([dataset, incompatible])
 
 
