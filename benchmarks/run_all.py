@@ -24,6 +24,7 @@ WITHOUT_RIVAL_PYTHON = (
     "lanes.py",
     "learners.py",
     "inspect_dataset.py",
+    "open_index.py",
     "serving.py",
 )
 

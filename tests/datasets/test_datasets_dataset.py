@@ -24,7 +24,7 @@ from hindcast.episodes.block import Block
 from hindcast.errors import DataError
 from hindcast.formats.arrow.layout import ArrowEncoder
 from hindcast.formats.dataset_folder.commits import read_commits
-from hindcast.formats.dataset_folder.manifest import read_manifest
+from hindcast.formats.dataset_folder.manifest import Manifest, read_manifest, write_manifest
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.storage.location import resolve
 from user_errors import raises_user_error
@@ -419,17 +419,24 @@ def test_damaged_or_newer_manifest_is_refused(kit, tmp_path, blocks):
     for changed_text, message in (
         (text[: len(text) // 2], "manifest.json cannot be read"),
         ("[]", "manifest.json cannot be read"),
-        (text.replace('"formatVersion":1', '"formatVersion":2'), "has the format version 2.*update Hindcast"),
+        (
+            text.replace('"formatVersion": 2', '"formatVersion": 3'),
+            "has the format version 3.*update Hindcast",
+        ),
         (
             text.replace("episodes/arrow", "episodes/orc"),
             "recorded in the layout 'episodes/orc': allowed are episodes/arrow, episodes/messagepack",
         ),
-        (text.replace('"files"', '"fails"'), "manifest.json cannot be read: files: is missing"),
-        (text.replace("000001-a1", "../../etc"), r"points outside the dataset's folder"),
+        (text.replace('"index"', '"fails"'), "manifest.json cannot be read: files: is missing"),
     ):
         manifest.write_text(changed_text)
         with pytest.raises(DataError, match=message):
             open_dataset(folder)
+    (first_entry, *_) = kit.write(tmp_path, *blocks)
+    foreign_entry = first_entry.model_copy(update={"path": "../../etc"})
+    write_manifest(folder, Manifest(spec=kit.spec(blocks[0]).to_json(), files=(foreign_entry,)))
+    with pytest.raises(DataError, match=r"points outside the dataset's folder"):
+        open_dataset(folder)
 
 
 def test_cell_of_wrong_size_is_located(kit, tmp_path):

@@ -4,7 +4,6 @@ is stored in the bucket, and its policy is exported.
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -50,10 +49,8 @@ def test_table_in_bucket_is_prepared_and_trained_on(kube: Kube, tmp_path: Path) 
         )
         status = kube.wait_for_state("OfflineTraining", "lake", "Succeeded")
         assert status["runs"][0]["attempt"] == 1
-        (manifest,) = [
-            name for name in lake.list_objects("runs/.cache/prepared") if name.endswith("/manifest.json")
-        ]
-        files = json.loads(lake.read_object(manifest))["files"]
+        (index,) = [name for name in lake.list_objects("runs/.cache/prepared") if "/_hindcast/index-" in name]
+        files = pq.read_table(pa.BufferReader(lake.read_object(index))).to_pylist()
         assert len(files) > 1  # one per partition
         assert sum(file["rows"] for file in files) == NUM_EPISODES
         assert sum(file["timesteps"] for file in files) == NUM_EPISODES * EPISODE_LENGTH

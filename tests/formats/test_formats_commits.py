@@ -10,7 +10,7 @@ from hindcast.errors import DataError, StorageError
 from hindcast.formats.dataset_folder.commits import Commit, read_commits, remove_orphans, write_commit
 from hindcast.formats.dataset_folder.manifest import Manifest, read_manifest, write_manifest
 from hindcast.formats.entries import FileEntry, RowGroup
-from hindcast.storage.location import resolve
+from hindcast.storage.location import Location, resolve
 
 
 def make_file_entry(path: str = "000000-a1-000.parquet", checksum: str = "c0") -> FileEntry:
@@ -101,7 +101,44 @@ def test_manifest_round_trip(kit, folder):
     assert manifest_read == manifest
     assert manifest_read is not None
     assert manifest_read.data_spec == kit.spec(kit.block())
-    assert json.loads(folder.child("_hindcast/manifest.json").read_bytes())["formatVersion"] == 1
+    document = json.loads(folder.child("_hindcast/manifest.json").read_bytes())
+    assert document["formatVersion"] == 2
+    assert "files" not in document, "they are in the index"
+
+
+def test_manifest_of_version_1_contains_the_files(kit, folder):
+    manifest = Manifest(format_version=1, spec=kit.spec(kit.block()).to_json(), files=(make_file_entry(),))
+    folder.child("_hindcast/manifest.json").write_bytes(manifest.model_dump_json(by_alias=True).encode())
+    assert read_manifest(folder) == manifest
+
+
+def test_manifest_is_whole_after_each_interruption(kit, folder, monkeypatch):
+    """A writer that stops after any of its writes leaves the earlier dataset or the new one."""
+    spec = kit.spec(kit.block()).to_json()
+    earlier, later = (Manifest(spec=spec, files=(make_file_entry(f"{name}.parquet"),)) for name in "ab")
+    write_manifest(folder, earlier)
+    write_bytes = Location.write_bytes
+
+    def stop(location: Location, data: bytes) -> None:
+        if location.name == "manifest.json":
+            raise StorageError("stopped")
+        write_bytes(location, data)
+
+    with monkeypatch.context() as patches, pytest.raises(StorageError):
+        patches.setattr(Location, "write_bytes", stop)
+        write_manifest(folder, later)
+    assert read_manifest(folder) == earlier
+    write_manifest(folder, later)
+    assert read_manifest(folder) == later
+    (index,) = (
+        entry.location for entry in folder.files(recursive=True) if entry.location.name != "manifest.json"
+    )
+    index.write_bytes(index.read_bytes() + b"x")
+    with pytest.raises(DataError, match=r"index-\w+\.parquet is damaged: copy the dataset again"):
+        read_manifest(folder)
+    index.delete()
+    with pytest.raises(DataError, match=r"index-\w+\.parquet: it does not exist"):
+        read_manifest(folder)
 
 
 def test_digest_depends_on_contents_and_order_but_not_on_names(kit):

@@ -16,6 +16,7 @@ from hindcast.cluster.storage_monitor import read_checkpoint_status
 from hindcast.datasets.units import bytes_in_memory
 from hindcast.errors import DataError, UserError
 from hindcast.formats.dataset_folder.manifest import read_manifest
+from hindcast.formats.entries import count_episodes, row_group_columns
 from hindcast.record.environments import close_unplayed_environments, keep_environments
 from hindcast.report.writing import write_training_report
 from hindcast.run.claim import CHECKPOINTS_FOLDER, run_folder
@@ -90,15 +91,13 @@ def _record(
         outcome = execute_recording(resource, references, reporter, interruption, pools_with_pulse)
     manifest = read_manifest(resolve(resource.spec.output.path))
     assert manifest is not None
-    spec = manifest.data_spec
+    row_groups = row_group_columns(manifest.files)
     output = OutputStatus(
         path=resource.spec.output.path,
-        episodes=sum(file.episodes for file in manifest.files),
+        episodes=count_episodes(manifest.files),
         timesteps=sum(file.timesteps for file in manifest.files),
         bytes=sum(file.bytes for file in manifest.files),
-        memory_bytes=sum(
-            bytes_in_memory(spec, group) for file in manifest.files for group in file.row_groups
-        ),
+        memory_bytes=int(bytes_in_memory(row_groups, [(manifest.data_spec, len(row_groups))]).sum()),
         digest=manifest.digest,
     )
     return FinishedRun(outcome, output)

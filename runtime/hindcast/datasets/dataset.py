@@ -17,7 +17,7 @@ from hindcast.api.filter_term import parse_filter
 from hindcast.api.input import FilterTerm
 from hindcast.datasets.episode_table import EPISODE_FIELDS, RETURN_FIELD, EpisodeTable
 from hindcast.datasets.sources import map_in_threads
-from hindcast.datasets.units import EpisodeLocation, Unit
+from hindcast.datasets.units import EpisodeLocation, Unit, episode_lengths, unit_sizes
 from hindcast.episodes.block import I64, Block
 from hindcast.episodes.columns import Columns, root
 from hindcast.errors import DataError, SpecError
@@ -45,17 +45,17 @@ class Dataset(ABC):
     @cached_property
     def num_episodes(self) -> int:
         """Number of episodes; an episode that is stored in fragments counts once."""
-        return sum(len(unit.lengths) for unit in self.units)
+        return len(episode_lengths(self.units))
 
     @cached_property
     def num_steps(self) -> int:
         """Number of timesteps."""
-        return sum(int(unit.lengths.sum()) for unit in self.units)
+        return int(episode_lengths(self.units).sum(dtype=np.int64))
 
     @cached_property
     def nbytes(self) -> int:
         """Approximate size in memory."""
-        return sum(unit.nbytes for unit in self.units)
+        return int(unit_sizes(self.units).nbytes.sum())
 
     @abstractmethod
     def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
@@ -87,14 +87,11 @@ class Dataset(ABC):
             DataError: there is not one boolean for each episode, or an index is out of range or repeated.
         """
         indices = _to_indices(episodes, self.num_episodes)
-        starts = np.cumsum([0, *(len(unit.lengths) for unit in self.units)])
+        starts = np.concatenate([[0], np.cumsum(unit_sizes(self.units).episodes)])
         boundaries = np.searchsorted(indices, starts)
         origins = [
-            UnitOrigin(self, unit, indices[first:stop] - start)
-            for unit, start, first, stop in zip(
-                self.units, starts[:-1], boundaries[:-1], boundaries[1:], strict=True
-            )
-            if first < stop
+            UnitOrigin(self, self.units[i], indices[boundaries[i] : boundaries[i + 1]] - starts[i])
+            for i in np.flatnonzero(np.diff(boundaries)).tolist()
         ]
         # Little-endian, so that the digest is the same on every machine.
         digest = digest_of([self.digest, digest_of([indices.astype("<i8").tobytes().hex()])])

@@ -61,14 +61,17 @@ class EpisodeDataset(Dataset):
     ) -> None:
         self.spec = spec
         self.num_repeated = num_repeated
-        self.units = tuple(build_units(files, unit_bytes))
+        self.units: Sequence[Unit] = build_units(files, unit_bytes)
         self.digest = digest_of([file.entry.checksum for file in files])
         self.stored_bytes = sum(file.entry.bytes for file in files)
         self.layouts = tuple(dict.fromkeys(file.layout for file in files))
         self.notes = notes
         self._footers = FooterCache()
         # The dataset is sent to workers, which do not need the files' fragments.
-        self._files = {str(file.location): file._replace(stored_fragments=()) for file in files}
+        self._files = {
+            str(file.location): file._replace(stored_fragments=()) if file.stored_fragments else file
+            for file in files
+        }
 
     def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:
         """See `Dataset.read`."""

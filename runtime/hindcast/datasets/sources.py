@@ -8,6 +8,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Literal, NamedTuple, TypeVar
 
 import pyarrow.fs as pafs
@@ -392,8 +393,14 @@ def check_distinct(locations: Iterable[Location]) -> None:
         DataError: two paths name the same file.
     """
     seen_keys: set[tuple[str, str]] = set()
+    find_real_folder = cache(os.path.realpath)
     for location in locations:
-        key = (location.backend.root, real_path(location))
+        path = location.path
+        if location.is_local:
+            is_link = os.path.islink(path)  # noqa: PTH114 (a Path takes several times as long)
+            folder, _, name = path.rpartition("/")
+            path = os.path.realpath(path) if is_link else f"{find_real_folder(folder or '/')}/{name}"
+        key = (location.backend.root, path)
         if key in seen_keys:
             raise DataError(
                 f"{location} occurs twice in the paths, so its episodes would count twice: name it once"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, overload
 
-from pydantic import BaseModel, ConfigDict, field_validator
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, InstanceOf, field_validator
 from pydantic.alias_generators import to_camel
 
 
@@ -41,6 +45,56 @@ class RowGroup(JsonModel):
     dropped: tuple[int, ...] = ()
 
 
+def row_group_type() -> pa.StructType:
+    """Return the type of row groups as columns."""
+    rows = pa.list_(pa.field("element", pa.int32(), nullable=False))
+    types = {"rows": pa.int32(), "timesteps": pa.int64(), "bytes": pa.int64()}
+    types |= dict.fromkeys(("lengths", "continued", "dropped"), rows)
+    return pa.struct([pa.field(name, column_type, nullable=False) for name, column_type in types.items()])
+
+
+class RowGroups(Sequence[RowGroup]):
+    """The row groups of one file, as a part of the columns of all files; a `RowGroup` is made when it is indexed.
+
+    Args:
+        columns: row groups of several files, of the type `row_group_type()`.
+        start: index of the file's first row group.
+        stop: index after its last row group.
+    """
+
+    __slots__ = ("columns", "start", "stop")
+
+    def __init__(self, columns: pa.StructArray, start: int, stop: int) -> None:
+        self.columns, self.start, self.stop = columns, start, stop
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    @overload
+    def __getitem__(self, index: int) -> RowGroup: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[RowGroup, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> RowGroup | tuple[RowGroup, ...]:
+        indices = range(self.start, self.stop)[index]
+        if isinstance(indices, range):
+            return tuple(map(self._make, indices))
+        return self._make(indices)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _make(self, index: int) -> RowGroup:
+        values = self.columns[index].as_py()
+        fields: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+        }
+        return RowGroup.model_construct(None, **fields)
+
+
 class StoredFragment(JsonModel):
     """A row of a file that Hindcast did not write: a whole episode or a fragment.
 
@@ -72,7 +126,7 @@ class FileEntry(JsonModel):
     timesteps: int
     bytes: int
     checksum: str
-    row_groups: tuple[RowGroup, ...]
+    row_groups: tuple[RowGroup, ...] | InstanceOf[RowGroups]
 
     @classmethod
     def from_row_groups(cls, path: str, nbytes: int, checksum: str, groups: Sequence[RowGroup]) -> FileEntry:
@@ -90,9 +144,7 @@ class FileEntry(JsonModel):
     @classmethod
     def _check_path(cls, path: str) -> str:
         """Reject paths outside the dataset's folder: listed files are read, and deleted with their dataset."""
-        if path.startswith("/") or ".." in path.split("/"):
-            raise ValueError(f"{path!r} points outside the dataset's folder")
-        return path
+        return check_path(path)
 
     @property
     def episodes(self) -> int:
@@ -110,3 +162,61 @@ class FileEntry(JsonModel):
                 else:
                     lengths.append(length)
         return tuple(lengths)
+
+
+def check_path(path: str) -> str:
+    """Return a file's path.
+
+    Raises:
+        ValueError: it is outside the dataset's folder.
+    """
+    if path.startswith("/") or ".." in path.split("/"):
+        raise ValueError(f"{path!r} points outside the dataset's folder")
+    return path
+
+
+def row_group_columns(files: Iterable[FileEntry]) -> pa.ChunkedArray:
+    """Return the row groups of all files, in order, as columns of the type `row_group_type()`."""
+    chunks: list[pa.StructArray] = []
+    objects: list[dict[str, Any]] = []
+    part: RowGroups | None = None
+
+    def flush() -> None:
+        nonlocal objects, part
+        if objects:
+            chunks.append(pa.array(objects, row_group_type()))
+        if part is not None:
+            chunks.append(part.columns.slice(part.start, len(part)))
+        objects, part = [], None
+
+    for file in files:
+        groups = file.row_groups
+        if not isinstance(groups, RowGroups):
+            if part is not None:
+                flush()
+            objects += map(vars, groups)
+        elif part is not None and part.columns is groups.columns and part.stop == groups.start:
+            part = RowGroups(part.columns, part.start, groups.stop)
+        else:
+            flush()
+            part = groups
+    flush()
+    return pa.chunked_array(chunks, row_group_type())
+
+
+def row_group_column(row_groups: pa.ChunkedArray, name: str) -> NDArray[Any]:
+    """Return a column of row groups; of a column of lists, all values."""
+    column = pc.struct_field(row_groups, name)
+    return to_numbers(pc.list_flatten(column) if pa.types.is_list(column.type) else column)
+
+
+def to_numbers(column: pa.ChunkedArray) -> NDArray[Any]:
+    """Return numbers without nulls as an array."""
+    # to_numpy() would import pandas, which takes 30 MiB
+    return np.concatenate([np.empty(0, dtype=np.int32), *map(np.from_dlpack, column.chunks)])
+
+
+def count_episodes(files: Iterable[FileEntry]) -> int:
+    """Return the number of rows that start an episode, including dropped rows."""
+    row_groups = row_group_columns(files)
+    return int(row_group_column(row_groups, "rows").sum()) - len(row_group_column(row_groups, "continued"))

@@ -14,6 +14,7 @@ from hindcast.api.pipeline import PipelineSpec, index_bytes
 from hindcast.api.quantity import parse_bytes
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.fitted import fit_to_spaces
+from hindcast.datasets.units import unit_sizes
 from hindcast.datasets.validate import check_spec
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of, root
@@ -320,15 +321,15 @@ class ModuleActions(BlockConnector):
 
 
 def _make_order(dataset: Dataset, settings: SourceSettings, share: float) -> Order:
-    needs = settings.needs
+    needs, sizes = settings.needs, unit_sizes(dataset.units)
     unit_items = None
     if needs.seq_len:
         unit_items = np.array(
             [count_items(unit.lengths, needs).sum() for unit in dataset.units], dtype=np.int64
         )
     return Order(
-        np.array([unit.lengths.sum() for unit in dataset.units], dtype=np.int64),
-        np.array([unit.nbytes for unit in dataset.units], dtype=np.int64),
+        sizes.steps,
+        sizes.nbytes,
         seed=settings.seed,
         window_steps=max(1, int(settings.pipeline.window_steps * share)),
         window_bytes=max(1, int(parse_bytes(settings.pipeline.window_bytes) * share)),

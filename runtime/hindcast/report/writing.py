@@ -18,6 +18,7 @@ from hindcast.datasets.prepare.reading_text import as_options, as_yaml
 from hindcast.errors import UserError
 from hindcast.formats.dataset_folder.commits import read_exported_manifest
 from hindcast.formats.dataset_folder.manifest import FOLDER, Manifest
+from hindcast.formats.entries import count_episodes
 from hindcast.report.canvas import Picture
 from hindcast.report.curves import Curves
 from hindcast.report.data_plots import coverage_plots, data_plots
@@ -215,7 +216,7 @@ def _summarise_folder(folder: Location) -> Summary:
 def _summarise_exported(folder: Location, manifest: Manifest) -> Summary:
     """Summarise an exported recording: sizes from all files, other statistics from a sample of the files."""
     files = manifest.files
-    episodes, timesteps = sum(file.episodes for file in files), sum(file.timesteps for file in files)
+    episodes, timesteps = count_episodes(files), sum(file.timesteps for file in files)
     sample = files[:: max(1, timesteps // SAMPLE_STEPS)]
     # Not in the user's cache, where a later reading of the whole recording could find the prepared sample.
     with TemporaryDirectory() as cache:

@@ -20,7 +20,7 @@ from hindcast.datasets.episode_table import compute_returns
 from hindcast.datasets.inspection.frames import Frames, choose_frames
 from hindcast.datasets.inspection.leaf_values import LeafValues
 from hindcast.datasets.inspection.summary import DataProblem, ProblemKind, Severity, make_file_problem
-from hindcast.datasets.units import EpisodeLocation, Unit
+from hindcast.datasets.units import EpisodeLocation, Unit, unit_sizes
 from hindcast.datasets.validate import Locator, check_scalar_columns, check_spec, get_leaf_spaces
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, leaves_of, root
@@ -56,11 +56,12 @@ def sample_units(units: Sequence[Unit], sample_limit: int | None) -> list[Unit]:
     """
     if sample_limit is None or not units:
         return list(units)
-    num_steps, nbytes = sum(int(unit.lengths.sum()) for unit in units), sum(unit.nbytes for unit in units)
+    sizes = unit_sizes(units)
+    num_steps, nbytes = int(sizes.steps.sum()), int(sizes.nbytes.sum())
     fraction = min(1.0, sample_limit / max(1, num_steps), _SAMPLE_BYTES / max(1, nbytes))
     count = min(len(units), max(_MIN_UNITS, int(len(units) * fraction)))
     indices = np.linspace(0, len(units) - 1, count).round().astype(int)
-    return [units[i] for i in indices]
+    return [units[i] for i in indices.tolist()]
 
 
 class Sample:
@@ -108,11 +109,11 @@ class Sample:
         can_read_flags = (
             self.dataset.layouts == (ARROW_EPISODES,) and len(self.dataset.units) <= _MAX_UNITS_FOR_FLAGS
         )
-        for i, unit in enumerate(self.dataset.units):
-            if unit.id in sampled_ids:
-                self._add(unit)
+        for i in range(len(self.dataset.units)):
+            if i in sampled_ids:
+                self._add(self.dataset.units[i])
             elif can_read_flags:
-                self._add_flags(unit)
+                self._add_flags(self.dataset.units[i])
             if progress is not None:
                 progress(i + 1, len(self.dataset.units))
 

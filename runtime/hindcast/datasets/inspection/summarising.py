@@ -26,6 +26,7 @@ from hindcast.datasets.inspection.summary import (
     Summary,
     sort_by_severity,
 )
+from hindcast.datasets.units import count_files, episode_lengths
 from hindcast.datasets.validate import LARGEST_FLOAT32, get_leaf_spaces
 from hindcast.episodes.columns import Columns, leaves_of
 from hindcast.episodes.spaces import space_to_json
@@ -64,7 +65,7 @@ def summarise(
     rewards = sample.leaves.get(Columns.REWARDS)
     reward_distributions = rewards.spread.distributions() if rewards is not None else []
     num_checked = max(1, sample.episode_statistics.num_episodes)
-    lengths = [unit.lengths for unit in dataset.units]
+    lengths = episode_lengths(dataset.units).astype(np.int64)
     observations = [sample.leaves[name] for name in leaves_of(Columns.OBS, sample.leaves)]
     leaf_spaces = get_leaf_spaces(spec, observation_space, action_space)
     return Summary(
@@ -73,7 +74,7 @@ def summarise(
         timesteps=dataset.num_steps,
         bytes=dataset.nbytes,
         stored_bytes=dataset.stored_bytes,
-        files=len({part.path for unit in dataset.units for part in unit.parts}),
+        files=count_files(dataset.units),
         digest=dataset.digest,
         environment=spec.environment,
         observation_space=None if observation_space is None else space_to_json(observation_space),
@@ -84,7 +85,7 @@ def summarise(
         sampled_episodes=sample.num_episodes,
         sampled_timesteps=sample.num_steps,
         checked_episodes=sample.episode_statistics.num_episodes,
-        lengths=ValueDistribution.from_values(np.concatenate(lengths)) if lengths else None,
+        lengths=ValueDistribution.from_values(lengths) if len(lengths) else None,
         returns=ValueDistribution.from_values(np.concatenate(sample.returns)) if sample.returns else None,
         rewards=reward_distributions[0] if reward_distributions else None,
         zero_rewards=rewards.num_zeros / rewards.num_rows

@@ -1,4 +1,4 @@
-"""`_hindcast/manifest.json`: the description and the files of a dataset."""
+"""`_hindcast/manifest.json`: the description of a dataset, and the checksum of the index of its files."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from pydantic import ValidationError
 from hindcast.api.sentences import value_problem
 from hindcast.errors import DataError
 from hindcast.formats.arrow.layout import ARROW_EPISODES
+from hindcast.formats.dataset_folder.index import read_index, remove_other_indices, write_index
 from hindcast.formats.entries import FileEntry, JsonModel
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import Location
 
 FOLDER = "_hindcast"
 MANIFEST = f"{FOLDER}/manifest.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Version 1 had the files in the manifest instead of an index."""
 
 
 class Manifest(JsonModel):
@@ -34,7 +36,7 @@ class Manifest(JsonModel):
         versions: package -> version, for the packages that the data depend on.
         connectors: states of connectors and filters during recording.
         spec: `DataSpec.to_json()`.
-        files: data files, in the dataset's order.
+        files: data files, in the dataset's order; stored in the index.
     """
 
     format_version: int = FORMAT_VERSION
@@ -66,19 +68,24 @@ def digest_of(texts: list[str]) -> str:
 
 
 def write_manifest(folder: Location, manifest: Manifest) -> None:
-    """Write the manifest to the dataset's folder, replacing an earlier one.
+    """Write the manifest and its index to the dataset's folder, replacing earlier ones.
 
     Raises:
         StorageError: the manifest cannot be written.
     """
-    folder.child(MANIFEST).write_bytes(manifest.model_dump_json(by_alias=True).encode())
+    state_folder = folder.child(FOLDER)
+    checksum = write_index(state_folder, manifest.files)
+    document = manifest.model_dump(mode="json", by_alias=True, exclude={"files"})
+    document |= {"formatVersion": FORMAT_VERSION, "index": checksum}
+    folder.child(MANIFEST).write_bytes(json.dumps(document).encode())
+    remove_other_indices(state_folder, checksum)
 
 
 def read_manifest(folder: Location) -> Manifest | None:
     """Read the manifest of a dataset's folder; None if it has no manifest.
 
     Raises:
-        DataError: the manifest cannot be read, or was written by a newer Hindcast.
+        DataError: the manifest or its index cannot be read, or was written by a newer Hindcast.
     """
     location = folder.child(MANIFEST)
     if not location.exists():
@@ -86,15 +93,19 @@ def read_manifest(folder: Location) -> Manifest | None:
     data = location.read_bytes()
     try:
         # checked first, because a newer manifest may have other fields
-        version = json.loads(data).get("formatVersion")
-        if version != FORMAT_VERSION:
+        document = json.loads(data)
+        version = document.get("formatVersion")
+        if version not in range(1, FORMAT_VERSION + 1):
             raise DataError(
-                f"has the format version {version!r}, but this Hindcast reads {FORMAT_VERSION}: "
+                f"has the format version {version!r}, but this Hindcast reads up to {FORMAT_VERSION}: "
                 "update Hindcast",
                 path=str(location),
             )
-        return Manifest.model_validate_json(data)
-    except (ValueError, AttributeError) as error:
+        if "index" not in document:
+            return Manifest.model_validate(document)
+        manifest = Manifest.model_validate(document | {"files": ()})
+        return manifest.model_copy(update={"files": read_index(folder.child(FOLDER), document["index"])})
+    except (ValueError, TypeError, AttributeError) as error:
         raise DataError(f"cannot be read: {describe_first_problem(error)}", path=str(location)) from error
 
 

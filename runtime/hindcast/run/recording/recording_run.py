@@ -19,6 +19,7 @@ from hindcast.formats.dataset_folder.commits import (
     remove_orphans,
 )
 from hindcast.formats.dataset_folder.manifest import FOLDER, Manifest, read_manifest, write_manifest
+from hindcast.formats.entries import count_episodes
 from hindcast.formats.layouts import make_encoder
 from hindcast.formatting import plural
 from hindcast.learn.checkpoint import MODULE
@@ -300,7 +301,7 @@ class RecordingRun:
         )
 
     def _make_outcome(self, manifest: Manifest, state: State, start_time: float) -> Outcome:
-        episodes = sum(file.episodes for file in manifest.files)
+        episodes = count_episodes(manifest.files)
         timesteps = sum(file.timesteps for file in manifest.files)
         verb = "has already finished" if state == "AlreadyFinished" else "finished recording"
         amount = f"{plural(episodes, 'episode')}, {plural(timesteps, 'timestep')}"
