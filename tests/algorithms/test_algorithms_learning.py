@@ -242,12 +242,17 @@ def test_decision_transformer_recalls_a_cue_from_returns_of_zero_and_one(tmp_pat
     """A T-maze: random episodes of 4 to 7 steps, of which half have a return of 1; chance is 0.5."""
     environment = {"id": "toy_environments:Recall"}
     record(recording(tmp_path / "data", environment=environment, duration={"episodes": 400}))
-    config = {"contextLength": 8, "embedSize": 32, "numLayers": 2, "dropout": 0.0, "lr": 1e-3}
-    config["trainBatchSizePerLearner"] = 1280
-    mean_return = train_and_evaluate(
-        tmp_path, tmp_path / "data", "DecisionTransformer", config, environment=environment, updates=600
+    # with the defaults of all options and of the network
+    resource = training(
+        tmp_path,
+        tmp_path / "data",
+        algorithm="DecisionTransformer",
+        environment=environment,
+        pipeline={"datasetNumItersPerLearner": 100},
+        evaluation={"interval": 1, "duration": 40},
+        stop={"updates": 600},
     )
-    assert mean_return >= 0.95
+    assert train(resource).metrics["episode_return_mean"] >= 0.95
 
 
 def count_timesteps_to(min_return, folder, **spec):
