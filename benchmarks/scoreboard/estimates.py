@@ -72,7 +72,7 @@ def estimates_section(environment: Environment, judgements: Sequence[Judgement])
 def get_value(judgement: Judgement, name: str) -> float:
     """Return an estimate or signal of a policy, the higher the better; NaN if it was refused or is missing."""
     if name == LOW_DIFFERENCE:
-        return (judgement.get("verdict", {}).get("interval") or [math.nan])[0]
+        return (judgement["verdict"]["interval"] or [math.nan])[0]
     if name == LOW_END:
         return judgement["estimates"].get("dm", {}).get("interval", [math.nan])[0]
     if name in SIGNALS:
@@ -111,22 +111,19 @@ def coverage_sentence(judgements: Sequence[Judgement]) -> str:
 
 
 def _verdict_section(environment: Environment, judgements: Sequence[Judgement]) -> list[str]:
-    """Return the lines about verdicts and truths; none if no judgement has a verdict."""
-    judged = [judgement for judgement in judgements if "verdict" in judgement]
-    if not judged:
-        return []
-    answers = [(judgement["verdict"]["answer"], judgement["difference"]) for judgement in judged]
+    """Return the lines about verdicts and truths."""
+    answers = [(judgement["verdict"]["answer"], judgement["difference"]) for judgement in judgements]
     num_sure = sum(answer != "unknown" for answer, _ in answers)
     num_right = sum(answer == ("better" if truth > 0 else "worse") for answer, truth in answers)
     intervals = [
         (judgement["verdict"]["interval"], judgement["difference"])
-        for judgement in judged
+        for judgement in judgements
         if judgement["verdict"]["interval"]
     ]
     num_inside = sum(low <= truth <= high for (low, high), truth in intervals)
     rows = [["data", "algorithm", "verdict", "by", "difference", "true difference"]]
     order = [(data, algorithm) for data in environment.data for algorithm in environment.algorithms]
-    for judgement in sorted(judged, key=lambda item: order.index((item["data"], item["algorithm"]))):
+    for judgement in sorted(judgements, key=lambda item: order.index((item["data"], item["algorithm"]))):
         verdict = judgement["verdict"]
         low, high = verdict["interval"] or (math.nan, math.nan)
         difference = f"{verdict['difference']:.0f} ({low:.0f} to {high:.0f})" if verdict["interval"] else ""
@@ -138,25 +135,23 @@ def _verdict_section(environment: Environment, judgements: Sequence[Judgement]) 
         "",
         "The verdict on the difference to the recorded policy, with its 90% interval, beside the true difference ± its "
         "standard error. Both policies start in the initial states of the recorded episodes, and both are continued by "
-        f"the evaluated policy after the recorded length. {len(judged)} of the {len(judgements)} policies above were "
-        "judged so; the others were judged before verdicts were stored, some on recordings of the same SAC on another "
-        f"machine. Verdicts other than unknown: {num_sure}, right: {num_right}. Intervals that contain the truth: "
-        f"{num_inside} of {len(intervals)}.",
+        f"the evaluated policy after the recorded length. Verdicts other than unknown: {num_sure}, right: {num_right}. "
+        f"Intervals that contain the truth: {num_inside} of {len(intervals)}.",
         "",
         *_table(rows),
         "",
         "The regret of choosing the policy with the highest low end of the difference, or of keeping the recorded "
         "policy if no low end is above 0, relative to the best of all these policies, the recorded one included:",
         "",
-        *_table(_keeping_rows(environment, judged)),
+        *_table(_keeping_rows(environment, judgements)),
         "",
     ]
 
 
-def _keeping_rows(environment: Environment, judged: Sequence[Judgement]) -> list[list[str]]:
+def _keeping_rows(environment: Environment, judgements: Sequence[Judgement]) -> list[list[str]]:
     rows = [["data", "policies", "choice", "regret", "regret of a random choice"]]
     for data in environment.data:
-        matches = [judgement for judgement in judged if judgement["data"] == data]
+        matches = [judgement for judgement in judgements if judgement["data"] == data]
         if not matches:
             continue
         lows = np.array([get_value(judgement, LOW_DIFFERENCE) for judgement in matches])
