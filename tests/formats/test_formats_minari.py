@@ -236,7 +236,7 @@ def make_hdf5_file(tmp_path: Path) -> Path:
         ("episode_1/rewards", None, "no array at /episode_1/rewards"),
         ("episode_1/terminations", None, "/episode_1 is damaged.*'terminations'"),
         ("episode_2/terminations", np.arange(5) % 3 == 1, "terminations true at step 1 of 5 and continues"),
-        ("episode_1/observations/many", np.zeros((2, 2), dtype=np.int32), "and int32 .2. in the other"),
+        ("episode_1/observations/many", np.zeros((2, 3), dtype=np.int32), "and int32 .3. in the other"),
         (
             "episode_1/observations/camera",
             np.zeros((2, 900), np.uint8),
