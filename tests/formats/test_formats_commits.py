@@ -134,10 +134,10 @@ def test_manifest_is_whole_after_each_interruption(kit, folder, monkeypatch):
         entry.location for entry in folder.files(recursive=True) if entry.location.name != "manifest.json"
     )
     index.write_bytes(index.read_bytes() + b"x")
-    with pytest.raises(DataError, match=r"index-\w+\.parquet is damaged: copy the dataset again"):
+    with pytest.raises(DataError, match=r"index-\w+ is damaged: copy the dataset again"):
         read_manifest(folder)
     index.delete()
-    with pytest.raises(DataError, match=r"index-\w+\.parquet: it does not exist"):
+    with pytest.raises(DataError, match=r"index-\w+: it does not exist"):
         read_manifest(folder)
 
 

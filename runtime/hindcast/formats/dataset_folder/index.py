@@ -1,4 +1,4 @@
-"""`_hindcast/index-<checksum>.parquet`: the files of a dataset and their row groups, as columns.
+"""`_hindcast/index-<checksum>`: the files of a dataset and their row groups, as columns in Parquet.
 
 The name changes with the content, so that an interrupted writer leaves the index that the old manifest names.
 """
@@ -17,7 +17,7 @@ from hindcast.errors import DataError
 from hindcast.formats.entries import FileEntry, RowGroups, check_path, row_group_columns, row_group_type
 from hindcast.storage.location import Location
 
-_PREFIX: Final = "index-"
+_PREFIX: Final = "index-"  # without a suffix: other tools read every *.parquet below a folder as data
 _TYPES: Final = {
     "path": pa.string(),
     "rows": pa.int64(),
@@ -74,7 +74,7 @@ def remove_other_indices(folder: Location, checksum: str) -> None:
 
 
 def _location(folder: Location, checksum: str) -> Location:
-    return folder.child(f"{_PREFIX}{checksum[:16]}.parquet")
+    return folder.child(f"{_PREFIX}{checksum[:16]}")
 
 
 def _read_files(data: bytes) -> Iterator[FileEntry]:
