@@ -92,6 +92,12 @@ def _leaf_paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, .
         yield path
 
 
+def _all_paths(value: Any) -> list[tuple[Any, ...]]:
+    """Return the path of each value of a document, also of those with parts and of the whole."""
+    paths = {path[:length] for path in _leaf_paths(value) for length in range(len(path) + 1)}
+    return sorted(paths, key=str)
+
+
 def _falsify(document: dict[str, Any], path: tuple[Any, ...]) -> None:
     """Change the value at a path of the document."""
     *parents, index = path
@@ -316,9 +322,8 @@ def test_forged_value_of_resource_or_policy_is_named(
     """A bundle holds if a value has no part in the evaluation; otherwise one sentence says what is wrong."""
     monkeypatch.setattr(audit, "evaluate_checkpoint_offline", _evaluate_once(bundle))
     content = json.loads((copy / file).read_bytes())
-    paths = {path[:length] for path in _leaf_paths(content) for length in range(len(path) + 1)}
     values = (None, True, -1, 1.5, 2**62, "x", "", [], {}, [None], [[]], {"x": 1})
-    cases = [(path, value) for path in sorted(paths, key=str) for value in values]
+    cases = [(path, value) for path in _all_paths(content) for value in values]
     num_refused = 0
     for path, value in random.Random(0).sample(cases, repeats(60, soak=1_000)):
         _forge_file(copy, file, _replace(content, path, value))
@@ -336,11 +341,10 @@ def test_forged_file_with_other_types_does_not_hold(
     """Any part, also the whole file, is another JSON value; of lists the first items."""
     monkeypatch.setattr(audit, "evaluate_checkpoint_offline", _evaluate_once(bundle))
     content = json.loads((copy / file).read_bytes())
-    paths = {path[:length] for path in _leaf_paths(content) for length in range(len(path) + 1)}
     values = (None, True, -1, 1.5, "x", [], {}, [None], [[]], {"x": 1})
     cases = [
         (path, value)
-        for path in sorted(paths, key=str)
+        for path in _all_paths(content)
         for value in values
         if all(isinstance(part, str) or part == 0 for part in path)
         # The data do not say when a look was.

@@ -199,22 +199,23 @@ def _learner_requirements(
 ) -> Requirements:
     learners, pipeline = resource.spec.learners, resource.spec.pipeline
     num_gpus = math.ceil(learners.gpus)
+    num_processes = max(1, num_gpus)
     cpus, cpu_reason = _learner_cpus(learners.cpus, num_gpus)
     has_data_workers = pipeline.data_workers.interval[1] > 0 and bool(resource.spec.recorded_inputs)
     sampler = resource.spec.sampler
     memory = (
         (NODE_BYTES, "Ray's daemons"),
         (
-            (1 + max(1, num_gpus)) * PROCESS_BYTES,
+            (1 + num_processes) * PROCESS_BYTES,
             f"a learner{' for each GPU' if num_gpus > 1 else ''}, and the coordinator on one of the pods",
         ),
         *_cuda_memory(num_gpus),
         (round_up(2 * size.window_bytes, MI), "this and the next window"),
-        (round_up(max(1, num_gpus) * size.index_bytes, MI), "the index of the data"),
+        (round_up(num_processes * size.index_bytes, MI), "the index of the data"),
         *_held_out_memory(resource, size),
         *(_sampler_memory(sampler) if sampler else ()),
     )
-    minima = [_measured_memory(learner_peak_bytes, max(1, num_gpus), sum(amount for amount, _ in memory))]
+    minima = [_measured_memory(learner_peak_bytes, num_processes, sum(amount for amount, _ in memory))]
     if not num_gpus:
         minima.append(_resident_memory(resource, size))
     return Requirements(

@@ -53,9 +53,7 @@ def read_documents(path: Path) -> Iterator[Document]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        yield _unreadable_document(
-            f"there is no such file{similar_file(path.name, _file_names(path.parent))}"
-        )
+        yield _unreadable_document(f"there is no such file{similar_file(str(path))}")
     except IsADirectoryError:
         yield _unreadable_document("is a folder; name the YAML files in it")
     except UnicodeDecodeError as error:
@@ -76,14 +74,6 @@ def documents_of(text: str) -> Iterator[Document]:
         yield _invalid_yaml(error, text)
     except YAMLError as error:
         yield _unreadable_document(f"is not YAML: {' '.join(str(error).split())}")
-
-
-def _file_names(folder: Path) -> list[str]:
-    """Return the names in a folder; none if it cannot be listed."""
-    try:
-        return [path.name for path in folder.iterdir()]
-    except OSError:
-        return []
 
 
 def _unreadable_document(text: str, line: int = 0) -> Document:

@@ -3,7 +3,7 @@
 import difflib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from types import UnionType
 from typing import Annotated, Any, Final, NamedTuple, Union, get_args, get_origin
 
@@ -91,9 +91,13 @@ def similar(name: str, names: Iterable[str]) -> str:
     return f"; did you mean '{closest}'?" if closest else ""
 
 
-def similar_file(name: str, names: Iterable[str]) -> str:
-    """Return the same as `similar` for the names of files, which a common ending alone does not make similar."""
-    stem = PurePath(name).stem
+def similar_file(path: str) -> str:
+    """Return the same as `similar` for the name of a file in its folder; a common ending alone is not similar."""
+    name, stem = PurePath(path).name, PurePath(path).stem
+    try:
+        names = [sibling.name for sibling in Path(path).parent.iterdir()]
+    except OSError:
+        return ""
     return similar(name, [other for other in names if _closest_name(stem, [PurePath(other).stem])])
 
 

@@ -20,9 +20,9 @@ from hindcast.formats.dataset_folder.commits import committed_files, read_commit
 from hindcast.formats.dataset_folder.folder_owner import describe_recording_progress
 from hindcast.formats.dataset_folder.manifest import FOLDER, read_manifest
 from hindcast.formats.entries import FileEntry
-from hindcast.formats.format import is_hidden
+from hindcast.formats.format import has_suffix, is_hidden
 from hindcast.formats.layouts import EXPORTED_LAYOUTS, LAYOUTS
-from hindcast.formats.parquet.opening import UnknownLayoutError
+from hindcast.formats.parquet.opening import PARQUET_SUFFIXES, UnknownLayoutError
 from hindcast.formatting import natural_sort_key
 from hindcast.storage.location import Entry, Location, broken_links, missing_error
 
@@ -251,7 +251,7 @@ def _find_recordings(entries: Iterable[Entry]) -> list[str]:
 
 def _is_parquet(entry: Entry) -> bool:
     """Return True for a file with a Parquet suffix."""
-    return entry.is_file and entry.relative_path.lower().endswith((".parquet", ".pq"))
+    return entry.is_file and has_suffix(entry.relative_path, PARQUET_SUFFIXES)
 
 
 def _is_plain_file(entry: Entry, recordings: list[str]) -> bool:
@@ -395,11 +395,12 @@ def check_distinct(locations: Iterable[Location]) -> None:
     seen_keys: set[tuple[str, str]] = set()
     find_real_folder = cache(os.path.realpath)
     for location in locations:
-        path = location.path
-        if location.is_local:
-            is_link = os.path.islink(path)  # noqa: PTH114 (a Path takes several times as long)
-            folder, _, name = path.rpartition("/")
-            path = os.path.realpath(path) if is_link else f"{find_real_folder(folder or '/')}/{name}"
+        # A folder is resolved once, not for each of its files.
+        folder, _, name = location.path.rpartition("/")
+        if not location.is_local or os.path.islink(location.path):  # noqa: PTH114 (a Path takes several times as long)
+            path = real_path(location)
+        else:
+            path = f"{find_real_folder(folder or '/')}/{name}"
         key = (location.backend.root, path)
         if key in seen_keys:
             raise DataError(

@@ -16,7 +16,7 @@ from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block
 from hindcast.errors import SpecError
 from hindcast.formats.dataset_folder.commits import Commit, describe_exported_files, make_file_stem
-from hindcast.formats.entries import FileEntry
+from hindcast.formats.entries import FileEntry, count_episodes
 from hindcast.formats.layouts import EXPORTED_LAYOUTS, WRITTEN_FORMATS
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import Location
@@ -152,7 +152,7 @@ class Target:
         return Commit(
             range=range_index,
             files=files,
-            episodes=sum(file.episodes for file in files),
+            episodes=count_episodes(files),
             timesteps=sum(file.timesteps for file in files),
             first=first_episode,
             exported=describe_exported_files(self.layout, spec),

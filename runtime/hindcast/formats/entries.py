@@ -149,7 +149,7 @@ class FileEntry(JsonModel):
     @property
     def episodes(self) -> int:
         """Number of rows that start an episode, including dropped rows."""
-        return self.rows - sum(len(group.continued) for group in self.row_groups)
+        return count_episodes([self])
 
     @property
     def episode_lengths(self) -> tuple[int, ...]:

@@ -215,6 +215,18 @@ def check_no_schema(options: ReadOptions, format_name: str) -> None:
         )
 
 
+def has_suffix(path: str, suffixes: tuple[str, ...], *, may_be_gzip: bool = False) -> bool:
+    """Return whether a file has one of the suffixes, in any case: Windows and Oracle write `.CSV`.
+
+    Args:
+        path: name or path of the file.
+        suffixes: suffixes in lower case.
+        may_be_gzip: whether `.gz` may follow the suffix.
+    """
+    name = path.lower()
+    return (name.removesuffix(".gz") if may_be_gzip else name).endswith(suffixes)
+
+
 def is_hidden(relative_path: str) -> bool:
     """Return whether a file or one of its folders is hidden (named `.…` or `_…`); hidden files are not read."""
     return any(part.startswith((".", "_")) for part in relative_path.split("/"))

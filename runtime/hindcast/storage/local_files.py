@@ -86,13 +86,6 @@ def broken_link_target(path: str) -> str | None:
     return str(Path(path).readlink()) if Path(path).is_symlink() and not Path(path).exists() else None
 
 
-def sibling_names(path: str) -> list[str]:
-    """Return the names in the folder that would contain a path; none if it cannot be read."""
-    with suppress(OSError):
-        return [entry.name for entry in Path(path).parent.iterdir()]
-    return []
-
-
 def _children(folder: str) -> Iterator[pafs.FileInfo]:
     """List the files and folders directly in a folder, following links; nothing if the folder does not exist."""
     for entry in _entries(folder):

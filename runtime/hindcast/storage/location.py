@@ -26,7 +26,7 @@ from hindcast.formatting import describe_type
 from hindcast.storage.atomic import AtomicFile
 from hindcast.storage.backend import Store
 from hindcast.storage.failures import reason_of, storage_errors
-from hindcast.storage.local_files import TEMPORARY_NAME, LocalFiles, broken_link_target, sibling_names
+from hindcast.storage.local_files import TEMPORARY_NAME, LocalFiles, broken_link_target
 from hindcast.storage.object_stores import open_bucket, wrap_store
 from hindcast.storage.user_files import UserFiles, find_filesystem
 
@@ -383,7 +383,5 @@ def missing_error(location: Location) -> MissingDataError:
         return MissingDataError(
             f"{location} does not exist or cannot be reached: check the address; or download it, and name the file"
         )
-    names = sibling_names(location.path) if location.is_local else []
-    return MissingDataError(
-        f"{location} does not exist{similar_file(location.name, names) or ': check the path'}"
-    )
+    hint = similar_file(location.path) if location.is_local else ""
+    return MissingDataError(f"{location} does not exist{hint or ': check the path'}")

@@ -146,7 +146,7 @@ def _find_usable_files(reading: Reading) -> tuple[list[Location], list[DataProbl
             described_files.append(_describe_source(recognised_file))
         except DataError as error:
             problems.append(make_file_problem(str(recognised_file.location), error))
-    indices, _, drift_problems = find_largest_compatible_group(described_files, can_widen=True)
+    indices, _, drift_problems = find_largest_compatible_group(described_files)
     return [described_files[i].location for i in indices], [*problems, *drift_problems]
 
 

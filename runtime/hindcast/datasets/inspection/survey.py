@@ -76,7 +76,7 @@ def survey(
     ]
     files = project_columns(_select_unchanged_files(data_files.indexed_files, problems), columns)
     described_files = [DescribedFile(file.location, file.spec, file.entry.timesteps) for file in files]
-    indices, spec, drift_problems = find_largest_compatible_group(described_files, can_widen=True)
+    indices, spec, drift_problems = find_largest_compatible_group(described_files)
     files = [files[i] for i in indices]
     problems += drift_problems
     for file in files:
@@ -152,13 +152,12 @@ class DescribedFile(NamedTuple):
 
 
 def find_largest_compatible_group(
-    files: Sequence[DescribedFile], *, can_widen: bool = False
+    files: Sequence[DescribedFile],
 ) -> tuple[list[int], DataSpec, list[DataProblem]]:
-    """Find the largest group, by timesteps, of files that agree in columns, dtypes, shapes and spaces.
+    """Find the largest group, by timesteps, of files that can be one dataset: dtypes of numbers may differ.
 
     Args:
         files: the files.
-        can_widen: see `DataSpec.difference`.
 
     Returns:
         Indices of the files in the group, their common spec, and a problem for each other file.
@@ -166,7 +165,7 @@ def find_largest_compatible_group(
     groups: list[tuple[DataSpec, list[int]]] = []  # common spec and indices of the files
     for file_index, file in enumerate(files):
         for i, (spec, members) in enumerate(groups):
-            if not spec.difference(file.spec, can_widen=can_widen):
+            if not spec.difference(file.spec, can_widen=True):
                 groups[i] = (spec if spec is file.spec else spec.merge(file.spec), [*members, file_index])
                 break
         else:
@@ -178,7 +177,7 @@ def find_largest_compatible_group(
     )
     reference_location = files[members[0]].location
     drifts = [
-        _make_drift_problem(files[i], reference_location, spec.difference(files[i].spec, can_widen=can_widen))
+        _make_drift_problem(files[i], reference_location, spec.difference(files[i].spec, can_widen=True))
         for _, group in other_groups
         for i in group
     ]

@@ -12,6 +12,7 @@ from typing import Final
 from hindcast.datasets.prepare.source_files import RecognisedFile
 from hindcast.datasets.sources import map_in_threads
 from hindcast.errors import DataError
+from hindcast.formats.tables.csv_table import NUMBER
 from hindcast.formats.tables.text_files import read_head
 from hindcast.formatting import first_few
 from hindcast.storage.location import Location
@@ -29,7 +30,6 @@ _COMPRESSED_NAME: Final = re.compile(
 _DRAFT_NAME: Final = re.compile(
     r"(~|#|\.(bak|old|orig|tmp|temp|swp|part|partial|crdownload))$", re.IGNORECASE
 )
-_NUMBER: Final = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.IGNORECASE)
 
 
 def refuse_misread_files(
@@ -138,7 +138,8 @@ def _find_problem(text: str, names: Sequence[str]) -> tuple[str, str] | None:
             return "", ""
     for delimiter in _DELIMITERS:
         cells = _split(lines[0], delimiter) if lines else []
-        if len(cells) == len(names) >= _MIN_COLUMNS and 2 * sum(map(_is_number, cells)) >= len(cells):
+        num_numbers = sum(NUMBER.fullmatch(cell) is not None for cell in cells)
+        if len(cells) == len(names) >= _MIN_COLUMNS and 2 * num_numbers >= len(cells):
             columns = first_few(list(names), 4)
             remedy = f"name it as a separate input with its names in readOptions.column_names ({columns})"
             return "has no header", remedy
@@ -159,10 +160,6 @@ def _split(line: str, delimiter: str) -> list[str]:
         return next(csv.reader([line], delimiter=delimiter), [])
     except csv.Error:
         return []
-
-
-def _is_number(cell: str) -> bool:
-    return _NUMBER.fullmatch(cell) is not None
 
 
 def _has_most(cells: Collection[str], names: Sequence[str]) -> bool:

@@ -15,8 +15,9 @@ from hindcast.datasets.prepare.source_files import (
 )
 from hindcast.datasets.sources import DataFiles, map_in_threads
 from hindcast.errors import DataError
-from hindcast.formats.format import NoRowsError
+from hindcast.formats.format import NoRowsError, has_suffix
 from hindcast.formats.registry import FORMATS
+from hindcast.formats.tables.json_lines import JSON_SUFFIXES
 from hindcast.storage.location import Location
 
 _HEAD_BYTES: Final = 4096
@@ -42,7 +43,6 @@ _MAGIC_NUMBERS: Final[tuple[tuple[bytes, str], ...]] = (
     (b"\xfe\xff", "UTF-16 text: save it as UTF-8"),
 )
 _VIDEO_MAGIC: Final = (b"\x1aE\xdf\xa3", b"RIFF")
-_JSON_SUFFIXES: Final = (".json", ".jsonl", ".ndjson")
 
 _PARQUET_FORMAT: Final = "Parquet"
 
@@ -169,14 +169,14 @@ def _describe_content(location: Location, head: bytes) -> str:
     if head[4:8] == b"ftyp" or head.startswith(_VIDEO_MAGIC):
         return "is a video: write its frames as images, or as a column of arrays"
     description = next((text for magic, text in _MAGIC_NUMBERS if head.startswith(magic)), None)
-    if head.startswith(_ZIP_MAGIC) and location.name.lower().endswith(_WORKBOOK_SUFFIXES):
+    if head.startswith(_ZIP_MAGIC) and has_suffix(location.name, _WORKBOOK_SUFFIXES):
         description = "a workbook of a spreadsheet: save its sheet as CSV in UTF-8"
     if description is not None:
         return f"is {description}"
     line = _first_line(head)
     if line is None:
         return f"begins with {head[:4]!r}, unlike any known format"
-    if location.name.lower().endswith(_JSON_SUFFIXES):
+    if has_suffix(location.name, JSON_SUFFIXES):
         return f"is text that begins with {line!r}: JSON begins with an object or a list; delete what is before it"
     return "is text of an unknown format: set `format` (such as --format CSV)"
 

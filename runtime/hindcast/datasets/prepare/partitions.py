@@ -315,11 +315,9 @@ def _can_merge(name: str, first: Leaf, second: Leaf) -> bool:
 
 
 def _merge_leaves(name: str, first: Leaf, second: Leaf) -> Leaf:
-    if first == second:
-        return first
     if not _can_merge(name, first, second):
         raise DataError(f"{name!r} is {first} in some episodes and {second} in others: all must be the same")
-    return replace(first, dtype=np.result_type(first.dtype, second.dtype))
+    return first.widen(second)
 
 
 def _find_rounded_columns(folder: Location, commits: Sequence[PartitionCommit], spec: DataSpec) -> list[str]:

@@ -68,8 +68,7 @@ def decode_leaves(column: pa.ChunkedArray, field: pa.Field, name: str) -> Arrays
         return {name: _decode_images(images, name)}
     if pa.types.is_struct(field.type):
         return _decode_struct(column, field, name)
-    if pa.types.is_dictionary(field.type):
-        column = column.cast(field.type.value_type)
+    column = decode_dictionary(column)
     if is_text(column.type):
         texts = column.to_pylist()
         return (
@@ -187,6 +186,11 @@ def with_elements(lists: pa.Array, elements: pa.Array) -> pa.Array:
     make_list = pa.LargeListArray if pa.types.is_large_list(lists.type) else pa.ListArray
     is_null = lists.is_null() if lists.null_count else None
     return make_list.from_arrays(pa.array(offsets, lists.offsets.type), elements, mask=is_null)
+
+
+def decode_dictionary(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column of categories as a column of their values; other columns stay."""
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
 def is_text(arrow_type: pa.DataType) -> bool:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hindcast.episodes.columns import Columns, next_leaf
 from hindcast.errors import DataError
 from hindcast.formats import hdf5
-from hindcast.formats.format import Format, NoRowsError, Piece, ReadOptions, check_no_schema
+from hindcast.formats.format import Format, NoRowsError, Piece, ReadOptions, check_no_schema, has_suffix
 from hindcast.formats.hdf5 import Group
 from hindcast.formats.lossless import fit_shape
 from hindcast.formats.rows import Rows
@@ -34,7 +34,7 @@ class HDF5Episodes(Format):
 
     def recognises(self, location: Location) -> bool:
         """See `Format.recognises`: by the names in the file."""
-        if not location.name.lower().endswith(hdf5.SUFFIXES):
+        if not has_suffix(location.name, hdf5.SUFFIXES):
             return False
         try:
             with hdf5.open_file(location) as file:

@@ -13,7 +13,7 @@ from hindcast.episodes.block import I64, Bool
 from hindcast.errors import DataError
 from hindcast.formats import hdf5
 from hindcast.formats.d4rl.columns import D4RLFile, find_columns, read_flags
-from hindcast.formats.format import PIECE_BYTES, Format, Piece, ReadOptions
+from hindcast.formats.format import PIECE_BYTES, Format, Piece, ReadOptions, has_suffix
 from hindcast.formats.minari.format import Minari
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec
@@ -60,7 +60,7 @@ class D4RL(Format):
 
     def recognises(self, location: Location) -> bool:
         """See `Format.recognises`: by the suffix, unless the file is Minari's; `list_pieces` reports invalid files."""
-        return location.name.lower().endswith(hdf5.SUFFIXES) and not Minari().recognises(location)
+        return has_suffix(location.name, hdf5.SUFFIXES) and not Minari().recognises(location)
 
     def list_pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
         """See `Format.list_pieces`: adjacent episodes of about 16 MiB.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hindcast.episodes.block import Block
 from hindcast.errors import DataError
-from hindcast.formats.format import FileGroup, Format, Piece, ReadOptions, is_hidden
+from hindcast.formats.format import FileGroup, Format, Piece, ReadOptions, has_suffix, is_hidden
 from hindcast.formats.media.mapping import check_mapper, map_to_episodes, object_array
 from hindcast.formats.tables.read_options import check_options, is_shape
 from hindcast.formatting import natural_sort_key
@@ -64,7 +64,7 @@ class MappedFiles(Format):
 
     def recognises(self, location: Location) -> bool:
         """See `Format.recognises`: by the suffix; a folder is recognised if its files are grouped."""
-        return location.name.lower().endswith(self.suffixes) or (
+        return has_suffix(location.name, self.suffixes) or (
             self.is_grouped_by_folder and location.is_folder()
         )
 
@@ -211,7 +211,7 @@ def group_by_folder(entries: Sequence[Entry], suffixes: tuple[str, ...]) -> list
 
 def _is_data_file(relative_path: str, suffixes: tuple[str, ...]) -> bool:
     """Return whether a file is read: it has one of the suffixes and is not hidden."""
-    return relative_path.lower().endswith(suffixes) and not is_hidden(relative_path)
+    return has_suffix(relative_path, suffixes) and not is_hidden(relative_path)
 
 
 def _read_image(file: Location, size: Sequence[int] | None, mode: str | None) -> NDArray[Any]:

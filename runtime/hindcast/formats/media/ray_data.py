@@ -21,7 +21,7 @@ from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError, SpecError
 from hindcast.formats.columns.packed_cells import PREFIX, unpack_cells
-from hindcast.formats.format import FileGroup, Format, Piece, ReadOptions, is_hidden
+from hindcast.formats.format import FileGroup, Format, Piece, ReadOptions, has_suffix, is_hidden
 from hindcast.formats.media.files import group_by_folder
 from hindcast.formats.media.mapping import map_to_episodes, object_array
 from hindcast.formats.media.ray_errors import ray_errors_in_one_sentence
@@ -177,13 +177,13 @@ def _is_read_directly(options: ReadOptions, paths: Sequence[str]) -> bool:
     suffixes = _DIRECT_SUFFIXES.get(options.options[METHOD_OPTION], ())
     if options.options.keys() - {METHOD_OPTION, _BATCH_SIZE_OPTION}:
         return False
-    needs_ray = any(path.lower().endswith(_COMPRESSED_SUFFIXES) or "=" in path for path in paths)
-    return not needs_ray and any(path.lower().endswith(suffixes) for path in paths)
+    needs_ray = any(has_suffix(path, _COMPRESSED_SUFFIXES) or "=" in path for path in paths)
+    return not needs_ray and any(has_suffix(path, suffixes) for path in paths)
 
 
 def _is_data_file(relative_path: str, options: ReadOptions) -> bool:
     suffixes = _DIRECT_SUFFIXES[options.options[METHOD_OPTION]]
-    return relative_path.lower().endswith(suffixes) and not is_hidden(relative_path)
+    return has_suffix(relative_path, suffixes) and not is_hidden(relative_path)
 
 
 def _read_tables(location: Location, method: str, batch_size: int) -> Iterator[pa.Table]:

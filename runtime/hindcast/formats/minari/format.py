@@ -12,7 +12,15 @@ from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
 from hindcast.formats import hdf5
-from hindcast.formats.format import FileGroup, Format, Piece, ReadOptions, check_no_schema, require_package
+from hindcast.formats.format import (
+    FileGroup,
+    Format,
+    Piece,
+    ReadOptions,
+    check_no_schema,
+    has_suffix,
+    require_package,
+)
 from hindcast.formats.minari.episode_index import EpisodeGroup, index_episodes, is_episode
 from hindcast.formats.minari.metadata import MAIN_FILE, METADATA_FILE, read_json, read_metadata
 from hindcast.formats.minari.reading import link_or_copy_files, read_episodes
@@ -40,7 +48,7 @@ class Minari(Format):
             return _read_data_format(location) not in (None, "hdf5")
         if location.name == MAIN_FILE:
             return True
-        if not location.name.lower().endswith(hdf5.SUFFIXES):
+        if not has_suffix(location.name, hdf5.SUFFIXES):
             return False
         with suppress(DataError), hdf5.open_file(location) as file:
             return any(map(is_episode, file))

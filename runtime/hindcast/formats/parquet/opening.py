@@ -16,6 +16,7 @@ from hindcast.storage.disk_cache import read_through
 from hindcast.storage.failures import reason_of
 from hindcast.storage.location import Location
 
+PARQUET_SUFFIXES = (".parquet", ".pq")
 _MAGIC = b"PAR1"
 _SAMPLE_BYTES = 64 << 10  # hashed at the beginning and at the end of a file
 _MAX_REASON_CHARACTERS = 400

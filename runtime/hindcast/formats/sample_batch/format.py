@@ -18,7 +18,7 @@ from hindcast.episodes.block import Bool
 from hindcast.episodes.columns import Columns, leaves_of, obs_leaf
 from hindcast.errors import DataError
 from hindcast.formats.columns.packed_cells import is_packed
-from hindcast.formats.format import Format, NoRowsError, Piece, ReadOptions
+from hindcast.formats.format import Format, NoRowsError, Piece, ReadOptions, has_suffix
 from hindcast.formats.layout import CellError
 from hindcast.formats.lossless import to_floats
 from hindcast.formats.rows import Rows
@@ -33,6 +33,7 @@ from hindcast.formats.sample_batch.batches import (
 from hindcast.formats.spec import DataSpec, Leaf
 from hindcast.formats.tables.decoding import cast_to_spec, fit_next_observations
 from hindcast.formats.tables.filters import apply_filter
+from hindcast.formats.tables.json_lines import JSON_SUFFIXES
 from hindcast.formats.tables.naming import ROLE_COLUMNS, LeafSource, TablePlan, plan_columns
 from hindcast.formats.tables.read_options import check_options
 from hindcast.formats.tables.recorded_spec import read_recorded_spec
@@ -57,7 +58,7 @@ class SampleBatchFormat(Format):
 
     def recognises(self, location: Location) -> bool:
         """See `Format.recognises`: by the `type` in the first line."""
-        if not location.name.lower().removesuffix(".gz").endswith((".json", ".jsonl", ".ndjson")):
+        if not has_suffix(location.name, JSON_SUFFIXES, may_be_gzip=True):
             return False
         return _TYPE_FIELD.search(read_head(location, _HEAD_BYTES).split(b"\n", 1)[0]) is not None
 

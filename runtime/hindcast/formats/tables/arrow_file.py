@@ -10,7 +10,7 @@ from typing import Final
 import pyarrow as pa
 
 from hindcast.errors import DataError
-from hindcast.formats.format import HEAD_ROWS, Format, NoRowsError, Piece, ReadOptions
+from hindcast.formats.format import HEAD_ROWS, Format, NoRowsError, Piece, ReadOptions, has_suffix
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.decoding import TableContext, decode_rows, locate_errors
@@ -33,7 +33,7 @@ class ArrowFile(Format):
 
     def recognises(self, location: Location) -> bool:
         """See `Format.recognises`: by the suffix."""
-        return location.name.lower().endswith(_SUFFIXES)
+        return has_suffix(location.name, _SUFFIXES)
 
     def list_pieces(self, location: Location, options: ReadOptions) -> list[Piece]:
         """See `Format.list_pieces`: the whole file is one piece."""

@@ -19,7 +19,7 @@ import pyarrow.csv as pacsv
 from hindcast.episodes.columns import Columns, obs_leaf
 from hindcast.errors import DataError
 from hindcast.formats.columns.arrays import is_text
-from hindcast.formats.format import ReadOptions
+from hindcast.formats.format import ReadOptions, has_suffix
 from hindcast.formats.layout import CellError
 from hindcast.formats.lossless import MAX_EXACT_FLOAT
 from hindcast.formats.spec import DataSpec
@@ -46,7 +46,7 @@ _MAX_HEADER_BYTES: Final = 8 << 20
 _SEPARATOR_LINE: Final = re.compile(r'"?sep=(.)"?\r?\n', re.IGNORECASE)  # for Excel
 _LARGE_INTEGER: Final = re.compile(r"\s*[+-]?\d{16,}\s*")
 _INVALID_VALUE: Final = re.compile(r"invalid value '(.*)'$")
-_NUMBER: Final = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*")
+NUMBER: Final = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*")
 _NUMERIC: Final = re.compile(r"\s*[+-]?[\d.,]*\d[\d.,]*(?:[eE][+-]?\d+)?\s*")
 _NO_HEADER_ADVICE: Final = (
     "its first line holds numbers: if the file has no header, name its columns in readOptions.column_names "
@@ -84,7 +84,7 @@ class Csv(TextTables):
 
     def recognises(self, location: Location) -> bool:
         """See `Format.recognises`."""
-        return location.name.lower().removesuffix(".gz").endswith((".csv", ".tsv"))
+        return has_suffix(location.name, (".csv", ".tsv"), may_be_gzip=True)
 
     def quote_character(self, options: ReadOptions) -> bytes | None:
         """See `TextTables.quote_character`."""
@@ -98,7 +98,7 @@ class Csv(TextTables):
         read_options = _read_options(options)
         names = read_options.get("column_names")
         delimiter = read_options.get(
-            "delimiter", "\t" if location.name.lower().removesuffix(".gz").endswith(".tsv") else ","
+            "delimiter", "\t" if has_suffix(location.name, (".tsv",), may_be_gzip=True) else ","
         )
         if not isinstance(delimiter, str) or len(delimiter.encode()) != 1:
             raise DataError(f"readOptions.delimiter is {delimiter!r}: expected one character")
@@ -369,7 +369,7 @@ def _type_advice(name: str, options: ReadOptions) -> str:
 def _header_advice(names: Sequence[str], delimiter: str) -> str:
     """Return advice if the header holds numbers, or one name that contains another delimiter; otherwise ""."""
     if len(names) != 1:
-        return _NO_HEADER_ADVICE if all(map(_NUMBER.fullmatch, names)) else ""
+        return _NO_HEADER_ADVICE if all(map(NUMBER.fullmatch, names)) else ""
     candidate = next((char for char in _DELIMITERS if char != delimiter and char in names[0]), None)
     if candidate is None:
         return ""

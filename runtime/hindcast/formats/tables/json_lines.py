@@ -32,6 +32,7 @@ _MAX_DEPTH: Final = 64
 _INT64_LIMIT: Final = 1 << 63
 _EXACT_LIMIT: Final = 1 << 53  # float64 holds all integers up to it
 _TYPE_ERRORS: Final = (pa.ArrowException, OverflowError, ValueError, TypeError, AttributeError)
+JSON_SUFFIXES: Final = (".json", ".jsonl", ".ndjson")
 LONG_INTEGER: Final = re.compile(rb"[\s:,\[-]\d{19}")
 """An integer that may have more than 64 bits."""
 _KEY_END: Final = re.compile(rb'"\s*:')

@@ -10,11 +10,12 @@ from typing import Any, Final
 import pyarrow as pa
 
 from hindcast.errors import DataError
-from hindcast.formats.format import NoRowsError, ReadOptions
+from hindcast.formats.format import NoRowsError, ReadOptions, has_suffix
 from hindcast.formats.layout import CellError
 from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.decoding import locate_errors
 from hindcast.formats.tables.json_lines import (
+    JSON_SUFFIXES,
     build_table,
     choose_parser,
     collector_pause,
@@ -27,7 +28,6 @@ from hindcast.formats.tables.text_files import BOM, Span, is_gzip, open_text, re
 from hindcast.formats.tables.text_tables import TextExtent, TextTables, info_column_names
 from hindcast.storage.location import Location
 
-_SUFFIXES: Final = (".json", ".jsonl", ".ndjson")
 _CHUNK_ROWS: Final = 1 << 15
 _HEAD_BYTES: Final = 4096
 _DOCUMENT: Final = re.compile(rb'\s*\{\s*"[^"]*"\s*:\s*\[\s*\{')  # begins with a list of objects under a key
@@ -44,7 +44,7 @@ class Json(TextTables):
 
     def recognises(self, location: Location) -> bool:
         """See `Format.recognises`: by the suffix and the first character; an empty file is recognised."""
-        if not location.name.lower().removesuffix(".gz").endswith(_SUFFIXES):
+        if not has_suffix(location.name, JSON_SUFFIXES, may_be_gzip=True):
             return False
         return _read_first_character(location) in (b"{", b"[", b"")
 

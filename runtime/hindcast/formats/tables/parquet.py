@@ -16,9 +16,22 @@ from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
 from hindcast.formats.columns.infos import clear_repeated_infos
 from hindcast.formats.columns.layout import COLUMNS_LAYOUT
-from hindcast.formats.format import HEAD_ROWS, PIECE_BYTES, Format, NoRowsError, Piece, ReadOptions
+from hindcast.formats.format import (
+    HEAD_ROWS,
+    PIECE_BYTES,
+    Format,
+    NoRowsError,
+    Piece,
+    ReadOptions,
+    has_suffix,
+)
 from hindcast.formats.parquet.description import read_description, read_index
-from hindcast.formats.parquet.opening import compute_fingerprint, describe_damage, open_parquet
+from hindcast.formats.parquet.opening import (
+    PARQUET_SUFFIXES,
+    compute_fingerprint,
+    describe_damage,
+    open_parquet,
+)
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.decoding import TableContext, decode_rows, locate_errors
@@ -55,7 +68,7 @@ class Parquet(Format):
 
     def recognises(self, location: Location) -> bool:
         """See `Format.recognises`."""
-        if location.name.lower().endswith((".parquet", ".pq")):
+        if has_suffix(location.name, PARQUET_SUFFIXES):
             return True
         with location.open_stream() as stream:
             return bytes(stream.read(4)) == _MAGIC

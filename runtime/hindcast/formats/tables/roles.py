@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hindcast.api.input import TimeSpec
 from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns
-from hindcast.formats.columns.arrays import is_list, is_text, unwrap_extension
+from hindcast.formats.columns.arrays import decode_dictionary, is_list, is_text, unwrap_extension
 from hindcast.formats.columns.decimals import decimals_to_numbers
 from hindcast.formats.layout import CellError, first_true, refuse_null
 from hindcast.formats.lossless import MAX_EXACT_FLOAT
@@ -83,8 +83,7 @@ def _decode_flags(table: pa.Table, plan: TablePlan, role: str) -> Bool:
 
 def _decode_flag_column(table: pa.Table, name: str) -> Bool:
     column = table.column(name)
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+    column = decode_dictionary(column)
     refuse_null(column, name, f": {_FLAG_ADVICE}")
     if is_list(column.type) and pc.all(pc.equal(pc.list_value_length(column), 1)).as_py():
         column = pc.list_flatten(column)  # a vector environment of one
@@ -213,8 +212,7 @@ def decode_times(table: pa.Table, plan: TablePlan, time: TimeSpec) -> NDArray[An
 def _as_timestamps(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
     """Convert text, durations and times of day to timestamps, and digits to int64; other columns stay as they are."""
     refuse_null(column, name, ": expected a whole number or a time")
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+    column = decode_dictionary(column)
     if is_text(column.type):
         if pc.all(pc.match_substring_regex(column, _DIGITS)).as_py():
             return pa.chunked_array([_to_integers(column, name)])

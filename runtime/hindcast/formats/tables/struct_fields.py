@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hindcast.errors import DataError
-from hindcast.formats.columns.arrays import is_text, unwrap_extension, with_elements
+from hindcast.formats.columns.arrays import decode_dictionary, is_text, unwrap_extension, with_elements
 from hindcast.formats.layout import CellError
 from hindcast.formats.tables.json_lines import parse_json_cells
 from hindcast.formats.tables.naming import FieldPath, find_field_path, suggest_name
@@ -39,9 +39,7 @@ def add_fields(table: pa.Table, fields: Mapping[str, FieldPath]) -> pa.Table:
         CellError: a text is not JSON.
     """
     for name, (source, *path) in fields.items():
-        column = unwrap_extension(table.column(source))
-        if pa.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
+        column = decode_dictionary(unwrap_extension(table.column(source)))
         if is_text(column.type):
             column = _parse_cells(column, source)
         if column.null_count == len(column):  # the fields of texts without a value are unknown
