@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer.rich_utils  # noqa: F401 (reads FORCE_COLOR once: before a test sets it, not in it)
 from command_result import CommandResult, Hindcast
 from fake_cluster import FakeCluster, serve_cluster
 
