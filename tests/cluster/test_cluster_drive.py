@@ -423,8 +423,18 @@ class TestTraining:
         monkeypatch: pytest.MonkeyPatch,
         pool: str,
     ) -> None:
-        """Regression: a pod that had to leave its node lost everything since the last checkpoint that was due."""
+        """Regression: a pod that had to leave its node lost everything since the last checkpoint that was due.
+
+        Regression: the driver then opened another mailbox, which Ray may place through the node that shuts down.
+        """
         draining_pools: list[set[str]] = []
+        mailboxes: list[Mailbox] = []
+        open_mailbox = Mailbox.open
+
+        def open_first_mailbox(options: dict[str, Any]) -> Mailbox:
+            assert not mailboxes
+            mailboxes.append(open_mailbox(options))
+            return mailboxes[0]
 
         def find_pools(_: DrainMonitor) -> set[str]:
             return draining_pools.pop() if draining_pools else set()
@@ -435,6 +445,7 @@ class TestTraining:
                 draining_pools.append({pool})
 
         monkeypatch.setattr(DrainMonitor, "find_pools", find_pools)
+        monkeypatch.setattr(Mailbox, "open", open_first_mailbox)
         channel.on_report = drain
         callbacks, stop = ["test_cluster_drive:SlowTraining"], {"iterations": 40}
         resource = training(

@@ -194,7 +194,8 @@ class Driver:
                 message = "the node of a learner shuts down; the training continues on other nodes"
                 print(f"{title(self.resource)}: {message}")
                 self.sender.set_note(message)
-                mailbox = Mailbox.open(self.pools.options("head"))
+                # Not a new mailbox: Ray may ask the node that shuts down to place an actor, which is then lost with it.
+                mailbox.withdraw_stop_request()
                 task_ref, is_stop_sent = self._start(mailbox), False
             elif finished_refs or time.monotonic() > deadline:
                 return self._determine_outcome(result)

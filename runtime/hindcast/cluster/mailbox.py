@@ -59,8 +59,8 @@ class _MailboxActor:
         mail, self._mail = self._mail, Mail()
         return mail
 
-    def request_stop(self) -> None:
-        self._is_stop_requested = True
+    def set_stop_requested(self, is_requested: bool) -> None:
+        self._is_stop_requested = is_requested
 
     def is_stop_requested(self) -> bool:
         return self._is_stop_requested
@@ -120,7 +120,11 @@ class Mailbox:
 
     def request_stop(self) -> None:
         """Request that the run ends at its next safe point."""
-        self._actor.request_stop.remote()
+        self._actor.set_stop_requested.remote(True)
+
+    def withdraw_stop_request(self) -> None:
+        """Let a task that starts later run: it does not see the earlier request."""
+        self._actor.set_stop_requested.remote(False)
 
 
 class _Poster(Reporter):
