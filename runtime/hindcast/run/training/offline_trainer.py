@@ -7,8 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-import torch
-
 from hindcast.api import OfflineTraining, spec_hash
 from hindcast.api.options import options_field
 from hindcast.api.training import OfflineTrainingSpec, StopSpec
@@ -115,7 +113,7 @@ def make_offline_trainer(
     ]
     num_learners_here = group.count_on_this_machine()
     timesteps = algorithm.options.train_batch_size_per_learner * initial_num_learners
-    batch_notes = _shard_notes(spec, timesteps, needs, group.shard.size, initial_num_learners, device=device)
+    batch_notes = _shard_notes(spec, timesteps, needs, group.shard.size, initial_num_learners)
     data = offline_data_class(spec.pipeline)(
         sources,
         needs,
@@ -209,8 +207,6 @@ def _shard_notes(
     needs: Needs,
     num_learners: int,
     initial_num_learners: int,
-    *,
-    device: torch.device,
 ) -> list[Problem]:
     """Return notes on how the learners divide the global batch, whose size was fixed when the revision started.
 
@@ -220,7 +216,6 @@ def _shard_notes(
         needs: what the algorithm needs of a batch.
         num_learners: current number of learners.
         initial_num_learners: number of learners when the revision started.
-        device: the learner's device.
 
     Raises:
         SpecError: there are more learners than items in a batch.
@@ -249,11 +244,6 @@ def _shard_notes(
         texts.append(
             f"a batch of {num_items:,} {unit} is divided among {num_learners} learners: shards differ in size and are "
             "weighted by size"
-        )
-    if num_learners > 1 and device.type == "cuda":
-        texts.append(
-            f"{num_learners} learners exchange gradients within an update, so updates are not recorded as CUDA graphs: "
-            "with small networks one learner may be faster"
         )
     return [Problem((), text) for text in texts]
 
