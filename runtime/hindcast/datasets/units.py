@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hindcast.datasets.file_index import IndexedFile
 from hindcast.episodes.block import I64
-from hindcast.formats.entries import RowGroup, row_group_column, row_group_columns, to_numbers
+from hindcast.formats.entries import RowGroup, numbers_to_numpy, row_group_column, row_group_columns
 from hindcast.formats.spec import DataSpec
 
 UNIT_BYTES = 16 << 20
@@ -288,7 +288,7 @@ def _bounds(sizes: NDArray[Any]) -> I64:
 
 
 def _list_sizes(columns: pa.ChunkedArray, name: str) -> NDArray[np.int32]:
-    sizes: NDArray[np.int32] = to_numbers(pc.list_value_length(pc.struct_field(columns, name)))
+    sizes: NDArray[np.int32] = numbers_to_numpy(pc.list_value_length(pc.struct_field(columns, name)))
     return sizes
 
 

@@ -22,7 +22,7 @@ from hindcast.errors import DataError
 from hindcast.formats.columns.arrays import as_plain_table, is_text
 from hindcast.formats.format import HEAD_ROWS, Format, ReadOptions
 from hindcast.formats.layout import CellError
-from hindcast.formats.lossless import to_numbers
+from hindcast.formats.lossless import parse_numbers
 from hindcast.formats.tables.naming import ALIASES, format_names, plan_columns
 from hindcast.formats.tables.roles import FALSE_TEXTS, TRUE_TEXTS
 from hindcast.formats.tables.struct_fields import add_fields, list_schema_fields
@@ -369,7 +369,7 @@ def _are_numbers_as_text(column: pa.ChunkedArray) -> bool:
         or pc.any(pc.match_substring_regex(column, _CODE)).as_py()
     ):
         return False
-    _, is_wrong = to_numbers(column.to_numpy())
+    _, is_wrong = parse_numbers(column.to_numpy())
     return not is_wrong.any()
 
 
