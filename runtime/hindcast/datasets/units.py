@@ -188,7 +188,7 @@ def build_units(files: Sequence[IndexedFile], unit_bytes: int = UNIT_BYTES) -> U
     group_ids, first_rows = _list_values(columns, "continued")
     is_continued = np.zeros(len(groups), dtype=np.bool_)
     is_continued[group_ids[first_rows == 0]] = True
-    starts = _cut(group_bytes, is_continued, unit_bytes)
+    starts = _find_unit_starts(group_bytes, is_continued, unit_bytes)
     lengths, episode_bounds = _join_rows(columns, starts)
     return Units(
         paths=[str(file.location) for file in files],
@@ -222,7 +222,7 @@ def _row_mask(groups: Sequence[RowGroup], row_lists: Sequence[Sequence[int]]) ->
     return mask
 
 
-def _cut(group_bytes: I64, is_continued: NDArray[np.bool_], unit_bytes: int) -> I64:
+def _find_unit_starts(group_bytes: I64, is_continued: NDArray[np.bool_], unit_bytes: int) -> I64:
     """Return `[U]` index of each unit's first row group."""
     starts = array("q")  # far smaller than lists of numbers
     size = 0

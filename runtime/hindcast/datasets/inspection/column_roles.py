@@ -193,7 +193,7 @@ def profile_table(
     )
     known_columns = _known_columns(table, {})
     known_names = {role: {role, *ALIASES.get(role, ())} for role in roles}
-    suggested: Schema = {
+    suggested_schema: Schema = {
         role: names[0] if len(names) == 1 else names
         for role, names in roles.items()
         if role not in map(root, schema)
@@ -206,7 +206,7 @@ def profile_table(
         profiles,
         {
             **{role: names if isinstance(names, str) else list(names) for role, names in schema.items()},
-            **suggested,
+            **suggested_schema,
         },
         left_out,
         tuple(missing_roles),
@@ -284,7 +284,7 @@ def _find_roles(table: pa.Table, schema: Mapping[str, str | Sequence[str]]) -> d
         candidates = [
             column
             for column in table.column_names
-            if column not in used_columns and _can_be(role, column, table)
+            if column not in used_columns and _values_allow(role, column, table)
         ]
         columns = _best_matches(role, candidates)
         if role != Columns.ACTIONS:
@@ -388,7 +388,7 @@ def _parts_of(name: str) -> list[str]:
     return [part.lower() for part in _PART.findall(name)]
 
 
-def _can_be(role: str, name: str, table: pa.Table) -> bool:
+def _values_allow(role: str, name: str, table: pa.Table) -> bool:
     """Return whether the values of a column allow a role."""
     column = table.column(name)
     arrow_type = column.type
