@@ -257,12 +257,12 @@ def _resolve_uri(scheme: str, uri: str) -> Location:
     if _CREDENTIALS.match(uri):
         raise StorageError(
             f"the URI of {_CREDENTIALS.sub(f'{scheme}://', uri)} contains credentials: leave them out and "
-            "set environment variables"
+            "set the store's environment variables, such as AWS_ACCESS_KEY_ID"
         )
-    if bucket := open_bucket(scheme, path_without_scheme):
+    if bucket_and_inner_path := open_bucket(scheme, path_without_scheme):
         if problem := _describe_invalid_part(path_without_scheme):
             raise StorageError(f"{uri} {problem}")
-        return Location(*bucket, uri)
+        return Location(*bucket_and_inner_path, uri)
     return _resolve_by_pyarrow(uri) if scheme in _KNOWN_SCHEMES else _resolve_by_fsspec(scheme, uri)
 
 
