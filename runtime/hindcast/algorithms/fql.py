@@ -95,7 +95,7 @@ class FQL(EnsembleActorCritic):
         if chunk == 1:
             return super().needs()
         n_step = max(chunk, self.options.n_step)
-        return transitions(self.options.gamma, n_step=n_step, seq_len=chunk, stride=1, counts_starts=True)
+        return transitions(self.options.gamma, n_step=n_step, seq_len=chunk, stride=1, counts_sequences=True)
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
         options = self.options

@@ -234,7 +234,7 @@ class Curves:
 
     @property
     def timeline(self) -> dict[str, list[float]]:
-        """The latest `Timeline.busy` of the learner that waited longest; empty if no stage was ever busy."""
+        """The latest `Timeline.busy_threads` of the learner that waited longest; empty if no stage was ever busy."""
         for result in reversed(self.results):
             timelines = result.get("timers", {}).get("timeline", [])
             if busy_timelines := [timeline for timeline in timelines if timeline.keys() - {"seconds"}]:
