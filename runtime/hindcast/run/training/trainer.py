@@ -26,7 +26,7 @@ from hindcast.learn.learner import Learner
 from hindcast.learn.model_defaults import complete_model
 from hindcast.memory import peak_memory_bytes
 from hindcast.models.dry_run import dry_run
-from hindcast.models.idle_options import find_ineffective_model_options
+from hindcast.models.ineffective_options import find_ineffective_model_options
 from hindcast.models.networks import ActionValues, Critics, StateValue
 from hindcast.models.policy import Policy
 from hindcast.models.preprocessing import Preprocessing
