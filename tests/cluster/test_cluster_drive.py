@@ -426,7 +426,7 @@ class TestTraining:
         """Regression: a pod that had to leave its node lost everything since the last checkpoint that was due."""
         draining_pools: list[set[str]] = []
 
-        def find_pools(_: DrainMonitor) -> set[str]:
+        def find_draining_pools(_: DrainMonitor) -> set[str]:
             return draining_pools.pop() if draining_pools else set()
 
         def drain(report: Report) -> None:
@@ -434,7 +434,7 @@ class TestTraining:
                 channel.on_report = lambda _: None
                 draining_pools.append({pool})
 
-        monkeypatch.setattr(DrainMonitor, "find_pools", find_pools)
+        monkeypatch.setattr(DrainMonitor, "find_draining_pools", find_draining_pools)
         channel.on_report = drain
         callbacks, stop = ["test_cluster_drive:SlowTraining"], {"iterations": 40}
         resource = training(
