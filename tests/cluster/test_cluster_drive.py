@@ -436,7 +436,7 @@ class TestTraining:
             mailboxes.append(open_mailbox(options))
             return mailboxes[0]
 
-        def find_pools(_: DrainMonitor) -> set[str]:
+        def find_draining_pools(_: DrainMonitor) -> set[str]:
             return draining_pools.pop() if draining_pools else set()
 
         def drain(report: Report) -> None:
@@ -444,7 +444,7 @@ class TestTraining:
                 channel.on_report = lambda _: None
                 draining_pools.append({pool})
 
-        monkeypatch.setattr(DrainMonitor, "find_pools", find_pools)
+        monkeypatch.setattr(DrainMonitor, "find_draining_pools", find_draining_pools)
         monkeypatch.setattr(Mailbox, "open", open_first_mailbox)
         channel.on_report = drain
         callbacks, stop = ["test_cluster_drive:SlowTraining"], {"iterations": 40}

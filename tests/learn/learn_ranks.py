@@ -241,7 +241,7 @@ def count_updates_until_stop(group, stop_after):
     try:
         while True:
             group.agree(check if group.is_leader else fail_if_called)
-            group.weighted_sum([torch.ones(3)], 0.5)
+            group.all_reduce([torch.ones(3)], 0.5)
             num_updates += 1
     except Interrupted:
         return num_updates

@@ -179,7 +179,7 @@ class Driver:
             if self.sender.is_superseded or self.monitor.is_superseded:
                 ray.cancel(task_ref, force=True)
                 return None
-            draining_pools = drain_monitor.find_pools()
+            draining_pools = drain_monitor.find_draining_pools()
             if interruption.is_requested:
                 deadline = min(deadline, time.monotonic() + _SIGTERM_GRACE_SECONDS)
             if "head" in draining_pools:

@@ -97,7 +97,8 @@ class Learner:
         self._graphs: UpdateGraphs[_UpdateResult] | None = None
         if is_capturable(algorithm, self.nets, self._optimisers.values(), self.device):
             self._graphs = UpdateGraphs(self._compute_update, self.generator)
-        # A reading thread may run a user's pre-learner, whose draws and those of dropout would depend on their timing.
+        # A reading thread may run a user's pre-learner, which draws from the same global generators as dropout: without
+        # a lock, the numbers of both would depend on timing.
         draws_globally = self.device.type == "cpu" and _draws_globally(algorithm, self.nets)
         self._generators: AbstractContextManager[Any] = GLOBAL_GENERATORS if draws_globally else nullcontext()
         self._clock = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -172,7 +173,7 @@ class Learner:
         """
         if self.group.shard.size == 1:
             return
-        self.group.weighted_sum(self._metrics.tensors())
+        self.group.all_reduce(self._metrics.tensors())
         self._other_generator_states = self._gather_generator_states()
 
     def state(self) -> LearnerState:
@@ -306,7 +307,7 @@ class Learner:
             return timestep_fraction
         num_steps = batch[Columns.LOSS_MASK].sum().double()
         total = num_steps.clone()
-        self.group.weighted_sum([total])
+        self.group.all_reduce([total])
         return num_steps / total
 
     def _backward(self, stage: Losses) -> None:
@@ -358,7 +359,7 @@ class Learner:
         changed_buffers = []
         for name, (buffer, version) in self._buffer_versions().items():
             old_buffer, old_version = versions_before.get(name, (None, 0))
-            # For example a moving norm: each learner saw only its shard.
+            # Such as a moving norm, which each learner updated with its shard only.
             if buffer is not old_buffer or version != old_version:
                 changed_buffers.append(buffer)
         if changed_buffers and self.group.shard.size > 1:
@@ -368,7 +369,7 @@ class Learner:
         """Replace tensors by their mean over the learners, weighted by the learners' shards of the batch."""
 
         def exchange() -> None:
-            self.group.weighted_sum(tensors, self._weight)
+            self.group.all_reduce(tensors, self._weight)
 
         if self._graphs is None:
             exchange()

@@ -57,8 +57,8 @@ class Executor:
     Attributes:
         seconds: seconds of all threads together since the start by stage: "read" (from storage, and decoding),
             "prelearn" (connectors and the user's code) and "copy" (into windows).
-        timeline: records when they are busy with these, and when this learner waits for data ("wait"); None for no
-            record.
+        timeline: records when threads are busy with each stage, and when this learner waits for data ("wait"); None for
+            no record.
     """
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class Executor:
             else:
                 self._count_seconds(copy=time.perf_counter() - start_time)
                 future.set_result(result)
-            block = replace(block, logged_metrics=())  # which count once
+            block = replace(block, logged_metrics=())  # metrics count once, however many consumers there are
 
     def _count_seconds(self, **seconds: float) -> None:
         with self._lock:
@@ -166,9 +166,9 @@ class Executor:
 class Local(Executor):
     """Reads in this process.
 
-    From a store many units are read at a time: as many as it takes for one to be decoded while the others wait for the
-    store, measured with each read. If learners wait for data nevertheless, more are decoded at a time, up to the number
-    of processors.
+    Units from a store are read several at a time, so that one is being decoded while others wait for the store; how
+    many this takes is measured with each read. If learners wait for data nevertheless, more units are decoded at a
+    time, up to the number of processors.
     """
 
     def __init__(self) -> None:

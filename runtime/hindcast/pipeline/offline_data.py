@@ -23,7 +23,7 @@ from hindcast.pipeline.connector_factory import make_connectors
 from hindcast.pipeline.connectors import (
     BatchConnector,
     BlockConnector,
-    ConnectorContext,
+    ConstructionContext,
     Context,
     TargetOptions,
 )
@@ -119,7 +119,7 @@ class OfflineData(Feed):
         batch_size: see above.
         stage_seconds: see `run.trainer.Experience`.
         timeline: see `run.trainer.Experience`.
-        counters: amounts that checkpoints need besides `state`, see `run.trainer.Experience`; none.
+        counters: see `run.trainer.Experience`; always empty, because `state` contains all that a checkpoint needs.
         epoch_size: number of items of all sources together.
         epoch_timesteps: number of timesteps of all sources together.
         target_options: options of the algorithm's targets that connectors set, see `TargetOptions`.
@@ -155,8 +155,8 @@ class OfflineData(Feed):
         spaces = (observation_space, action_space)
         if spec is not None:
             spaces = (observation_space or spec.observation_space, action_space or spec.action_space)
-        context = ConnectorContext(*spaces, module, needs_next_obs=Columns.NEXT_OBS in needs.columns)
-        # Such a pre-learner has run the connectors of `pipeline` when the data were prepared.
+        context = ConstructionContext(*spaces, module, needs_next_obs=Columns.NEXT_OBS in needs.columns)
+        # A pre-learner that runs the connectors of `pipeline` did so when the data were prepared.
         runs_connectors = prelearner_class(pipeline).runs_connectors()
         if runs_connectors and (needs.targets or needs.n_step > 1 or needs.seq_len):
             purpose = "returns" if needs.targets else "n-step returns" if needs.n_step > 1 else "sequences"
@@ -183,7 +183,8 @@ class OfflineData(Feed):
             if pipeline.resident_budget is None
             else parse_bytes(pipeline.resident_budget)
         )
-        # Whole batches are made by each learner, which keeps its shard of each.
+        # If connectors or a custom `sample` change whole batches, each learner makes all of a batch and keeps this
+        # shard of it.
         self._whole_batch_shard = shard if self._batch_connectors or self.has_custom_sample else WHOLE_BATCH
         self._settings = SourceSettings(
             needs=needs,
@@ -220,7 +221,7 @@ class OfflineData(Feed):
         # In order, each source gets what the earlier ones left of the budget; data that exceed it are streamed.
         remaining_budget = self._budget
         for source in sources:
-            # Together the sources' windows have the size of one.
+            # The sources' windows share the memory of one window.
             share = source.weight / sum(source.weight for source in sources)
             self._sources.append(
                 SourceFeed(source.name, source.dataset, self._settings, remaining_budget, share)
@@ -320,7 +321,7 @@ class OfflineData(Feed):
 
     def synchronise(self, gather: GatherValues) -> None:
         self._feed.synchronise(gather)
-        # All learners wait for the one that waits for data.
+        # The longest wait counts, because all learners wait for the one that waits for data.
         self._feed_metrics = self._feed.metrics()
         wait_seconds = self._feed_metrics["data_wait_seconds"] - self._wait_seconds
         self._longest_wait = max(gather(wait_seconds))
@@ -329,7 +330,7 @@ class OfflineData(Feed):
             for stage, seconds in self._settings.executor.seconds.items()
         }
         timeline = self._settings.executor.timeline
-        self.timeline = {} if timeline is None else timeline.busy()
+        self.timeline = {} if timeline is None else timeline.busy_threads()
 
     def prioritise(self, priorities: Tensor) -> None:
         self._feed.prioritise(priorities)

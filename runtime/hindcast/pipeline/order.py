@@ -150,7 +150,7 @@ class Order:
         return epoch * self.epoch_size + index * self.num_lanes + self.place(lane)
 
     def max_gap(self, shard: Shard) -> int:
-        """Return the maximum number of adjacent items in an epoch's order, or across its end, of other learners."""
+        """Return the maximum number of consecutive items of other learners, within an epoch or across its end."""
         places, num_visits = self.places(shard), self.epoch_size % self.num_lanes
         # A round, the shorter one at the end of an epoch, and the first one of the next epoch.
         last_round = places[places < num_visits] + self.num_lanes
@@ -174,7 +174,7 @@ class Order:
         """Return the windows of a lane's epoch, in order."""
         cached = self._windows.setdefault(lane, {})
         if epoch not in cached:
-            # At an epoch's end, both the epoch and the next one are in use.
+            # Two epochs are kept, because windows of both are in use at an epoch's end.
             self._windows[lane] = cached = {at: cached[at] for at in cached if at == epoch - 1}
             cached[epoch] = self._divide_into_windows(lane, epoch)
         return cached[epoch]

@@ -191,7 +191,8 @@ class SourceFeed:
             "indexBytes": index_bytes(len(self._dataset.units), self._dataset.num_episodes),
             "dataBytes": self.nbytes,
             "windowBytes": self.nbytes * window_steps // self._dataset.num_steps,
-            # Resident: the lanes' data, or all data that are drawn from. Streaming: these and the next windows.
+            # Resident: the data of the learner's lanes, or all data if items are drawn from all of them. Streaming: the
+            # windows in use and the next ones.
             "learnerBytes": self.resident_bytes
             or 2 * self.nbytes * window_steps // self._dataset.num_steps // self._settings.shard.size,
             "columns": self._columns,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MAX_DIMENSIONS = 9  # panels of a picture of continuous actions
 MAX_DISCRETE_BARS = 20  # bars of a picture of discrete actions
-MAX_LISTED_VALUES = 10_000  # size of a space up to which its values are listed although they never occur
+MAX_LISTED_VALUES = 10_000  # size of a space up to which values that never occur are listed, too
 MAX_RANGES = 32  # bars of a picture of observation ranges
 MAX_LEAVES = 4  # leaves of actions, and of observations, that have pictures
 MAX_LABELLED_BARS = 12  # bars up to which each bar shows its percentage

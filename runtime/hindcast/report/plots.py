@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MAX_PANELS = 5  # of the losses' picture
 MAX_MARKED_POINTS = 40  # points of a line up to which each has a marker
-MIN_SMOOTHED_POINTS = 80  # points of a line from which its running mean is drawn, too
+MIN_SMOOTHED_POINTS = 80  # number of points from which a line's running mean is drawn, too
 _TIMELINE_LABELS = {
     "wait": "waiting for data",
     "read": "reading",

@@ -1,4 +1,4 @@
-"""Writes the HTML pages of a training, a recording and a dataset."""
+"""Write the HTML pages of a training, a recording and a dataset."""
 
 from __future__ import annotations
 

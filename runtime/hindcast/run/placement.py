@@ -128,7 +128,7 @@ class Placement(Protocol):
         """
 
     def abandon(self) -> None:
-        """End this process if its starter would start it again. Called when it waits for a machine that was lost."""
+        """End this process, which waits for a learner on a lost machine, if it would then be started again."""
 
     def data_workers(self, pipeline: PipelineSpec) -> Executor:
         """Return the executor that reads a training's data and runs its pre-learner."""

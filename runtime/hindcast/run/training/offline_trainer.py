@@ -15,6 +15,9 @@ from hindcast.formatting import integer, plural, significant, size
 from hindcast.learn.algorithm import Algorithm, needs_for, window_targets
 from hindcast.learn.compiling import compile_losses
 from hindcast.learn.group import Group
+from hindcast.learn.learner import Learner
+from hindcast.models.policy import Policy
+from hindcast.pipeline.live_feed import LiveSource
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData, Source, offline_data_class
 from hindcast.pipeline.prelearner import prelearner_path
@@ -67,8 +70,8 @@ def make_offline_trainer(
     device, clamp_note = choose_learner_device(
         spec.learners, placement.is_one_machine, group.shard.rank if group.shard.size > 1 else None
     )
-    # Before episodes are split off, which may be the only ones with an action.
-    # Only the first learner's notes are shown.
+    # From all episodes, because only the held-out ones may contain some action. Units are checked by the first learner
+    # alone, whose notes are shown.
     all_spaces, space_notes = determine_spaces(resource, sources, check_units=group.is_leader)
     offline, held_out_data = spec.offline, None
     # Set-aside episodes are removed first, so that `heldOut` is a fraction of the remaining ones.
@@ -97,20 +100,7 @@ def make_offline_trainer(
     notes += networks.notes(policy)
     with calling(f"{spec.algorithm}.needs"):
         needs = needs_for(algorithm, policy.module)
-    live_sources = [
-        make_live_source(
-            source.sampler,
-            spec.environment,
-            policy,
-            learner,
-            needs,
-            seed=spec.seed,
-            weight=source.weight or 1.0,
-            callbacks=spec.callbacks,
-        )
-        for source in spec.input
-        if source.sampler is not None and spec.environment is not None
-    ]
+    live_sources = _make_live_sources(spec, policy, learner, needs)
     num_learners_here = group.count_on_this_machine()
     timesteps = algorithm.options.train_batch_size_per_learner * initial_num_learners
     batch_notes = _shard_notes(spec, timesteps, needs, group.shard.size, initial_num_learners)
@@ -182,6 +172,25 @@ def make_offline_trainer(
     )
     trainer.num_learners_here = num_learners_here
     return trainer
+
+
+def _make_live_sources(
+    spec: OfflineTrainingSpec, policy: Policy, learner: Learner, needs: Needs
+) -> list[LiveSource]:
+    return [
+        make_live_source(
+            source.sampler,
+            spec.environment,
+            policy,
+            learner,
+            needs,
+            seed=spec.seed,
+            weight=source.weight or 1.0,
+            callbacks=spec.callbacks,
+        )
+        for source in spec.input
+        if source.sampler is not None and spec.environment is not None
+    ]
 
 
 def _set_target_options(algorithm: Algorithm, needs: Needs, options: Mapping[str, float]) -> None:
