@@ -11,6 +11,7 @@ from typing import Any, get_args
 from ruamel.yaml import YAML
 
 from hindcast.api.input import PrepareSpec
+from hindcast.api.options import algorithms, live_algorithms, schemas
 
 KNOWN_TO_LOADER_ONLY = ("spec.input[0].readOptions has", "spec.pipeline.connectors[0]")
 """Beginnings of mistakes that no rule finds, since they are about names in lists of the loader."""
@@ -30,6 +31,14 @@ SPECS: dict[str, dict[str, Any]] = {
         "stop": {"epochs": 1},
     },
 }
+
+_TRAININGS = algorithms("OfflineTraining")
+_ALGORITHM_LISTS = {
+    "ONLINE_ALGORITHMS": live_algorithms(),
+    "RECURRENT_ALGORITHMS": [name for name in _TRAININGS if schemas()[name]["x-recurrent"]],
+    "TRAINING_ALGORITHMS": _TRAININGS,
+}
+"""Words in the tables -> names that take their places."""
 
 
 def merge_change(base: Any, change: Any) -> Any:
@@ -211,8 +220,7 @@ _INVALID_TRAININGS = """
   - {algorithm: DQN, input: [{path: a}, {sampler: {}}], stop: {epochs: null, updates: 5}}
 "input has several samplers; keep one":
   - {algorithm: DQN, input: [{sampler: {}, weight: 1}, {sampler: {}, weight: 1}], stop: {epochs: null, updates: 5}}
-"input has a sampler, which BC cannot learn from; a sampler is for CQL, DQN, DiscreteCQL, DiscreteSAC, FQL, IQL, \\
-  ReBRAC, SAC, TD3BC":
+"input has a sampler, which BC cannot learn from; a sampler is for ONLINE_ALGORITHMS":
   - {input: [{path: null, sampler: {}}], stop: {epochs: null, updates: 5}}
 "stop.epochs counts passes over recorded data only; with a sampler, use updates or timesteps":
   - {algorithm: DQN, input: [{path: null, sampler: {}}]}
@@ -245,8 +253,8 @@ _INVALID_TRAININGS = """
   - {model: {logStdMin: 20}}
 "model.logStdMin is -1.5, expected less than spec.model.logStdMax, -2; they default to -logStdClip and logStdClip":
   - {model: {logStdMax: -2, logStdClip: 1.5}}
-"model.recurrent is GRU, but FQL learns from single timesteps and cannot train a recurrent policy: use BC, \\
-  CQL, DQN, DiscreteCQL, IQL, MARWIL, SAC, or give it the last observations with spec.model.frameStack":
+"model.recurrent is GRU, but FQL learns from single timesteps and cannot train a recurrent policy: use \\
+  RECURRENT_ALGORITHMS, or give it the last observations with spec.model.frameStack":
   - {algorithm: FQL, model: {recurrent: GRU}}
 "config.nStep is 5, expected at most spec.model.maxSeqLen, 4: targets of recurrent networks do not reach further \\
   than a sequence":
@@ -338,8 +346,8 @@ _INVALID_TRAININGS = """
   - {cluster: {env: [{name: AZURE_STORAGE_KEY, value: ""}]}}
 "cluster.envFrom[0]: exactly one of secretRef, configMapRef is needed, found none": [{cluster: {envFrom: [{}]}}]
 "cluster.code: at least one of configMap, runtimeEnv is needed, found none": [{cluster: {code: {}}}]
-"algorithm is PPO, which an OfflineTraining cannot use; it can use BC, CQL, DQN, DecisionTransformer, DiscreteCQL, \\
-  DiscreteSAC, FQL, IQL, MARWIL, ReBRAC, SAC, TD3BC or package.module:Class": [{algorithm: PPO}]
+"algorithm is PPO, which an OfflineTraining cannot use; it can use TRAINING_ALGORITHMS or package.module:Class":
+  - {algorithm: PPO}
 "runPolicy.stallTimeoutSeconds is 59, expected at least 60, because a live run may report only every 30 seconds":
   - {runPolicy: {stallTimeoutSeconds: 59}}
 """
@@ -350,6 +358,8 @@ _SAMPLER_EXCLUDES = """
 
 
 def _read(text: str) -> Any:
+    for word, names in _ALGORITHM_LISTS.items():
+        text = text.replace(word, ", ".join(names))
     # YAML allows no line break in a key.
     return YAML(typ="safe", pure=True).load(text.replace("\\\n  ", ""))
 
