@@ -209,7 +209,7 @@ class DataWorkers(Executor):
             self.open_pool()
             if self._answer is None:
                 num_units = sum(self._num_reading.values()) + 1
-                self._answer = self._pool.workers.remote(self._id, num_units, self._is_waiting)
+                self._answer = self._pool.report_demand.remote(self._id, num_units, self._is_waiting)
             workers, num_learners = ray.get(self._answer, timeout=_POLL_SECONDS)
         except ray.exceptions.GetTimeoutError:
             return
@@ -248,13 +248,13 @@ class DataPool:
         for _ in range(self._min_workers):
             self._start_worker()
 
-    def workers(self, learner: str, num_units: int, is_waiting: bool) -> tuple[list[Any], int]:
-        """Return the workers that have started, and the number of learners; grow or shrink the pool.
+    def report_demand(self, learner: str, num_units: int, is_waiting: bool) -> tuple[list[Any], int]:
+        """Grow or shrink the pool by a learner's demand; return the started workers, and the number of learners.
 
         Args:
-            learner: id of the learner that asks.
+            learner: id of the learner that reports.
             num_units: number of units that it has assigned to workers.
-            is_waiting: whether it has waited for data since it asked last.
+            is_waiting: whether it has waited for data since its last report.
         """
         import ray
 

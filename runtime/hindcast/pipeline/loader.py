@@ -322,7 +322,10 @@ class WindowBuilder:
                     for leaf, column in columns.items()
                 }
         if columns.keys() != self._arrays.keys():
-            raise DataError(f"Blocks have different columns: {sorted(self._arrays)} and {sorted(columns)}.")
+            raise DataError(
+                f"Blocks have different columns: {sorted(self._arrays)} and {sorted(columns)}; connectors and the "
+                "pre-learner must return the same columns for all units."
+            )
         first_step, first_episode = int(self._first_steps[index]), int(self._first_episodes[index])
         for leaf, column in columns.items():
             first_row = first_step + (first_episode if is_per_observation(leaf) else 0)

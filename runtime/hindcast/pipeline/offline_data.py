@@ -80,6 +80,18 @@ def offline_data_class(pipeline: PipelineSpec) -> type[OfflineData]:
     return cls.feed_class()
 
 
+def _refuse_separate_timesteps(pipeline: PipelineSpec, needs: Needs) -> None:
+    """Refuse a pre-learner that returns separate timesteps, if the algorithm computes over whole episodes."""
+    if not (needs.targets or needs.n_step > 1 or needs.seq_len):
+        return
+    purpose = "returns" if needs.targets else "n-step returns" if needs.n_step > 1 else "sequences"
+    raise SpecError(
+        f"is {pipeline.pre_learner!r}, which returns separate timesteps, but the algorithm computes {purpose} "
+        "over whole episodes: override _map_to_episodes instead of __call__.",
+        field="spec.pipeline.preLearner",
+    )
+
+
 def has_own_reader(pipeline: PipelineSpec) -> bool:
     """Return True if the class that `spec.pipeline.offlineData` names reads rows itself, before training.
 
@@ -158,13 +170,8 @@ class OfflineData(Feed):
         context = ConstructionContext(*spaces, module, needs_next_obs=Columns.NEXT_OBS in needs.columns)
         # A pre-learner that runs the connectors of `pipeline` did so when the data were prepared.
         runs_connectors = prelearner_class(pipeline).runs_connectors()
-        if runs_connectors and (needs.targets or needs.n_step > 1 or needs.seq_len):
-            purpose = "returns" if needs.targets else "n-step returns" if needs.n_step > 1 else "sequences"
-            raise SpecError(
-                f"is {pipeline.pre_learner!r}, which returns separate timesteps, but the algorithm computes {purpose} "
-                "over whole episodes: override _map_to_episodes instead of __call__.",
-                field="spec.pipeline.preLearner",
-            )
+        if runs_connectors:
+            _refuse_separate_timesteps(pipeline, needs)
         all_connectors = make_connectors(() if runs_connectors else pipeline.connectors, connectors, context)
         self.target_options: dict[str, float] = {}
         for connector in all_connectors:
@@ -183,9 +190,10 @@ class OfflineData(Feed):
             if pipeline.resident_budget is None
             else parse_bytes(pipeline.resident_budget)
         )
-        # If connectors or a custom `sample` change whole batches, each learner makes all of a batch and keeps this
-        # shard of it.
-        self._whole_batch_shard = shard if self._batch_connectors or self.has_custom_sample else WHOLE_BATCH
+        # If connectors or a custom `sample` change whole batches, each learner makes all of a batch, of which it then
+        # keeps its shard. Otherwise the sources provide no more than the shard.
+        changes_batches = bool(self._batch_connectors) or self.has_custom_sample
+        self._output_shard = shard if changes_batches else WHOLE_BATCH
         self._settings = SourceSettings(
             needs=needs,
             pipeline=pipeline,
@@ -203,7 +211,7 @@ class OfflineData(Feed):
             extra_columns=frozenset().union(
                 *(connector.added_columns(spec) for connector in all_connectors if spec is not None)
             ),
-            shard=shard if self._whole_batch_shard == WHOLE_BATCH else WHOLE_BATCH,
+            shard=WHOLE_BATCH if changes_batches else shard,
         )
         self.live_sources = live_sources
         self._live_feeds: list[LiveFeed] = []
@@ -217,19 +225,26 @@ class OfflineData(Feed):
         self.timeline: dict[str, list[float]] = {}
         self._longest_wait = 0.0
         self._feed_metrics: dict[str, float] = {}
-        self._sources: list[SourceFeed] = []
-        # In order, each source gets what the earlier ones left of the budget; data that exceed it are streamed.
+        self._sources = self._open_sources(sources)
+        self.epoch_size = sum(source.order.epoch_size for source in self._sources)
+        self.epoch_timesteps = sum(source.order.epoch_timesteps for source in self._sources)
+
+    def _open_sources(self, sources: Sequence[Source]) -> list[SourceFeed]:
+        """Create the feeds of sources in order: each gets the rest of the budget, and data that exceed it are streamed.
+
+        Raises:
+            SpecError, DataError: see the class.
+        """
+        source_feeds: list[SourceFeed] = []
         remaining_budget = self._budget
         for source in sources:
             # The sources' windows share the memory of one window.
             share = source.weight / sum(source.weight for source in sources)
-            self._sources.append(
-                SourceFeed(source.name, source.dataset, self._settings, remaining_budget, share)
-            )
-            self._sources[-1].check_shards(batch_size)
-            remaining_budget -= self._sources[-1].resident_bytes
-        self.epoch_size = sum(source.order.epoch_size for source in self._sources)
-        self.epoch_timesteps = sum(source.order.epoch_timesteps for source in self._sources)
+            source_feed = SourceFeed(source.name, source.dataset, self._settings, remaining_budget, share)
+            source_feed.check_shards(self.batch_size)
+            remaining_budget -= source_feed.resident_bytes
+            source_feeds.append(source_feed)
+        return source_feeds
 
     @classmethod
     def reads_rows(cls) -> bool:
@@ -277,7 +292,7 @@ class OfflineData(Feed):
                 feed.reset_returns()
         return self.updates_per_iteration - num_done
 
-    def iterations(self, iteration: int, updates: int) -> int:
+    def complete_iterations(self, iteration: int, updates: int) -> int:
         """Return how many of `iteration` iterations are complete after `updates` updates.
 
         The last one is not if the stop criterion cut it short; it can be resumed.
@@ -347,9 +362,9 @@ class OfflineData(Feed):
                 check_batch(batch, count)
         else:
             batch = self.sample(count)
-        if self._whole_batch_shard == WHOLE_BATCH:
+        if self._output_shard == WHOLE_BATCH:
             return batch
-        return {leaf: tensor[self._whole_batch_shard.slice_of(count)] for leaf, tensor in batch.items()}
+        return {leaf: tensor[self._output_shard.slice_of(count)] for leaf, tensor in batch.items()}
 
     @property
     def has_custom_sample(self) -> bool:

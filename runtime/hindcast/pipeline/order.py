@@ -207,7 +207,7 @@ class Order:
         """Return the number of distinct items delivered before `cursor`; with `replacement`, an estimate."""
         if not self.replacement:
             return min(cursor, self.epoch_size)
-        # As if all lanes had windows of the same size, of which the same number has ended.
+        # An estimate: as if all lanes had windows of the same size, and the same number of them had ended.
         num_windows = self._windows_per_epoch
         size = max(1.0, self.epoch_size / (self.num_lanes * num_windows))
         p_missed = (1.0 - 1.0 / size) ** size

@@ -1,4 +1,4 @@
-"""A lock by which threads that pre-learn take turns: user code runs in one of them at a time."""
+"""A lock that gives threads turns to pre-learn: user code runs in one thread at a time."""
 
 from __future__ import annotations
 

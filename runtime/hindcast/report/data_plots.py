@@ -29,7 +29,7 @@ MAX_EVEN_RATIO = 1.25
 """Frequency of the most frequent action over the mean frequency, below which all actions count as equally frequent."""
 
 
-def data_plots(summary: Summary) -> dict[str, Picture | None]:
+def data_pictures(summary: Summary) -> dict[str, Picture | None]:
     """Return the pictures of a dataset: `returns`, `lengths`, and of the first four leaves of actions and of images.
 
     A picture is None if the data have no values for it.
@@ -41,7 +41,7 @@ def data_plots(summary: Summary) -> dict[str, Picture | None]:
         ),
     }
     for leaf in summary.actions[:MAX_LEAVES]:
-        pictures[leaf.name.replace("/", "-")] = action_plot(summary, leaf)
+        pictures[leaf.name.replace("/", "-")] = action_picture(summary, leaf)
     for name, frames in list(summary.frames.items())[:MAX_LEAVES]:
         subject = f"{name} of {frames.episode}"
         pictures[f"frames-{name.replace('/', '-')}"] = frames_picture(
@@ -154,15 +154,15 @@ def _mark_median(axes: Axes, theme: Theme, distribution: ValueDistribution) -> N
     )
 
 
-def action_plot(summary: Summary, leaf: ActionLeaf) -> Picture | None:
+def action_picture(summary: Summary, leaf: ActionLeaf) -> Picture | None:
     """Return a picture of the frequency of each discrete action, or of each dimension's distribution.
 
     None if the leaf has neither.
     """
     if leaf.values is not None:
-        return _discrete_plot(summary, leaf.name, _count_values(summary, leaf))
+        return _discrete_picture(summary, leaf.name, _count_values(summary, leaf))
     if leaf.dimensions:
-        return _continuous_plot(summary, leaf)
+        return _continuous_picture(summary, leaf)
     return None
 
 
@@ -176,7 +176,7 @@ def _count_values(summary: Summary, leaf: ActionLeaf) -> dict[int, int]:
     return counts
 
 
-def _discrete_plot(summary: Summary, name: str, counts: dict[int, int]) -> Picture:
+def _discrete_picture(summary: Summary, name: str, counts: dict[int, int]) -> Picture:
     total = sum(counts.values())
     plotted_values = sorted(sorted(counts, key=lambda value: counts[value], reverse=True)[:MAX_DISCRETE_BARS])
     percentages = np.array([100 * counts[value] / total for value in plotted_values])
@@ -218,7 +218,7 @@ def _discrete_title(name: str, counts: dict[int, int]) -> str:
     return f"The most frequent {noun}, {most_frequent}, is taken in {formatting.as_percentage(share)} of timesteps"
 
 
-def _continuous_plot(summary: Summary, leaf: ActionLeaf) -> Picture:
+def _continuous_picture(summary: Summary, leaf: ActionLeaf) -> Picture:
     plotted_dimensions = leaf.dimensions[:MAX_DIMENSIONS]
     columns = min(3, len(plotted_dimensions))
     rows = math.ceil(len(plotted_dimensions) / columns)
@@ -261,7 +261,7 @@ def _draw_panel(axes: Axes, theme: Theme, name: str, distribution: ValueDistribu
     axes.set_title(title, loc="left", fontsize=8.5, color=theme.muted_ink, pad=3)
 
 
-def coverage_plots(summary: Summary) -> dict[str, Picture | None]:
+def coverage_pictures(summary: Summary) -> dict[str, Picture | None]:
     """Return `coverage`, and `range-<leaf>` for each of the first four observation leaves that are no images.
 
     A picture is None if the summary has no coverage in two dimensions, or if the leaf has no bounds.

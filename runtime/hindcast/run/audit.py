@@ -261,7 +261,7 @@ def verify_audit(folder: str | Path, data: Sequence[str], *, hooks: Hooks = NO_H
     checks.append(f"the policy is {policy.digest[:16]}, as judged")
     everything = open_like_inputs(data, resolve(module), hooks)
     judges = open_judging_data(module, everything, hooks, dataset_name=name)
-    dataset = _find_judges(bundle, document, judges.dataset, name)
+    dataset = _select_judging_episodes(bundle, document, judges.dataset, name)
     checks.append(
         f"{plural(dataset.num_episodes, 'episode')} that judged the policy are in {name}, unchanged"
     )
@@ -300,7 +300,7 @@ def _read_document(bundle: Location) -> dict[str, Any]:
     try:
         document = orjson.loads(content)
     except orjson.JSONDecodeError as error:
-        raise _broken(bundle, f"{AUDIT_FILE} is not JSON ({error})") from None
+        raise _bundle_error(bundle, f"{AUDIT_FILE} is not JSON ({error})") from None
     version = document.get("formatVersion") if isinstance(document, dict) else None
     if isinstance(version, int) and version > FORMAT_VERSION:
         raise DataError(
@@ -332,7 +332,7 @@ def _read_part(bundle: Location, file: str, adapter: TypeAdapter[T]) -> T:
     except ValidationError as error:
         first = error.errors()[0]
         place = f"{'.'.join(map(str, first['loc']))} in {file}" if first["loc"] else file
-        raise _broken(bundle, f"{place}: {first['msg']}") from None
+        raise _bundle_error(bundle, f"{place}: {first['msg']}") from None
 
 
 def _leaf_checksums(document: Mapping[str, Any]) -> dict[str, str]:
@@ -390,10 +390,10 @@ def _episode_checksums(dataset: Dataset, leaves: Sequence[str]) -> list[str]:
 
 def _require(holds: bool, bundle: Location, problem: str) -> None:
     if not holds:
-        raise _broken(bundle, problem)
+        raise _bundle_error(bundle, problem)
 
 
-def _broken(bundle: Location, problem: str, remedy: str = "do not rely on this bundle") -> DataError:
+def _bundle_error(bundle: Location, problem: str, remedy: str = "do not rely on this bundle") -> DataError:
     return DataError(f"does not hold: {problem}", path=str(bundle), remedy=remedy)
 
 
@@ -408,7 +408,7 @@ def _check_files(bundle: Location, document: Mapping[str, Any]) -> str:
     # No others either: an evaluation would read a `spec.json` beside the policy.
     for file in sorted(entry.relative_path for entry in bundle.files(recursive=True)):
         if file not in files and file != AUDIT_FILE:
-            raise _broken(
+            raise _bundle_error(
                 bundle,
                 f"{file} was added after the bundle was written",
                 "move it out of the folder, where signatures and notes belong too, and verify again",
@@ -427,18 +427,20 @@ def _check_run_files(bundle: Location) -> None:
             f"{_SPEC_FILE} is not of a training",
         )
     except SpecError as error:
-        raise _broken(bundle, f"{_SPEC_FILE}: {replace(error.problems[0], remedy='')}") from None
+        raise _bundle_error(bundle, f"{_SPEC_FILE}: {replace(error.problems[0], remedy='')}") from None
     record = bundle.child(TRAINED_EPISODES_FILE)
     if record.exists():
         try:
             num_trained = len(read_trained_episodes(record))
         except DataError as error:
-            raise _broken(bundle, f"{TRAINED_EPISODES_FILE} {error.problems[0].what}") from None
+            raise _bundle_error(bundle, f"{TRAINED_EPISODES_FILE} {error.problems[0].what}") from None
         _require(num_trained > 0, bundle, f"{TRAINED_EPISODES_FILE} names no episode")
 
 
-def _find_judges(bundle: Location, document: Mapping[str, Any], dataset: Dataset, name: str) -> Dataset:
-    """Return the episodes of the data that judged the policy."""
+def _select_judging_episodes(
+    bundle: Location, document: Mapping[str, Any], dataset: Dataset, name: str
+) -> Dataset:
+    """Return those episodes of the data on which the policy of the bundle was judged."""
     expected = _read_part(bundle, _EPISODES_FILE, _EPISODES)
     leaves = document["data"]["leaves"]
     _require(
@@ -460,7 +462,7 @@ def _find_judges(bundle: Location, document: Mapping[str, Any], dataset: Dataset
 def _check_report(bundle: Location, document: Mapping[str, Any], evaluation: OfflineEvaluation) -> str:
     report = orjson.loads(orjson.dumps(evaluation.report.to_json()))
     for path, stored, recomputed in _differences(document["report"], report, "report"):
-        raise _broken(bundle, f"{path} is {stored!r}, but {recomputed!r} by the data")
+        raise _bundle_error(bundle, f"{path} is {stored!r}, but {recomputed!r} by the data")
     _require(
         document["decision"] == document["report"]["verdict"]["sentence"],
         bundle,
@@ -528,7 +530,7 @@ def _check_gate(bundle: Location, dataset: Dataset, name: str, module_class: str
     _require(any(look.digests for look in gate.looks), bundle, f"{GATE_FILE} counts no episode")
     stored, recomputed = replay(str(bundle.child(_MODULE_FOLDER)), dataset, name, module_class)
     for path, stored_value, value in _differences(stored, recomputed, GATE_FILE):
-        raise _broken(bundle, f"{path} is {stored_value!r}, but {value!r} by the data")
+        raise _bundle_error(bundle, f"{path} is {stored_value!r}, but {value!r} by the data")
     test = recomputed["test"]
     return (
         f"the gate's looks at {plural(test['episodes'], 'episode')} lead to the decision {test['decision']}"

@@ -196,7 +196,7 @@ def _refuse_missing_values(data: OpenedData, rules: Mapping[str, MissingRule], n
 
 
 def _refuse_mixed_times(inputs: Sequence[Input]) -> None:
-    """Refuse inputs of which only some have durations of steps, since one discount would mean two things."""
+    """Refuse a mixture of inputs with and without durations of steps: gamma would discount time only in some."""
     has_times = [
         input_.opened_data is not None and Columns.DELTA_T in input_.opened_data.dataset.spec.leaves
         for input_ in inputs

@@ -70,7 +70,7 @@ def start_learners(
         raise SpecError("another training of this process has several learners: stop it first.")
     # Port 0 lets the kernel choose a free one.
     store = TCPStore(placement.address, 0, size, is_master=True, wait_for_workers=False)
-    workers = placement.learners(size - 1, spec, LearnerTask(resource, sources, placement))
+    workers = placement.start_learners(size - 1, spec, LearnerTask(resource, sources, placement))
     try:
         futures = [
             workers.submit(_follow, rank, size, placement.address, store.port) for rank in range(1, size)

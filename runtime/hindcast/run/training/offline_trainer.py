@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from hindcast.api import OfflineTraining, spec_hash
+from hindcast.api.evaluation import OfflineEvaluationSpec
 from hindcast.api.options import options_field
 from hindcast.api.training import OfflineTrainingSpec, StopSpec
+from hindcast.datasets.dataset import Dataset
 from hindcast.errors import Problem, SpecError, parse_path
 from hindcast.formatting import integer, plural, significant, size
 from hindcast.learn.algorithm import Algorithm, needs_for, window_targets
@@ -73,13 +75,7 @@ def make_offline_trainer(
     # From all episodes, because only the held-out ones may contain some action. Units are checked by the first learner
     # alone, whose notes are shown.
     all_spaces, space_notes = determine_spaces(resource, sources, check_units=group.is_leader)
-    offline, held_out_data = spec.offline, None
-    # Set-aside episodes are removed first, so that `heldOut` is a fraction of the remaining ones.
-    if offline is not None and offline.set_aside is not None:
-        sources, _ = split_episodes(sources, offline, "setAside")
-    if offline is not None and offline.held_out is not None:
-        sources, holdouts = split_episodes(sources, offline, "heldOut")
-        held_out_data = merge_datasets(holdouts, "Rename")
+    sources, held_out_data = _split_sources(sources, spec.offline)
     networks = networks or build_networks(
         make_algorithm(resource),
         all_spaces,
@@ -134,8 +130,10 @@ def make_offline_trainer(
     )
     notes += [Problem((), note, path=source.name) for source in sources for note in source.dataset.notes]
     held_out_evaluator = None
-    if offline is not None and group.is_leader:  # only the first learner evaluates
-        held_out_data = open_evaluation_data(offline, sources) if held_out_data is None else held_out_data
+    if spec.offline is not None and group.is_leader:  # only the first learner evaluates
+        held_out_data = (
+            open_evaluation_data(spec.offline, sources) if held_out_data is None else held_out_data
+        )
         held_out_evaluator = HeldOutEvaluator(
             resource,
             held_out_data,
@@ -143,7 +141,7 @@ def make_offline_trainer(
             needs=needs,
             learner=learner,
             policy=policy,
-            field="input" if offline.input else "heldOut",
+            field="input" if spec.offline.input else "heldOut",
         )
     initial_checkpoint = spec.initial_checkpoint
 
@@ -172,6 +170,21 @@ def make_offline_trainer(
     )
     trainer.num_learners_here = num_learners_here
     return trainer
+
+
+def _split_sources(
+    sources: Sequence[Source], offline: OfflineEvaluationSpec | None
+) -> tuple[Sequence[Source], Dataset | None]:
+    """Return the sources without set-aside and held-out episodes; and the held-out ones, None without `heldOut`."""
+    if offline is None:
+        return sources, None
+    # Set-aside episodes are removed first, so that `heldOut` is a fraction of the remaining ones.
+    if offline.set_aside is not None:
+        sources, _ = split_episodes(sources, offline, "setAside")
+    if offline.held_out is None:
+        return sources, None
+    sources, holdouts = split_episodes(sources, offline, "heldOut")
+    return sources, merge_datasets(holdouts, "Rename")
 
 
 def _make_live_sources(
