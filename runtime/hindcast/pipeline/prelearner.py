@@ -165,11 +165,6 @@ class OfflinePreLearner:
         return cls.__init__, cls.map_rows
 
     @classmethod
-    def row_mapper(cls) -> Callable[..., Any]:
-        """Return the function that turns rows into episodes; its parameters are names of `preLearnerKwargs`."""
-        return cls.map_rows
-
-    @classmethod
     def make_episodes(
         cls,
         rows: dict[str, NDArray] | Block,

@@ -238,10 +238,6 @@ class RLlibPreLearner(OfflinePreLearner):
         return (*super().kwargs_receivers(), cls._map_to_episodes, cls._map_sample_batch_to_episode)
 
     @classmethod
-    def row_mapper(cls) -> Callable[..., Any]:
-        return cls._map_to_episodes if has_rllib_mapper(cls) else cls.map_rows
-
-    @classmethod
     def make_episodes(
         cls,
         rows: dict[str, NDArray] | Block,
