@@ -54,3 +54,28 @@ def joint_actions_problem(space: gym.Space[Any]) -> str | None:
     if not isinstance(space, gym.spaces.MultiDiscrete) or num_joint_actions(space) <= MAX_JOINT_ACTIONS:
         return None
     return f"{num_joint_actions(space):,} combinations, more than {MAX_JOINT_ACTIONS:,}"
+
+
+def mask_sizes(shape: tuple[int, ...], space: gym.Space[Any]) -> tuple[int, ...] | None:
+    """Return the number of values of each choice that an action mask of a shape masks, one choice after the other.
+
+    Args:
+        shape: `[n]` for a Discrete space. For a MultiDiscrete space the sum of its elements' numbers of values, a
+            choice for each element; or the number of combinations, one choice of a combination. If both numbers are
+            equal, the mask is of elements. The combinations of two elements may also have the shape `[n, m]`.
+        space: the action space.
+
+    Returns:
+        The sizes; None if the shape fits no mask of these actions.
+    """
+    if isinstance(space, gym.spaces.Discrete):
+        return (int(space.n),) if shape == (space.n,) else None
+    if not isinstance(space, gym.spaces.MultiDiscrete):
+        return None
+    sizes = tuple(int(size) for size in space.nvec.ravel())
+    if shape == (sum(sizes),):
+        return sizes
+    num_combinations = math.prod(sizes)
+    return (
+        (num_combinations,) if shape == (num_combinations,) or (len(sizes) == 2 and shape == sizes) else None
+    )

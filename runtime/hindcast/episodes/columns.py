@@ -8,7 +8,7 @@ from typing import Final
 
 SEPARATOR: Final = "/"
 MASK_LEAF: Final = "obs/action_mask"
-"""Leaf of observations `[n]`: 0 where one of n discrete actions is forbidden."""
+"""Leaf of observations: 0 where a discrete action is forbidden."""
 DETAILS: Final = "episode_details"
 """Column in files for the data of each episode in addition to its steps. A block has no such column."""
 EMPTY_INFO: Final = "{}"  # an info dict without entries, as the JSON text of the infos column
