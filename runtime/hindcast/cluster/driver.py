@@ -168,7 +168,7 @@ class Driver:
         If a learner's node shuts down, the task is stopped at its next safe point, which writes a checkpoint, and
         starts again on other nodes. If the head's node shuts down, the attempt ends that way.
         """
-        mailbox = Mailbox.open(self.pools.options("head"))
+        mailbox = Mailbox.open()
         task_ref = self._start(mailbox)
         is_stop_sent, deadline = False, math.inf
         drain_monitor = DrainMonitor()
@@ -194,7 +194,6 @@ class Driver:
                 message = "the node of a learner shuts down; the training continues on other nodes"
                 print(f"{title(self.resource)}: {message}")
                 self.sender.set_note(message)
-                # Not a new mailbox: Ray may ask the node that shuts down to place an actor, which is then lost with it.
                 mailbox.withdraw_stop_request()
                 task_ref, is_stop_sent = self._start(mailbox), False
             elif finished_refs or time.monotonic() > deadline:

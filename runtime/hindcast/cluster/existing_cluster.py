@@ -70,7 +70,7 @@ def _train(
     # Checked first: Ray would let the first learner or the data workers wait for GPUs without end.
     placement.check_gpus(resource.spec.learners, resource.spec.pipeline.data_workers)
     inputs = prepare_inputs(resource, inputs, reporter, interruption, placement.options("learner", 1))
-    mailbox = Mailbox.open(placement.options("head"))
+    mailbox = Mailbox.open()
     with _forward_mail(mailbox, reporter, interruption):
         return train(resource, make_sources(inputs), mailbox, placement, interruption.check), inputs
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import ray
 
+from hindcast.ray_session import companion_options
 from hindcast.report.events import Progress, Reporter
 from hindcast.run.interruption import Interruption
 
@@ -77,9 +78,9 @@ class Mailbox:
         self._pending_mail_ref: Any = None
 
     @classmethod
-    def open(cls, options: dict[str, Any]) -> Mailbox:
-        """Start the actor with these Ray options; it ends with the driver."""
-        return cls(ray.remote(_MailboxActor).options(**options).remote())
+    def open(cls) -> Mailbox:
+        """Start the actor on this node; it ends with the driver."""
+        return cls(ray.remote(_MailboxActor).options(**companion_options()).remote())
 
     @contextmanager
     def reporter(self) -> Iterator[Reporter]:

@@ -23,6 +23,7 @@ from hindcast.memory import count_oom_kills
 from hindcast.pipeline.executors import Executor, PreLearn, Read
 from hindcast.pipeline.prelearner import detach_dataset, set_extracted
 from hindcast.pipeline.turn_lock import hold_turn, last_turn_seconds
+from hindcast.ray_session import companion_options
 from hindcast.storage.disk_cache import open_disk_cache
 from hindcast.user_code import calling
 from hindcast.worker_processes import end_with_parent
@@ -105,9 +106,8 @@ class DataWorkers(Executor):
                 raise _make_pool_lost(error) from error
         elif self._pool is None:
             # Each learner's call occupies one of the actor's concurrent calls.
-            options = {"name": name, "num_cpus": 0, "max_concurrency": _MAX_LEARNERS, "get_if_exists": True}
-            node_selector = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
-            actor = ray.remote(DataPool).options(label_selector=node_selector, **options)
+            options = {"name": name, "max_concurrency": _MAX_LEARNERS, "get_if_exists": True}
+            actor = ray.remote(DataPool).options(**companion_options(), **options)
             self._pool = actor.remote(self.worker_limits, self.options, self.disk_cache_bytes)
         return name
 
