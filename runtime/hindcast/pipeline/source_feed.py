@@ -13,7 +13,7 @@ import torch
 from hindcast.api.pipeline import PipelineSpec, index_bytes
 from hindcast.api.quantity import parse_bytes
 from hindcast.datasets.dataset import Dataset
-from hindcast.datasets.fitted import fit_to_spaces
+from hindcast.datasets.space_fitting import fit_to_spaces
 from hindcast.datasets.units import unit_sizes
 from hindcast.datasets.validate import check_spec
 from hindcast.episodes.block import Block

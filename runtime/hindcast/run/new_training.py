@@ -14,8 +14,8 @@ from hindcast.api.metadata import make_resource_name
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.hooks import NO_HOOKS, Hooks
 from hindcast.datasets.inspection.column_roles import TableProfile, read_profile
+from hindcast.datasets.inspection.data_verdict import judge_data
 from hindcast.datasets.inspection.guessing import guess_spaces
-from hindcast.datasets.inspection.prospects import judge_data
 from hindcast.datasets.prepare.opening import OpenedData, open_reading
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.prepare.reading_text import as_yaml, prepare_document, to_flow

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hindcast.api import OfflineRecording, OfflineTraining
-from hindcast.datasets.inspection.prospects import judge_data
+from hindcast.datasets.inspection.data_verdict import judge_data
 from hindcast.errors import SpecError
 from hindcast.formatting import plural
 from hindcast.learn.group import Group

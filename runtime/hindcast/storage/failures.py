@@ -1,4 +1,4 @@
-"""Converts exceptions of storage to errors of one sentence, with the path and the reason."""
+"""Convert exceptions of storage to errors of one sentence, with the path and the reason."""
 
 from __future__ import annotations
 

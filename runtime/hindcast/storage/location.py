@@ -134,7 +134,7 @@ class Location:
         """Open the file for reading, at any offset.
 
         Args:
-            size: its size in bytes if that is known, which saves a bucket a request; a wrong one makes reads fail.
+            size: its size in bytes if that is known, which saves one request to a bucket; with a wrong size reads fail.
 
         Raises:
             DataError: the file does not exist.
@@ -381,7 +381,7 @@ def missing_error(location: Location) -> MissingDataError:
         )
     if location.uri.startswith(("http://", "https://")):
         return MissingDataError(
-            f"{location} does not exist or cannot be reached: check the address; or download it, and name the file"
+            f"{location} does not exist or cannot be reached: check the address, or download it and name the local file"
         )
     hint = similar_file(location.path) if location.is_local else ""
     return MissingDataError(f"{location} does not exist{hint or ': check the path'}")

@@ -239,7 +239,7 @@ def _describe_nested_steps(table: pa.Table) -> str | None:
 
 
 def _known_columns(table: pa.Table, schema: Mapping[str, str | Sequence[str]]) -> dict[str, list[str]]:
-    """Return Hindcast's column -> columns, of those that Hindcast finds by their names or by the schema."""
+    """Return Hindcast's column -> columns of the table, for the columns that names or the schema identify."""
     known_columns: dict[str, list[str]] = {}
     # A plan of all columns is refused if a required one is missing; a plan of none still has ids, timesteps and flags.
     for columns in ((), None):

@@ -83,7 +83,7 @@ def decode_leaves(column: pa.ChunkedArray, field: pa.Field, name: str) -> Arrays
 
 
 def as_plain_table(table: pa.Table, id_columns: Collection[str] = ()) -> pa.Table:
-    """Return a table with the same values in plain types: views, decimals, Spark's vectors and extension types.
+    """Convert columns of views, decimals, Spark's vectors and extension types to plain types, with the same values.
 
     Decimals become numbers (see `decimals_to_numbers`), except in the columns of ids and times. Extension types become
     their storage, except tensors, pickled objects and UUIDs.
@@ -182,7 +182,7 @@ def _nulls_to_nan(values: pa.Array) -> pa.Array:
 
 
 def with_elements(lists: pa.Array, elements: pa.Array) -> pa.Array:
-    """Return lists with other elements, as many as the lists have; an array of a fixed size must not have nulls."""
+    """Replace the elements of lists by as many others; lists of a fixed size must not be null."""
     if pa.types.is_fixed_size_list(lists.type):
         return pa.FixedSizeListArray.from_arrays(elements, lists.type.list_size)
     offsets = lists.offsets.to_numpy() - lists.offsets[0].as_py()

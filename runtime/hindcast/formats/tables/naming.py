@@ -185,20 +185,22 @@ def plan_columns(
     sources = _select_sources(sources, options.columns)
     _check_required({*sources, *empty_leaves}, options.columns, names)
     ignored_names = NON_OUTPUT_COLUMNS - set(DONE_NAMES) - ALIASES.keys()
+    # A column that is the leaf by its own name, such as `obs`, says nothing about its elements.
+    element_names = {
+        leaf: source.columns
+        for leaf, source in sources.items()
+        if root(leaf) in (Columns.OBS, Columns.ACTIONS)
+        and root(leaf) in map(root, options.schema)
+        and source.columns[0] not in (root(leaf), *ALIASES[root(leaf)])
+    }
     return TablePlan(
-        sources,
-        done_column,
-        end_infos,
-        tuple(name for name in skipped_names if name not in ignored_names),
-        last_column,
-        {
-            leaf: source.columns
-            for leaf, source in sources.items()
-            if root(leaf) in (Columns.OBS, Columns.ACTIONS)
-            and root(leaf) in map(root, options.schema)
-            and source.columns[0] not in (root(leaf), *ALIASES[root(leaf)])
-        },
-        table.fields,
+        sources=sources,
+        done_column=done_column,
+        end_infos=end_infos,
+        skipped_columns=tuple(name for name in skipped_names if name not in ignored_names),
+        last_column=last_column,
+        names=element_names,
+        fields=table.fields,
     )
 
 
@@ -288,7 +290,7 @@ class _Table:
             return {target + stem.removeprefix(name): source for stem, source in leaves.items()}
         return self._find_numbered(name, target) if root(target) in _VECTOR_COLUMNS else {}
 
-    def add_field(self, name: str) -> bool:
+    def try_add_field(self, name: str) -> bool:
         """Add a name to `fields` if it may be the path of a field; return whether it may.
 
         Only the column's type, which is not known here, shows which fields it has.
@@ -374,7 +376,7 @@ def _find_sources(
 def _find_mapped_sources(target: str, source: str | Sequence[str], table: _Table) -> dict[str, LeafSource]:
     if not isinstance(source, str):
         missing = next(
-            (name for name in source if name not in table.names and not table.add_field(name)), None
+            (name for name in source if name not in table.names and not table.try_add_field(name)), None
         )
         if missing is not None:
             raise _missing_column_error(missing, target, table)
@@ -392,7 +394,7 @@ def _find_mapped_sources(target: str, source: str | Sequence[str], table: _Table
             )
         return {target: LeafSource(tuple(matches), (len(matches),))}
     sources = table.find(source, target)
-    if not sources and table.add_field(source):
+    if not sources and table.try_add_field(source):
         return {target: LeafSource((source,))}
     if not sources:
         raise _missing_column_error(source, target, table)

@@ -39,7 +39,9 @@ _NUM_NEIGHBOURS: Final = 12
 _GROUP_SIZE: Final = 16
 """Number of steps in a group, see `_find_smallest`."""
 _MAX_FEATURES: Final = 64
+"""Number of elements of a leaf that are used at most, spread evenly."""
 _NUM_COMPONENTS: Final = 8
+"""Number of principal components of the observations in which neighbours are searched."""
 _MAX_DISCRETE: Final = 20
 """Number of different actions up to which integers count as categories."""
 _HORIZONS: Final = (1, 10, None)
@@ -47,12 +49,17 @@ _HORIZONS: Final = (1, 10, None)
 _MIN_EPISODES: Final = 20
 """Number of episodes below which no part can be held out to judge a policy."""
 _MIN_VARIATION: Final = 0.05
+"""Share of the actions' variance that the state does not explain, below which the recorded policy counts as
+deterministic.
+"""
 _MIN_SIGNIFICANCE: Final = 3.5
 """Standard errors of the effect of actions above which it is visible; of 480 recordings without effect, none had more,
 and 2 % more than 3.2.
 """
 _CHANGED_SHARE: Final = 0.1
+"""Share of the actions that the policy whose effective episodes are reported takes at random."""
 _MIN_EFFECTIVE_EPISODES: Final = 10.0
+"""Number of effective episodes below which such a policy cannot be judged without a model."""
 
 
 class _SampledSteps(NamedTuple):
@@ -61,7 +68,7 @@ class _SampledSteps(NamedTuple):
     Attributes:
         features: `[S, D]` numbers of the observations.
         actions: `[S, A]` categories as columns of 0 and 1, or numbers, each with standard deviation 1 unless constant.
-        outcomes: horizon -> `[S]` sums of rewards.
+        outcomes: for each of `_HORIZONS`, `[S]` sums of the rewards that follow.
         episode: `[S]` number of the episode.
         logp: `[S]` log-probabilities of Discrete actions; None for others.
         num_actions: number of different actions; 0 without log-probabilities.
