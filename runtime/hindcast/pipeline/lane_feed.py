@@ -355,7 +355,7 @@ class _Lane:
             self.due = math.inf
 
     def _schedule(self, cursor: int) -> None:
-        """Set `due` when a window comes into use at `cursor`."""
+        """Set `due` for the window that comes into use at `cursor`."""
         window, order = self._pending[0].window, self._feed._order
         num_cursors = window.end_cursor - max(window.first_cursor, cursor)
         self._feed.spread = min(_MAX_SPREAD, 1.5 * self._feed.spread)
