@@ -68,7 +68,7 @@ class FQLOptions(EnsembleOptions):
     action_chunk: Positive = 1
     """Actions chosen at once: above 1 for sparse rewards and temporally extended behaviour."""
     action_samples: Positive = 32
-    """Draws of z of which a greedy action is the best by the critics; 1 plays the same z always."""
+    """Number of draws of z among which the critics choose a greedy action; 1 always plays the same z."""
 
 
 class FQL(EnsembleActorCritic):

@@ -117,8 +117,8 @@ class RayPlacement:
         if not workers.gpus or not workers.interval[1]:
             return
         requests = {"GPU": self.learner_options(learners).get("num_gpus", 0)}
-        # Each node with the GPUs that a data worker on it would leave. The worker finds no place on a node once one
-        # learner more is there than these GPUs suffice for.
+        # The GPUs that each node has left beside a data worker. A node has no room for the worker once it has one
+        # learner more than these GPUs suffice for, so `limit` learners can occupy all nodes.
         remaining_nodes = [node | {"GPU": node.get("GPU", 0) - workers.gpus} for node in _alive_nodes()]
         limit = sum(_capacity(node, requests) + 1 for node in remaining_nodes if node["GPU"] >= 0)
         if limit and (not requests["GPU"] or num_learners < limit):

@@ -77,6 +77,7 @@ class GateTest:
             1,
         )
         growth = np.log1p(_SHARES * (outcomes[..., None] - 1))
+        # Added one after the other, so that a split of the episodes into several calls changes no bit.
         log_capital = np.add.accumulate(np.concatenate([self.log_capital[None], growth]))[1:]
         is_decisive = _log_means(log_capital) >= -math.log(self.error)
         decisive_episodes = np.flatnonzero(is_decisive.any(1))

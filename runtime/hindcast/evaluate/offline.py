@@ -491,6 +491,7 @@ class _Evaluation:
         return continuation_values(self._evidence)
 
     def _behaviour_continued(self) -> Estimate | None:
+        """Return the recorded policy's return, with the model's values of what followed cut-off episodes, if any."""
         if not self._continuation.any():
             return None
         value = float(self._resampled_estimates["behaviour"][0] + self._continuation.mean())

@@ -490,7 +490,7 @@ def _copy_to_cpu(tensor: Tensor) -> Tensor:
 
 
 def _draws_globally(algorithm: Algorithm, nets: nn.ModuleDict) -> bool:
-    """Return whether updates may draw from torch's global generator: for dropout, or in a user's code."""
+    """Return True if updates may draw from torch's global generator: for dropout, or in a user's code."""
     packages = {type(part).__module__.partition(".")[0] for part in (algorithm, *nets.modules())}
     return not packages <= {"hindcast", "torch"} or any(
         isinstance(part, nn.Dropout) for part in nets.modules()

@@ -448,7 +448,7 @@ class Preprocessing:
         return (logp + self._to_env.log_scale).astype(logp.dtype, copy=False)
 
     def state(self) -> Arrays:
-        """Return the statistics as `<leaf>/count`, `<leaf>/mean`, `<leaf>/squares`, `<leaf>/fills`; and of rewards."""
+        """Return the statistics as `<leaf>/<name>`, such as `obs/count`; those of rewards as `rewards/<name>`."""
         parts: dict[str, MeanStdFilter | RewardScale] = dict(self.filters)
         if self.reward_scale is not None:
             parts[Columns.REWARDS] = self.reward_scale

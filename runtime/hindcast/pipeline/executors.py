@@ -36,7 +36,7 @@ class ReadFuture(Future[Any]):
 
 @dataclass
 class Read:
-    """A unit to read, and who gets its block: several lanes may need pieces of it."""
+    """A unit to read, and the consumers of its block: several lanes may need pieces of it."""
 
     prelearn: PreLearn
     unit: Unit
@@ -95,7 +95,7 @@ class Executor:
         """Note that a learner waits for data, so that more units are read at a time if that is possible."""
 
     def close(self) -> None:
-        """End what reads for this executor outside of this process; it can read again afterwards."""
+        """End the workers outside of this process; the executor can read again afterwards."""
 
     def _max_threads(self) -> int:
         """Return the number of units to read at a time, at least 1."""
@@ -116,7 +116,7 @@ class Executor:
             threading.Thread(target=self._run, name="hindcast-reader", daemon=True).start()
 
     def _run(self) -> None:
-        """Read units until there are none, or until more are being read than should be."""
+        """Read units until none is left, or until the limits on threads or bytes are exceeded."""
         while (read := self._next_read()) is not None:
             self._execute(read)
             with self._lock:

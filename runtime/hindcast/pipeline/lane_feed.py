@@ -250,6 +250,7 @@ class LaneFeed(Feed):
         if self._item_bytes:
             device = self._loader.recipe.device
             num_items = _CHUNK_BYTES["cpu" if device is None else device.type] // self._item_bytes
+            # A batch has `end - cursor` items, of which this learner gathers those of its lanes.
             batches = num_items * order.num_lanes // (self._num_lanes * (end - cursor))
             ready = min(
                 order.cursor_of(lane.lane, order.num_items(lane.lane, cursor) + lane.num_ready())
@@ -355,9 +356,10 @@ class _Lane:
             self.due = math.inf
 
     def _schedule(self, cursor: int) -> None:
-        """Set `due` when a window comes into use at `cursor`."""
+        """Set `due` for the window that comes into use at `cursor`."""
         window, order = self._pending[0].window, self._feed._order
         num_cursors = window.end_cursor - max(window.first_cursor, cursor)
+        # After a wait, the spread grows back window by window.
         self._feed.spread = min(_MAX_SPREAD, 1.5 * self._feed.spread)
         self.due = cursor + self._feed.spread * order.place(self.lane) / order.num_lanes * num_cursors
 

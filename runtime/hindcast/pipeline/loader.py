@@ -186,6 +186,7 @@ def locate_piece(unit: Unit, first: int, stop: int, recipe: Recipe) -> PieceStep
     num_items = int(item_counts[episodes].sum())
     t, length = np.zeros_like(episodes), unit.lengths[episodes]
     if needs.seq_len is None and not needs.targets:
+        # Leave out the steps of the first and of the last episode that no item of the piece reaches.
         t[0] = num_steps_before = max(0, first_item - (stack - 1))
         num_steps_after = max(0, int(step_ends[stop_episode - 1]) - (stop + needs.n_step))
         length[0] -= num_steps_before

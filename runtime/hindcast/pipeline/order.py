@@ -210,7 +210,7 @@ class Order:
         # An estimate: as if all lanes had windows of the same size, and the same number of them had ended.
         num_windows = self._windows_per_epoch
         size = max(1.0, self.epoch_size / (self.num_lanes * num_windows))
-        p_missed = (1.0 - 1.0 / size) ** size
+        p_missed = (1.0 - 1.0 / size) ** size  # probability that the draws of one pass miss an item
         epoch, position = divmod(cursor / self.epoch_size, 1.0)
         num_ended, fraction = divmod(position * num_windows, 1.0)
         windows_missed = num_ended * p_missed + p_missed**fraction + num_windows - num_ended - 1

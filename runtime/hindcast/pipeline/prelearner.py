@@ -258,7 +258,7 @@ class OfflinePreLearner:
 
 
 class ExtractedDataset(Dataset):
-    """The dataset of a pre-learner on a data worker, which has no index and receives the part of it for each unit.
+    """A dataset without its index, for data workers: they receive the part of the index that each unit needs.
 
     Args:
         dataset: the dataset.

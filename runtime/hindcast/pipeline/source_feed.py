@@ -157,7 +157,7 @@ class SourceFeed:
             yield block
 
     def reward_blocks(self) -> Iterator[Block]:
-        """Yield the blocks of all units: their rewards, and what else the user's code reads."""
+        """Yield the blocks of all units, with the rewards and the columns that the user's code reads."""
         prelearner = self._make_prelearner(Needs(frozenset({Columns.REWARDS})))
         return self._read(range(len(self._dataset.units)), guard_prelearner(prelearner))
 

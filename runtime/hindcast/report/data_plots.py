@@ -35,8 +35,8 @@ def data_pictures(summary: Summary) -> dict[str, Picture | None]:
     A picture is None if the data have no values for it.
     """
     pictures: dict[str, Picture | None] = {
-        "returns": _histogram(summary.returns, "return", "", "more", "return of an episode"),
-        "lengths": _histogram(
+        "returns": _histogram_picture(summary.returns, "return", "", "more", "return of an episode"),
+        "lengths": _histogram_picture(
             summary.lengths, "last", " timesteps", "longer", "length of an episode (timesteps)"
         ),
     }
@@ -77,7 +77,7 @@ def frames_picture(frames: Frames, title: str, subject: str) -> Picture:
     return Picture(title, caption, draw, height=min(6.0, rows * (WIDTH / columns * height / width + 0.2)))
 
 
-def _histogram(
+def _histogram_picture(
     distribution: ValueDistribution | None, verb: str, unit: str, comparative: str, axis_label: str
 ) -> Picture | None:
     """Return a picture with a histogram of returns or lengths.

@@ -204,6 +204,7 @@ def replay(
             path=name,
             remedy="name the gate's log too (--data)",
         )
+    # Each episode is weighed once, however many looks counted it.
     episodes = np.unique([index_by_digest[digest] for digest in order])
     policy, gamma = load_policy(path, module_class)[0], find_gamma(resolve(path))
     target = TargetPolicy(policy, spec.explore)

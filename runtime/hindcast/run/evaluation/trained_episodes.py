@@ -179,7 +179,8 @@ def _contains(trained_rows: NDArray[Any], rows: NDArray[Any]) -> NDArray[np.bool
             np.isclose(candidates[name], row[name], rtol=1e-5, atol=1e-6, equal_nan=True)
             for name in ("return", "start")
         )
-        # The training may have read the missing values as numbers.
+        # If only one of the two has missing values, these were replaced when the other one was read, and the sums are
+        # not comparable: the other fields decide.
         has_start |= (candidates["missing"] == 0) != (row["missing"] == 0)
         mask[index] = (has_length & has_return & has_start).any()
     return mask

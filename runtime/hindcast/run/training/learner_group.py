@@ -119,7 +119,7 @@ def _end(group: Ranks, futures: Sequence[Future[Any]]) -> None:
 
 
 def refuse_repeated_kills(placement: Placement) -> None:
-    """Refuse to start a learner where the kernel has killed an earlier one of this attempt for its memory.
+    """Refuse to start a learner in a pod whose memory ran out under an earlier learner of this attempt.
 
     Raises:
         OutOfMemory: a learner was killed here.
